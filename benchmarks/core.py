@@ -6,7 +6,7 @@ same cores.
     python benchmarks/core.py --only lfw-affine  # one workload; writes core.lfw-affine.json
     python benchmarks/core.py --quick  # a check that it runs
     # engine cpu against all others, on one workload in about 8 minutes
-    python benchmarks/core.py --engines --only lfw-affine --seconds 5
+    python benchmarks/core.py --engines --only lfw-affine --seconds 3
     # one contestant, one process, one line of JSON
     python benchmarks/core.py --one hand-written imagenet_eval
 
@@ -79,6 +79,11 @@ def _arguments() -> argparse.Namespace:
         help="names of each file, for longer epochs (default: %(default)s)",
     )
     parser.add_argument("--engines", action="store_true", help="engine cpu against all others")
+    parser.add_argument(
+        "--dataloader",
+        choices=_TORCHVISION,
+        help="the best DataLoader, if it is known (default: a run of each finds it)",
+    )
     harness.add_selection(parser, baselines.WORKLOADS)
     return harness.parsed(parser, images=500)
 
@@ -239,6 +244,8 @@ def _find_best_dataloader(
     name: str, arguments: argparse.Namespace
 ) -> tuple[str, dict[str, dict[str, Any]]]:
     """The fastest of torchvision's contestants, and the preliminary run of each."""
+    if arguments.dataloader:
+        return arguments.dataloader, {}
     seconds, images = (
         min(arguments.seconds, _PRELIMINARY_SECONDS),
         min(arguments.images, _PRELIMINARY_IMAGES),

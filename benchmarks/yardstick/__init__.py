@@ -34,8 +34,11 @@ def build(folder: Path) -> tuple[Path | None, str]:
     if "avx2" not in Path("/proc/cpuinfo").read_text():
         return None, "the processor has no AVX2"
     folder.mkdir(parents=True, exist_ok=True)
-    sources = sorted(map(str, SOURCES.glob("*.cpp")))
-    command = [compiler, *_FLAGS, *sources, "-o", str(library), "-ljpeg"]
+    sources = sorted(SOURCES.glob("*.cpp"))
+    times = [path.stat().st_mtime for path in SOURCES.iterdir() if path.is_file()]
+    if library.exists() and library.stat().st_mtime > max(times):
+        return library, ""
+    command = [compiler, *_FLAGS, *map(str, sources), "-o", str(library), "-ljpeg"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         error = next((e for e in done.stderr.splitlines() if "error" in e), done.stderr.strip())
