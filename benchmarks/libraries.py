@@ -14,6 +14,8 @@ epoch to epoch; it decodes with torchvision. The files hold 250x250 JPEGs cut fr
 or drawn ones where there are none.
 
 - hf: datasets.load_from_disk, with set_transform; gpupipe's source hf
+- hf_parquet: the same images in Parquet files with row groups of 20 rows, read with
+  datasets.load_dataset, which converts them to Arrow once; gpupipe unpacks them once
 - lmdb: the package lmdb, opened in each worker; gpupipe's source lmdb
 - zip_stored, zip_deflated: Python's zipfile, opened in each worker; gpupipe's source zip
 """
@@ -37,6 +39,8 @@ import torch
 _WARM_SECONDS, _BATCH = 2.0, 128
 _GOAL = 2.0
 _CLASSES = 100
+_PARQUET_FILES, _ROWS = 4, 20
+"""Parquet files, and the rows of a row group: 206 groups, more than gpupipe keeps in memory."""
 _STEPS = ["decode", {"to_dtype": {"dtype": "float32", "scale": True}}]
 _CONTESTANTS = ("gpupipe", "library")
 
@@ -88,7 +92,7 @@ def file_of(name: str, arguments: argparse.Namespace) -> Path:
     return target
 
 
-def _write_hf(path: Path, images: Sequence[bytes]) -> None:
+def _make_hf(images: Sequence[bytes]) -> Any:
     import datasets
 
     names = [f"class {n}" for n in range(_CLASSES)]
@@ -97,8 +101,18 @@ def _write_hf(path: Path, images: Sequence[bytes]) -> None:
         "image": [{"bytes": image, "path": None} for image in images],
         "label": [n % _CLASSES for n in range(len(images))],
     }
-    every = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
-    every.save_to_disk(str(path))
+    return datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+
+
+def _write_hf(path: Path, images: Sequence[bytes]) -> None:
+    _make_hf(images).save_to_disk(str(path))
+
+
+def _write_parquet(path: Path, images: Sequence[bytes]) -> None:
+    every = _make_hf(images)
+    for n in range(_PARQUET_FILES):
+        file = path / "data" / f"train-{n:05}-of-{_PARQUET_FILES:05}.parquet"
+        every.shard(_PARQUET_FILES, n, contiguous=True).to_parquet(str(file), batch_size=_ROWS)
 
 
 def _write_lmdb(path: Path, images: Sequence[bytes]) -> None:
@@ -169,13 +183,28 @@ class _Zip(torch.utils.data.Dataset[Any]):
         return {"image": _decode(content), "label": int(name.partition("/")[0])}
 
 
+def _open_parquet(path: Path) -> Any:
+    import datasets
+
+    return _transform(
+        datasets.load_dataset("parquet", data_dir=str(path / "data"), cache_dir=f"{path}.cache")[
+            "train"
+        ]
+    )
+
+
 def _open_hf(path: Path) -> Any:
+    import datasets
+
+    return _transform(datasets.load_from_disk(str(path)))
+
+
+def _transform(every: Any) -> Any:
     import datasets
 
     def transform(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
         return {"image": [_decode(row["bytes"]) for row in rows["image"]], "label": rows["label"]}
 
-    every = datasets.load_from_disk(str(path))
     every = every.cast_column("image", datasets.Image(decode=False))
     every.set_transform(transform)
     return every
@@ -183,6 +212,7 @@ def _open_hf(path: Path) -> Any:
 
 FORMATS: dict[str, tuple[Callable[[Path, list[bytes]], None], Callable[[Path], Any], Any]] = {
     "hf": (_write_hf, _open_hf, lambda path: {"source": "hf", "root": path}),
+    "hf_parquet": (_write_parquet, _open_parquet, lambda path: {"source": "hf", "root": path}),
     "lmdb": (
         _write_lmdb,
         _Lmdb,

@@ -43,7 +43,8 @@ class _Groups:
                 self._groups.popitem(last=False)
         with group.lock:  # other threads wait for this group alone
             if group.images is None:
-                group.images = _read_group(key)
+                path, _, column, number = key
+                group.images = read_group(path, column, number)
             return group.images
 
     def __len__(self) -> int:
@@ -61,12 +62,15 @@ groups = _Groups()
 os.register_at_fork(after_in_child=groups.clear)
 
 
-def _read_group(key: Key) -> list[Any]:
-    """Read one column of a row group. Raises ValueError if it cannot be read."""
+def read_group(path: str | os.PathLike[str], column: str, number: int) -> list[Any]:
+    """Return the images of a row group as pyarrow buffers.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
     import pyarrow as pa
     import pyarrow.parquet
 
-    path, _, column, number = key
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
             chunks = table.read_row_group(number, [column], use_threads=False).column(0).chunks

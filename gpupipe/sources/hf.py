@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from gpupipe.dataset.shards import name_shard, read_each
 from gpupipe.dataset.source import Progress, Source, check_names, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.dataset.strings import StringArray
+from gpupipe.dataset.unpacked_groups import count_row_groups, unpack_row_groups
 from gpupipe.errors import DataError, counted
 from gpupipe.formats import Damaged, arrow_columns
 from gpupipe.runtime.extras import require_extra
@@ -54,7 +55,8 @@ class Hf(Source):
     """The rows of a Hugging Face data set, with image files in their columns. Needs pyarrow.
 
     Images in Arrow files, as Dataset.save_to_disk writes them, are read where they are. Of Parquet
-    files, as the hub has them, whole row groups are read. The package `datasets` is not needed.
+    files, as the hub has them, whole row groups are read, or unpacked once. The package
+    `datasets` is not needed.
 
     Attributes:
         root: The folder of the data set. ~ stands for the home directory.
@@ -66,6 +68,10 @@ class Hf(Source):
         values: Columns of numbers, by the name of the value in a batch.
         row_groups: How many row groups of Parquet files each process keeps in memory. Shuffled
             samples are in all of them.
+        unpack: Whether the images of Parquet files are written to the cache folder on the first
+            load, which takes as much room as they do. "auto" does so if there are more row groups
+            than `row_groups`; "always"; "never" reads a row group whenever one of its samples is
+            due.
     """
 
     name: ClassVar[str] = "hf"
@@ -77,6 +83,7 @@ class Hf(Source):
     label: str | None = "label"
     values: dict[str, str] = Field(default={})
     row_groups: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 64
+    unpack: Literal["auto", "always", "never"] = "auto"
 
     @model_validator(mode="after")
     def _names_are_free(self) -> Hf:
@@ -95,8 +102,8 @@ class Hf(Source):
         require_extra("hf", ("pyarrow",), f"reading {self.root}", DataError)
         files = find_hub_files(self.root, self.split)
         if files[0].suffix == _PARQUET:
-            return self._join(files, progress)  # a RowGroupColumn cannot be saved
-        options = self.model_dump(exclude={"row_groups"})
+            return self._unpack(self._join(files, progress), progress)  # not saved
+        options = self.model_dump(exclude={"row_groups", "unpack"})
         saved = index_cache.get_path(self.name, _FORMAT, list(map(str, files)), options)
         try:
             return index_cache.load_or_build(saved, files, lambda: self._join(files, progress))
@@ -124,6 +131,19 @@ class Hf(Source):
         values = {name: _concatenate(every, column) for name, column in self.values.items()}
         chosen = self._read_labels(every, where, len(names))
         return build(root, names, *chosen, columns=columns, values=values)
+
+    def _unpack(self, index: Index, progress: Progress) -> Index:
+        """Return the index with unpacked columns, if the source is to unpack them."""
+        columns = dict(index.columns)
+        for name, column in index.columns.items():
+            if isinstance(column, RowGroupColumn) and self._is_to_unpack(column):
+                columns[name] = unpack_row_groups(column, progress)
+        return replace(index, columns=columns)
+
+    def _is_to_unpack(self, column: RowGroupColumn) -> bool:
+        if self.unpack == "auto":
+            return count_row_groups(column) > self.row_groups
+        return self.unpack == "always"
 
     def _make_column(
         self, name: str, root: str, paths: StringArray, file: NDArray[np.int32], every: list[_Rows]

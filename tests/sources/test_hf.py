@@ -18,6 +18,7 @@ import gpupipe
 from gpupipe.dataset import index_file, row_groups
 from gpupipe.dataset.columns import SpanColumn
 from gpupipe.dataset.row_groups import RowGroupColumn
+from gpupipe.dataset.unpacked_groups import UnpackedColumn
 from gpupipe.errors import DataError
 from gpupipe.sources.hf import Hf
 from gpupipe.testing import check_loader
@@ -51,7 +52,7 @@ def small(count: int = COUNT, first: int = 0) -> Any:
     return make(images, labels, ["cat", "dog", "emu"], w=[n / 2 for n in rows])
 
 
-@pytest.fixture(params=["arrow", "parquet"])
+@pytest.fixture(params=["arrow", "parquet", "unpacked"])
 def faces_set(faces: Path, tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
     """All faces in the order of ImageFolder, in two files."""
     paths = [p for folder in sorted(faces.glob("*")) for p in sorted(folder.glob("*.jpg"))]
@@ -64,7 +65,8 @@ def faces_set(faces: Path, tmp_path: Path, request: pytest.FixtureRequest) -> di
         for n in range(2):
             file = tmp_path / "x" / "data" / f"train-{n:05}-of-00002.parquet"
             every.shard(2, n, contiguous=True).to_parquet(str(file), batch_size=11)
-    return {"source": "hf", "root": str(tmp_path / "x"), "row_groups": 3}
+    unpack = "never" if request.param == "parquet" else "auto"
+    return {"source": "hf", "root": str(tmp_path / "x"), "row_groups": 3, "unpack": unpack}
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
@@ -131,7 +133,7 @@ def test_rows_that_were_selected_and_bytes_without_structs(tmp_path: Path) -> No
 
 def test_only_so_many_row_groups_are_held(tmp_path: Path) -> None:
     small().to_parquet(str(tmp_path / "train.parquet"), batch_size=10)
-    column = Hf(root=tmp_path, row_groups=2).index().columns["image"]
+    column = Hf(root=tmp_path, row_groups=2, unpack="never").index().columns["image"]
     assert isinstance(column, RowGroupColumn)
     row_groups.groups.clear()
     rows = np.random.default_rng(0).permutation(COUNT)
@@ -139,6 +141,61 @@ def test_only_so_many_row_groups_are_held(tmp_path: Path) -> None:
     assert len(row_groups.groups) == 2
     few = column.take(np.array([33, 4]))
     assert [data.tobytes() for data in few.read(np.arange(2))] == [png(33), png(4)]
+
+
+def unpacked_files(cache: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in (cache / "index").glob("*.parts")}
+
+
+def test_more_row_groups_than_are_held_are_unpacked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("GPUPIPE_CACHE", str(cache))
+    root = tmp_path / "x"
+    for n in range(2):
+        file = str(root / f"train-0000{n}-of-00002.parquet")
+        small().shard(2, n, contiguous=True).to_parquet(file, batch_size=7)
+    held, kept = Hf(root=root).index(), Hf(root=root, row_groups=2, unpack="never").index()
+    assert unpacked_files(cache) == {}
+    seen: list[tuple[str, int, int | None]] = []
+    index = Hf(root=root, row_groups=2).index(lambda *words: seen.append(words))
+    assert seen[-1] == ("unpacking", 2, 2)
+    assert isinstance(index.columns["image"], UnpackedColumn)
+    assert held.fingerprint == kept.fingerprint == index.fingerprint
+    assert [index.read(n).tobytes() for n in range(COUNT)] == [png(n) for n in range(COUNT)]
+    written = unpacked_files(cache)
+    assert len(written) == 2
+    last = root / "train-00001-of-00002.parquet"
+    assert index.location(COUNT - 1) == held.location(COUNT - 1)
+    assert index.location(COUNT - 1).startswith(f"{last}:row ")
+    few = index.columns["image"].take(np.array([33, 4]))
+    assert [data.tobytes() for data in few.read(np.arange(2))] == [png(33), png(4)]
+    assert few.location(0, "row 8") == f"{last}:row 8"
+
+    next(iter((cache / "index").glob("*.parts"))).write_bytes(b"cut")
+    again = Hf(root=root, unpack="always").index()
+    assert [again.read(n).tobytes() for n in range(COUNT)] == [png(n) for n in range(COUNT)]
+    assert sum(written[name] != time for name, time in unpacked_files(cache).items()) == 1
+
+
+def test_a_damaged_row_group_and_a_full_disk_are_named_when_unpacking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, file = tmp_path / "x", tmp_path / "x" / "train.parquet"
+    small().to_parquet(str(file), batch_size=7)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(DataError, match=r"cannot be written .*GPUPIPE_CACHE.*data.unpack=never"):
+        Hf(root=root, unpack="always").index()
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "cache"))
+    start = pyarrow.parquet.ParquetFile(file).metadata.row_group(3).column(0).data_page_offset
+    with file.open("r+b") as out:
+        out.seek(start)
+        out.write(b"\xff" * 300)
+    with pytest.raises(DataError, match=rf"{file}: row group 3 cannot be read"):
+        Hf(root=root, unpack="always").index()
+    assert unpacked_files(tmp_path / "cache") == {}
 
 
 def read_all(column: RowGroupColumn) -> list[bytes]:

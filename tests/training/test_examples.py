@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -71,6 +72,58 @@ def test_resnet_reports_the_accuracy(folder: Path) -> None:
     words = ["colours.yaml", "--epochs", "2", "batch_size=12"]
     said = run(folder, str(EXAMPLES / "resnet.py"), *words)
     assert re.search(r"epoch 0: loss .*\nepoch 1: loss [\d.]+, accuracy [\d.]+% of 4", said)
+
+
+TRAIN_PY = """
+import argparse
+import torch
+from timm.data import create_dataset, create_loader
+from timm.models import create_model
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data-dir")
+args = parser.parse_args()
+if __name__ == "__main__":
+    dataset = create_dataset("", root=args.data_dir)
+    loader = create_loader(
+        dataset, input_size=(3, 64, 64), batch_size=10, is_training=True, device=torch.device("cpu")
+    )
+    model = create_model("test_resnet", num_classes=17)
+    for images, labels in loader:
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+    print(type(loader).__module__, len(loader), tuple(images.shape), bool(loss > 0))
+"""
+
+
+def test_a_script_of_timm_gets_the_loaders(folder: Path, faces: Path) -> None:
+    pytest.importorskip("timm")
+    (folder / "train.py").write_text(TRAIN_PY)
+    script = str(EXAMPLES / "timm_train.py")
+    said = run(folder, script, "train.py", "--data-dir", str(faces))
+    assert "gpupipe.timm 6 (10, 3, 64, 64) True" in said
+    done = forked_python.run([script, "missing.py"], cwd=folder)
+    assert (done.returncode, done.stderr.strip()) == (
+        1,
+        "usage: python timm_train.py TRAIN_PY [the arguments of train.py]",
+    )
+
+
+@pytest.mark.skipif(
+    "GPUPIPE_TIMM_TRAIN" not in os.environ,
+    reason="set GPUPIPE_TIMM_TRAIN to a copy of timm's train.py, which its package lacks",
+)
+def test_train_py_of_timm_for_one_epoch(folder: Path, faces: Path) -> None:
+    (folder / "cpu.yaml").write_text("device: cpu\n")
+    text = Path(os.environ["GPUPIPE_TIMM_TRAIN"]).read_text()
+    text = text.replace("device=torch.device('cuda')", "device=torch.device('cpu')")
+    (folder / "train.py").write_text(text)
+    words = f"train.py -c cpu.yaml --data-dir {faces} --train-split . --val-split ."
+    words += " --model test_resnet --num-classes 17 --img-size 64 -b 10 -j 1 --epochs 1"
+    words += " --warmup-epochs 0 --log-interval 1 --output out --mixup 0.2 --reprob 0.2"
+    said = run(folder, str(EXAMPLES / "timm_train.py"), *words.split())
+    assert len(re.findall(r"^Train: 0 \[", said, re.M)) == 6
+    assert "*** Best metric" in said
 
 
 def test_torch_ddp(folder: Path) -> None:
