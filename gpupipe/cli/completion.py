@@ -28,7 +28,7 @@ def completion(shell: str) -> None:
     # Not complete.source(): it runs bash to find out its version.
     source = complete(main, {}, PROGRAM, _VARIABLE)
     script = source.source_template % source.source_vars()
-    click.echo(_adapt_bash(script) if shell == "bash" else script)
+    click.echo(_ADAPT[shell](script) if shell in _ADAPT else script)
 
 
 def _adapt_bash(script: str) -> str:
@@ -36,3 +36,14 @@ def _adapt_bash(script: str) -> str:
     reply = "COMPREPLY+=($value)"
     no_space = "[[ $value == *= ]] && compopt -o nospace"
     return _WORD_BREAKS + script.replace(reply, f"{reply}\n            {no_space}")
+
+
+def _adapt_zsh(script: str) -> str:
+    """Let zsh write no space after KEY=."""
+    add = "compadd -U -V unsorted"
+    choose = "local space=' '; [[ -n ${completions[(r)*=]} ]] && space=''\n        "
+    return script.replace(f"{add} -a", f'{choose}{add} -S "$space" -a')
+
+
+_ADAPT = {"bash": _adapt_bash, "zsh": _adapt_zsh}
+"""fish needs no change: it writes no space after "=" by itself."""

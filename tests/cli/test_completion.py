@@ -1,11 +1,15 @@
-"""Shell completion, in a real bash and by click's own protocol."""
+"""Shell completion, in real shells and by click's own protocol."""
 
 from __future__ import annotations
 
 import os
+import pty
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,27 +71,82 @@ def test_every_shell_has_a_script(shell: str) -> None:
     assert "_GPUPIPE_COMPLETE" in done.output
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-def test_bash_completes_a_value(tmp_path: Path) -> None:
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Where a shell finds the program gpupipe, and no settings of a person."""
     program = tmp_path / "gpupipe"
     program.write_text(f"#!{sys.executable}\nfrom gpupipe.cli.app import main\nmain()\n")
     program.chmod(0o755)
-    script = CliRunner().invoke(main, ["completion", "bash"]).output
-    words = "COMP_WORDS=(gpupipe run lfw device=g); COMP_CWORD=3"
-    breaks = "COMP_WORDBREAKS=' =:'"  # as in a shell that a person uses
-    code = f"{breaks}\n{script}\n{words}\n_gpupipe_completion gpupipe\n"
-    code += 'echo "${COMPREPLY[@]}"; echo "[$COMP_WORDBREAKS]"'
-    package = Path(gpupipe.__file__).parents[1]
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(package)}
+    package = str(Path(gpupipe.__file__).parents[1])
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    own = {"PATH": path, "PYTHONPATH": package, "HOME": str(tmp_path), "TERM": "xterm"}
+    return os.environ | own
+
+
+INTERACTIVE = {
+    "bash": (["bash", "--norc", "-i"], ""),
+    "zsh": (["zsh", "-f", "-i"], "autoload -Uz compinit && compinit -u -D; "),
+}
+COMPLETED = [
+    ("show-b", "show-batch"),
+    ("run imagenet_ev", "imagenet_eval"),
+    ("run lfw device=g", "device=gpu"),
+    ("run lfw pipeline=imagenet_e", "pipeline=imagenet_eval"),
+]
+
+
+def skip_without(shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed (apt-get install {shell})")
+
+
+def read_until(terminal: int, text: str) -> None:
+    """Wait until the shell has printed a text."""
+    printed, end = b"", time.monotonic() + 120
+    while text.encode() not in printed:
+        assert time.monotonic() < end, printed.decode(errors="replace")
+        if select.select([terminal], [], [], 1)[0]:
+            printed += os.read(terminal, 4096)
+
+
+@pytest.mark.parametrize("shell", INTERACTIVE)
+def test_tab_in_a_terminal(shell: str, environment: dict[str, str]) -> None:
+    skip_without(shell)
+    words, before = INTERACTIVE[shell]
+    pid, terminal = pty.fork()
+    if not pid:
+        os.execvpe(words[0], words, environment)
+    try:
+        load = f'{before}eval "$(gpupipe completion {shell})"; echo rea""dy\n'
+        os.write(terminal, load.encode())
+        read_until(terminal, "ready")
+        for typed, completed in COMPLETED:
+            os.write(terminal, f"gpupipe {typed}\t".encode())
+            read_until(terminal, completed)
+            os.write(terminal, b"\x15")  # Ctrl-U: an empty line
+        os.write(terminal, b"gpupipe run lfw batch_s\t")
+        read_until(terminal, "batch_size=")
+        os.write(terminal, b"7\x01echo \n")  # Ctrl-A: to the beginning of the line
+        read_until(terminal, "gpupipe run lfw batch_size=7\r\n")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+@pytest.mark.parametrize(("typed", "completed"), [*COMPLETED, ("run lfw batch_s", "batch_size=")])
+def test_fish_completes(typed: str, completed: str, environment: dict[str, str]) -> None:
+    skip_without("fish")
+    code = f"gpupipe completion fish | source; complete -C 'gpupipe {typed}'"
     done = subprocess.run(
-        ["bash", "-c", code],
-        env=os.environ | path,
+        ["fish", "--no-config", "-c", code],
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
         timeout=600,
     )
-    assert done.stdout.splitlines() == ["device=gpu", "[ :]"], done.stderr
+    assert [line.partition("\t")[0] for line in done.stdout.split("\n")[:-1]] == [completed]
 
 
 def test_version() -> None:
