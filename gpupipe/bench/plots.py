@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.bench.comparison import Comparison, Result
+from gpupipe.bench.log_axis import is_log_better, write_plain_ticks
 from gpupipe.bench.machine import machine
 from gpupipe.errors import counted
 
@@ -26,8 +27,6 @@ _BESIDE, _BELOW = 7, 0.27
 """The offset of the rounds' dots, so that they do not hide the error bar: points to its left, and
 bar widths below it.
 """
-_LOG_FROM = 5.0
-"""How many times the smallest mean the largest is, from which on an axis is logarithmic."""
 _LINE_INCHES = 0.17
 """The height of a line of the caption."""
 _CAPTION_WIDTH = 92
@@ -89,8 +88,9 @@ def time_per_batches(comparison: Comparison) -> Figure:
         axes.set_xticks([])
         axes.set_xlabel("the DataLoader was not measured")
     _draw_rounds_across(axes, across)
-    if _spread([statistics.fmean(_times(r)) for r in comparison.measured]) > _LOG_FROM:
+    if is_log_better([statistics.fmean(_times(r)) for r in comparison.measured]):
         axes.set_yscale("log")
+        write_plain_ticks(axes.yaxis)
         axes.set_ylabel("seconds, on a logarithmic axis")
     else:
         axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
@@ -143,7 +143,6 @@ def _against_workers(axes: Axes, loaders: Sequence[Result]) -> None:
             fontsize="small",
         )
     axes.set_xticks(counts)
-    # room for the dots left of the first mean and the number right of the last
     room = 0.4 + 0.08 * (max(counts) - min(counts))
     axes.set_xlim(min(counts) - room, max(counts) + 3 * room)
     axes.set_xlabel("workers of the DataLoader")
@@ -167,7 +166,7 @@ def rates(comparison: Comparison) -> Figure:
         capsize=4,
     )
     least = min((min(r.rates) for r in results), default=1.0)
-    if is_log := _spread([r.mean for r in results]) > _LOG_FROM:
+    if is_log := is_log_better([r.mean for r in results]):
         axes.set_xscale("log")
         axes.set_xlabel("images/s, on a logarithmic axis")
         axes.set_xlim(least / 2, axes.get_xlim()[1])
@@ -179,8 +178,10 @@ def rates(comparison: Comparison) -> Figure:
         _write_mean(axes, y, r)
     middle, half = (len(results) - 1) / 2, max(len(results), _FEW) / 2
     axes.set_ylim(middle - half, middle + half)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    if not is_log:
+    if is_log:
+        write_plain_ticks(axes.xaxis)
+    else:
+        axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.locator_params(axis="x", nbins=6)
     _write_caption(figure, comparison)
     return figure
@@ -210,11 +211,6 @@ def _draw_rounds_across(axes: Axes, across: Sequence[Result]) -> None:
     at_edge = axes.get_yaxis_transform()
     for r in across:
         axes.scatter([_EDGE] * len(r.outcomes), _times(r), transform=at_edge, **_DOT)
-
-
-def _spread(means: Sequence[float]) -> float:
-    """Return how many times the smallest mean the largest is."""
-    return max(means) / min(means) if means and min(means) > 0 else 1.0
 
 
 def _plus_minus(form: Callable[[float], str], values: Sequence[float]) -> str:
@@ -294,6 +290,6 @@ def _figure(title: str, which_way: str) -> tuple[Figure, Any]:
 
     figure = Figure(figsize=_INCHES, layout="constrained")
     axes = figure.subplots()
-    axes.set_title(f"{title}, {which_way}", loc="left", fontsize="medium", weight="bold")
+    axes.set_title(f"{title}, {which_way}", loc="left", fontsize=10, weight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_comparison import BATCH_SIZE, RATES, measured
@@ -90,6 +92,19 @@ def test_axes_are_logarithmic_beyond_five_times() -> None:
     assert plots.rates(measured(RATES)).axes[0].get_xscale() == "log"
     assert plots.time_per_batches(measured(NEAR)).axes[0].get_yscale() == "linear"
     assert plots.time_per_batches(measured(NEAR)).axes[0].get_ylim()[0] == 0
+
+
+@pytest.mark.parametrize("plot", [plots.rates, plots.time_per_batches])
+def test_ticks_are_plain_numbers_and_the_title_fits(plot: Callable[..., Any]) -> None:
+    figure = plot(measured(RATES))
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    axis = axes.xaxis if plot is plots.rates else axes.yaxis
+    texts = [tick.label1.get_text() for tick in axis.get_major_ticks()]
+    assert {text.replace(",", "").strip("0")[:1] for text in texts} <= set("125.")
+    assert [t.get_text() for t in axis.get_minorticklabels() if t.get_text()] == []
+    title = next(t for t in (axes.title, axes._left_title) if t.get_text())
+    assert title.get_window_extent().x1 < figure.bbox.x1
 
 
 def test_rounds_of_dali_are_drawn_too() -> None:
