@@ -11,7 +11,7 @@ RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py
 KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
     compiled_kernels.py compiled_resize.py region_decoding.py)
 
-.PHONY: demo test sanitize lint docs clean
+.PHONY: demo test sanitize lint wheel docs clean
 
 $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
@@ -61,6 +61,10 @@ lint: $(VENV)/.installed-lint
 	$(BIN)/mypy --follow-imports silent --allow-untyped-calls --allow-untyped-defs $$(ls examples/*.py)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+
+# Builds the wheel, and tries it in a new environment without a compiler and without the repository.
+wheel: $(VENV)/.installed-lint
+	.ci/wheel $(BIN)/python
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml

@@ -2,10 +2,11 @@
 
 A consumer that never waits queues 50 ms of matrix products, then a checksum of the batch, and drops
 the batch, 300 times: its memory must not be used again before the checksum is done. A second run
-waits for the GPU after every batch. The checksums of the two must be the same. The DALI engine and
-the remote engine (shared memory and TCP, uint8 and finished batches) do this on the current stream
-of the process, and on a stream of the consumer's own. A control, which copies batches to the GPU on
-a side stream without record_stream, must be seen to change: else the stress shows nothing.
+waits for the GPU after every batch. The checksums of the two must be the same. The DALI engine, the
+CPU engine and the remote engine (shared memory and TCP, uint8 and finished batches) do this on the
+current stream of the process, and on a stream of the consumer's own. A control, which copies
+batches to the GPU on a side stream without record_stream, must be seen to change: else the stress
+shows nothing.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _CASES: dict[str, dict[str, Any]] = {
     "remote": {"batches": 300, "transport": "shm", "ship": "uint8"},
     "dali, bfloat16 on an own stream": {"batches": 100, "own_stream": True, "dtype": "bfloat16"},
     "remote on an own stream": {"batches": 100, "transport": "tcp", "own_stream": True},
+    "engine: cpu": {"batches": 300, "engine": "cpu"},
+    "engine: cpu on an own stream": {"batches": 100, "engine": "cpu", "own_stream": True},
     _CONTROL: {"batches": 100},
 }
 
@@ -114,7 +117,8 @@ def _loader(config: dict[str, Any], case: dict[str, Any], device: str) -> Iterat
     from gpupipe.server.start import start_server
 
     if "transport" not in case:
-        options = {"engine": "dali", "device": device, "dtype": case.get("dtype")}
+        engine = case.get("engine", "dali")
+        options = {"engine": engine, "device": device, "dtype": case.get("dtype")}
         with gpupipe.load(config, hw_decoder_load=0.0, **options) as loader:
             yield loader
         return

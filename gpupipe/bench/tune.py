@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from gpupipe.bench.cache_candidate import SETTING, CacheCandidate
 from gpupipe.bench.compare import run_contest
 from gpupipe.bench.comparison import Result, Side
 from gpupipe.bench.contestant import Contest, ContestOutcome
@@ -38,6 +39,8 @@ Trial = Callable[[Side, Contest], ContestOutcome]
 _ROUNDS = 2
 _LEAST_CONFIRMED, _MOST_CONFIRMED = 3, 10
 _WORTH = 1.01
+_FILLING = 0.5
+"""The most of the time left that filling the decoded cache may take."""
 
 
 @dataclass
@@ -112,7 +115,12 @@ class TuneResult:
 
 
 def candidates(
-    options: LoaderConfig, engine: type[Engine], gpu: bool, cores: int, keep: Iterable[str]
+    options: LoaderConfig,
+    engine: type[Engine],
+    gpu: bool,
+    cores: int,
+    keep: Iterable[str],
+    cache: CacheCandidate | None = None,
 ) -> dict[str, list[Any]]:
     """Return the values to try for each setting.
 
@@ -124,9 +132,12 @@ def candidates(
         gpu: Whether the loader runs on a GPU.
         cores: How many cores the process may use.
         keep: The settings to leave as they are.
+        cache: The decoded cache to try; None for none.
     """
     around = sorted({max(1, cores // 2), cores, cores + max(1, cores // 2)})
     choices = engine.tunable(gpu, around)
+    if cache is not None:
+        choices[SETTING] = [cache.options]
     choices["batch_size"] = sorted(
         {max(1, options.batch_size // 2), options.batch_size, options.batch_size * 2}
     )
@@ -144,6 +155,7 @@ class Tuner:
         seconds: float,
         tick: Tick,
         trial: Trial = run_contest,
+        fill_samples: int = 0,
     ) -> None:
         """Prepare a search.
 
@@ -154,7 +166,10 @@ class Tuner:
             seconds: The time to use, about.
             tick: Called before each trial.
             trial: Runs one trial; by default in a fresh process.
+            fill_samples: How many samples the first trial with the decoded cache decodes before
+                it is timed.
         """
+        self._fill_samples = fill_samples
         self._trial = trial
         self._contest, self._options, self._cores, self._tick = contest, options, cores, tick
         self._started, self._seconds = time.monotonic(), seconds
@@ -193,6 +208,8 @@ class Tuner:
         rounds = min(_ROUNDS, self._trials_left(2 * _LEAST_CONFIRMED) // (len(rivals) + 1))
         if not rivals:
             return
+        if name == SETTING and not self._has_time_to_fill():
+            rounds = 0
         if not rounds:
             self._leave_untried(name, len(rivals) + 1)
             return
@@ -227,8 +244,13 @@ class Tuner:
             self._try(self.result.best)
 
     def _value(self, name: str) -> Any:
-        value = self.result.changes.get(name, getattr(self._options, name))
+        value = self.result.changes.get(name, getattr(self._options, name, None))
         return self._cores if value == "auto" else value
+
+    def _has_time_to_fill(self) -> bool:
+        """Return whether an epoch, which fills the cache, takes less than half the time left."""
+        left = self._seconds - (time.monotonic() - self._started)
+        return self._fill_samples / self.result.original.mean < _FILLING * left
 
     def _trials_left(self, reserved: int) -> int:
         """Return how many more trials there is time for, with `reserved` trials held back."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from gpupipe.bench.cache_candidate import SETTING
 from gpupipe.bench.tune import TuneResult
 
 
@@ -51,15 +52,31 @@ def describe_tuning(result: TuneResult, batch_size: int) -> list[str]:
     lines = [
         f"{sure}, with",
         "",
-        *yaml.safe_dump({"loader": result.changes}, sort_keys=False).splitlines(),
+        *yaml.safe_dump(_nest(result.changes), sort_keys=False).splitlines(),
         "",
     ]
+    if SETTING in result.changes:
+        size = result.changes[SETTING]["max_bytes"]
+        lines.append(
+            f"The decoded cache takes up to {size} of memory on each machine, beside the batches: "
+            f"--keep {SETTING} leaves it out."
+        )
     if "batch_size" in result.changes:
         lines.append(
             "batch_size also changes what a training step sees: --keep batch_size leaves "
             f"it at {batch_size}."
         )
     return lines + tail
+
+
+def _nest(changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the changes as a config has them."""
+    loader = {name: value for name, value in changes.items() if name != SETTING}
+    nested: dict[str, Any] = {"loader": loader} if loader else {}
+    if SETTING in changes:
+        section, _, name = SETTING.partition(".")
+        nested[section] = {name: dict(changes[SETTING])}
+    return nested
 
 
 def _format_changes(changes: dict[str, Any]) -> str:

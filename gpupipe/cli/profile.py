@@ -173,10 +173,12 @@ def tune(
     """Search the fastest loader settings for CONFIG on this machine, and print the YAML to use."""
     from gpupipe.bench import profile_tables as tables
     from gpupipe.bench import tune as tuning
+    from gpupipe.bench.cache_candidate import find_candidate
     from gpupipe.bench.compare import disturbance
     from gpupipe.bench.contestant import Contest
     from gpupipe.bench.tuning_advice import describe_tuning
     from gpupipe.cli.console import core_numbers, print_stand_in
+    from gpupipe.decoded_cache.location import own_shared_memory
     from gpupipe.engines import registry
     from gpupipe.errors import EngineError, did_you_mean
     from gpupipe.runtime.devices import cores, resolve
@@ -190,18 +192,24 @@ def tune(
             "it runs, without engine: remote"
         )
     gpu = resolve(checked.loader.device) is not None
-    tunable = tuning.candidates(checked.loader, engine, gpu, cores(), ())
+    cache = find_candidate(checked, index, gpu)
+    tunable = tuning.candidates(checked.loader, engine, gpu, cores(), (), cache)
     for name in keep:
         if name not in tunable:
             raise click.BadParameter(
                 f"'{name}' is not among what is tuned{did_you_mean(name, tunable)}",
                 param_hint="--keep",
             )
-    choices = tuning.candidates(checked.loader, engine, gpu, cores(), keep)
+    choices = tuning.candidates(checked.loader, engine, gpu, cores(), keep, cache)
     contest = Contest(config, overrides, {}, core_numbers(None), 0, 2, False)
-    with Screen(False) as screen:
+    with Screen(False) as screen, own_shared_memory():
         result = tuning.Tuner(
-            contest, checked.loader, cores(), seconds, screen.counter("tune")
+            contest,
+            checked.loader,
+            cores(),
+            seconds,
+            screen.counter("tune"),
+            fill_samples=cache.samples if cache else 0,
         ).run(choices)
     if result.trials:
         console().print(tables.trials_table(result))

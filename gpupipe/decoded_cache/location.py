@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.file_lock import hold_lock
 
 SUFFIX = ".decoded"
+_VARIABLE = "GPUPIPE_SHM"
 _FORMAT = 1
 _LEAST_RECORD = 1024
 _MOST_SLOTS = 1 / 16
@@ -99,6 +102,32 @@ def prepare_file(options: DecodedCacheOptions, job: dict[str, Any], samples: int
     except OSError as e:
         raise DataError(f"data.cache_decoded: {folder} cannot be written: {e}") from e
     return path
+
+
+def free_shared_memory() -> int:
+    """Return how many bytes a cache in memory could take, with all other memory left as it is."""
+    if not _shared_memory().is_dir():
+        return 0
+    state = os.statvfs(_shared_memory())
+    free, available = state.f_bavail * state.f_frsize, _available_memory()
+    return free if available is None else min(free, available)
+
+
+@contextmanager
+def own_shared_memory() -> Iterator[None]:
+    """Keep the caches in memory of this process and its children in a folder that is removed."""
+    if not _shared_memory().is_dir():
+        yield
+        return
+    before = os.environ.get(_VARIABLE)
+    with tempfile.TemporaryDirectory(prefix="gpupipe-tune-", dir=_shared_memory()) as folder:
+        os.environ[_VARIABLE] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop(_VARIABLE)
+            if before is not None:
+                os.environ[_VARIABLE] = before
 
 
 def list_files(where: str) -> list[Path]:
@@ -181,7 +210,7 @@ def _refuse_without_room(folder: Path, options: DecodedCacheOptions) -> None:
 
 def _shared_memory() -> Path:
     """Return the folder of files in shared memory: $GPUPIPE_SHM, by default /dev/shm."""
-    return Path(os.environ.get("GPUPIPE_SHM") or "/dev/shm")
+    return Path(os.environ.get(_VARIABLE) or "/dev/shm")
 
 
 def _available_memory() -> int | None:

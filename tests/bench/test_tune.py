@@ -116,9 +116,9 @@ def test_too_little_time_is_said(faces: Path, tmp_path: Path, cli: Any) -> None:
     assert "faster" in done.stdout
     assert "cannot be determined" in done.stdout
     assert "Nothing" not in done.stdout
-    assert "(threads, prefetch, batch_size)" in done.stdout
+    assert "(threads, prefetch, data.cache_decoded, batch_size)" in done.stdout
     out = json.loads((tmp_path / "out.json").read_text())
-    assert out["untried"] == ["threads", "prefetch", "batch_size"]
+    assert out["untried"] == ["threads", "prefetch", "data.cache_decoded", "batch_size"]
     assert out["enough_seconds"] > 1
     assert f"--seconds {out['enough_seconds']} tries the first" in done.stdout
 

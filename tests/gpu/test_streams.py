@@ -52,7 +52,7 @@ def loader(engine: str, faces: Path, ids: bool = False) -> Iterator[gpupipe.Load
         yield made
 
 
-@pytest.mark.parametrize("engine", ["dali", "dataloader", "remote"])
+@pytest.mark.parametrize("engine", ["dali", "cpu", "dataloader", "remote"])
 def test_a_batch_that_is_dropped_is_not_overwritten_by_the_next(engine: str, faces: Path) -> None:
     with loader(engine, faces) as made:
         expected = [float(batch["image"].double().sum()) for _ in range(EPOCHS) for batch in made]
@@ -70,7 +70,7 @@ def test_a_batch_that_is_dropped_is_not_overwritten_by_the_next(engine: str, fac
     assert [float(total) for total in found] == expected
 
 
-@pytest.mark.parametrize("engine", ["dali", "dataloader", "remote"])
+@pytest.mark.parametrize("engine", ["dali", "cpu", "dataloader", "remote"])
 @pytest.mark.parametrize("ids", [False, True])
 def test_nothing_in_torch_waits_for_the_gpu(engine: str, ids: bool, faces: Path) -> None:
     with loader(engine, faces, ids) as made:

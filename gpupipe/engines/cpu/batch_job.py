@@ -26,6 +26,7 @@ from gpupipe.engines.cpu.batch_memory import BatchMemory
 from gpupipe.engines.cpu.cached_image import CachedImage, run_cached
 from gpupipe.engines.cpu.decoding import ImageFile, open_image, read_array, read_bytes
 from gpupipe.engines.cpu.delivery import Destination
+from gpupipe.engines.cpu.gpu_copier import CopiedFields, GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.program import Program
 from gpupipe.engines.cpu.scratch import scratch
@@ -46,11 +47,13 @@ class BatchResult:
             their shapes differ, or if nothing is delivered.
         failed: The reason for each sample that failed, by its position in the plan.
         shapes: Shapes of each sample that passed, in order.
+        on_gpu: The fields on the GPU, if there is a copier.
     """
 
     fields: dict[str, torch.Tensor] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     shapes: list[Shapes] = field(default_factory=list)
+    on_gpu: CopiedFields | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class JobStarter:
         memory: Where the memory of batches comes from; None if nothing is delivered.
         cache: The decoded cache, or None.
         reads_only: Whether nothing is done but read.
+        copier: Copies batches to a GPU; None leaves them on the CPU.
     """
 
     job: LoadSpec
@@ -72,6 +76,7 @@ class JobStarter:
     memory: BatchMemory | None
     cache: DecodedCache | None = None
     reads_only: bool = False
+    copier: GpuCopier | None = None
 
     def start(self, plan: Plan) -> BatchJob:
         """Start a batch."""
@@ -239,4 +244,6 @@ class BatchJob:
             are_equal = all(shapes == result.shapes[0] for shapes in result.shapes)
             if passed and are_equal and self._starter.memory is not None:
                 result.fields = {name: d.take(passed) for name, d in destinations.items()}
+                if self._starter.copier is not None:
+                    result.on_gpu = self._starter.copier.start(result.fields)
         self.result.set_result(result)

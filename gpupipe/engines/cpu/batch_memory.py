@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -25,15 +26,26 @@ from numpy.typing import NDArray
 Block = NDArray[np.uint8]
 
 
+def new_block(size: int) -> Block:
+    """Return new memory of `size` bytes."""
+    return np.empty(size, np.uint8)
+
+
+def new_pinned_block(size: int) -> Block:
+    """Return new page-locked memory, from which copies to a GPU need not wait."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
+
+
 class BatchMemory:
     """A pool of blocks of memory.
 
     Args:
         spare: How many unused blocks are kept.
+        new: Makes a block of a number of bytes.
     """
 
-    def __init__(self, spare: int) -> None:
-        self._spare = spare
+    def __init__(self, spare: int, new: Callable[[int], Block] = new_block) -> None:
+        self._spare, self._new = spare, new
         self._free: deque[Block] = deque()
         """The unused blocks. Those that have waited longest come first."""
 
@@ -65,7 +77,7 @@ class BatchMemory:
             while len(block := self._free.pop()) != size:
                 others.append(block)
         except IndexError:
-            block = np.empty(size, np.uint8)
+            block = self._new(size)
         self._free.extend(reversed(others))
         return block
 

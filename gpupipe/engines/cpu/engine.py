@@ -8,6 +8,8 @@
 5. Where a schedule changes numbers, the batches of two epochs are in flight together. Each job has
    the steps of its own epoch.
 6. The memory of a batch returns to its pool when the last tensor over it dies: see batch_memory.py.
+7. For a GPU that memory is page-locked, and the thread that finishes a batch queues its copies on a
+   stream of their own: see gpu_copier.py.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ from gpupipe.engines.bad_samples import Quarantine, explain_sample_failure
 from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
 from gpupipe.engines.cpu.batch_job import BatchJob, BatchResult, JobStarter
-from gpupipe.engines.cpu.batch_memory import BatchMemory
+from gpupipe.engines.cpu.batch_memory import BatchMemory, new_block, new_pinned_block
+from gpupipe.engines.cpu.gpu_copier import GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.pipeline.step import Step
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.tracing import span
-from gpupipe.runtime.transfer import to_device
 from gpupipe.sampling.sampler import Plan, Sampler
 
 _READ = ("dataset.columns.read", "cpu", ())
@@ -69,9 +71,11 @@ class CpuEngine(Engine):
             job.cache_decoded, job.index, job.pipeline, job.max_pixels, self.name
         )
         self._phases = _lower_phases(job, self._cache)
+        self._copier = None if device_id is None else GpuCopier(self._torch_device)
         # The batches in flight, the delivered one, and the one before it, which its user may hold
-        # until the next arrives.
-        self._memory = BatchMemory((self.batches_ahead + 2) * len(job.pipeline.outputs))
+        # until the next arrives, or whose copy to the GPU has not ended.
+        spare = (self.batches_ahead + 2) * len(job.pipeline.outputs)
+        self._memory = BatchMemory(spare, new_block if device_id is None else new_pinned_block)
         self._threads = ThreadPool(self.parallelism)
 
     @classmethod
@@ -119,7 +123,7 @@ class CpuEngine(Engine):
                 result = starter.start(plan).result.result()  # noqa: PLW2901
             left = self._quarantine_failed(plan, result)
             if result.fields:
-                yield left, self._to_batch(left, result.fields)
+                yield left, self._to_batch(left, result)
             elif len(left.ids):
                 check_shapes(result.shapes, left, self._job)
         if self._quarantine.refusal is not None:
@@ -160,12 +164,15 @@ class CpuEngine(Engine):
 
     def close(self) -> None:
         self._threads.close()
+        if self._copier is not None:
+            self._copier.close()
         self._memory.release()
         if self._cache is not None:
             self._cache.close()
 
     def _create_starter(self, memory: BatchMemory | None) -> JobStarter:
-        return JobStarter(self._job, self._phases, self._threads, memory, self._cache)
+        starter = JobStarter(self._job, self._phases, self._threads, memory, self._cache)
+        return replace(starter, copier=self._copier)
 
     def _quarantine_failed(self, plan: Plan, result: BatchResult) -> Plan:
         """Quarantine the samples that failed; return the plan without their ids."""
@@ -179,10 +186,12 @@ class CpuEngine(Engine):
             self._quarantine.refuse_to_lose_a_step()
         return left
 
-    def _to_batch(self, plan: Plan, fields: dict[str, torch.Tensor]) -> Batch:
+    def _to_batch(self, plan: Plan, result: BatchResult) -> Batch:
         with span("hand-over", "loader"):
-            batch = {name: to_device(tensor, self._torch_device) for name, tensor in fields.items()}
-        return batch | labels_and_values(self._job.index, plan, self._torch_device)
+            fields = result.fields
+            if self._copier is not None and result.on_gpu is not None:
+                fields = self._copier.hand_over(result.on_gpu)
+        return fields | labels_and_values(self._job.index, plan, self._torch_device)
 
 
 def _lower_phases(job: LoadSpec, cache: DecodedCache | None = None) -> list[StepLowering]:

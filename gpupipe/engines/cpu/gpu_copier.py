@@ -1,0 +1,111 @@
+"""Copies finished batches to a GPU, on a stream of its own, while the samples of others are made.
+
+The thread that finishes a batch queues its copies, from page-locked memory, and nothing waits for
+them: the consumer's stream waits for the event after the copies. The block of a batch returns to
+the pool only after that event, since the pool would fill it again while it is still read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Protocol
+
+import torch
+
+from gpupipe.engines.base import Batch
+from gpupipe.runtime.transfer import record_stream, to_device
+
+
+class Completion(Protocol):
+    """An event of a stream."""
+
+    def query(self) -> bool:
+        """Return whether all work before the event has ended."""
+
+
+class SourcesInUse:
+    """Keeps the tensors that a stream still reads. Threads may use it at once."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._entries: deque[tuple[Completion, Sequence[torch.Tensor]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def keep(self, done: Completion, tensors: Sequence[torch.Tensor]) -> None:
+        """Keep tensors until `done`, and drop those whose copies have ended."""
+        with self._lock:
+            self._entries.append((done, tensors))
+        self.drop_copied()
+
+    def drop_copied(self) -> None:
+        """Drop the tensors whose copies have ended, the oldest first."""
+        with self._lock:
+            while self._entries and self._entries[0][0].query():
+                self._entries.popleft()
+
+    def clear(self) -> None:
+        """Drop all tensors."""
+        with self._lock:
+            self._entries.clear()
+
+
+@dataclass(frozen=True)
+class CopiedFields:
+    """Fields of a batch whose copies to the GPU are queued.
+
+    Attributes:
+        tensors: The fields on the GPU.
+        done: The event after their copies.
+    """
+
+    tensors: Batch
+    done: Any
+
+
+class GpuCopier:
+    """Copies batches to a GPU.
+
+    Args:
+        gpu: The GPU.
+    """
+
+    def __init__(self, gpu: torch.device) -> None:
+        self._gpu = gpu
+        self._stream = torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
+        self._sources = SourcesInUse()
+
+    def start(self, fields: Mapping[str, torch.Tensor]) -> CopiedFields:
+        """Queue the copies of a batch. Any thread may call it."""
+        with torch.cuda.stream(self._stream):
+            tensors = copy_fields(fields, self._gpu)
+            done = self._stream.record_event()
+        self._sources.keep(done, list(fields.values()))
+        return CopiedFields(tensors, done)
+
+    def hand_over(self, copied: CopiedFields) -> Batch:
+        """Return a batch for the current stream of the caller, which waits for the copies."""
+        stream = torch.cuda.current_stream(self._gpu)
+        stream.wait_event(copied.done)
+        record_stream(copied.tensors, stream)
+        self._sources.drop_copied()
+        return copied.tensors
+
+    def close(self) -> None:
+        """Wait for the queued copies, and drop what they read."""
+        self._stream.synchronize()
+        self._sources.clear()
+
+
+def copy_fields(fields: Mapping[str, torch.Tensor], gpu: torch.device) -> Batch:
+    """Queue copies on the current stream. A field outside the pool's memory is page-locked first.
+
+    Args:
+        fields: Tensors on the CPU, by field.
+        gpu: The GPU.
+    """
+    return {name: to_device(tensor, gpu) for name, tensor in fields.items()}

@@ -1,0 +1,67 @@
+"""The CPU engine's way to a GPU: copies do not wait, and keep their memory until they end."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import torch
+from fake_gpu import GPU, FakeGpu
+
+from gpupipe.engines.cpu.batch_memory import BatchMemory, Block
+from gpupipe.engines.cpu.gpu_copier import SourcesInUse, copy_fields
+
+
+class Copy:
+    """A copy that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.has_ended = False
+
+    def query(self) -> bool:
+        return self.has_ended
+
+
+def test_copies_do_not_wait_also_from_memory_that_is_not_page_locked() -> None:
+    with FakeGpu():
+        fields = {
+            "image": torch.empty(4, 3, 20, 30).to(memory_format=torch.channels_last).pin_memory(),
+            "mask": torch.empty(4, 1, 20, 30, dtype=torch.uint8),
+        }
+        copied = copy_fields(fields, GPU)
+        assert {name: (t.device, t.dtype, t.shape) for name, t in copied.items()} == {
+            name: (GPU, t.dtype, t.shape) for name, t in fields.items()
+        }
+        assert copied["image"].stride() == fields["image"].stride()
+
+
+def test_a_block_returns_only_after_its_copy() -> None:
+    memory, sources, copies = BatchMemory(4), SourcesInUse(), [Copy(), Copy()]
+    for copy in copies:
+        sources.keep(copy, [memory.allocate((100,), torch.uint8)])
+    gc.collect()
+    copies[1].has_ended = True
+    sources.drop_copied()
+    assert (len(sources), memory.count_free()) == (2, 0), "copies of a stream end in order"
+    copies[0].has_ended = True
+    sources.drop_copied()
+    gc.collect()
+    assert (len(sources), memory.count_free()) == (0, 2)
+    sources.keep(Copy(), [memory.allocate((100,), torch.uint8)])
+    sources.clear()
+    gc.collect()
+    assert memory.count_free() == 2
+
+
+def test_the_blocks_of_a_pool_are_made_by_its_function() -> None:
+    sizes: list[int] = []
+
+    def new(size: int) -> Block:
+        sizes.append(size)
+        return np.empty(size, np.uint8)
+
+    memory = BatchMemory(1, new)
+    for _ in range(3):
+        memory.allocate((2, 5), torch.float32)
+        gc.collect()
+    assert sizes == [40]

@@ -1,0 +1,42 @@
+"""engine: cpu delivers to a GPU: the pixels that it makes on the CPU, from page-locked memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from loaders import load
+
+from gpupipe.engines.cpu.batch_memory import BatchMemory, new_pinned_block
+
+STEPS: list[Any] = [
+    "decode",
+    {"resize": {"size": [96, 96]}},
+    "random_horizontal_flip",
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+]
+
+
+def test_blocks_are_page_locked_and_used_again() -> None:
+    memory = BatchMemory(1, new_pinned_block)
+    first = memory.allocate((4, 5), torch.float32)
+    assert first.is_pinned()
+    address = first.data_ptr()
+    del first
+    second = memory.allocate((4, 5), torch.float32)
+    assert second.is_pinned()
+    assert second.data_ptr() == address
+
+
+def test_batches_that_are_kept_are_those_of_the_cpu(faces: Path) -> None:
+    for layout in ("contiguous", "channels_last"):
+        options = {"engine": "cpu", "batch_size": 7, "memory_format": layout}
+        with load(faces, STEPS, **options) as loader:
+            expected = [batch["image"].clone() for _ in range(2) for batch in loader]
+        with load(faces, STEPS, device="gpu:0", **options) as loader:
+            batches = [batch for _ in range(2) for batch in loader]
+        for batch, image in zip(batches, expected, strict=True):
+            assert batch["image"].device.type == batch["label"].device.type == "cuda"
+            assert batch["image"].stride() == image.stride()
+            assert torch.equal(batch["image"].cpu(), image)
