@@ -1,11 +1,13 @@
-"""Memory over many epochs, and how soon the first batch comes.
+"""Memory over many epochs, how soon the first batch comes, and what a second thread gains.
 
-    python benchmarks/memory.py            # about 2 minutes; writes benchmarks/results/memory.json
+    python benchmarks/memory.py            # about 3 minutes; writes benchmarks/results/memory.json
     python benchmarks/memory.py --quick    # a check that it runs
 
 Answers: the resident set (/proc/self/statm) after every epoch of 500 LFW-like images through
 gpupipe.load on the CPU, and the seconds from the end of the imports to the first batch of 5,000
-images with a cached index, in fresh processes (goal: 2 s).
+images with a cached index, in fresh processes (goal: 0.5 s). The peak memory of the same epochs
+with `engine: dali` is the limit for `engine: cpu`. Two threads must make 1.85 times the images a
+second of one, and the thread that iterates may be busy for 5 % of the time.
 
 A single look at the resident set varies by a tenth with what the C library happens to keep of freed
 memory, up as well as down. So after every tenth epoch it is asked to give that back (malloc_trim)
@@ -20,6 +22,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +34,25 @@ import round_statistics
 _FIRST_LOOKS = (5, 10)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _EPOCHS_BATCH, _FIRST_BATCH = 64, 256
+_TIMED_EPOCHS = 3
 
 
 def main() -> None:
     arguments = _arguments()
     harness.prepare(arguments)
     if arguments.one:
-        print(
-            json.dumps(
-                first_batch(arguments) if arguments.one == "first-batch" else epochs(arguments)
-            )
-        )
+        print(json.dumps(_PARTS[arguments.one](arguments)))
         return
     (
         photos.lfw_like(arguments.data, arguments.images),
         photos.lfw_like(arguments.data, arguments.first_images),
     )
-    found = {"epochs": _run("epochs", arguments), "first_batch": _first_batches(arguments)}
+    found = {
+        "epochs": _run("epochs", arguments),
+        "dali_epochs": _run("epochs", arguments, "--engine", "dali"),
+        "first_batch": _first_batches(arguments),
+        "threads": _threads(arguments),
+    }
     goals = [
         round_statistics.goal(
             "RSS without freed memory, after the last epoch / after the 10th",
@@ -56,7 +61,20 @@ def main() -> None:
             at_most=True,
         ),
         round_statistics.goal(
-            "seconds to the first batch", found["first_batch"]["median"], 2.0, at_most=True
+            "seconds to the first batch", found["first_batch"]["median"], 0.5, at_most=True
+        ),
+        round_statistics.goal(
+            "peak memory / peak memory with engine: dali",
+            found["epochs"]["peak_memory_mib"] / found["dali_epochs"]["peak_memory_mib"],
+            1.0,
+            at_most=True,
+        ),
+        round_statistics.goal("images/s with 2 threads / with 1", found["threads"]["gain"], 1.85),
+        round_statistics.goal(
+            "share of the time in which the main thread is busy",
+            found["threads"]["main_thread_share"],
+            0.05,
+            at_most=True,
         ),
     ]
     path = harness.write("memory", found | {"goals": goals}, arguments)
@@ -97,8 +115,19 @@ def _arguments() -> argparse.Namespace:
         help="fresh processes for the first batch (default: %(default)s)",
     )
     parser.add_argument(
+        "--engine",
+        default="cpu",
+        help="the engine of a part that --one runs (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+        help="the threads of that part (default: %(default)s)",
+    )
+    parser.add_argument(
         "--one",
-        choices=("epochs", "first-batch"),
+        choices=tuple(_PARTS),
         help="run one part here, and print one line of JSON",
     )
     arguments = parser.parse_args()
@@ -107,7 +136,7 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _run(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def _run(part: str, arguments: argparse.Namespace, *words: str) -> dict[str, Any]:
     numbers = [
         "--epochs",
         str(arguments.epochs),
@@ -116,7 +145,8 @@ def _run(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "--first-images",
         str(arguments.first_images),
     ]
-    return harness.fresh(__file__, "--one", part, *numbers, *harness.passed_on(arguments))
+    own = ("--one", part, *numbers, *words)
+    return harness.fresh(__file__, *own, *harness.passed_on(arguments))
 
 
 def _config(root: Path) -> dict[str, Any]:
@@ -139,7 +169,9 @@ def epochs(arguments: argparse.Namespace) -> dict[str, Any]:
     config = _config(photos.lfw_like(arguments.data, arguments.images))
     with (
         PeakMemory() as memory,
-        gpupipe.load(config, batch_size=_EPOCHS_BATCH, device="cpu") as loader,
+        gpupipe.load(
+            config, batch_size=_EPOCHS_BATCH, device="cpu", engine=arguments.engine
+        ) as loader,
     ):
         for epoch in range(arguments.epochs):
             images = sum(len(batch["label"]) for batch in loader)
@@ -182,13 +214,16 @@ def _first_batches(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def first_batch(arguments: argparse.Namespace) -> dict[str, Any]:
-    """import_seconds: of gpupipe, torch and DALI; seconds: from there to the first batch,
+    """import_seconds: of gpupipe, torch and the engine; seconds: from there to the first batch,
     `load_seconds` of it in gpupipe.load.
     """
     begun = time.perf_counter()
     import torch  # noqa: F401  # timed: its import is not ours
 
     import gpupipe
+    from gpupipe.engines import registry
+
+    registry.find(arguments.engine)
 
     started = time.perf_counter()
     loader = gpupipe.load(
@@ -204,6 +239,46 @@ def first_batch(arguments: argparse.Namespace) -> dict[str, Any]:
         "import_seconds": started - begun,
     }
 
+
+# --- threads
+
+
+def _threads(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Rounds with one thread and with two, in turn."""
+    rounds = [
+        {n: _run("threads", arguments, "--threads", str(n)) for n in (1, 2)}
+        for _ in range(arguments.rounds)
+    ]
+    gains = [r[2]["images_per_second"] / r[1]["images_per_second"] for r in rounds]
+    return {
+        "gain": statistics.median(gains),
+        "main_thread_share": statistics.median(r[2]["main_thread_share"] for r in rounds),
+        "rounds": rounds,
+    }
+
+
+def threads(arguments: argparse.Namespace) -> dict[str, Any]:
+    """images_per_second of whole epochs; main_thread_share: how much of the time the thread that
+    iterates is busy.
+    """
+    import gpupipe
+
+    config = _config(photos.lfw_like(arguments.data, arguments.first_images))
+    options = {"device": "cpu", "engine": arguments.engine, "threads": arguments.threads}
+    with gpupipe.load(config, batch_size=_FIRST_BATCH, **options) as loader:
+        for _ in loader:  # warms up
+            pass
+        started, busy = time.perf_counter(), time.thread_time()
+        images = sum(len(batch["label"]) for _ in range(_TIMED_EPOCHS) for batch in loader)
+        busy, seconds = time.thread_time() - busy, time.perf_counter() - started
+    return {"images_per_second": images / seconds, "main_thread_share": busy / seconds}
+
+
+_PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "epochs": epochs,
+    "first-batch": first_batch,
+    "threads": threads,
+}
 
 if __name__ == "__main__":
     main()
