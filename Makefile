@@ -41,18 +41,21 @@ test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 0 --durations 10 -o faulthandler_exit_on_timeout=true $(RAY_TESTS)
 	GPUPIPE_KERNELS=off $(BIN)/python -m pytest -n 4 --dist worksteal -o faulthandler_exit_on_timeout=true tests/engines/cpu $(KERNEL_TESTS:%=--ignore=%)
 
-# The kernels' tests, with the extension under AddressSanitizer and UndefinedBehaviorSanitizer.
-# torch and Python leak at exit, so leaks are not looked for.
+# The kernels' tests, and FUZZ_SECONDS of damaged JPEGs, with the extensions under AddressSanitizer and
+# UndefinedBehaviorSanitizer. torch and Python leak at exit, so leaks are not looked for: the tests
+# and the fuzzer watch the memory of the process.
 SANITIZED = build/sanitized
 SANITIZERS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
+SANITIZED_ENV = LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
+    ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(SANITIZED)/lib GPUPIPE_KERNELS=on
+FUZZ_SECONDS ?= 60
 
 sanitize: $(VENV)/.installed-test
 	$(BIN)/python -c 'import setuptools' || $(BIN)/python -m pip install --quiet 'setuptools >= 77'
 	CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" GPUPIPE_KERNELS=on \
 	    $(BIN)/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
-	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
-	    ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(SANITIZED)/lib GPUPIPE_KERNELS=on \
-	    $(BIN)/pytest -n 0 $(KERNEL_TESTS)
+	$(SANITIZED_ENV) $(BIN)/pytest -n 0 $(KERNEL_TESTS)
+	$(SANITIZED_ENV) $(BIN)/python tests/fuzz/fuzz_regions.py --seconds $(FUZZ_SECONDS)
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

@@ -12,8 +12,8 @@ import torch
 from cut_jpegs import jpeg, pixels
 from numpy.typing import NDArray
 
-from gpupipe.engines.cpu.decoding import open_image
 from gpupipe.formats import CannotDecode
+from gpupipe.formats.image_header import read_header
 from gpupipe.steps.decode import Decode
 
 SAMPLINGS = ("444", "422", "420", "440", "411")
@@ -69,14 +69,12 @@ def decode_whole(data: Bytes, mode: str = "rgb") -> Bytes | None:
     return levels.permute(1, 2, 0).numpy()
 
 
-def is_one_scan(data: Bytes) -> tuple[int, int] | None:
+def is_one_scan(data: Bytes, max_pixels: int = 10**6) -> tuple[int, int] | None:
     """The [height, width] of a file that the engine hands to the extension; else None."""
-    try:
-        image = open_image(data, Decode(), max_pixels=10**6)
-    except CannotDecode:
-        return None
-    is_candidate = image.pixels is None and image.header.format == "JPEG" and image.header.end
-    return image.size if is_candidate else None
+    header = read_header(data)
+    is_small = header.height * header.width <= max_pixels
+    is_candidate = header.plain and header.format == "JPEG" and header.end and is_small
+    return (header.height, header.width) if is_candidate else None
 
 
 def damaged(content: bytes, rng: np.random.Generator) -> bytes:

@@ -50,6 +50,11 @@ def cut(pixels: Any, window: list[int]) -> Any:
     return pixels[top : top + height, left : left + width]
 
 
+def resident_mib() -> float:
+    """The resident memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+
 def assert_windows(content: bytes, windows: Any, mode: str = "rgb") -> None:
     data = as_data(content)
     expected = decode_whole(data, mode)
@@ -116,6 +121,16 @@ def test_a_file_that_is_cut_off_anywhere_is_refused() -> None:
     for content in (encode((48, 64), "420"), with_restarts((48, 64)), encode((48, 64), "444")):
         for end in range(len(content) - 1):
             assert decode(as_data(content[:end]), (48, 64), [0, 0, 4, 4]) is None, end
+
+
+def test_damage_above_the_window_is_left_to_other_decoders() -> None:
+    content = with_restarts((96, 64))
+    for n in range(7):
+        data = as_data(
+            content.replace(bytes([0xFF, 0xD0 + n]), bytes([0xFF, 0xD0 + (n + 3) % 8]), 1)
+        )
+        assert decode_whole(data) is not None
+        assert decode(data, (96, 64), [90, 0, 6, 64]) is None
 
 
 def test_bytes_after_the_end_marker_do_not_count() -> None:
@@ -206,6 +221,18 @@ def test_arguments_that_do_not_fit_are_refused(change: dict[str, Any], message: 
     assert extension.decode(*arguments.values())
     with pytest.raises(ValueError, match=message):
         extension.decode(*(arguments | change).values())
+
+
+def test_the_memory_of_refused_files_is_freed() -> None:
+    content = encode((600, 800), "420")
+    data, pixels = as_data(content[: len(content) // 20]), np.empty((600, 800, 3), np.uint8)
+
+    def decode_often(times: int) -> float:
+        assert not any(extension.decode(data, pixels, 0, 0, 600, 800) for _ in range(times))
+        return resident_mib()
+
+    before = decode_often(200)
+    assert decode_often(4000) - before < 30, "a decoder has more than 50 KiB"
 
 
 # --- which window

@@ -1,0 +1,159 @@
+"""Fuzzes the region decoding of the extension gpupipe._jpeg with damaged JPEGs.
+
+    # 10 minutes; `make sanitize` runs it with the extension under AddressSanitizer
+    python tests/fuzz/fuzz_regions.py --seconds 600
+    python tests/fuzz/fuzz_regions.py --first 123456 --count 1  # one case again
+
+The file and the pixels lie in memory between pages that nobody may touch. A window that is decoded
+has to have the pixels of torchvision's decode of the whole file. A file that is refused goes to
+other decoders, and is no finding. Memory has to stay, and no file may take a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from fenced_memory import FencedMemory
+from image_mutants import FORMATS, mutants
+from jpeg_kinds import damaged, decode_whole, draw_window, is_one_scan, one_scan, several_scans
+
+from gpupipe.runtime.compiled_extension import find_extension
+
+_jpeg = find_extension("_jpeg")
+_MAX_PIXELS = 1_000_000
+_MAX_FILE = 1 << 20
+_MAX_SECONDS = 1.0
+_MAX_GROWTH_MIB = 128.0
+"""A decoder that is not freed takes 50 KiB: 4 GiB for the files that 10 minutes refuse. The other
+decoders, and AddressSanitizer's quarantine, take some tens of MiB.
+"""
+_WARM_UP = 20_000
+_SEEDS = 40
+_HANG_SECONDS = 60
+
+
+@dataclass
+class Report:
+    """What a run found.
+
+    Attributes:
+        files: Files that were made.
+        tried: Those that the engine would hand to the extension.
+        decoded: Those of which a window was decoded.
+        slowest: The longest time of one, in seconds.
+        growth_mib: By how much the memory of the process grew after the first files.
+        findings: What is wrong, with the number of the file.
+    """
+
+    files: int = 0
+    tried: int = 0
+    decoded: int = 0
+    slowest: float = 0.0
+    growth_mib: float = 0.0
+    findings: list[str] = field(default_factory=list)
+
+
+class Fuzzer:
+    """Makes files by number, and tries them."""
+
+    def __init__(self) -> None:
+        self.report = Report()
+        self._file, self._pixels = FencedMemory(_MAX_FILE), FencedMemory(3 * _MAX_PIXELS)
+        sizes = np.random.default_rng(5).integers(1, 130, (_SEEDS, 2)).tolist()
+        self._seeds = [
+            content
+            for n, (height, width) in enumerate(sizes)
+            for _, content in (*one_scan((height, width), n), *several_scans((height, width)))
+        ]
+
+    def make(self, number: int) -> bytes:
+        """Return the file of a number; the same always."""
+        rng = np.random.default_rng([18, number])
+        if number % 4 == 0:
+            (mutant,) = mutants([number // 4 * len(FORMATS)], _MAX_PIXELS)
+            return mutant.content
+        content = self._seeds[int(rng.integers(len(self._seeds)))]
+        for _ in range(int(rng.integers(1, 4))):
+            content = damaged(content, rng) if len(content) > 2 else content
+        return content
+
+    def try_file(self, number: int) -> None:
+        """Decode a window of a file, and compare it with a whole decode."""
+        content, rng, report = self.make(number), np.random.default_rng([19, number]), self.report
+        report.files += 1
+        if len(content) > _MAX_FILE:
+            return
+        data = self._file.take((len(content),), is_last=number % 8 != 1)
+        data[:] = np.frombuffer(content, np.uint8)
+        size = is_one_scan(data)
+        if size is None:
+            return
+        report.tried += 1
+        mode, channels = (("rgb", 3), ("gray", 1))[int(rng.integers(4) == 0)]
+        top, left, height, width = draw_window(size, rng)
+        pixels = self._pixels.take((*size, channels), is_last=bool(rng.integers(2)))
+        started = time.perf_counter()
+        is_decoded = _jpeg.decode(data, pixels, top, left, height, width)
+        took = time.perf_counter() - started
+        report.slowest = max(report.slowest, took)
+        if took > _MAX_SECONDS:
+            report.findings.append(f"file {number} took {took:.1f} s")
+        if not is_decoded:
+            return
+        report.decoded += 1
+        whole, rows, columns = decode_whole(data, mode), slice(top, top + height), slice(left, None)
+        if whole is None:
+            report.findings.append(f"file {number} is refused by the decoder of whole images")
+        elif not np.array_equal(pixels[rows, columns][:, :width], whole[rows, columns][:, :width]):
+            report.findings.append(f"file {number} has other pixels than a whole decode")
+
+    def run(self, first: int, count: int | None, seconds: float) -> Report:
+        """Try files from number `first` on until `count` are done or the time is over."""
+        end, number, warm = time.monotonic() + seconds, first, 0.0
+        while (number < first + count) if count is not None else time.monotonic() < end:
+            faulthandler.dump_traceback_later(_HANG_SECONDS, exit=True)
+            self.try_file(number)
+            number += 1
+            if number - first == _WARM_UP:
+                warm = memory_mib()
+            if number % 20_000 == 0:
+                print(f"{number:,} files, {memory_mib():.0f} MiB", file=sys.stderr, flush=True)
+        faulthandler.cancel_dump_traceback_later()
+        self.report.growth_mib = memory_mib() - warm if warm else 0.0
+        if self.report.growth_mib > _MAX_GROWTH_MIB:
+            self.report.findings.append(f"memory grew by {self.report.growth_mib:.0f} MiB")
+        return self.report
+
+
+def memory_mib() -> float:
+    """Return the resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 2**20
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60, help="(default: %(default)s)")
+    parser.add_argument("--count", type=int, help="so many files, in place of --seconds")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first file")
+    arguments = parser.parse_args()
+    faulthandler.enable()
+    report = Fuzzer().run(arguments.first, arguments.count, arguments.seconds)
+    print(json.dumps(asdict(report), indent=1))
+    return bool(report.findings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
