@@ -48,7 +48,17 @@ def test_fields_stand_side_by_side_and_other_numbers_are_stretched() -> None:
     picture = np.asarray(gpupipe.show(batch))
     assert picture.shape == (4 + 2 * TEXT_HEIGHT, 2 * 8, 3)
     drawn = picture[TEXT_HEIGHT : TEXT_HEIGHT + 4]
-    assert (drawn[:, :4].min(), drawn[:, 12:].max()) == (0, 255)
+    expected = (levels.permute(0, 2, 3, 1).numpy() + 2) / 8 * 255  # -2 is black, 6 is white
+    np.testing.assert_allclose(drawn[:, :4], expected[0], atol=0.51)
+    np.testing.assert_allclose(drawn[:, 8:12], expected[1], atol=0.51)
+    assert drawn[:, 12:].max() == 255
+
+
+def test_a_soft_label_is_named_by_its_largest_share() -> None:
+    images = torch.zeros(2, 3, 30, 40)
+    soft = {"image": images, "label": torch.tensor([[0.1, 0.2, 0.7], [0.9, 0.1, 0.0]])}
+    hard = {"image": images, "label": torch.tensor([2, 0])}
+    assert gpupipe.show(soft).tobytes() == gpupipe.show(hard).tobytes()
 
 
 def test_what_is_no_batch_of_images_is_an_error_that_says_what_to_do() -> None:
