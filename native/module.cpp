@@ -109,6 +109,32 @@ PyObject* convert(PyObject*, PyObject* arguments) {
   });
 }
 
+PyObject* convert_planes(PyObject*, PyObject* arguments) {
+  PyObject *source_object, *target_object, *table, *numbers;
+  if (!PyArg_ParseTuple(arguments, "OOOO", &source_object, &target_object, &table, &numbers))
+    return nullptr;
+  Buffer source, target_buffer;
+  Conversions conversions;
+  Target target;
+  if (!source.open(source_object, PyBUF_SIMPLE, "the image", 3) ||
+      !target_buffer.open(target_object, PyBUF_WRITABLE, "the target", 3) ||
+      !read_target(target_buffer, &target) || !conversions.read(table, numbers, target))
+    return nullptr;
+  if (source.item_size() != 1 || source.side(0) != kChannels ||
+      source.side(1) != target.height || source.side(2) != target.width ||
+      source.stride(2) != 1 || target.is_interleaved) {
+    refuse("the image and the target are not planes (3, H, W) of one size, in packed rows");
+    return nullptr;
+  }
+  return run_without_gil(1, [&](const Variant& variant, Rows&) {
+    for (int c = 0; c < kChannels; ++c)
+      for (int row = 0; row < target.height; ++row)
+        variant.convert(source.bytes() + c * source.stride(0) + row * source.stride(1),
+                        target.values + c * target.plane + row * target.row, target.width,
+                        conversions.parts[c]);
+  });
+}
+
 PyObject* variants(PyObject*, PyObject*) {
   PyObject* names = PyList_New(0);
   for (const Variant* variant : kVariants) {
@@ -143,6 +169,9 @@ PyMethodDef kMethods[] = {
      "\n--\n\n"
      "Resize an image (H, W, 3) of uint8 to `size`, and flip and convert the window at `corner` to "
      "the target (3, H, W)."},
+    {"convert_planes", convert_planes, METH_VARARGS,
+     "convert_planes(image, target, table, numbers)\n--\n\n"
+     "Convert an image (3, H, W) of uint8 to the target (3, H, W)."},
     {"variants", variants, METH_NOARGS,
      "variants()\n--\n\nReturn the names of the variants that this machine can run."},
     {"select", select, METH_O,
@@ -163,5 +192,8 @@ PyMODINIT_FUNC PyInit__kernels() {
     gpupipe::g_variant = variant;
     break;
   }
-  return PyModule_Create(&gpupipe::kModule);
+  PyObject* module = PyModule_Create(&gpupipe::kModule);
+  if (module && PyModule_AddIntConstant(module, "MOST_SIDE", gpupipe::kMostSide) != 0)
+    Py_CLEAR(module);
+  return module;
 }

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import Column
 from gpupipe.dataset.index import Index
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Engine, LoadSpec
 from gpupipe.errors import (
     DataError,
     EngineError,
@@ -157,6 +157,24 @@ class Quarantine:
                 f"of such samples, {self.file}, cannot be written "
                 f"({e.strerror or e}): set loader.quarantine to a file that can"
             ) from e
+
+
+class QuarantiningEngine(Engine):
+    """An engine that skips bad samples, and says which."""
+
+    _quarantine: Quarantine
+
+    @property
+    def skipped(self) -> int:
+        return len(self._quarantine)
+
+    @property
+    def skipped_samples(self) -> Mapping[int, str]:
+        return self._quarantine.reasons
+
+    @property
+    def quarantine_file(self) -> str:
+        return str(self._quarantine.file)
 
 
 def find_suspects(index: Index, ids: NDArray[np.int64]) -> list[bool]:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from gpupipe.engines.base import Batch
+from gpupipe.engines.batch_conversion import (
+    Convert,
+    can_convert_levels,
+    convert_in_parts,
+    convert_levels,
+    find_numbers,
+)
+from gpupipe.engines.batch_memory import BatchMemory
 from gpupipe.engines.pipeline_tail import PipelineTail
+from gpupipe.pipeline.step import Step
+
+_SPARE_BATCHES = 4
+"""Finished batches whose memory waits to be used again: the loader's prefetch, and some more."""
 
 
 class BatchFinisher:
@@ -27,10 +41,14 @@ class BatchFinisher:
         self._stream: torch.cuda.Stream | None = None
         if gpu is not None:
             self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
+        self._memory = BatchMemory(_SPARE_BATCHES * len(tail.pipeline.outputs))
 
     def __call__(self, tensors: dict[str, torch.Tensor], epoch: int) -> Batch:
         if self._stream is None:
-            return self._run_steps(tensors, epoch)
+            return tensors | {
+                name: self._finish_here(name, tensors[name], steps)
+                for name, steps in self._steps_at(epoch).items()
+            }
         with torch.cuda.stream(self._stream):
             batch = self._run_steps(copy_to_gpu(tensors, self.torch_device), epoch)
         # The receive buffer can be used again only after the copies. The training thread does not
@@ -39,12 +57,43 @@ class BatchFinisher:
         return batch
 
     def _run_steps(self, tensors: dict[str, torch.Tensor], epoch: int) -> Batch:
-        for entry in self._tail.at_epoch(epoch):
-            tensors[entry.field] = entry.step.torch(tensors[entry.field], {})
+        return tensors | {
+            name: self._chain(name, steps)(tensors[name])
+            for name, steps in self._steps_at(epoch).items()
+        }
+
+    def _finish_here(self, name: str, images: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:
+        """Finish a field in the CPU's memory."""
+        dtype = self._dtype_of(name)
+        if not steps and str(images.dtype) == f"torch.{dtype}":
+            return images
+        numbers = find_numbers(steps) if self._tail.pipeline.is_image_file(name) else None
+        if numbers is not None and can_convert_levels(images, numbers, dtype):
+            return convert_levels(images, numbers, dtype, self._memory)
+        return convert_in_parts(images, self._chain(name, steps), self._memory)
+
+    def _chain(self, name: str, steps: Sequence[Step]) -> Convert:
+        """Return the function that runs steps on images, and converts them to the last dtype."""
+        dtype = self._dtype_of(name)
+
+        def convert(images: torch.Tensor) -> torch.Tensor:
+            for step in steps:
+                images = step.torch(images, {})
+            return images if dtype is None else images.to(getattr(torch, dtype))
+
+        return convert
+
+    def _steps_at(self, epoch: int) -> dict[str, list[Step]]:
+        """Return the steps of an epoch, for each field that has some or gets another dtype."""
+        steps: dict[str, list[Step]] = {}
         if self._tail.dtype is not None:
-            for name in self._tail.pipeline.main_outputs:
-                tensors[name] = tensors[name].to(getattr(torch, self._tail.dtype))
-        return tensors
+            steps = {name: [] for name in self._tail.pipeline.main_outputs}
+        for entry in self._tail.at_epoch(epoch):
+            steps.setdefault(entry.field, []).append(entry.step)
+        return steps
+
+    def _dtype_of(self, name: str) -> str | None:
+        return self._tail.dtype if name in self._tail.pipeline.main_outputs else None
 
 
 def copy_to_gpu(tensors: dict[str, torch.Tensor], gpu: torch.device) -> Batch:

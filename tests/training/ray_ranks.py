@@ -22,6 +22,8 @@ from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 import gpupipe
 
 KILLED_AT = 2
+CPUS = 4
+"""For two ranks, and for the two workers of an engine ray."""
 
 
 def train(settings: dict[str, str]) -> None:
@@ -87,7 +89,7 @@ def tell(config: str, folder: Path) -> None:
 if __name__ == "__main__":
     config, folder = (str(Path(word).resolve()) for word in sys.argv[1:])
     settings = {"config": config, "folder": folder}
-    ray.init(address="local", num_cpus=2, include_dashboard=False)
+    ray.init(address="local", num_cpus=CPUS, include_dashboard=False)
     ray.train.torch.TorchTrainer(
         train,
         train_loop_config=settings,

@@ -16,11 +16,24 @@ SCRIPT = Path(__file__).with_name("ray_ranks.py")
 COUNT, WORKERS, BATCH_SIZE, KILLED_AT = 37, 2, 5, 2
 
 
-@pytest.fixture(scope="module")
-def run(config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+ENGINES: dict[str, dict[str, Any]] = {
+    "dataloader": {},
+    "ray": {"engine": "ray", "ray": {"engine": "cpu", "workers": 1, "cpus": 1}},
+}
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def run(
+    config: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Path:
     """The folder of a training whose rank 1 was killed in mid-epoch."""
     folder = tmp_path_factory.mktemp("ray-train")
-    (folder / "small.yaml").write_text(yaml.safe_dump(config))
+    loader = config["loader"] | ENGINES[request.param]
+    if request.param == "ray":
+        del loader["workers"]  # a setting of the engine dataloader
+    (folder / "small.yaml").write_text(yaml.safe_dump(config | {"loader": loader}))
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(folder / "small.yaml"), str(folder)],
         env=os.environ | {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "250"},

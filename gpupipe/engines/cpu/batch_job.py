@@ -22,7 +22,7 @@ from gpupipe.dataset.columns import Column
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.batch import Shapes
-from gpupipe.engines.cpu.batch_memory import BatchMemory
+from gpupipe.engines.batch_memory import BatchMemory
 from gpupipe.engines.cpu.cached_image import CachedImage, run_cached
 from gpupipe.engines.cpu.decoding import ImageFile, open_image, read_array, read_bytes
 from gpupipe.engines.cpu.delivery import Destination

@@ -7,7 +7,7 @@ from threading import Lock
 
 import torch
 
-from gpupipe.engines.cpu.batch_memory import BatchMemory
+from gpupipe.engines.batch_memory import BatchMemory
 from gpupipe.pipeline.tensors import from_steps
 
 

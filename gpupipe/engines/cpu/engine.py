@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -23,11 +23,11 @@ from typing import Any
 import torch
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
-from gpupipe.engines.bad_samples import Quarantine, explain_sample_failure
-from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
+from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine, explain_sample_failure
+from gpupipe.engines.base import Batch, LoadSpec, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
+from gpupipe.engines.batch_memory import BatchMemory, new_block, new_pinned_block
 from gpupipe.engines.cpu.batch_job import BatchJob, BatchResult, JobStarter
-from gpupipe.engines.cpu.batch_memory import BatchMemory, new_block, new_pinned_block
 from gpupipe.engines.cpu.gpu_copier import GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.threads import ThreadPool
@@ -40,7 +40,7 @@ from gpupipe.sampling.sampler import Plan, Sampler
 _READ = ("dataset.columns.read", "cpu", ())
 
 
-class CpuEngine(Engine):
+class CpuEngine(QuarantiningEngine):
     """Runs a job on threads of this process.
 
     Args:
@@ -93,18 +93,6 @@ class CpuEngine(Engine):
     @classmethod
     def sides(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
         return {"CPU engine": {"device": "gpu:0" if gpus else "cpu"}}
-
-    @property
-    def skipped(self) -> int:
-        return len(self._quarantine)
-
-    @property
-    def skipped_samples(self) -> Mapping[int, str]:
-        return self._quarantine.reasons
-
-    @property
-    def quarantine_file(self) -> str:
-        return str(self._quarantine.file)
 
     def lowering(self) -> list[Operator]:
         return [_READ, *self._phases[0].operators()]

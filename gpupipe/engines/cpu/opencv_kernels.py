@@ -20,10 +20,11 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import kernels
-from gpupipe.engines.cpu.level_tables import LEVELS, can_look_up, find_table
+from gpupipe.engines.cpu.level_tables import can_look_up, find_table
 from gpupipe.engines.cpu.pixels import as_packed
 from gpupipe.engines.cpu.program import Call, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
+from gpupipe.engines.level_tables import LEVELS
 
 Calls = Sequence[Call]
 _FLAGS = {

@@ -46,7 +46,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -54,8 +54,8 @@ from typing import Any
 import torch
 
 from gpupipe.config import LoaderConfig
-from gpupipe.engines.bad_samples import Quarantine
-from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
+from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
+from gpupipe.engines.base import Batch, LoadSpec, Operator
 from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.dali.affinity import check_affinity
 from gpupipe.engines.dali.built_pipeline import BuildOptions, BuiltPipeline
@@ -81,7 +81,7 @@ epoch of 5,000 small images, so the engine does not trim after each epoch.
 """
 
 
-class DaliEngine(Engine):
+class DaliEngine(QuarantiningEngine):
     """Runs a job with DALI.
 
     Args:
@@ -191,18 +191,6 @@ class DaliEngine(Engine):
             for phase in phases:
                 check_memory(phase, job.loader.gpu_memory, may_cut)
         return cls(job, number, may_cut)
-
-    @property
-    def skipped(self) -> int:
-        return len(self._quarantine)
-
-    @property
-    def skipped_samples(self) -> Mapping[int, str]:
-        return self._quarantine.reasons
-
-    @property
-    def quarantine_file(self) -> str:
-        return str(self._quarantine.file)
 
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
         return [

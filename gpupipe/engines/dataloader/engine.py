@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,8 +18,8 @@ import torch
 
 from gpupipe.config import LoaderConfig
 from gpupipe.decoded_cache.decoded_cache import open_decoded_cache
-from gpupipe.engines.bad_samples import Quarantine, explain_sample_failure
-from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
+from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine, explain_sample_failure
+from gpupipe.engines.base import Batch, LoadSpec, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
 from gpupipe.engines.dataloader.culprits import (
     WorkerCrashed,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class DataLoaderEngine(Engine):
+class DataLoaderEngine(QuarantiningEngine):
     """Runs a job with torch's DataLoader.
 
     Args:
@@ -130,18 +130,6 @@ class DataLoaderEngine(Engine):
     @classmethod
     def on(cls, job: LoadSpec, device: str) -> DataLoaderEngine:
         return cls(job, resolve(device))
-
-    @property
-    def skipped(self) -> int:
-        return len(self._quarantine)
-
-    @property
-    def skipped_samples(self) -> Mapping[int, str]:
-        return self._quarantine.reasons
-
-    @property
-    def quarantine_file(self) -> str:
-        return str(self._quarantine.file)
 
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
         return self._operators(self._job)

@@ -18,7 +18,7 @@ from gpupipe.engines.ray.autoscaling import Autoscaler
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
 from gpupipe.engines.ray.errors import name_node
 from gpupipe.engines.ray.messages import BatchAnswer
-from gpupipe.engines.ray.pool import PoolWorker
+from gpupipe.engines.ray.pool_worker import PoolWorker
 from gpupipe.sampling.sampler import Plan
 
 _Finished = tuple[Plan, Batch]

@@ -23,7 +23,8 @@ from typing import Any
 import ray
 
 from gpupipe.engines.ray.messages import BatchAnswer, PlanTask
-from gpupipe.engines.ray.pool import PoolWorker, RayWorkerPool
+from gpupipe.engines.ray.pool import RayWorkerPool
+from gpupipe.engines.ray.pool_worker import PoolWorker
 from gpupipe.errors import EngineError
 from gpupipe.sampling.sampler import Plan
 

@@ -14,14 +14,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from gpupipe.engines.bad_samples import Quarantine
-from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
+from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
+from gpupipe.engines.base import Batch, LoadSpec, Operator
 from gpupipe.engines.batch_finisher import BatchFinisher
 from gpupipe.engines.ray.autoscaling import Autoscaler
 from gpupipe.engines.ray.capacity import Demand, batch_bytes_of, choose_window
@@ -29,7 +29,8 @@ from gpupipe.engines.ray.cluster import Cluster, connect
 from gpupipe.engines.ray.delivery import Delivery
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
 from gpupipe.engines.ray.messages import PlanTask
-from gpupipe.engines.ray.pool import PoolWorker, RayWorkerPool
+from gpupipe.engines.ray.pool import RayWorkerPool
+from gpupipe.engines.ray.pool_worker import PoolWorker
 from gpupipe.engines.ray.sharing import count_workers, share_job, split_job
 from gpupipe.engines.ray.status_report import StatusReport
 from gpupipe.engines.ray.trainer_status import StatusFile, WaitMeter
@@ -41,7 +42,7 @@ from gpupipe.runtime.transfer import record_stream
 from gpupipe.sampling.sampler import Plan, Sampler
 
 
-class RayEngine(Engine):
+class RayEngine(QuarantiningEngine):
     """Delivers batches that workers of a Ray cluster make.
 
     Args:
@@ -119,18 +120,6 @@ class RayEngine(Engine):
         except BaseException:
             cluster.close()
             raise
-
-    @property
-    def skipped(self) -> int:
-        return len(self._quarantine)
-
-    @property
-    def skipped_samples(self) -> Mapping[int, str]:
-        return self._quarantine.reasons
-
-    @property
-    def quarantine_file(self) -> str:
-        return str(self._quarantine.file)
 
     def lowering(self) -> list[Operator]:
         steps = self._job.pipeline.entries

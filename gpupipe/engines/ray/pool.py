@@ -5,70 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gpupipe.config import RayConfig
-from gpupipe.engines.ray.actor import WorkerActor, WorkerFacts
+from gpupipe.engines.ray.actor import WorkerFacts
 from gpupipe.engines.ray.cluster import Cluster
 from gpupipe.engines.ray.errors import explain_missing_paths, explain_no_room, name_node
 from gpupipe.engines.ray.messages import BatchAnswer, PlanTask
+from gpupipe.engines.ray.pool_worker import PoolWorker, SharedJob, create_actor, end_actors
 from gpupipe.engines.ray.versions import explain_difference, list_versions
 from gpupipe.errors import EngineError, counted
 
 _log = logging.getLogger("gpupipe")
 _PATIENCE_BEFORE_LOG = 3.0
-_CLOSE_SECONDS = 10.0
 _TICK = 0.25
 _MAX_FAILED_STARTS = 5
 """How many workers in a row may end before they are ready."""
-
-
-@dataclass(frozen=True)
-class SharedJob:
-    """A job in the object store.
-
-    Attributes:
-        key: Its content hash.
-        ref: Where it is in the object store. Each node fetches it once.
-        paths: Files and folders that the trainer sees, and every worker must see.
-        depth: How many tasks a worker may have at once.
-    """
-
-    key: str
-    ref: Any
-    paths: tuple[str, ...]
-    depth: int
-
-
-@dataclass(eq=False)
-class PoolWorker:
-    """A worker that is ready.
-
-    Attributes:
-        actor: Ray's handle.
-        facts: What it says of itself.
-        engine: The name of its engine.
-        out: When each of its tasks was sent, by the task's step.
-        answered: When it answered last, or became ready.
-        is_leaving: It gets no more tasks, and ends after those that it has.
-    """
-
-    actor: Any
-    facts: WorkerFacts
-    engine: str
-    out: dict[int, float] = field(default_factory=dict)
-    answered: float = field(default_factory=time.monotonic)
-    is_leaving: bool = False
-
-    def send(self, task: PlanTask) -> tuple[Any, Future[BatchAnswer | None]]:
-        """Send a task; return Ray's reference, which must be kept, and the answer."""
-        ref = self.actor.make.remote(task)
-        return ref, ref.future()
 
 
 class RayWorkerPool:
@@ -170,7 +124,7 @@ class RayWorkerPool:
             done = [worker for worker in self.ready if worker.is_leaving and not worker.out]
             self.ready = [worker for worker in self.ready if worker not in done]
         for worker in done:
-            thread = threading.Thread(target=_end, args=([worker.actor],), daemon=True)
+            thread = threading.Thread(target=end_actors, args=([worker.actor],), daemon=True)
             self._ending.append(thread)
             thread.start()
 
@@ -198,7 +152,7 @@ class RayWorkerPool:
             workers, self.ready = self.ready, []
             starting = dict(self._starting)
         if ray.is_initialized():
-            _end([worker.actor for worker in workers])
+            end_actors([worker.actor for worker in workers])
             for actor in starting.values():
                 ray.kill(actor)
         for thread in (*starting, *self._ending):
@@ -210,30 +164,10 @@ class RayWorkerPool:
         for _ in range(self._target - staying - len(self._starting)):
             if self._is_closed:
                 return
-            actor = self._create_actor()
+            actor = create_actor(self._cluster, self._options, self.job)
             thread = threading.Thread(target=self._bring_up, args=(actor,), daemon=True)
             self._starting[thread] = actor
             thread.start()
-
-    def _create_actor(self) -> Any:
-        strategies = {
-            "spread": "SPREAD",
-            "pack": "DEFAULT",
-            "local_first": NodeAffinitySchedulingStrategy(
-                self._cluster.node_id, soft=True, _spill_on_unavailable=True
-            ),
-        }
-        options: dict[str, Any] = {
-            "num_cpus": self._options.cpus,
-            "scheduling_strategy": strategies[self._options.placement],
-            # Each task waits on a thread of its own; those of an ended iteration may still do so.
-            "max_concurrency": 2 * self.job.depth + 4,
-            "max_restarts": 0,
-            "max_task_retries": 0,
-        }
-        if self._options.gpus:
-            options["num_gpus"] = self._options.gpus
-        return ray.remote(WorkerActor).options(**options).remote()
 
     def _bring_up(self, actor: Any) -> None:
         """Wait until an actor is placed, check it, and let it build its engine."""
@@ -308,12 +242,3 @@ class RayWorkerPool:
         return explain_no_room(
             self._options, self._target, placed, self._cluster.free_cpus(), nodes, gave_up
         )
-
-
-def _end(actors: list[Any]) -> None:
-    """Let actors end their engines, which may have processes of their own, then end them."""
-    closing = [actor.close.remote() for actor in actors]
-    if closing:
-        ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)
-    for actor in actors:
-        ray.kill(actor)

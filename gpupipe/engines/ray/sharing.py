@@ -14,7 +14,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.pipeline_tail import PipelineTail, find_larger_output, find_tail
 from gpupipe.engines.ray.cluster import Cluster
-from gpupipe.engines.ray.pool import SharedJob
+from gpupipe.engines.ray.pool_worker import SharedJob
 
 
 def split_job(job: LoadSpec) -> tuple[LoadSpec, PipelineTail]:

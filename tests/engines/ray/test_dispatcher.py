@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("ray", reason="needs gpupipe[ray]")
 
 from gpupipe.engines.ray.dispatcher import PlanDispatcher, _OpenTask
-from gpupipe.engines.ray.pool import PoolWorker
+from gpupipe.engines.ray.pool_worker import PoolWorker
 from gpupipe.sampling.sampler import Plan
 
 

@@ -20,7 +20,7 @@ import torch
 from forks import in_fork
 from loaders import loading
 
-from gpupipe.engines.cpu.batch_memory import BatchMemory
+from gpupipe.engines.batch_memory import BatchMemory
 
 SHAPE = (4, 3, 8, 8)
 HOLDERS: dict[str, Callable[[torch.Tensor], Any]] = {

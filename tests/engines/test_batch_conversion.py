@@ -1,0 +1,125 @@
+"""The last steps on whole batches in the CPU's memory: the same bits and strides as torch makes of
+the batch, with the extension and without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gpupipe import config as configs
+from gpupipe.engines import batch_conversion
+from gpupipe.engines.batch_conversion import convert_in_parts
+from gpupipe.engines.batch_finisher import BatchFinisher
+from gpupipe.engines.batch_memory import BatchMemory
+from gpupipe.engines.pipeline_tail import PipelineTail, find_tail
+
+FLOATS: dict[str, Any] = {"to_dtype": {"dtype": "float32", "scale": True}}
+PLAIN: dict[str, Any] = {"to_dtype": {"dtype": "float32", "scale": False}}
+HALVES: dict[str, Any] = {"to_dtype": {"dtype": "float16", "scale": True}}
+WHOLE: dict[str, Any] = {"to_dtype": {"dtype": "int16", "scale": True}}
+ONE: dict[str, Any] = {"normalize": {"mean": 0.4, "std": 0.2}}
+THREE: dict[str, Any] = {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
+TAILS = [[FLOATS], [PLAIN], [HALVES], [WHOLE], [FLOATS, ONE], [FLOATS, THREE], [HALVES, THREE]]
+SHAPES = [(1, 3, 5, 7), (5, 3, 31, 16), (3, 3, 200, 190), (4, 1, 9, 9), (2, 3, 1, 1), (0, 3, 4, 4)]
+
+
+@pytest.fixture(params=[True, False], ids=["extension", "torch"])
+def extension(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if not request.param:
+        monkeypatch.setattr(batch_conversion, "_extension", None)
+    elif batch_conversion._extension is None:
+        pytest.skip("the extension is not built")
+    return batch_conversion._extension
+
+
+def finisher(steps: list[Any], dtype: str | None = None) -> BatchFinisher:
+    """What a receiver does that is left these steps."""
+    changes = {} if dtype is None else {"dtype": dtype}
+    config = configs.read(
+        {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode", *steps]},
+        **changes,
+    )
+    tail = PipelineTail(config.pipeline, find_tail(config.pipeline), config.loader.dtype)
+    return BatchFinisher(tail, None)
+
+
+def images(shape: tuple[int, ...], memory_format: torch.memory_format) -> torch.Tensor:
+    levels = np.random.default_rng(sum(shape)).integers(0, 256, shape, np.uint8)
+    return torch.from_numpy(levels).to(memory_format=memory_format)
+
+
+def finished(finish: BatchFinisher, batch: torch.Tensor) -> torch.Tensor:
+    return finish({"image": batch}, 0)["image"]
+
+
+@pytest.mark.parametrize("steps", TAILS, ids=str)
+@pytest.mark.parametrize("dtype", [None, "float16", "bfloat16"])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_a_batch_has_the_bits_and_strides_that_torch_makes(
+    extension: Any, steps: list[Any], dtype: str | None, memory_format: torch.memory_format
+) -> None:
+    finish = finisher(steps, dtype)
+    for shape in SHAPES:
+        if steps[-1] is THREE and shape[1] != len(THREE["normalize"]["mean"]):
+            continue
+        batch = images(shape, memory_format)
+        expected = finish._run_steps({"image": batch}, 0)["image"]
+        made = finished(finish, batch)
+        assert made.dtype == expected.dtype
+        assert torch.equal(made, expected), shape
+        if batch.numel():
+            assert made.is_contiguous(memory_format=memory_format), shape
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_memory_is_used_again_and_never_while_a_batch_is_held(
+    extension: Any, memory_format: torch.memory_format
+) -> None:
+    finish = finisher([FLOATS])
+    first = finished(finish, images((4, 3, 20, 30), memory_format))
+    kept, place = first.clone(), first.untyped_storage().data_ptr()
+    second = finished(finish, images((4, 3, 20, 30), memory_format) // 2)
+    assert torch.equal(first, kept)
+    del first
+    third = finished(finish, images((4, 3, 20, 30), memory_format))
+    assert third.untyped_storage().data_ptr() == place
+    assert torch.equal(third, kept)
+    assert not torch.equal(second, kept)
+
+
+def test_what_is_received_stays_as_it_is(extension: Any) -> None:
+    finish, batch = finisher([FLOATS, THREE]), images((4, 3, 20, 30), torch.contiguous_format)
+    received = batch.clone()
+    finished(finish, batch)
+    assert torch.equal(batch, received)
+
+
+def test_a_batch_that_has_its_dtype_is_not_copied() -> None:
+    finish = finisher([], "float32")
+    batch = torch.rand(4, 3, 8, 8)
+    assert finished(finish, batch) is batch
+
+
+AXES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "as it is": lambda x: x + 1,
+    "with other axes": lambda x: x.permute(0, 2, 1) * 2,
+    "of another size": lambda x: x.flatten(1),
+    "in the memory of other axes": lambda x: x.permute(0, 2, 1).contiguous().permute(0, 2, 1),
+}
+
+
+@pytest.mark.parametrize("convert", AXES.values(), ids=AXES)
+@pytest.mark.parametrize("count", [0, 1, 2, 9])
+def test_parts_make_the_whole(
+    monkeypatch: pytest.MonkeyPatch, convert: Callable[[torch.Tensor], torch.Tensor], count: int
+) -> None:
+    monkeypatch.setattr(batch_conversion, "_PART_BYTES", 1000)
+    batch = torch.arange(count * 12 * 11, dtype=torch.float32).view(count, 12, 11)
+    made, expected = convert_in_parts(batch, convert, BatchMemory(2)), convert(batch)
+    assert torch.equal(made, expected)
+    assert made.stride() == expected.stride()
