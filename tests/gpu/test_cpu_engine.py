@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from loaders import load
 
-from gpupipe.engines.cpu.batch_memory import BatchMemory, new_pinned_block
+from gpupipe.engines.batch_memory import BatchMemory, new_pinned_block
 
 STEPS: list[Any] = [
     "decode",

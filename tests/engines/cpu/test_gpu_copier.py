@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from fake_gpu import GPU, FakeGpu
 
-from gpupipe.engines.cpu.batch_memory import BatchMemory, Block
+from gpupipe.engines.batch_memory import BatchMemory, Block
 from gpupipe.engines.cpu.gpu_copier import SourcesInUse, copy_fields
 
 
