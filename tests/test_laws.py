@@ -38,11 +38,24 @@ HEAVY = [
 ]
 
 
-load = loading(HEAVY, device="auto", batch_size=8, seed=7)
+ENGINE: dict[str, Any] = {}
+load_with = loading(HEAVY, device="auto", batch_size=8, seed=7)
+
+
+def load(root: Path, **options: Any) -> gpupipe.Loader:
+    """A loader on the engine of the test."""
+    return load_with(root, **{**ENGINE, **options})
+
+
+@pytest.fixture(scope="module", params=["cpu", "dali"], autouse=True)
+def engine(request: pytest.FixtureRequest) -> str:
+    """The engine that holds the laws."""
+    ENGINE["engine"] = request.param
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def alone(faces: Path) -> dict[int, torch.Tensor]:
+def alone(faces: Path, engine: str) -> dict[int, torch.Tensor]:
     """Every image of epoch 0, by batches of one."""
     with load(faces, batch_size=1, threads=1) as loader:
         return by_id(loader)
@@ -148,7 +161,7 @@ def test_the_rest_of_an_epoch_follows_a_state_bit_for_bit(faces: Path, delivered
 
 
 def in_new_process(state: dict[str, Any], root: Path, **options: Any) -> str:
-    argument = json.dumps([state, str(root), options])
+    argument = json.dumps([state, str(root), {**ENGINE, **options}])
     done = forked_python.run(["-c", IN_A_NEW_PROCESS, argument], cwd=Path(__file__).parent)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -174,7 +187,10 @@ def test_law_3_shipped_pipelines_agree_with_the_torch_lowering(photos: Path, pip
     tolerance.
     """
     with gpupipe.load(
-        {"data": {"source": "folder", "root": photos}, "pipeline": pipeline}, batch_size=1, ids=True
+        {"data": {"source": "folder", "root": photos}, "pipeline": pipeline},
+        batch_size=1,
+        ids=True,
+        **ENGINE,
     ) as loader:
         scale = 255 * (0.229 if loader.config.pipeline.entries[-1].name == "normalize" else 1)
         off = [
@@ -199,7 +215,7 @@ TWICE: dict[str, Any] = {"repeats": 2, "epoch_size": "all"}
 
 
 @pytest.fixture(scope="module")
-def twice(faces: Path) -> dict[int, list[str]]:
+def twice(faces: Path, engine: str) -> dict[int, list[str]]:
     """Both images of every sample in epoch 0 with two repeats, by batches of one."""
     with load(faces, batch_size=1, threads=1, **TWICE) as loader:
         return hashes(loader)

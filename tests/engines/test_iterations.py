@@ -25,7 +25,20 @@ STEPS = [
 Epoch = list[tuple[int, int, torch.Tensor]]
 
 
-load = loading(STEPS, threads=2, batch_size=8)
+ENGINE: dict[str, Any] = {}
+load_with = loading(STEPS, threads=2, batch_size=8)
+
+
+def load(root: Path, **options: Any) -> gpupipe.Loader:
+    """A loader on the engine of the test."""
+    return load_with(root, **{**ENGINE, **options})
+
+
+@pytest.fixture(scope="module", params=["cpu", "dali"], autouse=True)
+def engine(request: pytest.FixtureRequest) -> str:
+    """The engine that iterates."""
+    ENGINE["engine"] = request.param
+    return str(request.param)
 
 
 def samples(batches: Any) -> Epoch:
@@ -43,7 +56,7 @@ def same(one: Epoch, other: Epoch) -> bool:
 
 
 @pytest.fixture(scope="module")
-def epochs(faces: Path) -> list[Epoch]:
+def epochs(faces: Path, engine: str) -> list[Epoch]:
     """Four epochs in batches of one, undisturbed."""
     with load(faces, batch_size=1, threads=1, prefetch=1) as loader:
         return [samples(loader) for _ in range(4)]
