@@ -14,6 +14,8 @@ import yaml
 
 SCRIPT = Path(__file__).with_name("ray_ranks.py")
 COUNT, WORKERS, BATCH_SIZE, KILLED_AT = 37, 2, 5, 2
+LIMIT = 900
+pytestmark = pytest.mark.timeout(2 * LIMIT)
 
 
 ENGINES: dict[str, dict[str, Any]] = {
@@ -36,11 +38,11 @@ def run(
     (folder / "small.yaml").write_text(yaml.safe_dump(config | {"loader": loader}))
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(folder / "small.yaml"), str(folder)],
-        env=os.environ | {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "250"},
+        env=os.environ | {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(LIMIT)},
         capture_output=True,
         text=True,
         check=False,
-        timeout=290,
+        timeout=LIMIT,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
