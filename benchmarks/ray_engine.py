@@ -257,11 +257,9 @@ def _spilled_bytes() -> int:
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return 0
-    from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+    from gpupipe.engines.ray.status_report import read_object_store
 
-    address = ray.get_runtime_context().gcs_address
-    reply = get_memory_info_reply(get_state_from_address(address))
-    return int(reply.store_stats.spilled_bytes_total)
+    return read_object_store().spilled
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
+from gpupipe.engines.ray.status_report import read_object_store
+
 STORE = 200 * 1024 * 1024
 _PATIENCE = 60.0
 _SYSTEM = {
@@ -113,18 +115,10 @@ def assert_nothing_left() -> None:
     # A node that was removed counts for some seconds more.
     wait_until(lambda: free_cpus() == total_cpus(), "CPUs are held")
     wait_until(lambda: not count_references(), f"{count_references()} objects are left")
-    assert spilled_bytes() == 0
+    assert read_object_store().spilled == 0
 
 
 def count_references() -> int:
     """Return how many objects this process refers to."""
     gc.collect()
     return len(ray._private.worker.global_worker.core_worker.get_all_reference_counts())
-
-
-def spilled_bytes() -> int:
-    """Return how many bytes Ray wrote to disk because its object stores were full."""
-    from ray._private.internal_api import get_memory_info_reply, get_state_from_address
-
-    state = get_state_from_address(ray.get_runtime_context().gcs_address)
-    return int(get_memory_info_reply(state).store_stats.spilled_bytes_total)

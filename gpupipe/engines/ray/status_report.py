@@ -58,11 +58,18 @@ class StatusReport:
 
 
 def read_object_store() -> ObjectStore:
-    """Ask all nodes for the counters of their object stores."""
+    """Ask all nodes for the counters of their object stores, through the node of this process.
+
+    Ray by itself would ask the first node that is listed, which may have died seconds ago.
+    """
     from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 
-    state = get_state_from_address(ray.get_runtime_context().gcs_address)
-    stats = get_memory_info_reply(state).store_stats
+    context = ray.get_runtime_context()
+    (own,) = (node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    state = get_state_from_address(context.gcs_address)
+    stats = get_memory_info_reply(
+        state, own["NodeManagerAddress"], own["NodeManagerPort"]
+    ).store_stats
     return ObjectStore(
         stats.object_store_bytes_used, stats.object_store_bytes_avail, stats.spilled_bytes_total
     )
