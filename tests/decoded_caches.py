@@ -24,7 +24,7 @@ DISK = {"where": "disk", "max_bytes": "200MB"}
 @pytest.fixture(autouse=True)
 def shared_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in /dev/shm for the caches of one test."""
-    folder = Path(tempfile.mkdtemp(prefix="gpupipe-test-", dir="/dev/shm"))
+    folder = Path(tempfile.mkdtemp(prefix="tests-decoded-cache-", dir="/dev/shm"))
     monkeypatch.setenv("GPUPIPE_SHM", str(folder))
     yield folder
     shutil.rmtree(folder)

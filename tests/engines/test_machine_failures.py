@@ -219,7 +219,8 @@ def test_without_decoders_no_sample_is_to_blame(
     tells the two apart.
     """
     fill(root, 64)
-    name, said, skipped = broken("without_decoders", root, batch_size=batch_size, **on_error)
+    options = {"engine": "dali", "batch_size": batch_size, **on_error}
+    name, said, skipped = broken("without_decoders", root, **options)
     assert (name, skipped) == ("EngineError", 0)
     assert said.startswith(
         "DALI cannot decode an image that nothing is wrong with (Failed to decode sample "

@@ -46,7 +46,7 @@ def test_every_setting_is_one_of_the_loader_or_of_an_engine() -> None:
         ({"engine": "dali", "decoder": "pil"}, "loader.decoder='pil' has no effect: engine dali"),
         ({"engine": "dali", "device": "cpu", "hw_decoder_load": 0.5}, "no effect: device is cpu"),
         ({"engine": "dali", "hwm": 3}, "loader.hwm=3 has no effect: engine dali does not use it"),
-        ({"engine": "auto", "workers": 4}, "engine dali does not use it"),
+        ({"engine": "auto", "device": "cpu", "workers": 4}, "engine cpu does not use it"),
         ({"engine": "dataloader", "hw_decoder_load": 0.5}, "engine dataloader does not use it"),
         ({"engine": "dataloader", "workers": 2, "threads": 4}, "threads=4 has no effect: workers"),
         ({"engine": "dataloader", "workers": 0, "prefetch": 4}, "no effect: workers is 0"),

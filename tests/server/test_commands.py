@@ -136,8 +136,12 @@ def test_compare_over_a_server(file: Path, tmp_path: Path) -> None:
         done = CliRunner().invoke(main, ["compare", *words])
         assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "found.json").read_text())
-    assert [s["name"] for s in found["sides"]] == ["server", "DALI on CPU", "DataLoader, 0 workers"]
-    assert [s["rounds"][0]["engine"] for s in found["sides"]] == ["remote", "dali", "dataloader"]
+    assert [(s["name"], s["rounds"][0]["engine"]) for s in found["sides"]] == [
+        ("server", "remote"),
+        ("CPU engine", "cpu"),
+        ("DALI on CPU", "dali"),
+        ("DataLoader, 0 workers", "dataloader"),
+    ]
     assert any("has cores of its own" in note for note in found["notes"])
 
 

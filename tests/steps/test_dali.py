@@ -190,7 +190,7 @@ def test_gray_images(images: Path) -> None:
     gray = {"decode": {"mode": "gray"}}
     with load(images, [gray, {"dali": {"op": "flip"}}], batch_size=1) as loader:
         flipped = {int(batch["id"]): batch["image"][0] for batch in loader}
-    with load(images, [gray], batch_size=1) as loader:
+    with load(images, [gray], engine="dali", batch_size=1) as loader:
         for batch in loader:
             assert torch.equal(batch["image"][0].flip(-1), flipped[int(batch["id"])])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -153,23 +154,24 @@ def test_a_gpu_that_is_not_there_is_said(faces: Path) -> None:
         load(faces, device="gpu")
 
 
-def test_without_dali_the_dataloader_runs_and_says_so(faces: Path, tmp_path: Path) -> None:
+def test_without_dali_the_other_engines_run(faces: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['nvidia.dali'] = None\n")
     code = f"""
-import sys
 from click.testing import CliRunner
 from gpupipe.cli.app import main
 import pathlib
 config = "data: {{source: folder, root: {faces}}}\\npipeline: affine\\n"
 pathlib.Path("config.yaml").write_text(config)
-run = ["run", "config.yaml", "batch_size=16", "workers=1", "--repeats", "1"]
-for command in (run, ["check", "config.yaml"]):
+run = ["run", "config.yaml", "device=cpu", "batch_size=16", "--repeats", "1"]
+loader = ["engine=dataloader", "workers=1"]
+for command in (run, [*run, *loader], ["check", "config.yaml", *loader]):
     done = CliRunner().invoke(main, command, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     print(done.output)
 print(CliRunner().invoke(main, ["run", "config.yaml", "engine=dali"]).output)
 """
     said = python(code, tmp_path)
-    assert "dataloader (DALI is not installed) on cpu, 1 worker, batches of 16" in said
+    assert re.search(r"pipeline affine, cpu on cpu, \d+ threads?, batches of 16", said)
+    assert "pipeline affine, dataloader on cpu, 1 worker, batches of 16" in said
     assert "random_affine.torch" in said
     assert "NVIDIA DALI is not installed" in said
