@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pydantic
 import pytest
 from pipeline_texts import NORM, mistakes
+from plugin import install
 
-from gpupipe.pipeline.step import Spec, Step, StepIncompatible
-from gpupipe.runtime import plugins
 from gpupipe.schema import yaml_parser
+
+MODULE = '''
+from gpupipe.pipeline.step import Spec, Step, StepIncompatible
 
 
 class Shout(Step):
@@ -21,18 +25,13 @@ class Shout(Step):
 
     def infer_spec(self, given: Spec) -> Spec:
         raise StepIncompatible("it is too loud: whisper")
+'''
 
 
-def test_a_plugins_step_gets_the_same_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Entry:
-        name, dist = "shout", None
-
-        def load(self) -> type[Step]:
-            return Shout
-
-    monkeypatch.setattr(
-        plugins, "entry_points", lambda group, name="shout": [Entry()] if name == "shout" else []
-    )
+def test_a_plugins_step_gets_the_same_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(install(tmp_path, "shouting", MODULE, shout="Shout"))
     assert mistakes("decode", "shuot: {words: [1, 2, 3]}") == [
         "2:3: unknown step 'shuot'; did you mean 'shout'?"
     ]

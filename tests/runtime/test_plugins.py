@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import forked_python
 import pytest
 from plugin import install
+
+from gpupipe.pipeline.step import Step
+from gpupipe.runtime import plugins
 
 MODULE = '''
 import numpy as np
@@ -103,3 +107,17 @@ except gpupipe.EngineError as e:
     print(e)
 """
     assert "OnlyTorch has no lowering onto primitives" in python(site, code)
+
+
+def test_what_is_installed_and_removed_meanwhile_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a folder that has been on sys.path before."""
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "late" not in plugins.names(plugins.STEPS)
+    install(tmp_path, "late_package", "Late = int", late="Late")
+    assert plugins.find_packages(plugins.STEPS)["late"] == "the package late_package 1.0"
+    with pytest.raises(LookupError, match="a class that is no Step"):
+        plugins.find(plugins.STEPS, "late", Step)
+    shutil.rmtree(tmp_path / "late_package-1.0.dist-info")
+    assert plugins.find(plugins.STEPS, "late", Step) is None
