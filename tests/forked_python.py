@@ -4,11 +4,16 @@ A new Python imports these for 3 seconds of CPU time. `run` and `Process` take w
 takes, but fork a process that has imported them. What `import gpupipe` does, or an environment
 variable that is read at an import, is tested in a new Python: use `subprocess` there.
 
-    test process  --socket: arguments, folder, environment, files 0 to 2-->  server (this file)
+`executable` is for scripts, and for code of gpupipe and torch, that start sys.executable: a program
+that does what this Python does, and forks that process for it.
+
+    test process  --socket: arguments, folder, environment, files 0 to 2-->  forked_python_server.py
                                                                                | fork
                   <--socket: pid, then exit code--------------------------  monitor
                                                                                | fork
                                                                              the program
+
+The program leads a session of its own, which is killed when the test process ends.
 """
 
 from __future__ import annotations
@@ -17,31 +22,22 @@ import atexit
 import functools
 import json
 import os
-import runpy
+import resource
 import select
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-PRELOADED = (
-    "torch",
-    "torchvision.transforms.v2.functional",
-    "nvidia.dali.fn",
-    "nvidia.dali.pipeline",
-    "gpupipe.cli.app",
-    "gpupipe.engines.dali.engine",
-    "gpupipe.engines.dataloader.engine",
-)
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Process:
@@ -53,6 +49,10 @@ class Process:
         stderr: A file to read its errors from if `stderr` is subprocess.PIPE, else None.
         pid: Its process id.
         returncode: Its exit code, -N for signal N; None before `wait` has returned.
+
+    Args:
+        executable: Its sys.executable.
+        server: The address of the process to fork; None for this process's own.
     """
 
     def __init__(
@@ -64,14 +64,17 @@ class Process:
         stdin: IO[Any] | int | None = None,
         stdout: IO[Any] | int | None = None,
         stderr: IO[Any] | int | None = None,
+        executable: str = sys.executable,
+        server: str | None = None,
     ) -> None:
         request = {
             "arguments": [str(word) for word in arguments],
             "cwd": str(cwd or Path.cwd()),
             "environment": dict(os.environ if env is None else env),
+            "executable": executable,
         }
         self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.connect(_server())
+        self._connection.connect(server or _server())
         self.stdin, theirs_in = _connected(stdin, 0)
         self.stdout, theirs_out = _connected(stdout, 1)
         self.stderr, theirs_err = _connected(stderr, 2)
@@ -156,12 +159,26 @@ def run(
 
 
 @functools.cache
+def executable() -> str:
+    """The path of a program that does what `python ARGUMENTS` does. It ends with this process.
+
+    With another of Python's options than -c, -m, -u and -W it starts a new one. Open files other
+    than 0 to 2 it does not pass on.
+    """
+    script = Path(_server()).with_name("python")
+    command = [sys.executable, "-I", "-S", __file__, str(script), _server()]
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    script.chmod(0o700)
+    return str(script)
+
+
+@functools.cache
 def _server() -> str:
     """The address of the process that is forked, which ends with this one."""
     # No TemporaryDirectory: a child that multiprocessing forks would remove it (Python 3.13).
     folder, owner = tempfile.mkdtemp(prefix="forked-python"), os.getpid()
     address = os.path.join(folder, "socket")
-    command = [sys.executable, __file__, address]
+    command = [sys.executable, str(Path(__file__).with_name("forked_python_server.py")), address]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert server.stdin is not None
     assert server.stdout is not None
@@ -176,111 +193,26 @@ def _server() -> str:
     return address
 
 
-# --- the server
+# --- the program that `executable` names
 
 
-def _serve(address: str) -> list[str]:
-    """Fork for each request. Returns, in the child, the arguments of the program it is to run."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
-    listener.listen(64)
-    print("ready", flush=True)
-    monitors = set()
-    while listener in select.select([listener, 0], [], [])[0]:
-        connection, _ = listener.accept()
-        monitors = {pid for pid in monitors if not os.waitpid(pid, os.WNOHANG)[0]}
-        if monitor := os.fork():
-            monitors.add(monitor)
-            connection.close()
-            continue
-        listener.close()
-        if arguments := _monitor(connection):
-            return arguments
-        os._exit(0)
-    for pid in monitors:
-        os.waitpid(pid, 0)
-    return []
-
-
-def _monitor(connection: socket.socket) -> list[str]:
-    """Fork the program. Returns its arguments in the child; in the parent none, at its end."""
-    content, streams, _, _ = socket.recv_fds(connection, 1, 3)
-    with connection.makefile("rb") as rest:
-        request = json.loads(content + rest.readline())
-    if pid := os.fork():
-        for stream in streams:
-            os.close(stream)
-        connection.sendall(f"{pid}\n".encode())
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        with suppress(BrokenPipeError):
-            connection.sendall(f"{code}\n".encode())
-        return []
-    connection.close()
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
-    os.chdir(request["cwd"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    return list(request["arguments"])
-
-
-def _preload() -> None:
-    """Import what most programs import; what is not installed they miss themselves."""
-    for name in PRELOADED:
-        with suppress(ImportError):
-            __import__(name)
-
-
-def _main(arguments: list[str]) -> None:
-    """Do what `python ARGUMENTS` does."""
-    kind, *words = arguments
-    if kind == "-W":
-        warnings.simplefilter(words[0])  # type: ignore[arg-type]
-        kind, *words = arguments = words[1:]
-    sys.path[0:1] = ["", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    if kind == "-m":
-        sys.argv = words
-        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
-    elif kind == "-c":
-        code, *rest = words
-        sys.argv = ["-c", *rest]
-        module = sys.modules["__main__"].__dict__
-        module.pop("__file__")
-        exec(compile(code, "<string>", "exec"), module)
-    else:
-        sys.argv = arguments
-        sys.path[0] = str(Path(kind).parent)
-        runpy.run_path(kind, run_name="__main__")
-
-
-def _run_and_exit(program: list[str]) -> None:
-    """Run a program, and end as Python does, but for the objects of all modules.
-
-    To free what was imported takes a forked process 1.5 s of CPU time: it has to copy the memory.
-    """
-    code: object = 0
-    try:
-        _main(program)
-    except SystemExit as e:
-        code = e.code
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        code = 1
-    if code is not None and not isinstance(code, int):
-        print(code, file=sys.stderr)
-        code = 1
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code or 0)
+def _be_executable(path: str, server: str, arguments: list[str]) -> None:
+    """Have `server` fork for these arguments, pass signals on, and end as the fork ends."""
+    if not arguments or (
+        arguments[0].startswith("-") and arguments[0] not in ("-c", "-m", "-u", "-W")
+    ):
+        os.execv(sys.executable, [sys.executable, *arguments])
+    process = Process(arguments, executable=path, server=server)
+    for number in _FORWARDED:
+        signal.signal(number, lambda number, _: process.send_signal(number))
+    code = process.wait()
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 if __name__ == "__main__":
-    _preload()
-    # A child of this process finds what its own PYTHONPATH names, and not what this one's names.
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [place for place in sys.path if place not in filter(None, given)]
-    if program := _serve(sys.argv[1]):
-        _run_and_exit(program)
+    _be_executable(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -38,7 +38,11 @@ def _children() -> list[str]:
             command = file.with_name("cmdline").read_bytes()
         except OSError:
             continue
-        if parent == str(os.getpid()) and state != "Z" and b"/forked_python.py" not in command:
+        if (
+            parent == str(os.getpid())
+            and state != "Z"
+            and b"/forked_python_server.py" not in command
+        ):
             found.append(f"process {file.parent.name}")
     return found
 

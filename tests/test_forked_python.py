@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-from forked_python import Process, run
+from forked_python import Process, executable, run
 from forks import in_fork
 
 
@@ -67,3 +69,34 @@ def test_a_process_that_takes_too_long_is_killed() -> None:
 def test_exit_handlers_run_and_output_is_whole() -> None:
     code = "import atexit, sys; atexit.register(print, 'end'); sys.stdout.write('x' * 100_000)"
     assert run(["-c", code]).stdout == "x" * 100_000 + "end\n"
+
+
+def test_the_executable_does_what_a_new_python_does(tmp_path: Path) -> None:
+    code = "import sys; print(sys.argv[1:], sys.stdin.read(), sys.executable, end=''); sys.exit(3)"
+    done = subprocess.run(
+        [executable(), "-c", code, "a b"],
+        input="words",
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, f"['a b'] words {executable()}")
+    done = subprocess.run([executable(), "-c", "import os; os.abort()"], check=False)
+    assert done.returncode == -signal.SIGABRT
+    done = subprocess.run([executable(), "-I", "-V"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Python 3")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_program_ends_with_the_executable(number: int) -> None:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    command = [executable(), "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        program = os.pidfd_open(pid)
+        process.send_signal(number)
+        assert process.wait(60) == -number
+        assert select.select([program], [], [], 60)[0]
+        os.close(program)

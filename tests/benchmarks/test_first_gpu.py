@@ -8,10 +8,10 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_python import executable
 
 FAKES = {
     "versions": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
@@ -29,7 +29,7 @@ def script(
     folder: Path, out: Path, *words: str, data: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """first_gpu.sh of `folder`, in a process that cannot see a GPU."""
-    own = {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(data or out.parent)}
+    own = {"PYTHON": executable(), "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(data or out.parent)}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | own
     command = [
         "bash",

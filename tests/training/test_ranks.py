@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from forked_python import executable
 
 import gpupipe
 from gpupipe.runtime.devices import cores
@@ -36,7 +36,7 @@ def ranks(
     out = folder / into
     out.mkdir(exist_ok=True)
     command = [
-        sys.executable,
+        executable(),
         "-m",
         "torch.distributed.run",
         "--standalone",
@@ -121,7 +121,7 @@ def test_lightning_shares_out_and_resumes_on_another_number_of_ranks(folder: Pat
         out = folder / into
         out.mkdir()
         command = [
-            sys.executable,
+            executable(),
             "-W",
             "ignore",
             str(SCRIPT.with_name("lightning_ranks.py")),
