@@ -10,20 +10,18 @@ from __future__ import annotations
 import json
 import os
 import resource
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked_python
+
 
 def run_on_broken_machine(what: str, root: Path, options: dict[str, Any]) -> tuple[str, str, int]:
     """Run this script, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, __file__, what, root, json.dumps(options)],
+    done = forked_python.run(
+        [__file__, what, root, json.dumps(options)],
         env=os.environ | {"GPUPIPE_CACHE": str(root / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,6 @@ import argparse
 import json
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import corpus_table
+import forked_python
 import image_corpus
 import numpy as np
 from image_corpus import Sample, corpus, encoded, lossy, picture
@@ -157,8 +157,8 @@ class Corpus:
         what = self.folder / "runs.json"
         what.write_text(json.dumps(runs))
         script = str(Path(__file__).with_name("corpus_process.py"))
-        command = [sys.executable, "-W", "ignore", script, str(self.folder), str(what)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        command = ["-W", "ignore", script, self.folder, what]
+        return forked_python.run(command, timeout=seconds)
 
     def _culprits(self, died: dict[str, Any], seconds: float) -> list[str]:
         """Those of a run that died that are enough to make it die, by halves."""

@@ -8,6 +8,7 @@ import sys
 from multiprocessing import active_children
 from pathlib import Path
 
+import forked_python
 import torch
 from loaders import loading
 
@@ -50,19 +51,24 @@ def break_(file: Path, kind: str) -> None:
         file.write_bytes(content)
 
 
-def python(code: str, folder: Path) -> str:
+def python(code: str, folder: Path, imports: bool = True) -> str:
     """What a program says that runs in `folder`, which is also the first place where it finds
-    modules.
+    modules. imports: whether its Python may have imported torch, DALI and gpupipe already.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    }
+    if imports:
+        done = forked_python.run(["-c", code], env=env, cwd=folder, timeout=100)
+    else:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=env,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
     assert done.returncode == 0, done.stderr
     return done.stdout

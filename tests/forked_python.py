@@ -13,7 +13,7 @@ that does what this Python does, and forks that process for it.
                                                                                | fork
                                                                              the program
 
-The program leads a session of its own, which is killed when the test process ends.
+The program is killed when the test process ends.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Process:
         returncode: Its exit code, -N for signal N; None before `wait` has returned.
 
     Args:
-        executable: Its sys.executable.
+        python: Its sys.executable; by default the program that `executable` names.
         server: The address of the process to fork; None for this process's own.
     """
 
@@ -64,14 +64,14 @@ class Process:
         stdin: IO[Any] | int | None = None,
         stdout: IO[Any] | int | None = None,
         stderr: IO[Any] | int | None = None,
-        executable: str = sys.executable,
+        python: str | None = None,
         server: str | None = None,
     ) -> None:
         request = {
             "arguments": [str(word) for word in arguments],
             "cwd": str(cwd or Path.cwd()),
             "environment": dict(os.environ if env is None else env),
-            "executable": executable,
+            "executable": python or executable(),
         }
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(server or _server())
@@ -202,7 +202,7 @@ def _be_executable(path: str, server: str, arguments: list[str]) -> None:
         arguments[0].startswith("-") and arguments[0] not in ("-c", "-m", "-u", "-W")
     ):
         os.execv(sys.executable, [sys.executable, *arguments])
-    process = Process(arguments, executable=path, server=server)
+    process = Process(arguments, python=path, server=server)
     for number in _FORWARDED:
         signal.signal(number, lambda number, _: process.send_signal(number))
     code = process.wait()

@@ -68,12 +68,10 @@ def _monitor(connection: socket.socket) -> list[str]:
         if connection in select.select([connection, os.pidfd_open(pid)], [], [])[0]:
             with suppress(ProcessLookupError):  # nobody waits for it any more
                 os.kill(pid, signal.SIGKILL)
-                os.killpg(pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         with suppress(BrokenPipeError):
             connection.sendall(f"{code}\n".encode())
         return []
-    os.setsid()
     connection.close()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import executable
 
 from gpupipe import config as configs
 from gpupipe.bench.compare import sides
@@ -86,7 +86,7 @@ def test_compare_prints_a_table_and_a_verdict_and_writes_json(config: Path, cli:
 
 def test_ctrl_c_keeps_what_was_measured(config: Path) -> None:
     command = [
-        sys.executable,
+        executable(),
         "-m",
         "gpupipe",
         "compare",

@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from cached_loading import Config, alive, complete, ids, load, waited
+from forked_python import executable
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
@@ -34,7 +34,7 @@ class Trainer:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", TRAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [executable(), "-c", TRAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._say(json.dumps(settings))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import forked_python
 import pytest
+from forked_python import executable
 from PIL import Image
 
 CONFIG = """\
@@ -228,7 +229,7 @@ def test_what_is_measured_under_a_schedule_is_said(config: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [0.5, 2.0])
 def test_ctrl_c_ends_at_once(config: Path, seconds: float) -> None:
-    command = [sys.executable, "-m", "gpupipe", "run", str(config), "--epochs", "100000"]
+    command = [executable(), "-m", "gpupipe", "run", str(config), "--epochs", "100000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

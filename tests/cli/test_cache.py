@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from forked_python import executable
 
 from gpupipe.cli.app import main
 
@@ -117,7 +117,7 @@ def status_of_nowhere(config: str) -> dict[str, Any]:
 
 def test_serving_goes_on_until_it_is_ended(config: str) -> None:
     serving = subprocess.Popen(
-        [sys.executable, "-m", "gpupipe", "cache", "fill", config, "--serve"],
+        [executable(), "-m", "gpupipe", "cache", "fill", config, "--serve"],
         stderr=subprocess.PIPE,
     )
     end = time.monotonic() + 30

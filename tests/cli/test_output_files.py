@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import disks
 import forked_python
 import pytest
+from forked_python import executable
 
 COMMANDS = [
     ["run", "--json"],
@@ -135,7 +135,7 @@ def test_results_go_to_a_pipe(config: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     command = [
-        sys.executable,
+        executable(),
         "-m",
         "gpupipe",
         "run",

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from forked_python import executable
 from image_mutants import FORMATS, Mutant, mutants
 from image_seeds import SUFFIXES, seed
 from PIL import Image
@@ -126,7 +126,7 @@ def _run(folder: Folder, engine: str, root: Path) -> Run | str:
     }
     with tempfile.TemporaryDirectory(dir=folder.root.parent) as out:
         command = [
-            sys.executable,
+            executable(),
             "-W",
             "ignore",
             str(PROGRAM),

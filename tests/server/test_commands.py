@@ -17,6 +17,7 @@ import disks
 import pytest
 import yaml
 from click.testing import CliRunner
+from forked_python import executable
 from served import free_port
 
 import gpupipe
@@ -34,7 +35,7 @@ def file(config: dict[str, Any], tmp_path: Path) -> Path:
 def served(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server as one starts it, and its address."""
     with subprocess.Popen(
-        [sys.executable, "-m", "gpupipe", "serve", *words],
+        [executable(), "-m", "gpupipe", "serve", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -220,7 +221,7 @@ def test_keys_in_a_folder_that_cannot_be_written_are_one_line(unwritable: Path, 
 
 def test_a_state_that_cannot_be_kept_is_one_line(file: Path, unwritable: Path) -> None:
     command = [
-        sys.executable,
+        executable(),
         "-m",
         "gpupipe",
         "serve",

@@ -170,7 +170,7 @@ for command in (run, [*run, *loader], ["check", "config.yaml", *loader]):
     print(done.output)
 print(CliRunner().invoke(main, ["run", "config.yaml", "engine=dali"]).output)
 """
-    said = python(code, tmp_path)
+    said = python(code, tmp_path, imports=False)
     assert re.search(r"pipeline affine, cpu on cpu, \d+ threads?, batches of 16", said)
     assert "pipeline affine, dataloader on cpu, 1 worker, batches of 16" in said
     assert "random_affine.torch" in said

@@ -132,7 +132,7 @@ SCRIPT = """
 import gpupipe
 
 {guard}
-    options = dict(engine="dataloader", device="cpu", workers=2, batch_size=16)
+    options = dict(engine="dataloader", device="cpu", workers=1, batch_size=16)
     with gpupipe.load({config!r}, multiprocessing_context={method!r}, **options) as loader:
         print(sum(len(batch["label"]) for batch in loader))
 """
