@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked_python
 import pytest
 
 from gpupipe.dataset.source import ignore_progress
@@ -48,6 +50,15 @@ def cache(
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("GPUPIPE_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def forked_executable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test process starts as sys.executable is a fork of a Python that has imported torch.
+
+    The process that it starts passes most signals on to the fork, but not SIGSTOP.
+    """
+    monkeypatch.setattr(sys, "executable", forked_python.executable())
 
 
 @pytest.fixture(scope="session")

@@ -118,6 +118,7 @@ def test_what_measures_does_so_over_a_server(file: Path, tmp_path: Path) -> None
         assert "what there is to tune is the server's" in done.output
 
 
+@pytest.mark.usefixtures("forked_executable")
 def test_compare_over_a_server(file: Path, tmp_path: Path) -> None:
     """The server beside what this machine makes of the same config by itself."""
     with served(str(file), "--port", "0") as (_, address):

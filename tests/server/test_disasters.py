@@ -8,12 +8,12 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_python import executable
 
 import gpupipe
 from gpupipe.server.start import ServerProcess, start_server
@@ -23,7 +23,7 @@ def test_random_schedules() -> None:
     """All fifty, with epochs of 1,000 batches: python tests/server/schedules.py --count 50."""
     script = Path(__file__).with_name("schedules.py")
     done = subprocess.run(
-        [executable(), script, "--count", "1", "--batches", "200"],
+        [sys.executable, script, "--count", "1", "--batches", "200"],
         capture_output=True,
         text=True,
         check=False,
@@ -43,7 +43,7 @@ time.sleep(600)
 
 def test_a_server_process_ends_with_its_parent(config: dict[str, Any]) -> None:
     with subprocess.Popen(
-        [executable(), "-c", PARENT, json.dumps(config)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PARENT, json.dumps(config)], stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
         pid, address = parent.stdout.readline().split()

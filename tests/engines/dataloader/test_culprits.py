@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from multiprocessing import active_children, connection, get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from forked_python import executable
 from loaders import loading
 from PIL import Image
 from plugin import install
@@ -62,10 +60,10 @@ STEPS: list[Any] = ["decode", {"random_crop": {"size": 24}}, "random_horizontal_
 
 
 @pytest.fixture(autouse=True)
-def _forked_suspects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _forked_suspects(request: pytest.FixtureRequest) -> None:
     """Suspects are tried in a fork of a Python that has imported torch, but for one test."""
     if "spawn" not in request.node.name:
-        monkeypatch.setattr(sys, "executable", executable())
+        request.getfixturevalue("forked_executable")
 
 
 @pytest.fixture
