@@ -110,7 +110,8 @@ def run(contest: Contest) -> ContestOutcome:
         first = time.perf_counter() - started
         ahead = loader.engine.batches_ahead
         filling = len(loader) if checked.source.cache_decoded else 0
-        _take(stream, max(contest.warm_up, ahead, filling), loader)
+        # The batches that were made ahead are used up, and those that were made meanwhile.
+        _take(stream, max(contest.warm_up, 2 * ahead, filling), loader)
         batches = max(contest.batches, contest.times_ahead * ahead)
         with Utilisation(loader.engine.device) as utilisation, OtherLoad() as other_load:
             started = time.perf_counter()

@@ -95,7 +95,7 @@ def judge_gpus(
     if seen:
         return Finding("GPU", f"{there or 'the driver does not say'} (torch sees {seen})", "ok")
     if not cards:
-        return Finding("GPU", "none: everything runs on the CPU back end", "ok")
+        return Finding("GPU", "none: everything runs on the CPU", "ok")
     if torch_cuda is None:
         return Finding(
             "GPU",
@@ -108,7 +108,7 @@ def judge_gpus(
             "GPU",
             f"{there}, hidden by CUDA_VISIBLE_DEVICES={setting!r}",
             "warning",
-            "unset CUDA_VISIBLE_DEVICES to use it; the CPU back end runs",
+            "unset CUDA_VISIBLE_DEVICES to use it; until then everything runs on the CPU",
         )
     return Finding(
         "GPU",

@@ -115,7 +115,7 @@ def test_shared_memory_is_the_size_of_dev_shm(findings):
 
 @pytest.mark.skipif(gpu_count() > 0, reason="there is a GPU")
 def test_no_gpu_is_no_problem(findings):
-    assert "CPU back end" in findings["GPU"].observation
+    assert "runs on the CPU" in findings["GPU"].observation
     assert all(
         findings[s].status == "ok"
         for s in ("GPU", "hardware JPEG decoder", "region-of-interest decoding")

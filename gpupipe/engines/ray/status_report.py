@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import ray
@@ -52,8 +53,12 @@ class StatusReport:
     def _object_store(self) -> ObjectStore | None:
         """Return what Ray counts, asked by rank 0 alone: each question goes to all nodes."""
         if self._shard.rank == 0 and time.monotonic() > self._asked + _STORE_SECONDS:
-            self._store = read_object_store()
             self._asked = time.monotonic()
+            try:
+                self._store = read_object_store()
+            except Exception:  # the rest of the status is known without the counters
+                self._store = None
+                logging.getLogger("gpupipe").debug("Ray's counters are not known", exc_info=True)
         return self._store
 
 
