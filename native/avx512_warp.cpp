@@ -6,6 +6,9 @@
 
 #include "avx512.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace gpupipe::avx512 {
 namespace {
 
@@ -68,57 +71,86 @@ struct Vectors {
   __m512i dx, dy, most_x, most_y, width, height, stride, most_offset;
 };
 
-AVX512_INLINE __m512i locate(int64_t first, int64_t second, __m512i steps) {
-  const __m512i begin = _mm512_mask_set1_epi32(_mm512_set1_epi32(int32_t(first)), 0xff00,
-                                               int32_t(second));
-  return _mm512_add_epi32(begin, steps);
+// Returns the coordinates of 16 pixels from those of the first of each block.
+AVX512_INLINE __m512i locate(const int32_t* begin, __m512i steps) {
+  const __m512i first = _mm512_set1_epi32(begin[0]);
+  return _mm512_add_epi32(_mm512_mask_set1_epi32(first, 0xff00, begin[1]), steps);
 }
 
-// Warps 16 pixels whose coordinates fit 32 bits.
-AVX512_INLINE void warp_16(const Warp& warp, const Vectors& v, const int64_t* x0,
-                           const int64_t* y0, int column, uint8_t* const planes[kChannels]) {
-  const __m512i x = locate(x0[0], x0[1], v.dx), y = locate(y0[0], y0[1], v.dy);
+// Stores the pixels of `lanes` that show nothing of the source, and warps the others one by one.
+AVX512_INLINE void warp_outside(const Warp& warp, const Vectors& v, __m512i x, __m512i y,
+                                __mmask16 lanes, int column, uint8_t* const planes[kChannels]) {
+  const __m512i one = _mm512_set1_epi32(1);
   const __m512i left = _mm512_srai_epi32(x, kFractionBits);
   const __m512i top = _mm512_srai_epi32(y, kFractionBits);
-  __mmask16 is_inside = _mm512_cmple_epu32_mask(left, v.most_x) &
-                        _mm512_cmple_epu32_mask(top, v.most_y);
-  if (!is_inside) {
-    const __m512i one = _mm512_set1_epi32(1);
-    const __mmask16 is_near =
-        _mm512_cmple_epu32_mask(_mm512_add_epi32(left, one), v.width) &
-        _mm512_cmple_epu32_mask(_mm512_add_epi32(top, one), v.height);
-    if (is_near) {
-      for (int k = 0; k < 2; ++k)
-        warp_block(warp, x0[k], y0[k], column + k * kBlock, kBlock, planes);
-    } else {
-      for (int c = 0; c < kChannels; ++c)
-        std::memset(planes[c] + column, warp.filled[c], kPixels);
-    }
-    return;
-  }
-  const __m512i offset = _mm512_maskz_add_epi32(
-      is_inside, _mm512_mullo_epi32(top, v.stride),
-      _mm512_add_epi32(left, _mm512_slli_epi32(left, 1)));
-  // The last pixel: 8 bytes from there would end after the image.
-  is_inside &= _mm512_cmple_epu32_mask(offset, v.most_offset);
-  const __m512i at = _mm512_min_epi32(offset, v.most_offset);
-  const Groups above = gather(warp.source.pixels, at);
-  const Groups below = gather(warp.source.pixels + warp.source.stride, at);
-  const __m512i wx = weights(x), wy = weights(y);
+  const __mmask16 is_near = _mm512_mask_cmple_epu32_mask(
+      _mm512_mask_cmple_epu32_mask(lanes, _mm512_add_epi32(left, one), v.width),
+      _mm512_add_epi32(top, one), v.height);
   for (int c = 0; c < kChannels; ++c)
-    store_levels(weigh(above, c, wx), weigh(below, c, wx), wy, planes[c] + column);
-  for (unsigned rest = ~unsigned(is_inside) & 0xffff; rest; rest &= rest - 1) {
-    const int n = __builtin_ctz(rest), block = n / kBlock;
-    warp_pixel(warp, x0[block] + warp.dx[n % kBlock], y0[block] + warp.dy[n % kBlock], column + n,
-               planes);
+    _mm_mask_storeu_epi8(planes[c] + column, lanes & ~is_near, _mm_set1_epi8(warp.filled[c]));
+  if (!is_near) return;
+  alignas(64) int32_t xs[kPixels], ys[kPixels];
+  _mm512_store_si512(xs, x);
+  _mm512_store_si512(ys, y);
+  for (unsigned rest = is_near; rest; rest &= rest - 1) {
+    const int n = __builtin_ctz(rest);
+    warp_pixel(warp, xs[n], ys[n], column + n, planes);
   }
 }
 
-// Whether the coordinates of a block fit 32 bits.
-inline bool is_small(int64_t first, const int64_t* steps) {
-  const int64_t most = INT64_C(1) << 30;
-  const int64_t last = first + steps[kBlock - 1];
-  return -most < first && first < most && -most < last && last < most;
+// Warps 16 pixels whose coordinates fit 32 bits. `x0` and `y0` are those of the two blocks.
+AVX512_INLINE void warp_16(const Warp& warp, const Vectors& v, const int32_t* x0,
+                           const int32_t* y0, int column, uint8_t* const planes[kChannels]) {
+  const __m512i x = locate(x0, v.dx), y = locate(y0, v.dy);
+  const __m512i left = _mm512_srai_epi32(x, kFractionBits);
+  const __m512i top = _mm512_srai_epi32(y, kFractionBits);
+  const __m512i offset = _mm512_add_epi32(_mm512_mullo_epi32(top, v.stride),
+                                          _mm512_add_epi32(left, _mm512_slli_epi32(left, 1)));
+  // The last pixel of the image is not gathered: 8 bytes from there would end after it.
+  const __mmask16 is_inside = _mm512_mask_cmple_epu32_mask(
+      _mm512_mask_cmple_epu32_mask(_mm512_cmple_epu32_mask(left, v.most_x), top, v.most_y),
+      offset, v.most_offset);
+  if (is_inside) {
+    const __m512i at = _mm512_maskz_mov_epi32(is_inside, offset);
+    const Groups above = gather(warp.source.pixels, at);
+    const Groups below = gather(warp.source.pixels + warp.source.stride, at);
+    const __m512i wx = weights(x), wy = weights(y);
+    for (int c = 0; c < kChannels; ++c)
+      store_levels(weigh(above, c, wx), weigh(below, c, wx), wy, planes[c] + column);
+  }
+  if (is_inside != 0xffff) warp_outside(warp, v, x, y, ~is_inside, column, planes);
+}
+
+constexpr int kBlocks = 64;  // that are located at a time; an even number
+
+// The coordinates of the first pixels of blocks, from `column` on; returns whether those of all
+// pixels fit 32 bits. They are those of locate_block to the bit.
+AVX512_INLINE bool locate_blocks(const Warp& warp, int row, int column, int count, int32_t* x,
+                                 int32_t* y) {
+  const double* m = warp.matrix;
+  const double ends[2] = {double(column), double(column + (count - 1) * kBlock)};
+  const double most = 16000;  // pixels
+  const double u0 = m[1] * row + m[2], v0 = m[4] * row + m[5];
+  for (double end : ends) {
+    const double u = m[0] * end + u0, v = m[3] * end + v0;
+    const double width = kBlock * m[0], height = kBlock * m[3];
+    const bool fits = std::abs(u) + std::abs(width) < most && std::abs(v) + std::abs(height) < most;
+    if (!fits) return false;
+  }
+  const __m512d lanes = _mm512_setr_pd(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m512d one = _mm512_set1_pd(1 << kFractionBits);
+  const __m256i round = _mm256_set1_epi32(kRoundWeight);
+  for (int n = 0; n < count; n += 8) {
+    const __m512d at = _mm512_add_pd(_mm512_set1_pd(column + n * kBlock),
+                                     _mm512_mul_pd(lanes, _mm512_set1_pd(kBlock)));
+    const __m512d u = _mm512_add_pd(_mm512_mul_pd(_mm512_set1_pd(m[0]), at), _mm512_set1_pd(u0));
+    const __m512d v = _mm512_add_pd(_mm512_mul_pd(_mm512_set1_pd(m[3]), at), _mm512_set1_pd(v0));
+    const __m256i xs = _mm512_cvtpd_epi32(_mm512_mul_pd(u, one));
+    const __m256i ys = _mm512_cvtpd_epi32(_mm512_mul_pd(v, one));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(x + n), _mm256_add_epi32(xs, round));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + n), _mm256_add_epi32(ys, round));
+  }
+  return true;
 }
 
 AVX512_INLINE __m512i twice(const int64_t* steps) {
@@ -144,18 +176,19 @@ AVX512 void warp_row(const Warp& warp, int row, int width, uint8_t* const planes
                      _mm512_set1_epi32(s.height),
                      _mm512_set1_epi32(int32_t(s.stride)),
                      _mm512_set1_epi32(int32_t(most_offset))};
-  for (int column = 0; column < width; column += kPixels) {
-    int64_t x[2], y[2];
-    bool fits = true;
-    for (int k = 0; k < 2; ++k) {
-      locate_block(warp, row, column + k * kBlock, &x[k], &y[k]);
-      fits = fits && is_small(x[k], warp.dx) && is_small(y[k], warp.dy);
-    }
-    if (fits) {
-      warp_16(warp, v, x, y, column, planes);
+  const int blocks = (width + kPixels - 1) / kPixels * 2;
+  for (int first = 0; first < blocks; first += kBlocks) {
+    const int count = std::min(kBlocks, blocks - first), column = first * kBlock;
+    alignas(64) int32_t x[kBlocks], y[kBlocks];
+    if (locate_blocks(warp, row, column, count, x, y)) {
+      for (int n = 0; n < count; n += 2)
+        warp_16(warp, v, x + n, y + n, column + n * kBlock, planes);
     } else {
-      for (int k = 0; k < 2; ++k)
-        warp_block(warp, x[k], y[k], column + k * kBlock, kBlock, planes);
+      for (int n = column; n < column + count * kBlock; n += kBlock) {
+        int64_t x0, y0;
+        locate_block(warp, row, n, &x0, &y0);
+        warp_block(warp, x0, y0, n, kBlock, planes);
+      }
     }
   }
 }

@@ -34,15 +34,18 @@ class Span(NamedTuple):
             OSError: The file cannot be read.
             ValueError: The file ends before the range does.
         """
-        if self.length is None:
-            return np.fromfile(self.path, np.uint8)
-        data = np.empty(self.length, np.uint8)
-        with open(self.path, "rb", buffering=0) as f:
-            f.seek(self.offset)
-            received = f.readinto(data.data) or 0
-        if received < self.length:
-            raise ValueError(missing(self.path, self.length - received))
-        return data
+        file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            length = os.fstat(file).st_size if self.length is None else self.length
+            data = np.empty(length, np.uint8)
+            received = _read_into(data, file, self.offset)
+        except OSError as e:
+            raise OSError(e.errno, e.strerror, self.path) from None
+        finally:
+            os.close(file)
+        if received < length and self.length is not None:
+            raise ValueError(missing(self.path, length - received))
+        return data[:received]
 
     def read_ends(self, head: int, tail: int) -> tuple[bytes, bytes, int]:
         """Return the first `head` bytes, the last `tail` bytes, and the size in bytes.
@@ -60,3 +63,14 @@ class Span(NamedTuple):
             first = f.read(min(head, size))
             f.seek(self.offset + max(0, size - tail))
             return first, f.read(min(tail, size)), size
+
+
+def _read_into(data: NDArray[np.uint8], file: int, offset: int) -> int:
+    """Fill `data` with the bytes of an open file from `offset` on. Returns how many there were."""
+    received = 0
+    while received < len(data):
+        count = os.preadv(file, [data[received:]], offset + received)
+        if not count:
+            break
+        received += count
+    return received

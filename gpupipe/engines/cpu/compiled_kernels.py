@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import kernels
+from gpupipe.engines.cpu.delivery import Destination, view_as_array
 from gpupipe.engines.cpu.level_tables import (
     NUMPY_DTYPES,
     Calls,
@@ -80,23 +81,20 @@ def _find_place(
     calls: Calls, row: int, size: tuple[int, int]
 ) -> tuple[NDArray[Any] | None, tuple[Any, Any]]:
     """Return the sample's place in the batch, (C, H, W), if it has one, and the conversion."""
-    dtype, *conversion = _find_conversion(list_numbers(calls), calls[-1].options.form.dtype)
-    place = calls[-1].options.place(row, (_RGB, *size), dtype)
-    return None if place is None else _as_numpy(place), tuple(conversion)
+    destination: Destination = calls[-1].options
+    if destination.conversion is None:
+        destination.conversion = _find_conversion(list_numbers(calls), destination.form.dtype)
+    dtype, conversion = destination.conversion
+    return destination.place_array(row, (_RGB, *size), dtype), conversion
 
 
 @lru_cache(maxsize=64)
-def _find_conversion(numbers: Any, dtype: str | None) -> tuple[torch.dtype, Any, Any]:
+def _find_conversion(numbers: Any, dtype: str | None) -> tuple[torch.dtype, tuple[Any, Any]]:
     """Return the dtype to deliver, the table and the numbers; None for what changes nothing."""
     table = make_table(numbers, dtype, _RGB)
     if table.dtype == torch.uint8 and not numbers:
-        return table.dtype, None, None
-    return table.dtype, _as_numpy(table[:, 0]), make_numbers(numbers, dtype, _RGB)
-
-
-def _as_numpy(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a view; NumPy has no bfloat16, and the kernels copy bits."""
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        return table.dtype, (None, None)
+    return table.dtype, (view_as_array(table[:, 0]), make_numbers(numbers, dtype, _RGB))
 
 
 def _run_resize(pixels: Any, calls: Calls, row: int) -> Any:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gpupipe.engines.batch_memory import BatchMemory
 from gpupipe.pipeline.tensors import from_steps
@@ -37,12 +40,15 @@ class Destination:
     Attributes:
         shapes: The shape of each sample that was delivered, by its row.
         batch: The tensor; None before the first sample.
+        conversion: What a kernel keeps for all samples; None before the first.
     """
 
     def __init__(self, count: int, form: Form, memory: BatchMemory | None) -> None:
         self.form = form
         self.shapes: dict[int, tuple[int, ...]] = {}
         self.batch: torch.Tensor | None = None
+        self.conversion: Any = None
+        self._array = np.empty(0)
         self._count, self._memory, self._lock = count, memory, Lock()
 
     def dtype(self, own: torch.dtype) -> torch.dtype:
@@ -60,14 +66,27 @@ class Destination:
         Returns:
             The part, or None if nothing is delivered or the samples differ in shape.
         """
+        has_place = self._has_place(row, shape, dtype)
+        return self.batch[row] if has_place and self.batch is not None else None
+
+    def place_array(
+        self, row: int, shape: tuple[int, ...], dtype: torch.dtype
+    ) -> NDArray[Any] | None:
+        """Return what `place` returns as an array. The bits of bfloat16 are an int16."""
+        return self._array[row] if self._has_place(row, shape, dtype) else None
+
+    def _has_place(self, row: int, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
+        """Note the shape of a sample, and return whether it is delivered with the others."""
         self.shapes[row] = shape
         if self._memory is None:
-            return None
+            return False
         if self.batch is None:
             with self._lock:
                 if self.batch is None:
-                    self.batch = self._allocate(self._memory, shape, dtype)
-        return self.batch[row] if tuple(self.batch.shape[1:]) == shape else None
+                    batch = self._allocate(self._memory, shape, dtype)
+                    self._array = view_as_array(batch)
+                    self.batch = batch
+        return self._array.shape[1:] == shape
 
     def take(self, rows: list[int]) -> torch.Tensor:
         """Return the tensor (B, ...) of some rows, which have places of one shape."""
@@ -82,6 +101,11 @@ class Destination:
             packed = memory.allocate((self._count, height, width, channels), dtype)
             return packed.permute(0, 3, 1, 2)
         return memory.allocate((self._count, *shape), dtype)
+
+
+def view_as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a view; NumPy has no bfloat16."""
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def deliver(tensor: torch.Tensor, destination: Destination, row: int) -> None:

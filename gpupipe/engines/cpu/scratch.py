@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ class Scratch(threading.local):
 
     def take(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         """Return an array of uint8 of any content, valid until the next `begin_sample`."""
-        size = int(np.prod(shape))
+        size = prod(shape)
         begin = -(-self._used // _ALIGNMENT) * _ALIGNMENT
         if begin + size > len(self._memory):
             # Arrays that were taken before keep the old memory alive.

@@ -263,6 +263,27 @@ def test_a_crop_of_a_resized_image_needs_a_window_with_a_margin() -> None:
     assert windows([50, 100], resize, ("crop", [0, 190], [10, 10])) == [[0, 92, 8, 8]]
 
 
+def warped_window(matrix: list[list[float]]) -> Any:
+    """The window of an image of 40 x 50 whose 40 x 50 pixels are warped."""
+    recorder = Recorder([[40, 50]], kernel_table())
+    recorder.spec = Spec(encoded=False, channels=3, dtype="uint8")
+    recorder.decode("rgb", False)
+    given = np.array([matrix], np.float64)
+    none = np.zeros((1, 2))
+    recorder.warp(given[:, :, :2], given[:, :, 2], none, "bilinear", (0.0, 0.0, 0.0))
+    return recorder.program().calls[0].rows
+
+
+def test_a_warp_that_enlarges_needs_a_window_with_a_margin() -> None:
+    """Output pixel 0 lies at 0.5, and shows the source at (matrix * 0.5) - 0.5."""
+    assert warped_window([[0.5, 0, 20], [0, 0.5, 10]]) == [[7, 17, 27, 32]]
+    assert warped_window([[-0.5, 0, 45], [0, 0.5, 10]]) == [[7, 17, 27, 32]], "flipped"
+    assert warped_window([[0, 0.5, 20], [0.5, 0, 10]]) == [[7, 17, 32, 27]], "turned"
+    assert warped_window([[2, 0, -20], [0, 2, -10]]) == [[0, 0, 40, 50]]
+    assert warped_window([[1, 0, 900], [0, 1, 0]]) == [[0, 0, 40, 50]], "outside the image"
+    assert warped_window([[1e300, 0, 0], [0, -1e300, 0]]) == [[0, 0, 40, 50]], "very far"
+
+
 def test_other_steps_need_the_whole_image() -> None:
     crop = ("crop", [3, 4], [10, 20])
     assert windows([40, 50]) == ()
@@ -276,6 +297,7 @@ def test_what_the_decoded_cache_keeps_is_whole() -> None:
     assert windows([40, 50], crop, resize, cut=2) == [[3, 4, 10, 20]]
 
 
+AFFINE = {"degrees": 180, "translate": [0.3, 0.3], "scale": [0.3, 6.0], "fill": 7}
 PIPELINES: list[list[Any]] = [
     [{"random_resized_crop": {"size": 40, "interpolation": "bicubic"}}],
     [{"resize": {"size": 64}}, {"center_crop": {"size": 50}}],
@@ -287,6 +309,10 @@ PIPELINES: list[list[Any]] = [
     [{"resize": {"size": 300, "antialias": False}}, {"random_crop": {"size": 90}}],
     [{"center_crop": {"size": [300, 100]}}],
     [{"random_crop": {"size": 200, "padding": 30}}],
+    *(
+        [{"random_affine": {**AFFINE, "interpolation": interpolation}}]
+        for interpolation in ("nearest", "bilinear")
+    ),
 ]
 
 
