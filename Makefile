@@ -9,7 +9,7 @@ BIN = $(VENV)/bin
 RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py
 
 KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
-    compiled_kernels.py compiled_resize.py region_decoding.py)
+    compiled_kernels.py compiled_resize.py fused_decoding.py region_decoding.py)
 
 .PHONY: demo test sanitize lint wheel docs clean
 
@@ -54,7 +54,7 @@ sanitize: $(VENV)/.installed-test
 	$(BIN)/python -c 'import setuptools' || $(BIN)/python -m pip install --quiet 'setuptools >= 77'
 	CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" GPUPIPE_KERNELS=on \
 	    $(BIN)/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
-	$(SANITIZED_ENV) $(BIN)/pytest -n 0 $(KERNEL_TESTS)
+	$(SANITIZED_ENV) $(BIN)/pytest -n 0 $(KERNEL_TESTS) tests/dataset/test_byte_range.py
 	$(SANITIZED_ENV) $(BIN)/python tests/fuzz/fuzz_regions.py --seconds $(FUZZ_SECONDS)
 
 lint: $(VENV)/.installed-lint

@@ -8,12 +8,14 @@
 #include <immintrin.h>
 #endif
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <new>
 #include <vector>
 
 #include "variant.h"
+#include "work.h"
 
 namespace gpupipe {
 
@@ -131,12 +133,21 @@ struct Conversions {
   }
 };
 
-// Three rows of levels, and one of interleaved pixels.
+// How many rows of planes are converted at once: those that follow each other without a gap, as far
+// as their levels fit the cache of the first level. Values that begin and end in the middle of a
+// cache line are slower, so there should be few of them.
+inline int count_rows_at_once(const Target& target) {
+  const bool is_packed = target.row == Py_ssize_t{target.width} * target.item_size;
+  return is_packed && !target.is_interleaved ? std::max(1, 4096 / target.width) : 1;
+}
+
+// `count` rows of levels, which follow each other in each plane, and of interleaved pixels.
 class Rows {
  public:
-  explicit Rows(int width) : bytes_(2 * kChannels * size_t(width + kPadding)) {
-    for (int c = 0; c < kChannels; ++c) planes[c] = bytes_.data() + c * size_t(width + kPadding);
-    pixels = bytes_.data() + kChannels * size_t(width + kPadding);
+  Rows(int width, int count) : bytes_(2 * kChannels * (size_t(width) * count + kPadding)) {
+    const size_t size = size_t(width) * count + kPadding;
+    for (int c = 0; c < kChannels; ++c) planes[c] = bytes_.data() + c * size;
+    pixels = bytes_.data() + kChannels * size;
   }
   uint8_t* planes[kChannels];
   uint8_t* pixels;
@@ -145,9 +156,9 @@ class Rows {
   std::vector<uint8_t> bytes_;
 };
 
-// Writes one row of levels to its place.
+// Writes rows of levels to their places, from `row` on; one row if the target is interleaved.
 inline void write_planes(const Variant& variant, const uint8_t* const planes[],
-                         const Target& target, int row, const Conversions& conversions,
+                         const Target& target, int row, int count, const Conversions& conversions,
                          uint8_t* pixels) {
   uint8_t* const values = target.values + row * target.row;
   if (target.is_interleaved) {
@@ -156,7 +167,8 @@ inline void write_planes(const Variant& variant, const uint8_t* const planes[],
     return;
   }
   for (int c = 0; c < kChannels; ++c)
-    variant.convert(planes[c], values + c * target.plane, target.width, conversions.parts[c]);
+    variant.convert(planes[c], values + c * target.plane, int64_t{target.width} * count,
+                    conversions.parts[c]);
 }
 
 // Writes one row of interleaved levels to its place.
@@ -168,7 +180,7 @@ inline void write_levels(const Variant& variant, const uint8_t* levels, const Ta
     return;
   }
   variant.split(levels, rows.planes, target.width, false);
-  write_planes(variant, rows.planes, target, row, conversions, rows.pixels);
+  write_planes(variant, rows.planes, target, row, 1, conversions, rows.pixels);
 }
 
 // Makes values that were stored past the cache visible before whatever this thread stores next.
@@ -178,22 +190,34 @@ inline void order_stores() {
 #endif
 }
 
-// Calls work(variant, rows) without the GIL, with rows of `width` pixels.
-template <typename Work>
-PyObject* run_without_gil(int width, const Work& work) {
+// Reads the work that is done before a kernel: a capsule, or None for none.
+inline bool read_work(PyObject* object, Work** work) {
+  *work = nullptr;
+  if (!object || object == Py_None) return true;
+  *work = static_cast<Work*>(PyCapsule_GetPointer(object, kWorkName));
+  return *work != nullptr;
+}
+
+// Calls kernel(variant, rows) without the GIL, with `count` rows of `width` pixels. `before` is done
+// first.
+// Returns whether it was, as a bool of Python; if not, the kernel has not run.
+template <typename Kernel>
+PyObject* run_without_gil(int width, int count, Work* before, const Kernel& kernel) {
   const Variant& variant = *g_variant;
-  bool has_memory = true;
+  bool has_memory = true, is_done = true;
   Py_BEGIN_ALLOW_THREADS
   try {
-    Rows rows(width);
-    work(variant, rows);
-    order_stores();
+    is_done = !before || before->run(before);
+    if (is_done) {
+      Rows rows(width, count);
+      kernel(variant, rows);
+      order_stores();
+    }
   } catch (const std::bad_alloc&) {
     has_memory = false;
   }
   Py_END_ALLOW_THREADS
-  if (!has_memory) return PyErr_NoMemory();
-  Py_RETURN_NONE;
+  return has_memory ? PyBool_FromLong(is_done) : PyErr_NoMemory();
 }
 
 }  // namespace gpupipe

@@ -2,7 +2,11 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <memory>
+#include <new>
+
 #include "jpeg.h"
+#include "work.h"
 
 namespace {
 
@@ -47,24 +51,58 @@ bool check_window(const gpupipe::JpegWindow& w, const gpupipe::JpegTarget& targe
   return true;
 }
 
+// The decoding of a window.
+class Decoding : public gpupipe::Work {
+ public:
+  Decoding() : gpupipe::Work{[](gpupipe::Work* work) {
+                 return static_cast<Decoding*>(work)->decode();
+               }} {}
+
+  bool read(PyObject* arguments) {
+    PyObject *data, *target;
+    return PyArg_ParseTuple(arguments, "OOiiii", &data, &target, &window_.top, &window_.left,
+                            &window_.height, &window_.width) &&
+           data_.open(data, PyBUF_SIMPLE) &&
+           pixels_.open(target, PyBUF_WRITABLE | PyBUF_STRIDES) &&
+           read_target(pixels_.view, &target_) && check_window(window_, target_);
+  }
+
+  bool decode() const {
+    return gpupipe::decode_jpeg_window(static_cast<const uint8_t*>(data_.view.buf),
+                                       static_cast<size_t>(data_.view.len), window_, target_);
+  }
+
+ private:
+  gpupipe::JpegWindow window_;
+  gpupipe::JpegTarget target_;
+  Buffer data_, pixels_;
+};
+
 PyObject* decode(PyObject*, PyObject* arguments) {
-  PyObject *data_object, *target_object;
-  gpupipe::JpegWindow window;
-  gpupipe::JpegTarget target;
-  Buffer data, pixels;
-  if (!PyArg_ParseTuple(arguments, "OOiiii", &data_object, &target_object, &window.top,
-                        &window.left, &window.height, &window.width) ||
-      !data.open(data_object, PyBUF_SIMPLE) ||
-      !pixels.open(target_object, PyBUF_WRITABLE | PyBUF_STRIDES) ||
-      !read_target(pixels.view, &target) || !check_window(window, target))
-    return nullptr;
-  const auto* const bytes = static_cast<const uint8_t*>(data.view.buf);
-  const auto size = static_cast<size_t>(data.view.len);
+  Decoding decoding;
+  if (!decoding.read(arguments)) return nullptr;
   bool is_decoded = false;
   Py_BEGIN_ALLOW_THREADS
-  is_decoded = gpupipe::decode_jpeg_window(bytes, size, window, target);
+  is_decoded = decoding.decode();
   Py_END_ALLOW_THREADS
   return PyBool_FromLong(is_decoded);
+}
+
+Decoding* get_decoding(PyObject* capsule) {
+  void* const work = PyCapsule_GetPointer(capsule, gpupipe::kWorkName);
+  return static_cast<Decoding*>(static_cast<gpupipe::Work*>(work));
+}
+
+PyObject* prepare(PyObject*, PyObject* arguments) {
+  std::unique_ptr<Decoding> decoding(new (std::nothrow) Decoding);
+  if (!decoding) return PyErr_NoMemory();
+  if (!decoding->read(arguments)) return nullptr;
+  gpupipe::Work* const work = decoding.get();
+  PyObject* const capsule = PyCapsule_New(work, gpupipe::kWorkName, [](PyObject* object) {
+    delete get_decoding(object);
+  });
+  if (capsule) decoding.release();
+  return capsule;
 }
 
 const char kDecode[] =
@@ -72,7 +110,12 @@ const char kDecode[] =
     "Decode a window of a JPEG to its place in a target for the whole image, (H, W, 1 or 3) of\n"
     "uint8. Return False if the whole image has to be decoded; the target may have changed then.";
 
+const char kPrepare[] =
+    "prepare(data, target, top, left, height, width) -> capsule\n\n"
+    "Return the work of `decode` for a function of gpupipe._kernels, which does it first.";
+
 PyMethodDef kMethods[] = {
+    {"prepare", prepare, METH_VARARGS, kPrepare},
     {"decode", decode, METH_VARARGS, kDecode},
     {nullptr, nullptr, 0, nullptr},
 };

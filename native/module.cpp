@@ -7,6 +7,7 @@
 namespace gpupipe {
 
 PyObject* resize(PyObject*, PyObject* arguments);
+PyObject* read_files(PyObject*, PyObject* parts);
 
 const Variant* g_variant = &kScalar;
 
@@ -25,9 +26,15 @@ const Variant* const kVariants[] = {
 
 void run_warp(const Variant& variant, const Warp& warp, const Target& target,
               const Conversions& conversions, Rows& rows) {
-  for (int row = 0; row < target.height; ++row) {
-    variant.warp_row(warp, row, target.width, rows.planes);
-    write_planes(variant, rows.planes, target, row, conversions, rows.pixels);
+  const int most = count_rows_at_once(target);
+  for (int row = 0; row < target.height; row += most) {
+    const int count = std::min(most, target.height - row);
+    uint8_t* planes[kChannels] = {rows.planes[0], rows.planes[1], rows.planes[2]};
+    for (int n = 0; n < count; ++n) {
+      variant.warp_row(warp, row + n, target.width, planes);
+      for (uint8_t*& plane : planes) plane += target.width;
+    }
+    write_planes(variant, rows.planes, target, row, count, conversions, rows.pixels);
   }
 }
 
@@ -42,7 +49,7 @@ void run_convert(const Variant& variant, const Image& source, bool flips_x, bool
       continue;
     }
     variant.split(pixels, rows.planes, target.width, flips_x);
-    write_planes(variant, rows.planes, target, row, conversions, rows.pixels);
+    write_planes(variant, rows.planes, target, row, 1, conversions, rows.pixels);
   }
 }
 
@@ -66,8 +73,11 @@ bool read_warp(const Buffer& matrix, const Buffer& fill, Warp* warp) {
 
 PyObject* warp(PyObject*, PyObject* arguments) {
   PyObject *source_object, *matrix_object, *fill_object, *target_object, *table, *numbers;
-  if (!PyArg_ParseTuple(arguments, "OOOOOO", &source_object, &matrix_object, &fill_object,
-                        &target_object, &table, &numbers))
+  PyObject* before_object = nullptr;
+  Work* before;
+  if (!PyArg_ParseTuple(arguments, "OOOOOO|O", &source_object, &matrix_object, &fill_object,
+                        &target_object, &table, &numbers, &before_object) ||
+      !read_work(before_object, &before))
     return nullptr;
   Buffer source, matrix, fill, target_buffer;
   Conversions conversions;
@@ -80,16 +90,19 @@ PyObject* warp(PyObject*, PyObject* arguments) {
       !read_image(source, &warp.source) || !read_warp(matrix, fill, &warp) ||
       !read_target(target_buffer, &target) || !conversions.read(table, numbers, target))
     return nullptr;
-  return run_without_gil(target.width, [&](const Variant& variant, Rows& rows) {
+  const int count = count_rows_at_once(target);
+  return run_without_gil(target.width, count, before, [&](const Variant& variant, Rows& rows) {
     run_warp(variant, warp, target, conversions, rows);
   });
 }
 
 PyObject* convert(PyObject*, PyObject* arguments) {
-  PyObject *source_object, *target_object, *table, *numbers;
+  PyObject *source_object, *target_object, *table, *numbers, *before_object = nullptr;
+  Work* before;
   int flips_x, flips_y;
-  if (!PyArg_ParseTuple(arguments, "OppOOO", &source_object, &flips_x, &flips_y, &target_object,
-                        &table, &numbers))
+  if (!PyArg_ParseTuple(arguments, "OppOOO|O", &source_object, &flips_x, &flips_y, &target_object,
+                        &table, &numbers, &before_object) ||
+      !read_work(before_object, &before))
     return nullptr;
   Buffer source, target_buffer;
   Conversions conversions;
@@ -104,7 +117,7 @@ PyObject* convert(PyObject*, PyObject* arguments) {
     refuse("the image and the target differ in size");
     return nullptr;
   }
-  return run_without_gil(target.width, [&](const Variant& variant, Rows& rows) {
+  return run_without_gil(target.width, 1, before, [&](const Variant& variant, Rows& rows) {
     run_convert(variant, image, flips_x, flips_y, target, conversions, rows);
   });
 }
@@ -126,11 +139,15 @@ PyObject* convert_planes(PyObject*, PyObject* arguments) {
     refuse("the image and the target are not planes (3, H, W) of one size, in packed rows");
     return nullptr;
   }
-  return run_without_gil(1, [&](const Variant& variant, Rows&) {
+  const bool is_packed = source.stride(1) == target.width &&
+                         target.row == Py_ssize_t{target.width} * target.item_size;
+  const int rows = is_packed ? 1 : target.height;
+  const int64_t count = int64_t{target.width} * (is_packed ? target.height : 1);
+  return run_without_gil(1, 1, nullptr, [&](const Variant& variant, Rows&) {
     for (int c = 0; c < kChannels; ++c)
-      for (int row = 0; row < target.height; ++row)
+      for (int row = 0; row < rows; ++row)
         variant.convert(source.bytes() + c * source.stride(0) + row * source.stride(1),
-                        target.values + c * target.plane + row * target.row, target.width,
+                        target.values + c * target.plane + row * target.row, count,
                         conversions.parts[c]);
   });
 }
@@ -159,19 +176,26 @@ PyObject* select(PyObject*, PyObject* name) {
 
 PyMethodDef kMethods[] = {
     {"warp", warp, METH_VARARGS,
-     "warp(image, matrix, fill, target, table, numbers)\n--\n\n"
-     "Warp an image (H, W, 3) of uint8 and convert it to the target (3, H, W)."},
+     "warp(image, matrix, fill, target, table, numbers, before=None) -> bool\n\n"
+     "Warp an image (H, W, 3) of uint8 and convert it to the target (3, H, W).\n"
+     "`before` is work, such as that of gpupipe._jpeg.prepare, which is done first: if it fails,\n"
+     "return False, and do nothing more."},
     {"convert", convert, METH_VARARGS,
-     "convert(image, flips_x, flips_y, target, table, numbers)\n--\n\n"
+     "convert(image, flips_x, flips_y, target, table, numbers, before=None) -> bool\n\n"
      "Flip an image (H, W, 3) of uint8 and convert it to the target (3, H, W)."},
     {"resize", resize, METH_VARARGS,
-     "resize(image, size, corner, is_cubic, antialias, flips_x, flips_y, target, table, numbers)"
-     "\n--\n\n"
+     "resize(image, size, corner, is_cubic, antialias, flips_x, flips_y, target, table, numbers,"
+     " before=None) -> bool\n\n"
      "Resize an image (H, W, 3) of uint8 to `size`, and flip and convert the window at `corner` to "
      "the target (3, H, W)."},
     {"convert_planes", convert_planes, METH_VARARGS,
      "convert_planes(image, target, table, numbers)\n--\n\n"
      "Convert an image (3, H, W) of uint8 to the target (3, H, W)."},
+    {"read_files", read_files, METH_O,
+     "read_files(parts) -> list\n\n"
+     "Read parts of files: tuples (path, offset, length), where a length of None means the whole "
+     "file.\nFor each, return its bytes as a buffer, fewer if the file ends before, or the number "
+     "of an error."},
     {"variants", variants, METH_NOARGS,
      "variants()\n--\n\nReturn the names of the variants that this machine can run."},
     {"select", select, METH_O,

@@ -101,11 +101,11 @@ class Resizer {
   std::vector<const uint16_t*> blended_;
 };
 
-bool read_resize(PyObject* arguments, Resize* r, PyObject* objects[4]) {
+bool read_resize(PyObject* arguments, Resize* r, PyObject* objects[5]) {
   int is_cubic, antialias, flips_x, flips_y, height, width;
-  if (!PyArg_ParseTuple(arguments, "O(ii)(ii)ppppOOO", &objects[0], &height, &width, &r->top,
+  if (!PyArg_ParseTuple(arguments, "O(ii)(ii)ppppOOO|O", &objects[0], &height, &width, &r->top,
                         &r->left, &is_cubic, &antialias, &flips_x, &flips_y, &objects[1],
-                        &objects[2], &objects[3]))
+                        &objects[2], &objects[3], &objects[4]))
     return false;
   if (height < 1 || width < 1 || height > kMostSide || width > kMostSide)
     return refuse("the size is empty or too large");
@@ -120,12 +120,13 @@ bool is_inside(int begin, int count, int most) { return begin >= 0 && begin <= m
 }  // namespace
 
 PyObject* resize(PyObject*, PyObject* arguments) {
-  PyObject* objects[4];
+  PyObject* objects[5] = {};
+  Work* before;
   Buffer source, target_buffer;
   Conversions conversions;
   Target target;
   Resize r;
-  if (!read_resize(arguments, &r, objects) ||
+  if (!read_resize(arguments, &r, objects) || !read_work(objects[4], &before) ||
       !source.open(objects[0], PyBUF_SIMPLE, "the image", 3) ||
       !target_buffer.open(objects[1], PyBUF_WRITABLE, "the target", 3) ||
       !read_image(source, &r.source) || !read_target(target_buffer, &target) ||
@@ -137,7 +138,7 @@ PyObject* resize(PyObject*, PyObject* arguments) {
     refuse("the target is not inside the resized image");
     return nullptr;
   }
-  return run_without_gil(target.width, [&](const Variant& variant, Rows& rows) {
+  return run_without_gil(target.width, 1, before, [&](const Variant& variant, Rows& rows) {
     thread_local Resizer resizer;
     resizer.run(variant, r, target, conversions, rows);
   });

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gpupipe.runtime.compiled_extension import find_extension
+
+_extension = find_extension()
 
 
 def missing(path: str, lacking: int) -> str:
@@ -34,18 +39,8 @@ class Span(NamedTuple):
             OSError: The file cannot be read.
             ValueError: The file ends before the range does.
         """
-        file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            length = os.fstat(file).st_size if self.length is None else self.length
-            data = np.empty(length, np.uint8)
-            received = _read_into(data, file, self.offset)
-        except OSError as e:
-            raise OSError(e.errno, e.strerror, self.path) from None
-        finally:
-            os.close(file)
-        if received < length and self.length is not None:
-            raise ValueError(missing(self.path, length - received))
-        return data[:received]
+        (data,) = read_spans([self])
+        return data
 
     def read_ends(self, head: int, tail: int) -> tuple[bytes, bytes, int]:
         """Return the first `head` bytes, the last `tail` bytes, and the size in bytes.
@@ -65,12 +60,44 @@ class Span(NamedTuple):
             return first, f.read(min(tail, size)), size
 
 
-def _read_into(data: NDArray[np.uint8], file: int, offset: int) -> int:
-    """Fill `data` with the bytes of an open file from `offset` on. Returns how many there were."""
-    received = 0
-    while received < len(data):
-        count = os.preadv(file, [data[received:]], offset + received)
-        if not count:
-            break
-        received += count
-    return received
+def read_spans(spans: Sequence[Span]) -> list[NDArray[np.uint8]]:
+    """Read the bytes of spans, uint8 (length,) each, in memory that can be written to.
+
+    The extension `gpupipe._kernels` reads all of them in one call, without the GIL.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: A file ends before its span does.
+    """
+    return [_checked(*pair) for pair in zip(spans, _read_parts(spans), strict=True)]
+
+
+def _checked(span: Span, data: Any) -> NDArray[np.uint8]:
+    """Return the bytes that were read, or raise the error with this number."""
+    if isinstance(data, int):
+        raise OSError(data, os.strerror(data), span.path)
+    array = np.frombuffer(data, np.uint8)
+    if span.length is not None and len(array) < span.length:
+        raise ValueError(missing(span.path, span.length - len(array)))
+    return array
+
+
+def _read_parts(spans: Sequence[Span]) -> list[Any]:
+    """Return a buffer for each span, or the number of an error."""
+    if _extension is not None:
+        return _extension.read_files(spans)  # type: ignore[no-any-return]
+    return [_read_part(span) for span in spans]
+
+
+def _read_part(span: Span) -> Any:
+    try:
+        with open(span.path, "rb", buffering=0) as f:
+            length = os.fstat(f.fileno()).st_size if span.length is None else span.length
+            data = np.empty(length, np.uint8)
+            f.seek(span.offset)
+            received = 0
+            while received < length and (count := f.readinto(data[received:].data)):
+                received += count
+            return data[:received]
+    except OSError as e:
+        return e.errno

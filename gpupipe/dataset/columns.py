@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.byte_range import Span
+from gpupipe.dataset.byte_range import Span, read_spans
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import EngineError, GpupipeError, shown
 
@@ -147,7 +147,7 @@ class FileColumn(Column):
         return len(self.paths)
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
-        return [self.span(row).read() for row in rows.tolist()]
+        return read_spans([self.span(row) for row in rows.tolist()])
 
     def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
         return self.span(row).read_ends(head, tail)
@@ -205,7 +205,7 @@ class SpanColumn(Column):
         return os.path.join(self.root, self.files[number])
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
-        return [self.span(row).read() for row in rows.tolist()]
+        return read_spans([self.span(row) for row in rows.tolist()])
 
     def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
         return self.span(row).read_ends(head, tail)

@@ -1,6 +1,7 @@
 """One batch in flight: reads its files, lowers its steps, and runs them sample by sample.
 
-    sweep over the samples   read the fields, and find the sizes of images      _read
+    sweep over the samples   read the fields, some samples at a time, and find  _read
+                             the sizes of images
     on the last thread       compute the arguments of all primitives            _lower
     sweep over the samples   run the kernels; the last writes into the batch    _run
     on the last thread       set the result                                     _finish
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +25,13 @@ from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.batch import Shapes
 from gpupipe.engines.batch_memory import BatchMemory
 from gpupipe.engines.cpu.cached_image import CachedImage, run_cached
-from gpupipe.engines.cpu.decoding import ImageFile, open_image, read_array, read_bytes
+from gpupipe.engines.cpu.decoding import (
+    ImageFile,
+    open_image,
+    read_array,
+    read_bytes,
+    try_to_read,
+)
 from gpupipe.engines.cpu.delivery import Destination
 from gpupipe.engines.cpu.gpu_copier import CopiedFields, GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
@@ -36,6 +43,9 @@ from gpupipe.pipeline.step import SampleIncompatible
 from gpupipe.runtime import tracing
 from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.sampling.sampler import Plan
+
+_Part = TypeVar("_Part")
+_MOST_READ_AT_ONCE = 8
 
 
 @dataclass
@@ -105,27 +115,25 @@ class BatchJob:
         self._destinations: dict[str, Destination] = {}
         self._key = f"{plan.epoch}:{plan.end}"
         tracing.begin("batch in flight", self._key)
-        self._sweep(range(len(plan.ids)), self._read, self._lower)
+        self._sweep(self._share_out(len(plan.ids)), self._read, self._lower)
 
     def cancel(self) -> None:
         """Let the samples that wait do nothing. `result` comes as soon as the others end."""
         self._is_cancelled = True
 
-    def _sweep(
-        self, rows: Sequence[int], work: Callable[[int], None], then: Callable[[], None]
-    ) -> None:
-        """Call `work(n)` for each n below len(rows) on all threads; then `then`.
+    def _share_out(self, count: int) -> list[range]:
+        """Return the rows below `count` in parts that are read at once, some for each thread."""
+        part = min(_MOST_READ_AT_ONCE, -(-count // (2 * self._starter.threads.count)))
+        return [range(n, min(n + part, count)) for n in range(0, count, max(part, 1))]
 
-        An error is kept for the sample `rows[n]`. Samples that failed are left out.
-        """
+    def _sweep(
+        self, parts: Sequence[_Part], work: Callable[[_Part], None], then: Callable[[], None]
+    ) -> None:
+        """Call `work` for each of the parts on all threads; then `then`. `work` must not raise."""
 
         def run(n: int) -> None:
-            if self._is_cancelled or rows[n] in self._failed:
-                return
-            try:
-                work(n)
-            except Exception as e:
-                self._keep(rows[n], e)
+            if not self._is_cancelled:
+                work(parts[n])
 
         def end() -> None:
             try:
@@ -133,7 +141,7 @@ class BatchJob:
             except Exception as e:  # without it the consumer would wait forever
                 self.result.set_exception(e)
 
-        self._starter.threads.sweep(len(rows), run, end)
+        self._starter.threads.sweep(len(parts), run, end)
 
     def _keep(self, row: int, error: Exception) -> None:
         """Keep why a sample failed, or the error that ends the run."""
@@ -145,11 +153,28 @@ class BatchJob:
         else:
             self._failed[row] = describe_error(error)
 
-    def _read(self, row: int) -> None:
-        with tracing.span("read", "loader", batch=self._key, row=row):
-            self._read_fields(row)
+    def _read(self, rows: range) -> None:
+        with tracing.span("read", "loader", batch=self._key, rows=[rows[0], rows[-1]]):
+            files = self._read_files(rows)
+            for row in rows:
+                try:
+                    self._contents[row] = self._read_fields(row, files)
+                except Exception as e:
+                    self._keep(row, e)
 
-    def _read_fields(self, row: int) -> None:
+    def _read_files(self, rows: range) -> dict[str, dict[int, Any]]:
+        """Return the bytes of image files, by field and row, that can be read at once."""
+        job, cache = self._lowering.job, self._starter.cache
+        found = {}
+        for name, spec in job.pipeline.fields.items():
+            is_cached = cache is not None and name in cache.beginnings
+            if spec.encoded and not is_cached and len(rows) > 1:
+                ids = self.plan.ids[rows[0] : rows[-1] + 1]
+                data = try_to_read(job.index.columns[name], ids)
+                found[name] = dict(zip(rows, data, strict=True)) if data else {}
+        return found
+
+    def _read_fields(self, row: int, files: Mapping[str, Mapping[int, Any]]) -> dict[str, Any]:
         job = self._lowering.job
         contents: dict[str, Any] = {}
         for name, spec in job.pipeline.fields.items():
@@ -157,17 +182,20 @@ class BatchJob:
             if not spec.encoded:
                 contents[name] = read_array(column, id, spec.layout)
                 continue
-            contents[name] = self._read_image(name, column, id)
-        self._contents[row] = contents
+            contents[name] = self._read_image(name, column, id, files.get(name, {}).get(row))
+        return contents
 
-    def _read_image(self, name: str, column: Column, id: int) -> Any:
-        """Return the ImageFile of a sample, its CachedImage, or its bytes if no step decodes it."""
+    def _read_image(self, name: str, column: Column, id: int, data: Any) -> Any:
+        """Return the ImageFile of a sample, its CachedImage, or its bytes if no step decodes it.
+
+        `data` are its bytes, if they have been read.
+        """
         cache, step = self._starter.cache, self._lowering.decode_step(name)
         if step is None or self._starter.reads_only:
-            return torch.from_numpy(read_bytes(column, id))
+            return torch.from_numpy(read_bytes(column, id, data))
         limit = self._lowering.job.max_pixels
         if cache is None or name not in cache.beginnings:
-            return open_image(read_bytes(column, id), step, limit)
+            return open_image(read_bytes(column, id, data), step, limit)
         cached = cache.look_up(name, column, id)
         if cached.pixels is not None:
             return CachedImage(cached, None, cached.size)
@@ -188,7 +216,7 @@ class BatchJob:
         except SampleIncompatible:
             self._rows = [row for row in self._rows if self._passes_alone(row)]
             self._programs = self._lower_rows(self._rows)
-        self._sweep(self._rows, self._run, self._finish)
+        self._sweep(range(len(self._rows)), self._run, self._finish)
 
     def _passes_alone(self, row: int) -> bool:
         """Return whether the steps take a sample; if not, keep why."""
@@ -216,6 +244,12 @@ class BatchJob:
         return self._lowering.lower(self.plan.select(rows), sizes, self._destinations)
 
     def _run(self, n: int) -> None:
+        try:
+            self._run_sample(n)
+        except Exception as e:
+            self._keep(self._rows[n], e)
+
+    def _run_sample(self, n: int) -> None:
         scratch.begin_sample()
         contents = self._contents.pop(self._rows[n])
         with tracing.span("sample", "loader", batch=self._key, row=n):

@@ -41,14 +41,21 @@ def _run_warp(pixels: Any, calls: Calls, row: int) -> Any:
 
 
 def _run_warp_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
+    _warp_and_deliver(pixels, calls, row, None)
+
+
+def _warp_and_deliver(pixels: Any, calls: Calls, row: int, before: Any) -> bool:
     place, conversion = _find_place(calls[1:], row, tuple(calls[0].rows[row][1]))
-    if place is not None:
-        _warp(pixels, calls, row, place, conversion)
+    return place is not None and _warp(pixels, calls, row, place, conversion, before)
 
 
-def _warp(pixels: Any, calls: Calls, row: int, target: NDArray[Any], conversion: Any) -> None:
+def _warp(
+    pixels: Any, calls: Calls, row: int, target: NDArray[Any], conversion: Any, before: Any = None
+) -> bool:
     matrix, _ = calls[0].rows[row]
-    _extension.warp(_as_rows(pixels), matrix, _find_fill(calls[0].options[1]), target, *conversion)
+    fill = _find_fill(calls[0].options[1])
+    done: bool = _extension.warp(_as_rows(pixels), matrix, fill, target, *conversion, before)
+    return done
 
 
 @lru_cache(maxsize=16)
@@ -111,15 +118,24 @@ def _run_resize(pixels: Any, calls: Calls, row: int) -> Any:
 
 def _run_resize_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
     """Resize, and perhaps crop and flip, to the sample's place in the batch."""
-    resize, window, flips = _find_resize(calls, row)
-    place, conversion = _find_place(_without_geometry(calls), row, (window[2], window[3]))
-    if place is None:
+    if _resize_and_deliver(pixels, calls, row, None):
         return
-    if _is_window_inside(resize.rows[row], window):
-        _resize(pixels, resize, row, window, flips, place, conversion)
-    else:
+    _, window, flips = _find_resize(calls, row)
+    place, conversion = _find_place(_without_geometry(calls), row, (window[2], window[3]))
+    if place is not None:
         cut = _cut_resized(pixels, calls, row)
         _extension.convert(cut, *flips, place, *conversion)
+
+
+def _resize_and_deliver(pixels: Any, calls: Calls, row: int, before: Any) -> bool:
+    """Resize to the sample's place, if the window of a crop is inside the result."""
+    resize, window, flips = _find_resize(calls, row)
+    if not _is_window_inside(resize.rows[row], window):
+        return False
+    place, conversion = _find_place(_without_geometry(calls), row, (window[2], window[3]))
+    if place is None:
+        return False
+    return _resize(pixels, resize, row, window, flips, place, conversion, before)
 
 
 def _find_resize(calls: Calls, row: int) -> tuple[Call, list[int], list[int]]:
@@ -146,11 +162,14 @@ def _resize(
     flips: Sequence[int],
     target: NDArray[Any],
     conversion: Any,
-) -> None:
+    before: Any = None,
+) -> bool:
     interpolation, antialias = resize.options
     how = interpolation == "bicubic", antialias
     size, corner = tuple(resize.rows[row]), tuple(window[:2])
-    _extension.resize(_as_rows(pixels), size, corner, *how, *flips, target, *conversion)
+    rows = _as_rows(pixels)
+    done: bool = _extension.resize(rows, size, corner, *how, *flips, target, *conversion, before)
+    return done
 
 
 def _cut_resized(pixels: Any, calls: Calls, row: int) -> NDArray[np.uint8]:
@@ -205,12 +224,14 @@ def add_compiled(table: Table) -> Table:
         return table
     convert = Kernel(_run_convert, "kernels.convert", _can_convert)
     flip = Kernel(_run_flip_and_convert, "kernels.convert", _can_flip_and_convert)
-    warp = Kernel(_run_warp_and_deliver, "kernels.warp", _can_warp_and_deliver)
+    warp = Kernel(_run_warp_and_deliver, "kernels.warp", _can_warp_and_deliver, _warp_and_deliver)
     first: Table = {("warp",): [Kernel(_run_warp, "kernels.warp", _is_smooth)]}
     resizes = [("resize", *geometry) for geometry in ((), ("crop",), ("flip",), ("crop", "flip"))]
     for group in resizes:
         first[group] = [Kernel(_run_resize, "kernels.resize", _can_resize)]
-    resize = Kernel(_run_resize_and_deliver, "kernels.resize", _can_resize_and_deliver)
+    resize = Kernel(
+        _run_resize_and_deliver, "kernels.resize", _can_resize_and_deliver, _resize_and_deliver
+    )
     for numbers in ((), ("to_dtype",), ("to_dtype", "normalize")):
         for group in resizes:
             first[(*group, *numbers, "deliver")] = [resize]

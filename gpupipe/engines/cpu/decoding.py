@@ -43,14 +43,30 @@ class ImageFile:
     size: tuple[int, int]
 
 
-def read_bytes(column: Column, row: int) -> NDArray[np.uint8]:
+def try_to_read(column: Column, rows: NDArray[np.int64]) -> list[NDArray[np.uint8]] | None:
+    """Return the bytes of several rows; None if one of them cannot be read."""
+    try:
+        return read_rows(column, rows)
+    except Exception:  # read_bytes finds the row, and raises
+        return None
+
+
+def read_bytes(
+    column: Column, row: int, data: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8]:
     """Return the bytes of a row, in memory that can be written to.
+
+    Args:
+        column: The column.
+        row: The row.
+        data: Its bytes, if they have been read.
 
     Raises:
         OSError, ValueError: The row cannot be read, or has no bytes.
         EngineError: The column failed.
     """
-    (data,) = read_rows(column, np.array([row]))
+    if data is None:
+        (data,) = read_rows(column, np.array([row]))
     if column.array is None and not len(data):
         raise ValueError("the file is empty")
     return data if data.flags.writeable else data.copy()  # torch warns of memory that is read-only
@@ -112,8 +128,7 @@ def decode(
     """
     if image.pixels is not None:
         return image.pixels
-    is_upright = image.header.orientation == 1 or not apply_exif_orientation
-    if image.header.format == "JPEG" and is_upright and dtype == "uint8":
+    if is_simple_jpeg(image, apply_exif_orientation, dtype):
         pixels = _decode_window(image, mode, window)
         if pixels is None:
             pixels = _with_simplejpeg(image, mode)
@@ -122,6 +137,12 @@ def decode(
     step = Decode(mode=mode, apply_exif_orientation=apply_exif_orientation, dtype=dtype)
     with blame_file():
         return step.pixels(image.data)
+
+
+def is_simple_jpeg(image: ImageFile, apply_exif_orientation: bool, dtype: str) -> bool:
+    """Whether an image is a JPEG that the decoders of JPEGs deliver as it is wanted."""
+    is_upright = image.header.orientation == 1 or not apply_exif_orientation
+    return image.header.format == "JPEG" and is_upright and dtype == "uint8"
 
 
 def _decode_window(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime import tracing
@@ -38,6 +38,12 @@ batch, and returns the new pixels. Pixels are a NumPy array (H, W, C), or a tens
 """
 
 
+RunAfter = Callable[[Any, Sequence[Call], int, Any], bool]
+"""Like `Run`, for calls that end with a delivery. It first does the work of a capsule, which makes
+the pixels, in one call without the GIL: see native/work.h. Returns False if it did nothing.
+"""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A function that runs a group of neighbouring calls on one sample.
@@ -46,11 +52,24 @@ class Kernel:
         run: Runs them.
         takes: Whether it can run these calls, judged by their options and the spec.
         op: Its name, for profiles and reports.
+        run_after: Runs them after other work; None if it cannot.
     """
 
     run: Run
     op: str
     takes: Callable[[Sequence[Call]], bool] = field(default=lambda calls: True)
+    run_after: RunAfter | None = None
+
+
+Groups = Sequence[tuple[Kernel, Sequence[Call]]]
+"""Kernels, each with the calls that it runs."""
+
+
+class Shortcut(Protocol):
+    """Runs all calls of a program at once."""
+
+    def run(self, pixels: Any, row: int) -> bool:
+        """Run them on a sample. Returns False if it did nothing."""
 
 
 Table = dict[tuple[str, ...], list[Kernel]]
@@ -64,6 +83,10 @@ class Program:
         calls: The calls, in order.
         table: The kernels.
         cut: No group crosses this number of calls: `run_beginning` runs those before it.
+
+    Attributes:
+        shortcut: What runs most samples in one call; None: nothing does. It is not used while
+            operators are recorded, so that each has its own time.
     """
 
     def __init__(self, calls: Sequence[Call], table: Table, cut: int = 0) -> None:
@@ -72,6 +95,7 @@ class Program:
         self._beginning = list(self._group(table, 0, cut))
         self._rest = list(self._group(table, cut, len(self.calls)))
         self.groups = [*self._beginning, *self._rest]
+        self.shortcut: Shortcut | None = None
 
     def _group(self, table: Table, first: int, end: int) -> Any:
         """Yield (kernel, calls): the longest group that a kernel takes, then what follows it."""
@@ -89,7 +113,14 @@ class Program:
         raise LookupError(f"no kernel runs the primitive {self.calls[first].primitive}")
 
     def run(self, pixels: Any, row: int) -> Any:
-        """Run all calls on the pixels of the sample in row `row` of the batch."""
+        """Run all calls on the pixels of the sample in row `row` of the batch.
+
+        Returns:
+            The new pixels; of no meaning after a delivery.
+        """
+        shortcut = self.shortcut
+        if shortcut is not None and not tracing.is_recording() and shortcut.run(pixels, row):
+            return None
         return _run_groups(self.groups, pixels, row)
 
     def run_beginning(self, pixels: Any, row: int) -> Any:
@@ -119,7 +150,7 @@ class Program:
         return operators
 
 
-def _run_groups(groups: Sequence[tuple[Kernel, Sequence[Call]]], pixels: Any, row: int) -> Any:
+def _run_groups(groups: Groups, pixels: Any, row: int) -> Any:
     """Run kernels one after the other, and record what each takes if there is a recorder."""
     if not tracing.is_recording():
         for kernel, calls in groups:

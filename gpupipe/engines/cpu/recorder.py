@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.engines.cpu.fused_decoding import find_shortcut
 from gpupipe.engines.cpu.pixels import in_indices
 from gpupipe.engines.cpu.program import Call, Program, Table
 from gpupipe.engines.cpu.region_decoding import add_windows
@@ -172,7 +173,9 @@ class Recorder:
         """Return the program of all calls, which decodes no more of an image than it needs."""
         first, rest = self.calls[: self._cut or None], self.calls[self._cut or len(self.calls) :]
         calls = [*add_windows(first, self._decoded_size), *rest]
-        return Program(calls, self._table, self._cut)
+        program = Program(calls, self._table, self._cut)
+        program.shortcut = None if self._cut else find_shortcut(program.groups)
+        return program
 
     def _run_branch(self, branch: Callable[[Any], None], present: NDArray[np.bool_]) -> Recorder:
         part = self.fork()

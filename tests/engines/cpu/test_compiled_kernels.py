@@ -74,6 +74,23 @@ def test_all_variants_warp_to_the_same_bits(
         assert np.array_equal(bits(made), bits(expected)), matrix
 
 
+@pytest.mark.parametrize("width", [512, 513, 1100])
+@pytest.mark.parametrize("is_packed", [True, False], ids=["planes", "pixels"])
+def test_all_variants_warp_wide_images_to_the_same_bits(
+    variant: str, width: int, is_packed: bool
+) -> None:
+    """Wider than what a variant locates or converts at once, with coordinates beyond 16 bits."""
+    how = tables("float32")
+    image = picture(9, 20_000, seed=width)
+    for matrix in ([[0.9, 0.1, 3], [0.01, 1, -2]], [[30, 0, 0], [0, 0.5, 1]], [[-1, 0, 900]] * 2):
+        given = np.array(matrix, float)
+        extension.select("scalar")
+        expected = warp(image, given, [9, 200, 31.4], target(11, width, "float32", is_packed), how)
+        extension.select(variant)
+        made = warp(image, given, [9, 200, 31.4], target(11, width, "float32", is_packed), how)
+        assert torch.equal(made, expected), matrix
+
+
 @pytest.mark.parametrize("fill", [[0, 0, 0], [10, 20, 250]], ids=str)
 def test_a_warp_is_within_one_level_of_torchvision(variant: str, fill: list[int]) -> None:
     differing = []

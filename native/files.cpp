@@ -1,0 +1,146 @@
+// Reads files without the GIL, many in one call.
+#include "arguments.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+namespace gpupipe {
+namespace {
+
+// The bytes of a file, as a buffer of Python that can be written to.
+struct FileBytes {
+  PyObject_HEAD
+  uint8_t* data;
+  Py_ssize_t size;
+};
+
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  auto* const bytes = reinterpret_cast<FileBytes*>(self);
+  return PyBuffer_FillInfo(view, self, bytes->data, bytes->size, 0, flags);
+}
+
+void free_bytes(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  std::free(reinterpret_cast<FileBytes*>(self)->data);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* create_type() {
+  static PyType_Slot slots[] = {
+      {Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(free_bytes)},
+      {Py_tp_doc, const_cast<char*>("The bytes of a file, as a buffer.")},
+      {0, nullptr},
+  };
+  static PyType_Spec spec = {"gpupipe._kernels.FileBytes", sizeof(FileBytes), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  return PyType_FromSpec(&spec);
+}
+
+// A part of a file, and what came of reading it.
+class Part {
+ public:
+  Part() = default;
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+  ~Part() {
+    std::free(data_);
+    Py_XDECREF(path_);
+  }
+
+  // Takes a tuple (path, offset, length).
+  bool parse(PyObject* tuple) {
+    PyObject* length;
+    if (!PyArg_ParseTuple(tuple, "O&LO", PyUnicode_FSConverter, &path_, &offset_, &length))
+      return false;
+    if (length != Py_None) length_ = PyLong_AsLongLong(length);
+    if (PyErr_Occurred()) return false;
+    if (offset_ < 0 || (length != Py_None && length_ < 0))
+      return refuse("the offset or the length is negative");
+    return true;
+  }
+
+  // Does not touch Python.
+  void read() {
+    const int file = ::open(PyBytes_AS_STRING(path_), O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+      error_ = errno;
+      return;
+    }
+    error_ = fill(file);
+    ::close(file);
+  }
+
+  // Returns the bytes, or the number of the error. Gives the bytes away.
+  PyObject* take(PyTypeObject* type) {
+    if (error_) return PyLong_FromLong(error_);
+    auto* const bytes = PyObject_New(FileBytes, type);
+    if (!bytes) return nullptr;
+    bytes->data = data_, bytes->size = Py_ssize_t(received_);
+    data_ = nullptr;
+    return reinterpret_cast<PyObject*>(bytes);
+  }
+
+ private:
+  int fill(int file) {
+    struct stat about;
+    if (length_ < 0 && ::fstat(file, &about) != 0) return errno;
+    const int64_t length = length_ < 0 ? int64_t(about.st_size) : length_;
+    data_ = static_cast<uint8_t*>(std::malloc(length > 0 ? size_t(length) : 1));
+    if (!data_) return ENOMEM;
+    while (received_ < length) {
+      const ssize_t count =
+          ::pread(file, data_ + received_, size_t(length - received_), offset_ + received_);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return errno;
+      if (count == 0) break;
+      received_ += count;
+    }
+    return 0;
+  }
+
+  PyObject* path_ = nullptr;
+  int64_t offset_ = 0, length_ = -1, received_ = 0;
+  uint8_t* data_ = nullptr;
+  int error_ = 0;
+};
+
+}  // namespace
+
+PyObject* read_files(PyObject*, PyObject* parts) {
+  static PyObject* const type = create_type();
+  if (!type) return nullptr;
+  PyObject* const sequence = PySequence_Fast(parts, "the parts are no sequence");
+  if (!sequence) return nullptr;
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence);
+  std::unique_ptr<Part[]> every(new (std::nothrow) Part[size_t(count)]);
+  bool is_parsed = every != nullptr;
+  if (!is_parsed) PyErr_NoMemory();
+  for (Py_ssize_t n = 0; is_parsed && n < count; ++n) {
+    PyObject* const tuple = PySequence_Fast_GET_ITEM(sequence, n);
+    is_parsed = PyTuple_Check(tuple) ? every[size_t(n)].parse(tuple)
+                                     : refuse("a part is no tuple (path, offset, length)");
+  }
+  Py_DECREF(sequence);
+  if (!is_parsed) return nullptr;
+  Py_BEGIN_ALLOW_THREADS
+  for (Py_ssize_t n = 0; n < count; ++n) every[size_t(n)].read();
+  Py_END_ALLOW_THREADS
+  PyObject* const results = PyList_New(count);
+  for (Py_ssize_t n = 0; results && n < count; ++n) {
+    PyObject* const result = every[size_t(n)].take(reinterpret_cast<PyTypeObject*>(type));
+    if (!result) {
+      Py_DECREF(results);
+      return nullptr;
+    }
+    PyList_SET_ITEM(results, n, result);
+  }
+  return results;
+}
+
+}  // namespace gpupipe

@@ -1,0 +1,103 @@
+"""Parts of files, with the extension and without: their bytes, and errors that name the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpupipe.dataset import byte_range
+from gpupipe.dataset.byte_range import Span, read_spans
+from gpupipe.runtime.compiled_extension import find_extension
+
+CONTENT = bytes(range(256)) * 500
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(
+            "extension",
+            marks=pytest.mark.skipif(find_extension() is None, reason="it is not built"),
+        ),
+        "python",
+    ],
+    autouse=True,
+)
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "python":
+        monkeypatch.setattr(byte_range, "_extension", None)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "a.bin"
+    path.write_bytes(CONTENT)
+    return str(path)
+
+
+def test_whole_files_and_parts_of_them(file: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    unusual = os.path.join(os.fsencode(tmp_path), b"\xff.bin")
+    Path(os.fsdecode(unusual)).write_bytes(b"abc")
+    spans = [
+        Span(file),
+        Span(file, 3, 10),
+        Span(file, len(CONTENT), 0),
+        Span(file, len(CONTENT) - 1, 1),
+        Span(str(tmp_path / "empty")),
+        Span(os.fsdecode(unusual)),
+    ]
+    found = read_spans(spans)
+    expected = [CONTENT, CONTENT[3:13], b"", CONTENT[-1:], b"", b"abc"]
+    assert [data.tobytes() for data in found] == expected
+    assert all(data.dtype == np.uint8 and data.flags.writeable for data in found)
+    found[0][:] = 0
+    assert spans[0].read().tobytes() == CONTENT, "the bytes are a copy"
+    assert read_spans([]) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda folder: folder / "missing", FileNotFoundError),
+        (lambda folder: folder, IsADirectoryError),
+        (lambda folder: folder / "a.bin" / "b", NotADirectoryError),
+    ],
+)
+def test_errors_name_the_file(
+    file: str, tmp_path: Path, make: Callable[[Path], Path], error: type[OSError]
+) -> None:
+    path = str(make(tmp_path))
+    with pytest.raises(error) as caught:
+        read_spans([Span(file), Span(path)])
+    assert caught.value.filename == path
+    assert os.strerror(caught.value.errno or 0) in str(caught.value)
+
+
+def test_a_file_that_ends_too_early_is_told(file: str) -> None:
+    with pytest.raises(ValueError, match=r"a\.bin ends 7 bytes before the sample does"):
+        Span(file, len(CONTENT) - 3, 10).read()
+    with pytest.raises(ValueError, match=r"ends 10 bytes before"):
+        Span(file, len(CONTENT) + 100, 10).read()
+
+
+@pytest.mark.skipif(find_extension() is None, reason="the extension is not built")
+@pytest.mark.parametrize(
+    ("parts", "error"),
+    [
+        ([("a", -1, None)], ValueError),
+        ([("a", 0, -1)], ValueError),
+        ([("a", 0)], TypeError),
+        ([("a\0b", 0, None)], ValueError),
+        ([["a", 0, None]], ValueError),
+        ([("a", 0, "b")], TypeError),
+        (3, TypeError),
+    ],
+)
+def test_the_extension_refuses_what_is_no_part(parts: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        find_extension().read_files(parts)

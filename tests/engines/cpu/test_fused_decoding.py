@@ -1,0 +1,164 @@
+"""Decoding and the kernel after it in one call: the same pixels, shapes and errors as in two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jpeg_kinds import as_data, encode, several_scans
+from kernel_arguments import target
+from loaders import loading
+from reference import by_id
+
+import gpupipe
+from gpupipe.engines.cpu import fused_decoding
+from gpupipe.runtime import tracing
+
+jpeg = pytest.importorskip("gpupipe._jpeg", reason="the extension is not built")
+kernels = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
+load = loading(engine="cpu", threads=2, batch_size=8, shuffle=False)
+
+NUMBERS: list[Any] = [
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+    {"normalize": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}},
+]
+AFFINE = {"degrees": 30, "scale": [0.4, 3.0], "interpolation": "bilinear", "fill": 9}
+PIPELINES: list[list[Any]] = [
+    [{"random_affine": AFFINE}],
+    [{"random_resized_crop": {"size": 40}}, {"random_horizontal_flip": {}}, *NUMBERS],
+    [{"resize": {"size": 64}}, {"center_crop": {"size": 50}}, NUMBERS[0]],
+    [{"resize": {"size": [30, 50], "interpolation": "bicubic"}}],
+]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Whether each sample was decoded and transformed in one call."""
+    found: list[bool] = []
+    run = fused_decoding._FusedDecoding.run
+
+    def run_and_note(self: Any, image: Any, row: int) -> bool:
+        found.append(run(self, image, row))
+        return found[-1]
+
+    monkeypatch.setattr(fused_decoding._FusedDecoding, "run", run_and_note)
+    yield found
+
+
+@pytest.mark.parametrize("steps", PIPELINES, ids=str)
+@pytest.mark.parametrize("options", [{}, {"memory_format": "channels_last"}], ids=str)
+def test_the_pixels_are_those_of_two_calls(
+    faces: Path,
+    steps: list[Any],
+    options: dict[str, Any],
+    calls: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with load(faces, ["decode", *steps], **options) as loader:
+        found = by_id(loader)
+    assert calls.count(True) >= 60 - 2 * 8, "all but the first samples of a batch"
+    monkeypatch.setattr(fused_decoding, "_extension", None)
+    calls.clear()
+    with load(faces, ["decode", *steps], **options) as loader:
+        expected = by_id(loader)
+    assert not calls
+    assert all(torch.equal(found[id], expected[id]) for id in expected)
+
+
+def test_what_it_does_not_know_is_run_in_two_calls(tmp_path: Path, calls: list[bool]) -> None:
+    (tmp_path / "one").mkdir()
+    contents = [encode((40, 50), "420"), *(content for _, content in several_scans((40, 50)))]
+    for n, content in enumerate([*contents, *contents]):
+        (tmp_path / "one" / f"{n}.jpg").write_bytes(content)
+    steps = ["decode", {"resize": {"size": 20}}]
+    with load(tmp_path, steps, batch_size=10, threads=1) as loader:
+        assert len(by_id(loader)) == 10
+    assert calls[:10] == [False] * 5 + [True] + [False] * 4
+
+
+def test_crops_that_reach_beyond_the_image_are_run_in_two_calls(
+    faces: Path, calls: list[bool]
+) -> None:
+    steps = [{"random_crop": {"size": 200, "padding": 30}}, {"resize": {"size": 20}}]
+    with load(faces, ["decode", *steps]) as loader:
+        assert len(by_id(loader)) == 60
+    assert not any(calls)
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_file_that_is_damaged_does_not_decide_the_shape_of_the_batch(
+    tmp_path: Path, place: int
+) -> None:
+    """Its header states another size than the other files have."""
+    (tmp_path / "one").mkdir()
+    for n in range(6):
+        content = encode((40, 50), "420", n)
+        if n == place:
+            content = encode((64, 64), "420")
+            content = content[: len(content) // 2]
+        (tmp_path / "one" / f"{n}.jpg").write_bytes(content)
+    affine = {"random_affine": AFFINE}
+    with load(tmp_path, ["decode", affine], on_error="skip", max_bad=0.5, threads=1) as loader:
+        (batch,) = list(loader)
+        assert batch["id"].tolist() == [n for n in range(6) if n != place]
+        assert batch["image"].shape == (5, 3, 40, 50)
+    with (
+        load(tmp_path, ["decode", affine]) as loader,
+        pytest.raises(gpupipe.SampleError, match=rf"one/{place}\.jpg: a JPEG that was cut off"),
+    ):
+        list(loader)
+
+
+def test_operators_that_are_recorded_run_one_by_one(faces: Path, calls: list[bool]) -> None:
+    with load(faces, ["decode", {"random_affine": AFFINE}]) as loader, tracing.record() as trace:
+        list(loader)
+    assert not calls
+    names = {event["name"] for event in trace.events if event.get("cat") == "operator"}
+    assert len(names) == 2
+    assert "kernels.warp" in names
+
+
+# --- the functions of the extensions
+
+
+def run_each(before: Any, image: Any) -> Iterator[tuple[Any, torch.Tensor]]:
+    """Call each function with work before it. Yields what it returns, and the target."""
+    size = image.shape[:2]
+    places = [target(*size, "uint8", True) for _ in range(3)]
+    ends = [(place.numpy(), None, None, before) for place in places]
+    yield kernels.warp(image, np.eye(2, 3), np.zeros(3), *ends[0]), places[0]
+    yield kernels.convert(image, 0, 0, *ends[1]), places[1]
+    yield kernels.resize(image, size, (0, 0), False, True, 0, 0, *ends[2]), places[2]
+
+
+def test_work_is_done_before_the_kernel() -> None:
+    content = as_data(encode((40, 50), "420"))
+    expected = np.empty((40, 50, 3), np.uint8)
+    assert jpeg.decode(content, expected, 0, 0, 40, 50)
+    image = np.zeros((40, 50, 3), np.uint8)
+    for n in range(3):
+        image[:] = 0
+        work = jpeg.prepare(content, image, 0, 0, 40, 50)
+        done, place = list(run_each(work, image))[n]
+        assert done is True
+        assert np.array_equal(place.permute(1, 2, 0).numpy(), expected)
+
+
+def test_nothing_is_written_if_the_work_fails() -> None:
+    content = as_data(encode((40, 50), "420")[:300])
+    image = np.ones((40, 50, 3), np.uint8)
+    for done, place in run_each(jpeg.prepare(content, image, 0, 0, 40, 50), image):
+        assert done is False
+        assert not place.any()
+
+
+def test_work_that_is_none_is_refused() -> None:
+    image = np.ones((4, 5, 3), np.uint8)
+    with pytest.raises(ValueError, match="PyCapsule"):
+        next(run_each(object(), image))
+    with pytest.raises(ValueError, match="window"):
+        jpeg.prepare(b"", image, 0, 0, 5, 5)
