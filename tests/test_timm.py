@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from PIL import Image
 from gpupipe.errors import ConfigError
 from gpupipe.timm import create_loader
 from gpupipe.timm_adapter import refusals
+from gpupipe.timm_adapter.batch_changes import Erase
 
 pytest.importorskip("timm")
 
@@ -22,9 +24,11 @@ from timm import create_model
 from timm.data import Mixup, create_dataset
 from timm.data.loader import create_loader as timm_create_loader
 from timm.data.mixup import FastCollateMixup
+from timm.data.random_erasing import RandomErasing
 from timm.loss import SoftTargetCrossEntropy
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
+from torchvision.datasets import ImageFolder
 
 CPU = torch.device("cpu")
 NUM_CLASSES = 17
@@ -211,6 +215,26 @@ def test_classes_are_numbered_as_in_timm(tmp_path: Path) -> None:
     with create_loader(dataset, 32, 3, device=CPU) as loader:
         assert next(iter(loader))[1].tolist() == [target for _, target in dataset.reader.samples]
         assert loader.loader.index.classes == ["8", "9", "10"], "in natural order"
+
+
+def test_samples_that_were_given_other_labels_have_as_many_classes(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    Image.new("RGB", (40, 40)).save(tmp_path / "a" / "x.png")
+    dataset = ImageFolder(str(tmp_path))
+    dataset.samples = [(path, 2) for path, _ in dataset.samples]
+    with create_loader(dataset, 32, 1, device=CPU) as loader:
+        assert loader.loader.index.classes == ["a", "1", "2"]
+        assert next(iter(loader))[1].tolist() == [2]
+
+
+def test_batches_are_erased_as_by_timm() -> None:
+    images = torch.ones(8, 3, 32, 32)
+    options: dict[str, Any] = {"mode": "const", "max_count": 6, "num_splits": 0, "device": "cpu"}
+    random.seed(3)
+    expected = RandomErasing(probability=1.0, **options)(images.clone())
+    random.seed(3)
+    erased, _ = Erase(1.0, "const", 6, 0)(images.clone(), torch.zeros(8))
+    assert torch.equal(erased, expected)
 
 
 def test_a_folder_and_the_data_of_a_config(faces: Path) -> None:

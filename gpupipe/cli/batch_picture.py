@@ -47,7 +47,7 @@ def show_batch(config: str, overrides: tuple[str, ...], out: Path | None, sample
     from gpupipe.cli.console import Screen
     from gpupipe.loader import open_loader
 
-    checked = configs.read(config, [f"batch_size={samples}", *overrides])
+    checked = configs.read(config, [f"batch_size={samples}", "last_batch=partial", *overrides])
     with Screen(False) as screen, open_loader(checked, screen.progress) as loader:
         picture = grid.draw(loader, next(iter(loader)), samples)
     protocol = find_protocol(os.environ) if out is None and sys.stdout.isatty() else ""

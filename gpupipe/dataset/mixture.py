@@ -97,7 +97,9 @@ def _divide(size: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def interleave(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return an order in which any stretch holds the parts in proportion, to within a sample.
+    """Return an order in which any stretch holds the parts in proportion.
+
+    Each of k parts is within k - 1 samples of its proportion; of two, within a sample.
 
     Args:
         counts: The number of samples of each part.

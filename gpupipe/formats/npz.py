@@ -31,9 +31,23 @@ def find_array(file: BinaryIO, name: str) -> tuple[int, int]:
         OSError: The file cannot be read.
         ValueError: There is no such array, or it is compressed; Damaged if the file is no ZIP.
     """
+    return _locate(file, _choose(_read_directory(file), name))
+
+
+def list_arrays(file: BinaryIO) -> list[str]:
+    """Return the names of the arrays of a .npz file.
+
+    Raises:
+        OSError: The file cannot be read.
+        Damaged: The file is no ZIP.
+    """
+    return list(_read_directory(file))
+
+
+def _read_directory(file: BinaryIO) -> dict[str, zipfile.ZipInfo]:
     try:
         with zipfile.ZipFile(file) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            return {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
     except (
         zipfile.BadZipFile,
         NotImplementedError,
@@ -43,7 +57,6 @@ def find_array(file: BinaryIO, name: str) -> tuple[int, int]:
         EOFError,
     ) as e:
         raise Damaged(f"no .npz file: {e}") from e
-    return _locate(file, _choose(members, name))
 
 
 def _choose(members: Mapping[str, zipfile.ZipInfo], name: str) -> zipfile.ZipInfo:

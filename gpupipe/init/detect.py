@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from gpupipe.dataset.hub_files import find_splits
 from gpupipe.errors import GpupipeError
-from gpupipe.init.archives import read_lmdb_options, read_zip_options
+from gpupipe.init.archives import read_lmdb_options, read_npz_options, read_zip_options
 from gpupipe.init.lists import (
     has_images,
     read_arrow_options,
@@ -38,6 +38,11 @@ _SHARDS = {
 _NUMBERED_TFRECORD = re.compile(r"-\d{5}-of-\d{5}$")
 _LISTS = (".csv", ".tsv", ".parquet", ".txt")
 _ARRAYS = (".npy", ".npz")
+_ARRAY_ROLES = {
+    "files": ("x_train", "x", "data", "images", "image", "features", "train_x"),
+    "labels": ("y_train", "y", "labels", "label", "targets", "target", "train_y"),
+}
+"""Names that arrays have by custom, as files or in a .npz file."""
 _LMDB = "data.mdb"
 _FEW = 200
 """Entries of a folder that are looked at to find out what it holds."""
@@ -218,15 +223,15 @@ def _detect_arrays(folder: Path, files: list[Path]) -> Detected:
     """Return the source of x*.npy with y*.npy, of a .npz file, or of files of one sample each."""
     roles = {
         role: _choose(names, {p.stem.lower(): p for p in files})
-        for role, names in {
-            "files": ("x_train", "x", "data", "images", "features", "train_x"),
-            "labels": ("y_train", "y", "labels", "targets", "train_y"),
-        }.items()
+        for role, names in _ARRAY_ROLES.items()
     }
     if roles["files"] is not None:
         named = {role: str(path) for role, path in roles.items() if path is not None}
         notes = [] if roles["labels"] else ["there is no file with labels, such as y.npy."]
         return Detected("numpy", named | {"rows": True}, notes)
+    if len(files) == 1 and files[0].suffix.lower() == ".npz":
+        options, notes = read_npz_options(files[0], _ARRAY_ROLES)
+        return Detected("numpy", {"files": str(files[0])} | options | {"rows": True}, notes)
     if len(files) == 1:
         note = "each row of the array is taken for a sample; no labels were found."
         return Detected("numpy", {"files": str(files[0]), "rows": True}, [note])

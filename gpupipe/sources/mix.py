@@ -85,8 +85,8 @@ class Mix(Source):
     """The samples of several sources, in the proportions of their weights.
 
     Each part has a fixed number of samples in an epoch, and goes through all its samples, again and
-    again, before one comes again. Any stretch of the order, and so any batch, has the proportions
-    to within a sample of each part.
+    again, before one comes again. Any stretch of the order, and so any batch, has the proportions:
+    of two parts to within a sample each, of more to within as many samples as there are others.
 
     Attributes:
         parts: The sources by name. Each has a `weight`, by default 1, beside its own options.

@@ -54,6 +54,13 @@ def test_fields_stand_side_by_side_and_other_numbers_are_stretched() -> None:
     assert drawn[:, 12:].max() == 255
 
 
+def test_numbers_above_1_alone_are_stretched_too() -> None:
+    levels = torch.linspace(0, 4, 3 * 4 * 4).reshape(1, 3, 4, 4)
+    drawn = np.asarray(gpupipe.show({"image": levels}))[TEXT_HEIGHT : TEXT_HEIGHT + 4]
+    expected = levels[0].permute(1, 2, 0).numpy() / 4 * 255
+    np.testing.assert_allclose(drawn[:, :4], expected, atol=0.51)
+
+
 def test_a_soft_label_is_named_by_its_largest_share() -> None:
     images = torch.zeros(2, 3, 30, 40)
     soft = {"image": images, "label": torch.tensor([[0.1, 0.2, 0.7], [0.9, 0.1, 0.0]])}

@@ -103,3 +103,11 @@ def test_escape_sequences_hold_the_picture(protocol: str) -> None:
         (part,) = parts
         text = part.partition(":")[2].removesuffix("\a")
     assert (np.asarray(Image.open(io.BytesIO(base64.b64decode(text)))) == noise).all()
+
+
+def test_fewer_samples_than_are_drawn_are_drawn_all(here: Path) -> None:
+    picture = draw(
+        "data: {source: file_list, file: list.csv}\npipeline: [decode]\n"
+        "loader: {last_batch: drop}\n"
+    )
+    assert np.asarray(picture).shape[1] == 6 * SIDE

@@ -105,6 +105,11 @@ def npz(root: Path) -> None:
     np.savez(root / "set.npz", only=np.zeros((COUNT, 4), np.float32))
 
 
+def npz_with_labels(root: Path) -> None:
+    labels = np.arange(COUNT) % 2
+    np.savez(root / "set.npz", Label=labels, image=np.zeros((COUNT, 4), np.float32), w=labels)
+
+
 def zipped(root: Path, folder: str = "data/train/", classes: str = "ab") -> None:
     files = {f"{folder}{classes[n % len(classes)]}/{n}.jpg": jpeg() for n in range(COUNT)}
     write_zip(root / "images.zip", files | {"data/val/a/0.jpg": jpeg(), "readme.txt": b""})
@@ -149,6 +154,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str, int]] = {
     "an lmdb without labels": (lambda root: database(root / "x.lmdb", "{n}"), "lmdb", 1),
     "hugging face": (hub, "hf", 2),
     "an npz file": (npz, "numpy", 1),
+    "an npz file with labels": (npz_with_labels, "numpy", 2),
 }
 
 
@@ -243,3 +249,18 @@ def test_what_no_source_reads_is_said(here: Path, file: str, words: str) -> None
     assert done.exit_code == 1
     assert words in done.output
     assert not Path("train.yaml").exists()
+
+
+def test_names_of_columns_are_found_in_any_case(here: Path) -> None:
+    listed(here / "set")
+    file = here / "set" / "list.csv"
+    file.write_text(file.read_text().replace("category", "Category"))
+    assert f"{COUNT} samples, classes: 2" in init("set")
+    assert "label: Category" in Path("train.yaml").read_text()
+
+
+def test_a_file_whose_name_only_begins_with_that_of_a_part_is_none(here: Path) -> None:
+    tar(here / "set", "train-000.tar")
+    tar(here / "set", "evaluated.tar")
+    init("set")
+    assert not Path("val.yaml").exists()

@@ -153,6 +153,11 @@ CAFFE = b"\x08\x03\x10\x20\x18\x20\x22\x04abcd"
             "the value of label-1 is no label: a label is the text",
         ),
         (
+            {"image-1": png(1), "label-1": b"x" * 5000},
+            {"fields": {"image": "image-{id}"}, "label": "label-{id}"},
+            "the value of label-1 is no label: a label is the text",
+        ),
+        (
             {"image-1": png(1)},
             {"fields": {"image": "image-{id}"}, "label": "label-{id}"},
             "no key 'label-1': see data.label",
@@ -164,7 +169,18 @@ CAFFE = b"\x08\x03\x10\x20\x18\x20\x22\x04abcd"
         ),
         ({}, {}, "none of 0 keys is like"),
     ],
-    ids=["pickle", "caffe", "text", "template", "pickled", "binary", "label", "field", "empty"],
+    ids=[
+        "pickle",
+        "caffe",
+        "text",
+        "template",
+        "pickled",
+        "binary",
+        "long",
+        "label",
+        "field",
+        "empty",
+    ],
 )
 def test_what_is_no_image_or_label_is_refused_with_its_key(
     tmp_path: Path, values: Mapping[str, bytes], options: dict[str, Any], words: str

@@ -172,6 +172,14 @@ def test_classes_are_joined_by_name_or_kept(sets: dict[str, Any]) -> None:
         assert loader.index.classes == ["a/cat", "a/dog", "b/dog", "b/emu", "c/ant", "c/dog"]
 
 
+def test_classes_that_are_kept_are_other_data_for_a_state(sets: dict[str, Any]) -> None:
+    """Also where no class changes its number or name, as with one part of its own."""
+    one = {"b": sets["b"]}
+    with load(data_of(one)) as loader, load(data_of(one, classes="keep")) as kept:
+        assert loader.index.labels.tolist() == kept.index.labels.tolist()
+        assert loader.state_dict()["data"] != kept.state_dict()["data"]
+
+
 def test_columns_of_one_kind_stay_of_that_kind(sets: dict[str, Any]) -> None:
     a, b, c = sets.values()
     kinds = [({"x": a, "y": a}, FileColumn), ({"x": b, "y": b}, SpanColumn)]
