@@ -4,6 +4,7 @@ that need a GPU.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -26,6 +27,9 @@ os.environ.setdefault("PYTEST_TIMEOUT", "300")
 # torch's OpenMP threads spin when they wait. Several test processes share the cores, so that took
 # two fifths of the CPU time of tests that transform images. libgomp reads it when it is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# A fork server that tests start has imported this before it forks: 3 seconds of CPU time a worker.
+multiprocessing.set_forkserver_preload(["gpupipe.engines.dataloader.samples"])
 
 # A shell starts background jobs with Ctrl-C ignored, and a child process inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

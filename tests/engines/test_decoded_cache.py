@@ -37,7 +37,11 @@ ENGINES: dict[str, dict[str, Any]] = {
     "dali": {"engine": "dali", "threads": 2},
     "no workers": {"engine": "dataloader", "workers": 0},
     "workers": {"engine": "dataloader", "workers": 2},
-    "spawned": {"engine": "dataloader", "workers": 1, "multiprocessing_context": "spawn"},
+    "spawned": {
+        "engine": "dataloader",
+        "workers": 1,
+        "multiprocessing_context": "spawn",
+    },
 }
 QUICK = ("cpu", "dali", "no workers")
 
@@ -60,7 +64,7 @@ def test_pixels_are_the_same_to_the_bit(photos: Path, engine: str, pipeline: str
 @pytest.mark.parametrize("engine", [e for e in ENGINES if e not in QUICK])
 @pytest.mark.parametrize("cache", [MEMORY, DISK], ids=str)
 def test_workers_share_it(photos: Path, engine: str, cache: Any) -> None:
-    plain = epochs_of(open_loader(photos, engine, "train", None), 2)
+    plain = epochs_of(open_loader(photos, "no workers", "train", None), 2)
     assert are_equal(epochs_of(open_loader(photos, engine, "train", cache), 2), plain)
     assert counters(cache["where"]).records == 47
 
