@@ -130,14 +130,14 @@ def _warp_planes(
     planes = scratch.take((channels + 1, *size))
     cv2.split(made, list(planes))
     mask = planes[-1].reshape(-1)
+    if cv2.minMaxLoc(planes[-1])[0] == _FULL:  # no pixel at the border
+        return planes[:-1]
+    flat, values = planes[:-1].reshape(channels, -1), fill[:, None]
     border = np.flatnonzero(mask - np.uint8(1) < _FULL - 1)
     weights = mask[border] * np.float32(1 / _FULL)
-    outside = np.flatnonzero(mask == 0) if fill.any() else None
-    for plane, value in zip(planes, fill, strict=False):
-        flat = plane.reshape(-1)
-        flat[border] = np.rint((flat[border] - value) * weights + value)
-        if outside is not None:
-            flat[outside] = value
+    flat[:, border] = np.rint((flat[:, border] - values) * weights + values)
+    if fill.any():
+        flat[:, np.flatnonzero(mask == 0)] = values
     return planes[:-1]
 
 
@@ -170,15 +170,19 @@ def _run_deliver_bytes(pixels: Any, calls: Calls, row: int) -> Any:
 def _deliver_planes(planes: list[NDArray[np.uint8]], calls: Calls, row: int) -> None:
     """Write the planes of an image to their place, through a table."""
     table = find_table(calls, len(planes))
-    place = calls[-1].options.place(row, (len(planes), *planes[0].shape), table.dtype)
+    shape = len(planes), *planes[0].shape
+    place = calls[-1].options.place_array(row, shape, table.dtype)
     if place is not None:
-        for plane, values, own in zip(planes, _as_opencv(table), _as_opencv(place), strict=True):
+        for plane, values, own in zip(planes, _as_opencv(table), _as_bits(place), strict=True):
             cv2.LUT(plane, values, dst=own)
 
 
 def _as_opencv(tensor: torch.Tensor) -> NDArray[Any]:
     """Return a NumPy view, with float16 as int16: OpenCV's tables copy bits."""
-    array = tensor.numpy()
+    return _as_bits(tensor.numpy())
+
+
+def _as_bits(array: NDArray[Any]) -> NDArray[Any]:
     return array.view(np.int16) if array.dtype == np.float16 else array
 
 
