@@ -15,8 +15,9 @@ import gpupipe
 root, step, bad = sys.argv[1], sys.argv[2], int(sys.argv[3])
 steps = ["decode", step] if step else ["decode"]
 config = {"data": {"source": "folder", "root": root}, "pipeline": steps}
-options = dict(batch_size=64, threads=2, device="cpu", on_error="skip", max_bad=0.5)
-for seed in range(10):
+options = dict(engine="dali", device="cpu", batch_size=64, threads=2)
+options |= dict(on_error="skip", max_bad=0.5)
+for seed in range(4):
     with gpupipe.load(config, seed=seed, **options) as loader:
         delivered = sum(len(batch["label"]) for batch in loader)
         assert loader.engine.skipped == bad, loader.engine.skipped
