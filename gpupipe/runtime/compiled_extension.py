@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from typing import Any, Literal
 
 from gpupipe.errors import EngineError
@@ -18,13 +19,16 @@ _NEEDS = {
     "_kernels": "a C++ compiler",
     "_jpeg": "a C++ compiler and libjpeg-turbo 2.1 or newer with its headers",
 }
+_NEWEST = {"_kernels": "read_files", "_jpeg": "prepare"}
+"""What was added to each last: without it, an extension is older than the sources."""
 
 
 def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
-    """Return the module `gpupipe.NAME`; None if it is off or was not built.
+    """Return the module `gpupipe.NAME`; None if it is off, was not built, or is too old.
 
     Raises:
-        EngineError: GPUPIPE_KERNELS is `on` and the extension is missing, or it has another value.
+        EngineError: GPUPIPE_KERNELS is `on` and the extension is missing or too old, or it has
+            another value.
     """
     setting = os.environ.get(VARIABLE, "")
     if setting not in ("", "on", "off"):
@@ -32,7 +36,7 @@ def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
     if setting == "off":
         return None
     try:
-        return importlib.import_module(f"gpupipe.{name}")
+        extension = importlib.import_module(f"gpupipe.{name}")
     except ImportError as e:
         if setting == "on":
             raise EngineError(
@@ -40,3 +44,10 @@ def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
                 f"{_NEEDS[name]} and reinstall gpupipe, or unset the variable"
             ) from e
         return None
+    if hasattr(extension, _NEWEST[name]):
+        return extension
+    old = f"gpupipe.{name} was built for an earlier gpupipe: reinstall gpupipe"
+    if setting == "on":
+        raise EngineError(f"{VARIABLE}=on, but {old}, or unset the variable")
+    warnings.warn(f"{old}; until then it is not used", stacklevel=2)
+    return None
