@@ -107,6 +107,7 @@ def test_the_warp_writes_into_the_batch(few: Path) -> None:
         assert loader.engine.lowering()[-1] == (warp, "cpu", steps)
 
 
+@pytest.mark.skipif(find_extension() is None, reason="the extension is not built, or is off")
 @pytest.mark.parametrize(
     "steps",
     [
@@ -116,7 +117,6 @@ def test_the_warp_writes_into_the_batch(few: Path) -> None:
     ids=str,
 )
 def test_the_resize_writes_into_the_batch(few: Path, steps: list[Any]) -> None:
-    pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
     with load(few, ["decode", *steps, *FLOATS]) as loader:
         names = [s if isinstance(s, str) else next(iter(s)) for s in (*steps, *FLOATS)]
         last = loader.engine.lowering()[-1]
