@@ -142,7 +142,8 @@ class CpuEngine(QuarantiningEngine):
         yield from self._iter_counts(plans, replace(self._create_starter(None), reads_only=True))
 
     def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        yield from self._iter_counts(plans, self._create_starter(None))
+        # The last kernel of many pipelines writes into the batch, so that there must be one.
+        yield from self._iter_counts(plans, self._create_starter(self._memory))
 
     def _iter_counts(
         self, plans: Iterator[Plan], starter: JobStarter

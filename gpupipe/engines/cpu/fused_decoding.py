@@ -58,7 +58,7 @@ def find_shortcut(groups: Groups) -> Shortcut | None:
         return None
     if not between:
         return _FusedDecoding(decode[0], None, list(calls), kernel.run_after)
-    (crop,) = between[0][1]
-    if crop.primitive != "crop" or crop.options is not None:
+    crop, *others = between[0][1]
+    if others or crop.primitive != "crop" or crop.options is not None:
         return None
     return _FusedDecoding(decode[0], crop, list(calls), kernel.run_after)

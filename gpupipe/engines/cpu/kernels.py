@@ -21,7 +21,7 @@ from gpupipe.engines.cpu.pixels import as_array, as_packed, as_tensor
 from gpupipe.engines.cpu.program import Call, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.pipeline.entry import Entry
-from gpupipe.pipeline.spec_checks import describe_small
+from gpupipe.pipeline.spec_checks import describe_small, describe_small_image
 from gpupipe.pipeline.step import SampleIncompatible
 from gpupipe.pipeline.tensors import cut, in_float32
 from gpupipe.runtime import plugins
@@ -79,6 +79,8 @@ def crop(pixels: Any, window: Sequence[int], fill: Any) -> Any:
     array = as_array(pixels)
     room = array.shape[:2]
     if min(top, left) < 0 or top + height > room[0] or left + width > room[1]:
+        if height > room[0] or width > room[1]:
+            raise SampleIncompatible(describe_small_image(room, (height, width)))
         raise SampleIncompatible(
             f"the window of {height}x{width} pixels at {[top, left]} is not inside the image, "
             f"which has {room[0]}x{room[1]}"

@@ -80,6 +80,23 @@ def test_what_it_does_not_know_is_run_in_two_calls(tmp_path: Path, calls: list[b
     assert calls[:10] == [False] * 5 + [True] + [False] * 4
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [{"resize": {"size": 64}}, {"center_crop": {"size": 50}}, {"random_affine": AFFINE}],
+        [{"random_affine": AFFINE}, {"resize": {"size": 64}}],
+        [{"random_horizontal_flip": {}}, {"random_affine": AFFINE}, {"resize": {"size": 64}}],
+    ],
+    ids=str,
+)
+def test_other_steps_between_are_run_one_by_one(
+    faces: Path, steps: list[Any], calls: list[bool]
+) -> None:
+    with load(faces, ["decode", *steps]) as loader:
+        assert len(by_id(loader)) == 60
+    assert not calls
+
+
 def test_crops_that_reach_beyond_the_image_are_run_in_two_calls(
     faces: Path, calls: list[bool]
 ) -> None:
