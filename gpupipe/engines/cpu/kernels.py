@@ -176,11 +176,20 @@ def apply_color(image: torch.Tensor, op: str, values: Sequence[Any]) -> torch.Te
         added: torch.Tensor = image + (image < _SOLARIZE_ADD_BELOW).to(image.dtype) * values[0]
         return added
     if op == "gaussian_blur":
-        kernel_size = values[0]
-        least, size = [k // 2 + 1 for k in kernel_size[::-1]], image.shape[-2:]
-        if any(n < m for n, m in zip(size, least, strict=True)):
-            raise SampleIncompatible(describe_small(op, size, least))
+        check_blur(values[0], image.shape[-2:])
     return getattr(F, op)(image, *values)  # type: ignore[no-any-return]
+
+
+def check_blur(kernel_size: Sequence[int], size: Sequence[int]) -> None:
+    """Raise SampleIncompatible if an image [height, width] is too small for a blur.
+
+    Args:
+        kernel_size: [horizontal, vertical].
+        size: [height, width].
+    """
+    least = [k // 2 + 1 for k in kernel_size[::-1]]
+    if any(n < m for n, m in zip(size, least, strict=True)):
+        raise SampleIncompatible(describe_small("gaussian_blur", size, least))
 
 
 def _run_color(pixels: Any, calls: Calls, row: int) -> Any:

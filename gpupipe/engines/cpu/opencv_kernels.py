@@ -35,7 +35,8 @@ _POINTWISE = ("invert", "posterize", "solarize", "solarize_add", "adjust_brightn
 """The functions of COLOR_OPS that change each value of uint8 alone."""
 _FLIPS = {(1, 0): 1, (0, 1): 0, (1, 1): -1}
 """OpenCV's codes of flips, by flags for horizontal and vertical."""
-_MOST_CHANNELS, _FULL = 4, 255
+_RGB, _MOST_CHANNELS, _FULL = 3, 4, 255
+_CIRCLE = 360  # degrees
 
 
 def _run_flip(pixels: Any, calls: Calls, row: int) -> Any:
@@ -54,6 +55,47 @@ def _run_pointwise(pixels: Any, calls: Calls, row: int) -> Any:
 
 def _is_pointwise(calls: Calls) -> bool:
     return calls[0].spec.dtype == "uint8" and calls[0].options in _POINTWISE
+
+
+def _run_blur(pixels: Any, calls: Calls, row: int) -> Any:
+    """Blur with torchvision's weights, one axis after the other, in float32."""
+    (kernel_size, sigma), array = calls[0].rows[row], as_packed(pixels)
+    kernels.check_blur(kernel_size, array.shape[:2])
+    x, y = (_gaussian(int(k), float(s)) for k, s in zip(kernel_size, sigma, strict=True))
+    border = cv2.BORDER_REFLECT_101
+    blurred: Any = cv2.sepFilter2D(array, cv2.CV_32F, x, y, borderType=border)
+    return _with_channels(np.rint(blurred, out=blurred).astype(np.uint8))
+
+
+def _is_blur(calls: Calls) -> bool:
+    channels = calls[0].spec.channels
+    is_known = channels is not None and channels <= _MOST_CHANNELS
+    return calls[0].spec.dtype == "uint8" and calls[0].options == "gaussian_blur" and is_known
+
+
+def _gaussian(size: int, sigma: float) -> NDArray[np.float32]:
+    last = (size - 1) / 2
+    weights: NDArray[np.float64] = np.exp(-0.5 * (np.linspace(-last, last, size) / sigma) ** 2)
+    return np.asarray(weights / weights.sum(), np.float32)
+
+
+def _run_hue(pixels: Any, calls: Calls, row: int) -> Any:
+    """Turn the hue in float32, as torchvision does; its levels are cut, not rounded."""
+    (factor,) = calls[0].rows[row]
+    unit: Any = as_packed(pixels).astype(np.float32)
+    unit *= np.float32(1 / _FULL)
+    turned: Any = cv2.cvtColor(unit, cv2.COLOR_RGB2HSV)
+    hue = turned[:, :, 0]
+    hue += np.float32(_CIRCLE * factor)
+    np.mod(hue, np.float32(_CIRCLE), out=hue)
+    made: Any = cv2.cvtColor(turned, cv2.COLOR_HSV2RGB)
+    made *= np.float32(_FULL + 1 - 1e-3)
+    return made.astype(np.uint8)
+
+
+def _is_hue(calls: Calls) -> bool:
+    is_rgb = calls[0].spec.dtype == "uint8" and calls[0].spec.channels == _RGB
+    return is_rgb and calls[0].options == "adjust_hue"
 
 
 def _run_color_matrix(pixels: Any, calls: Calls, row: int) -> Any:
@@ -201,6 +243,8 @@ def create_table() -> Table:
     table = dict(kernels.TABLE)
     _add(table, ("flip",), Kernel(_run_flip, "cv2.flip", _is_uint8))
     _add(table, ("color",), Kernel(_run_pointwise, "cv2.LUT", _is_pointwise))
+    _add(table, ("color",), Kernel(_run_blur, "cv2.sepFilter2D", _is_blur))
+    _add(table, ("color",), Kernel(_run_hue, "cv2.cvtColor", _is_hue))
     _add(table, ("color_matrix",), Kernel(_run_color_matrix, "cv2.transform"))
     _add(table, ("warp",), Kernel(_run_warp, "cv2.warpAffine", _can_warp))
     _add(table, ("perspective",), Kernel(_run_warp, "cv2.warpPerspective", _can_warp))

@@ -1,0 +1,84 @@
+"""The blur and the hue with OpenCV: torchvision's pixels, but for a level of a few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torchvision.transforms.v2 import functional as F
+
+from gpupipe.engines.cpu.lowering import kernel_table
+from gpupipe.engines.cpu.pixels import as_tensor
+from gpupipe.engines.cpu.recorder import Recorder
+from gpupipe.pipeline.step import SampleIncompatible, Spec
+
+pytest.importorskip("cv2", reason="OpenCV is not installed")
+SIZES = [(64, 80), (13, 200), (12, 12)]
+Make = Callable[..., tuple[NDArray[np.uint8], str]]
+
+
+def picture(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    """Shades with noise, and all hues."""
+    rng = np.random.default_rng(sum(size))
+    rows, columns = np.mgrid[: size[0], : size[1]]
+    shades = [rows * 255 / size[0], columns * 255 / size[1], (rows + columns) % 256]
+    noisy = np.stack(shades[:channels], -1) + rng.normal(0, 20, (*size, channels))
+    return np.clip(noisy, 0, 255).astype(np.uint8)
+
+
+def run(image: NDArray[np.uint8], op: str, *values: Any) -> tuple[torch.Tensor, str]:
+    """The image (C, H, W) after an operation, and the name of the kernel that did it."""
+    recorder = Recorder([image.shape[:2]], kernel_table())
+    recorder.spec = Spec(encoded=False, channels=image.shape[2], dtype="uint8")
+    recorder.color(op, *values)
+    program = recorder.program()
+    return as_tensor(program.run(image, 0)), program.groups[0][0].op
+
+
+def assert_close(made: torch.Tensor, expected: torch.Tensor) -> None:
+    assert made.dtype == torch.uint8
+    apart = (made.int() - expected.int()).abs()
+    assert apart.max() <= 1
+    assert (apart > 0).double().mean() < 2e-3
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kernel_size", [[23, 23], [5, 9], [1, 3]], ids=str)
+@pytest.mark.parametrize("sigma", [[0.1, 0.1], [0.5, 3.0], [2.0, 2.0]], ids=str)
+def test_a_blur_is_torchvisions(
+    size: tuple[int, int], channels: int, kernel_size: list[int], sigma: list[float]
+) -> None:
+    image = picture(size, channels)
+    made, op = run(image, "gaussian_blur", np.array([kernel_size]), np.array([sigma]))
+    assert op == "cv2.sepFilter2D"
+    assert_close(
+        made, F.gaussian_blur(torch.from_numpy(image).permute(2, 0, 1), kernel_size, sigma)
+    )
+
+
+def test_a_blur_of_an_image_that_is_too_small_is_refused() -> None:
+    with pytest.raises(SampleIncompatible, match="gaussian_blur needs at least 12x3 pixels"):
+        run(picture((11, 20), 3), "gaussian_blur", np.array([[5, 23]]), np.ones((1, 2)))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("factor", [-0.5, -0.2, 0.0, 0.1, 0.37, 0.5])
+def test_a_hue_is_torchvisions(size: tuple[int, int], factor: float) -> None:
+    image = picture(size, 3)
+    image[:2] = np.array([[[0, 0, 0]], [[77, 77, 77]]])
+    image[2:4] = np.array([[[255, 255, 255]], [[255, 0, 0]]])
+    made, op = run(image, "adjust_hue", np.array([factor]))
+    assert op == "cv2.cvtColor"
+    assert_close(made, F.adjust_hue(torch.from_numpy(image).permute(2, 0, 1), factor))
+
+
+def test_the_hue_of_gray_images_is_left_to_torchvision() -> None:
+    image = picture((20, 20), 1)
+    made, op = run(image, "adjust_hue", np.array([0.2]))
+    assert op == "torchvision.color"
+    assert np.array_equal(made[0].numpy(), image[:, :, 0])
