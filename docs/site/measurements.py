@@ -10,7 +10,11 @@ from repository_files import ROOT
 
 PLACE = "<!-- measurements -->"
 """Where the front page has the table."""
-SOURCES = ("benchmarks/core.py", "benchmarks/results/core.json")
+_WORKLOADS = ("lfw-affine", "imagenet_train", "imagenet_eval")
+SOURCES = (
+    "benchmarks/core.py",
+    *(f"benchmarks/results/core.{name}.engines.json" for name in _WORKLOADS),
+)
 """What the table of the front page links to."""
 _OTHER_SCRIPTS = {
     "ray": "benchmarks/ray_engine.py",
@@ -21,27 +25,35 @@ _RESULTS = ROOT / "benchmarks" / "results"
 
 def write_summary() -> str:
     """Return the table of the front page: each workload against what is written by hand."""
-    content = _read("core")
     lines = [
         "| pipeline | gpupipe, images/s | DALI, written by hand | torchvision, best DataLoader |",
         "| --- | --- | --- | --- |",
     ]
-    for workload in content["workloads"].values():
+    links = []
+    for name in _WORKLOADS:
+        content = _read(f"core.{name}.engines")
+        (workload,) = content["workloads"].values()
         rounds = workload["rounds"]
-        cells = [f"{_rate(rounds['gpupipe']):,.0f}"]
-        for name, key in (("hand-written", "hand-written DALI"), (workload["torchvision"],) * 2):
-            ratio = workload["ratios"][f"gpupipe / {key}"]
+        own = rounds["gpupipe-cpu"]
+        other = next(contestant for contestant in rounds if contestant.startswith("torchvision"))
+        cells = [f"{_rate(own):,.0f}"]
+        for contestant in ("hand-written", other):
+            ratios = [
+                a["images_per_second"] / b["images_per_second"]
+                for a, b in zip(own, rounds[contestant], strict=True)
+            ]
             cells.append(
-                f"{_rate(rounds[name]):,.0f}: gpupipe delivers {ratio['median']:.2f} times as many "
-                f"({ratio['min']:.2f} to {ratio['max']:.2f})"
+                f"{_rate(rounds[contestant]):,.0f}: gpupipe delivers {median(ratios):.2f} times as "
+                f"many ({min(ratios):.2f} to {max(ratios):.2f})"
             )
         lines.append(f"| `{workload['workload']['pipeline']}` | {' | '.join(cells)} |")
+        links.append(f"[{name}](../benchmarks/results/core.{name}.engines.json)")
     machine = content["machine"]
     return "\n".join(lines) + (
-        f"\n\nMedians of {len(rounds['gpupipe'])} rounds on {machine['cores']} cores "
+        f"\n\nMedians of {len(own)} rounds on {machine['cores']} cores "
         f"({machine['processor']}, no GPU), with the range of the ratios of rounds: "
-        "[`benchmarks/core.py`](../benchmarks/core.py) measured them, and "
-        "[core.json](../benchmarks/results/core.json) has all of them."
+        "[`benchmarks/core.py --engines`](../benchmarks/core.py) measured them, and the results "
+        f"({', '.join(links)}) have all of them."
     )
 
 
