@@ -172,11 +172,16 @@ EXTRAS = {
     "server": "gpupipe serve and gpupipe.connect() need",
     "remote": "source: remote needs",
     "parquet": "lists in .parquet files need",
+    "hf": "source: hf needs",
+    "zip": "a fast source: zip needs",
     "tfrecord": "verify: true of source: tfrecord needs",
     "ray": "engine: ray needs",
     "fetch": "gpupipe fetch needs",
     "compare": "gpupipe compare --out needs",
     "lightning": "gpupipe.lightning needs",
+    "timm": "gpupipe.timm needs",
+    "prometheus": "the export of gpupipe.monitor to Prometheus needs",
+    "tensorboard": "the export of gpupipe.monitor to TensorBoard needs",
 }
 """What needs the packages of each extra."""
 

@@ -1,4 +1,6 @@
+import configparser
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -113,6 +115,14 @@ def test_packages_of_extras():
     ]
     found = software_rules.list_extra_packages(requires)
     assert found == {"server": ["pyzmq", "msgspec"], "parquet": ["pyarrow"]}
+
+
+def test_every_extra_that_users_install_is_told():
+    settings = configparser.ConfigParser()
+    settings.read(Path(__file__).parents[2] / "setup.cfg")
+    others = {"cuda12", "cuda13", "test", "docs", "lint"}
+    extras = set(settings["options.extras_require"])
+    assert extras - others == set(software_rules.EXTRAS)
 
 
 def test_an_extra_that_is_not_complete_says_what_to_install():
