@@ -8,8 +8,9 @@ tensor's storage, and the storage holds the NumPy array that it was made from. W
 dies, its block returns to the pool. So a user who keeps batches costs memory, never wrong pixels.
 A forked child has its own copy of the pool and of all blocks. Pickling copies the pixels.
 
-Batches differ in size where samples do, or where a schedule changes their size. So the pool drops
-the blocks that have waited longest, whatever their size.
+Batches differ in size where samples do, where a schedule changes their size, and at the end of an
+epoch. So a batch may take a block that is up to twice as large, and the pool drops the blocks that
+have waited longest, whatever their size.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 Block = NDArray[np.uint8]
+_MOST_WASTE = 2
 
 
 def new_block(size: int) -> Block:
@@ -56,7 +58,7 @@ class BatchMemory:
             return torch.empty(shape, dtype=dtype)
         block = self._take(size)
         # A view of this view would keep `block` alive, but not `owner`: hand out tensors only.
-        owner = block[:]
+        owner = block[:size]
         returning = weakref.finalize(owner, self._return, block)
         returning.atexit = False
         return torch.from_numpy(owner).view(dtype).view(shape)
@@ -71,14 +73,18 @@ class BatchMemory:
         self._free.clear()
 
     def _take(self, size: int) -> Block:
-        """Return a block of `size` bytes: the unused one that has waited shortest, or a new one."""
-        others = []
-        try:
-            while len(block := self._free.pop()) != size:
-                others.append(block)
-        except IndexError:
-            block = self._new(size)
-        self._free.extend(reversed(others))
+        """Return a block: the smallest unused one that fits, or a new one.
+
+        Of several it is the one that has waited shortest.
+        """
+        unused = []
+        with suppress(IndexError):
+            while True:
+                unused.append(self._free.pop())
+        fitting = [n for n, block in enumerate(unused) if size <= len(block) <= _MOST_WASTE * size]
+        smallest = min(fitting, key=lambda n: len(unused[n]), default=None)
+        block = self._new(size) if smallest is None else unused.pop(smallest)
+        self._free.extend(reversed(unused))
         return block
 
     def _return(self, block: Block) -> None:

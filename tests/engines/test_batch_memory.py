@@ -113,14 +113,33 @@ def test_no_more_is_kept_than_the_spare_blocks() -> None:
 def test_blocks_that_waited_longest_are_dropped_first() -> None:
     """Batches of many sizes, one after another, as a loader makes of samples of many sizes."""
     memory = BatchMemory(3)
-    for size in (50, 10, 20, 30, 40, 20):
+    for size in (810, 10, 30, 90, 270, 30):
         memory.allocate((size,), torch.uint8)
     assert memory.count_free() == 3
-    places = [address(memory.allocate((size,), torch.uint8)) for size in (20, 30, 40)]
+    places = [address(memory.allocate((size,), torch.uint8)) for size in (30, 90, 270)]
     assert memory.count_free() == 3, "each was there"
-    held = [memory.allocate((size,), torch.uint8) for size in (40, 30, 20)]
+    held = [memory.allocate((size,), torch.uint8) for size in (270, 90, 30)]
     assert [address(tensor) for tensor in held] == places[::-1]
     assert memory.count_free() == 0
+
+
+def test_a_smaller_batch_takes_a_block_of_up_to_twice_its_size() -> None:
+    """As the last batch of an epoch does."""
+    memory = BatchMemory(3)
+    held = [memory.allocate((size,), torch.uint8) for size in (41, 30, 40)]
+    places = [address(tensor) for tensor in held]
+    held.clear()
+    smaller = memory.allocate((4, 5), torch.uint8)
+    assert smaller.shape == (4, 5)
+    assert address(smaller) == places[1], "the smallest that fits"
+    assert address(memory.allocate((20,), torch.uint8)) == places[2], "twice its size"
+    assert memory.count_free() == 2
+    assert memory.allocate((20,), torch.uint8).fill_(7).sum() == 140
+    one, other = memory.allocate((20,), torch.uint8), memory.allocate((20,), torch.uint8)
+    assert address(one) == places[2]
+    assert address(other) not in places, "41 bytes are too many for 20"
+    del smaller
+    assert address(memory.allocate((30,), torch.uint8)) == places[1], "whole again"
 
 
 def test_tensors_die_on_other_threads() -> None:
