@@ -1,4 +1,4 @@
-// Reads files without the GIL, many in one call.
+// Reads files and their sizes without the GIL, many in one call.
 #include "arguments.h"
 
 #include <fcntl.h>
@@ -55,6 +55,7 @@ class Part {
 
   // Takes a tuple (path, offset, length).
   bool parse(PyObject* tuple) {
+    if (!PyTuple_Check(tuple)) return refuse("a part is no tuple (path, offset, length)");
     PyObject* length;
     if (!PyArg_ParseTuple(tuple, "O&LO", PyUnicode_FSConverter, &path_, &offset_, &length))
       return false;
@@ -110,22 +111,47 @@ class Part {
   int error_ = 0;
 };
 
-}  // namespace
+// A path, and what is seen of the file.
+class FileState {
+ public:
+  FileState() = default;
+  FileState(const FileState&) = delete;
+  FileState& operator=(const FileState&) = delete;
+  ~FileState() { Py_XDECREF(path_); }
 
-PyObject* read_files(PyObject*, PyObject* parts) {
-  static PyObject* const type = create_type();
-  if (!type) return nullptr;
-  PyObject* const sequence = PySequence_Fast(parts, "the parts are no sequence");
+  bool parse(PyObject* path) { return PyUnicode_FSConverter(path, &path_) != 0; }
+
+  // Does not touch Python.
+  void read() { is_seen_ = ::stat(PyBytes_AS_STRING(path_), &about_) == 0; }
+
+  PyObject* take() const {
+    if (!is_seen_) Py_RETURN_NONE;
+#ifdef __APPLE__
+    const timespec changed = about_.st_mtimespec;
+#else
+    const timespec changed = about_.st_mtim;
+#endif
+    return Py_BuildValue("LL", static_cast<long long>(about_.st_size),
+                         changed.tv_sec * 1000000000LL + changed.tv_nsec);
+  }
+
+ private:
+  PyObject* path_ = nullptr;
+  struct stat about_;
+  bool is_seen_ = false;
+};
+
+// Parses each item, reads all without the GIL, and returns a list of what take(item) makes.
+template <typename Item, typename Take>
+PyObject* read_all(PyObject* items, const Take& take) {
+  PyObject* const sequence = PySequence_Fast(items, "the argument is no sequence");
   if (!sequence) return nullptr;
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence);
-  std::unique_ptr<Part[]> every(new (std::nothrow) Part[size_t(count)]);
+  std::unique_ptr<Item[]> every(new (std::nothrow) Item[size_t(count)]);
   bool is_parsed = every != nullptr;
   if (!is_parsed) PyErr_NoMemory();
-  for (Py_ssize_t n = 0; is_parsed && n < count; ++n) {
-    PyObject* const tuple = PySequence_Fast_GET_ITEM(sequence, n);
-    is_parsed = PyTuple_Check(tuple) ? every[size_t(n)].parse(tuple)
-                                     : refuse("a part is no tuple (path, offset, length)");
-  }
+  for (Py_ssize_t n = 0; is_parsed && n < count; ++n)
+    is_parsed = every[size_t(n)].parse(PySequence_Fast_GET_ITEM(sequence, n));
   Py_DECREF(sequence);
   if (!is_parsed) return nullptr;
   Py_BEGIN_ALLOW_THREADS
@@ -133,7 +159,7 @@ PyObject* read_files(PyObject*, PyObject* parts) {
   Py_END_ALLOW_THREADS
   PyObject* const results = PyList_New(count);
   for (Py_ssize_t n = 0; results && n < count; ++n) {
-    PyObject* const result = every[size_t(n)].take(reinterpret_cast<PyTypeObject*>(type));
+    PyObject* const result = take(every[size_t(n)]);
     if (!result) {
       Py_DECREF(results);
       return nullptr;
@@ -141,6 +167,19 @@ PyObject* read_files(PyObject*, PyObject* parts) {
     PyList_SET_ITEM(results, n, result);
   }
   return results;
+}
+
+}  // namespace
+
+PyObject* read_files(PyObject*, PyObject* parts) {
+  static PyObject* const type = create_type();
+  if (!type) return nullptr;
+  return read_all<Part>(
+      parts, [](Part& part) { return part.take(reinterpret_cast<PyTypeObject*>(type)); });
+}
+
+PyObject* stat_files(PyObject*, PyObject* paths) {
+  return read_all<FileState>(paths, [](const FileState& state) { return state.take(); });
 }
 
 }  // namespace gpupipe

@@ -22,8 +22,9 @@ DISK = {"where": "disk", "max_bytes": "200MB"}
 
 
 @pytest.fixture(autouse=True)
-def shared_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder in /dev/shm for the caches of one test."""
+def shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A folder in /dev/shm for the caches of one test, and one on the disk."""
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "cache-of-test"))
     folder = Path(tempfile.mkdtemp(prefix="tests-decoded-cache-", dir="/dev/shm"))
     monkeypatch.setenv("GPUPIPE_SHM", str(folder))
     yield folder

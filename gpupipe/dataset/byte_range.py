@@ -72,6 +72,25 @@ def read_spans(spans: Sequence[Span]) -> list[NDArray[np.uint8]]:
     return [_checked(*pair) for pair in zip(spans, _read_parts(spans), strict=True)]
 
 
+def read_states(paths: Sequence[str]) -> list[tuple[int, int] | None]:
+    """Return the size in bytes of each file, and when it was changed, in nanoseconds.
+
+    None stands for a file that cannot be seen. The extension sees all files in one call, without
+    the GIL.
+    """
+    if _extension is not None:
+        return _extension.stat_files(paths)  # type: ignore[no-any-return]
+    return [_read_state(path) for path in paths]
+
+
+def _read_state(path: str) -> tuple[int, int] | None:
+    try:
+        state = os.stat(path)
+    except OSError:
+        return None
+    return state.st_size, state.st_mtime_ns
+
+
 def _checked(span: Span, data: Any) -> NDArray[np.uint8]:
     """Return the bytes that were read, or raise the error with this number."""
     if isinstance(data, int):

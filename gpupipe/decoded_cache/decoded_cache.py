@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.dataset.byte_range import Span, read_states
 from gpupipe.dataset.columns import Column
 from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
 from gpupipe.dataset.index import Index
@@ -72,23 +73,27 @@ class DecodedCache:
         """Return how many steps of each field the cache keeps the result of."""
         return {name: len(beginning.entries) for name, beginning in self.beginnings.items()}
 
-    def look_up(self, field: str, column: Column, row: int) -> CachedSample:
-        """Look a sample up. Call it before the file is read, so that a later change is seen.
+    def look_up(self, field: str, column: Column, rows: Iterable[int]) -> list[CachedSample]:
+        """Look samples up. Call it before their files are read, so that a later change is seen.
 
         Args:
             field: A field that has a beginning.
             column: The field's column.
-            row: The sample's row in the column.
+            rows: The samples' rows in the column.
         """
-        span = column.span(row)
-        if span is None:
+        spans = [column.span(row) for row in rows]
+        states = iter(read_states([span.path for span in spans if span is not None]))
+        return [
+            CachedSample(None) if span is None else self._look_up(field, span, next(states))
+            for span in spans
+        ]
+
+    def _look_up(self, field: str, span: Span, state: tuple[int, int] | None) -> CachedSample:
+        if state is None:  # whoever reads the file says why
             return CachedSample(None)
-        try:
-            state = os.stat(span.path)
-        except OSError:  # whoever reads the file says why
-            return CachedSample(None)
+        size, changed = state
         path = os.path.abspath(span.path)  # noqa: PTH100  # pathlib takes six times as long
-        place = f"{span.offset} {span.length} {state.st_size} {state.st_mtime_ns} {path}"
+        place = f"{span.offset} {span.length} {size} {changed} {path}"
         key = hashlib.blake2b(os.fsencode(place), key=self._digests[field], digest_size=16).digest()
         record = self._file.find(key)
         if record is None:

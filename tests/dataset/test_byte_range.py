@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpupipe.dataset import byte_range
-from gpupipe.dataset.byte_range import Span, read_spans
+from gpupipe.dataset.byte_range import Span, read_spans, read_states
 from gpupipe.runtime.compiled_extension import find_extension
 
 CONTENT = bytes(range(256)) * 500
@@ -85,6 +85,24 @@ def test_a_file_that_ends_too_early_is_told(file: str) -> None:
         Span(file, len(CONTENT) + 100, 10).read()
 
 
+def test_the_states_of_files_are_those_of_the_system(file: str, tmp_path: Path) -> None:
+    unusual = os.fsdecode(os.path.join(os.fsencode(tmp_path), b"\xff.bin"))
+    Path(unusual).write_bytes(b"abc")
+    os.utime(unusual, ns=(0, 1_234_567_890_123_456_789))
+    os.utime(file, ns=(0, -1_500_000_000))  # before 1970
+    (tmp_path / "link").symlink_to(file)
+    (tmp_path / "broken").symlink_to(tmp_path / "none")
+    paths = [file, unusual, str(tmp_path / "link"), str(tmp_path)]
+    expected = [(os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+    assert expected[:2] == [(len(CONTENT), -1_500_000_000), (3, 1_234_567_890_123_456_789)]
+    assert read_states(paths) == expected
+    gone = [str(tmp_path / "missing"), str(tmp_path / "broken"), file + "/b"]
+    assert read_states([*gone, file]) == [None, None, None, expected[0]]
+    assert read_states([]) == []
+    with pytest.raises(ValueError, match="null"):
+        read_states([file, "a\0b"])
+
+
 @pytest.mark.skipif(find_extension() is None, reason="the extension is not built")
 @pytest.mark.parametrize(
     ("parts", "error"),
@@ -101,3 +119,5 @@ def test_a_file_that_ends_too_early_is_told(file: str) -> None:
 def test_the_extension_refuses_what_is_no_part(parts: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         find_extension().read_files(parts)
+    with pytest.raises(TypeError):
+        find_extension().stat_files([3])

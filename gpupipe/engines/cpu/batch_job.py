@@ -24,7 +24,7 @@ from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.batch import Shapes
 from gpupipe.engines.batch_memory import BatchMemory
-from gpupipe.engines.cpu.cached_image import CachedImage, run_cached
+from gpupipe.engines.cpu.cached_image import CachedImage, run_cached, try_to_look_up
 from gpupipe.engines.cpu.decoding import (
     ImageFile,
     open_image,
@@ -163,15 +163,18 @@ class BatchJob:
                     self._keep(row, e)
 
     def _read_files(self, rows: range) -> dict[str, dict[int, Any]]:
-        """Return the bytes of image files, by field and row, that can be read at once."""
+        """Return what can be read at once, by field and row: bytes of files, or CachedSamples."""
         job, cache = self._lowering.job, self._starter.cache
+        ids = self.plan.ids[rows[0] : rows[-1] + 1]
         found = {}
         for name, spec in job.pipeline.fields.items():
-            is_cached = cache is not None and name in cache.beginnings
-            if spec.encoded and not is_cached and len(rows) > 1:
-                ids = self.plan.ids[rows[0] : rows[-1] + 1]
-                data = try_to_read(job.index.columns[name], ids)
-                found[name] = dict(zip(rows, data, strict=True)) if data else {}
+            column = job.index.columns[name]
+            data: Sequence[Any] | None = None
+            if cache is not None and name in cache.beginnings and not self._starter.reads_only:
+                data = try_to_look_up(cache, name, column, ids)
+            elif spec.encoded and len(rows) > 1:
+                data = try_to_read(column, ids)
+            found[name] = dict(zip(rows, data, strict=True)) if data else {}
         return found
 
     def _read_fields(self, row: int, files: Mapping[str, Mapping[int, Any]]) -> dict[str, Any]:
@@ -188,7 +191,7 @@ class BatchJob:
     def _read_image(self, name: str, column: Column, id: int, data: Any) -> Any:
         """Return the ImageFile of a sample, its CachedImage, or its bytes if no step decodes it.
 
-        `data` are its bytes, if they have been read.
+        `data` are its bytes, if they have been read, or its CachedSample.
         """
         cache, step = self._starter.cache, self._lowering.decode_step(name)
         if step is None or self._starter.reads_only:
@@ -196,7 +199,7 @@ class BatchJob:
         limit = self._lowering.job.max_pixels
         if cache is None or name not in cache.beginnings:
             return open_image(read_bytes(column, id, data), step, limit)
-        cached = cache.look_up(name, column, id)
+        (cached,) = cache.look_up(name, column, [id]) if data is None else [data]
         if cached.pixels is not None:
             return CachedImage(cached, None, cached.size)
         file = open_image(read_bytes(column, id), step, limit)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.dataset.columns import Column
 from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
 from gpupipe.engines.cpu.decoding import ImageFile
 from gpupipe.engines.cpu.pixels import as_packed
@@ -24,6 +28,16 @@ class CachedImage:
     sample: CachedSample
     file: ImageFile | None
     size: tuple[int, int]
+
+
+def try_to_look_up(
+    cache: DecodedCache, field: str, column: Column, rows: NDArray[np.int64]
+) -> list[CachedSample] | None:
+    """Return what the cache has of several rows; None if one of them cannot be looked up."""
+    try:
+        return cache.look_up(field, column, rows.tolist())
+    except Exception:  # whoever looks up the row alone says why
+        return None
 
 
 def run_cached(program: Program, image: CachedImage, row: int, cache: DecodedCache | None) -> Any:

@@ -124,7 +124,7 @@ class CachedReader:
     def _look_up(self, plan: Plan) -> LookedUp:
         columns = self._job.index.columns
         return {
-            name: [self._cache.look_up(name, columns[name], id) for id in plan.ids.tolist()]
+            name: self._cache.look_up(name, columns[name], plan.ids.tolist())
             for name in self._cache.beginnings
         }
 

@@ -211,7 +211,7 @@ class Samples(Dataset[WorkResult]):
         work: WorkItem,
     ) -> Tensor:
         """Return what the first `count` steps make of a sample; from the cache if it is there."""
-        sample = cache.look_up(recipe.name, column, row)
+        (sample,) = cache.look_up(recipe.name, column, [row])
         if sample.pixels is not None:
             image = torch.from_numpy(sample.pixels).permute(2, 0, 1)
             return image.clone() if recipe.runs_foreign_steps else image
