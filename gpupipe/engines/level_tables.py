@@ -1,6 +1,6 @@
 """Tables of what to_dtype, normalize and a last conversion make of each level of uint8.
 
-The reference computes a table once, so that its numbers are torchvision's own.
+A table is computed once, with torchvision's own numbers.
 """
 
 from __future__ import annotations
@@ -33,10 +33,23 @@ def make_table(numbers: Numbers, dtype: str | None, channels: int) -> torch.Tens
     levels = LEVELS.expand(channels, 1, 256).contiguous()
     for primitive, options in numbers:
         if primitive == "to_dtype":
-            levels = ToDtype(dtype=options[0], scale=options[1]).torch(levels, {})
+            levels = _convert(levels, *options)
         else:
             levels = Normalize(mean=options[0], std=options[1]).torch(levels, {})
     return levels if dtype is None else levels.to(getattr(torch, dtype))
+
+
+def _convert(levels: torch.Tensor, dtype: str, scale: bool) -> torch.Tensor:
+    """Return what `to_dtype` makes of levels.
+
+    Most pipelines need nothing else of torchvision, whose import takes a second and 100 MiB. So the
+    usual conversion is written here, with torchvision's numbers.
+    """
+    made: torch.dtype = getattr(torch, dtype)
+    if levels.dtype == torch.uint8 and made.is_floating_point:
+        return levels.to(made).mul_(1 / _HIGHEST_LEVEL) if scale else levels.to(made)
+    converted: torch.Tensor = ToDtype(dtype=dtype, scale=scale).torch(levels, {})
+    return converted
 
 
 @lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ steps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from gpupipe.config import Config
 from gpupipe.engines.base import Engine
@@ -59,10 +60,12 @@ def choose(name: str, device: str = AUTO, steps: Iterable[Step] = ()) -> type[En
     """
     if name != AUTO:
         return find(name)
-    by_priority = [find(n) for n in list_by_priority(backend_of(device)) if is_installed(n)]
     wanted = list(steps)
-    able = (engine for engine in by_priority if all(map(engine.can_run, wanted)))
-    return next(able, by_priority[0])
+    installed = filter(is_installed, list_by_priority(backend_of(device)))
+    first = find(next(installed))
+    others = map(find, installed)  # imported only if the first cannot run a step
+    able = (engine for engine in chain([first], others) if all(map(engine.can_run, wanted)))
+    return next(able, first)
 
 
 def find_for(config: Config) -> type[Engine]:

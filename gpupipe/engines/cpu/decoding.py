@@ -18,6 +18,7 @@ from gpupipe.errors import EngineError
 from gpupipe.formats import pillow_decoder
 from gpupipe.formats.image_header import ImageHeader, check_header, read_header
 from gpupipe.pipeline.tensors import to_steps
+from gpupipe.runtime.torchvision_import import import_torchvision
 from gpupipe.steps.decode import Decode
 
 try:
@@ -125,6 +126,7 @@ def decode(
 
     Raises:
         CannotDecode: The file is damaged.
+        EngineError: The import of torchvision fails.
     """
     if image.pixels is not None:
         return image.pixels
@@ -134,6 +136,7 @@ def decode(
             pixels = _with_simplejpeg(image, mode)
         if pixels is not None:
             return pixels
+    import_torchvision()
     step = Decode(mode=mode, apply_exif_orientation=apply_exif_orientation, dtype=dtype)
     with blame_file():
         return step.pixels(image.data)

@@ -34,6 +34,7 @@ from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.pipeline.step import Step
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.machine_failures import machine_errors
+from gpupipe.runtime.torchvision_import import import_torchvision
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 
@@ -48,7 +49,8 @@ class CpuEngine(QuarantiningEngine):
         device_id: Number of the GPU to which batches are copied; None leaves them on the CPU.
 
     Raises:
-        EngineError: If a step runs neither on this engine's primitives nor in torch.
+        EngineError: If a step runs neither on this engine's primitives nor in torch, or if the
+            import of torchvision fails.
     """
 
     name = "cpu"
@@ -71,6 +73,8 @@ class CpuEngine(QuarantiningEngine):
             job.cache_decoded, job.index, job.pipeline, job.max_pixels, self.name
         )
         self._phases = _lower_phases(job, self._cache)
+        if any(phase.needs_torchvision() for phase in self._phases):
+            import_torchvision()
         self._copier = None if device_id is None else GpuCopier(self._torch_device)
         # The batches in flight, the delivered one, and the one before it, which its user may hold
         # until the next arrives, or whose copy to the GPU has not ended.

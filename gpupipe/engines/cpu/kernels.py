@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torchvision.transforms.v2 import InterpolationMode
-from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.cpu.decoding import decode
 from gpupipe.engines.cpu.delivery import deliver
@@ -95,6 +93,9 @@ def _run_pad(pixels: Any, calls: Calls, row: int) -> Any:
 
 
 def _run_resize(pixels: Any, calls: Calls, row: int) -> Any:
+    from torchvision.transforms.v2 import InterpolationMode
+    from torchvision.transforms.v2 import functional as F
+
     interpolation, antialias = calls[0].options
     mode = InterpolationMode(interpolation)
     return F.resize(as_tensor(pixels), calls[0].rows[row], mode, antialias=antialias)
@@ -140,6 +141,9 @@ def _run_add(pixels: Any, calls: Calls, row: int) -> Any:
 
 
 def _run_remap(pixels: Any, calls: Calls, row: int) -> Any:
+    from torchvision.transforms.v2 import InterpolationMode
+    from torchvision.transforms.v2 import functional as F
+
     interpolation, fill = calls[0].options
     moves = torch.from_numpy(calls[0].rows[row])[None]
     return in_float32(
@@ -177,6 +181,8 @@ def apply_color(image: torch.Tensor, op: str, values: Sequence[Any]) -> torch.Te
         return added
     if op == "gaussian_blur":
         check_blur(values[0], image.shape[-2:])
+    from torchvision.transforms.v2 import functional as F
+
     return getattr(F, op)(image, *values)  # type: ignore[no-any-return]
 
 
@@ -219,26 +225,30 @@ def _kernel(run: Callable[[Any, Calls, int], Any], op: str) -> list[Kernel]:
     return [Kernel(run, op)]
 
 
+def _torchvision_kernel(run: Callable[[Any, Calls, int], Any], op: str) -> Kernel:
+    return Kernel(run, op, needs_torchvision=True)
+
+
 TABLE: Table = {
     ("decode",): _kernel(_run_decode, "decode"),
     ("crop",): _kernel(_run_crop, "crop"),
     ("pad",): _kernel(_run_pad, "numpy.pad"),
     ("resize",): [
         Kernel(_run_resize_uint8, "torch.interpolate", _is_antialiased_uint8),
-        Kernel(_run_resize, "torchvision.resize"),
+        _torchvision_kernel(_run_resize, "torchvision.resize"),
     ],
     ("flip",): _kernel(_run_flip, "torch.flip"),
     ("erase",): _kernel(_run_erase, "numpy.copyto"),
     ("add",): _kernel(_run_add, "numpy.add"),
-    ("remap",): _kernel(_run_remap, "torchvision.elastic"),
-    ("call_torch",): _kernel(_run_call_torch, "call_torch"),
+    ("remap",): [_torchvision_kernel(_run_remap, "torchvision.elastic")],
+    ("call_torch",): [_torchvision_kernel(_run_call_torch, "call_torch")],
     ("color_matrix",): _kernel(_run_color_matrix, "numpy.matmul"),
-    ("to_dtype",): _kernel(_run_to_dtype, "torchvision.to_dtype"),
+    ("to_dtype",): [_torchvision_kernel(_run_to_dtype, "torchvision.to_dtype")],
     ("normalize",): _kernel(_run_normalize, "torch.normalize"),
-    ("color",): _kernel(_run_color, "torchvision.color"),
+    ("color",): [_torchvision_kernel(_run_color, "torchvision.color")],
     ("switch",): _kernel(_run_switch, "switch"),
     ("blend",): _kernel(_run_blend, "numpy.add"),
-    ("torch",): _kernel(_run_torch, "torch"),
+    ("torch",): [_torchvision_kernel(_run_torch, "torch")],
     ("check",): _kernel(_run_check, "check"),
     ("deliver",): _kernel(_run_deliver, "deliver"),
 }

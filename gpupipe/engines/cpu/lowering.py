@@ -122,16 +122,25 @@ class StepLowering:
 
     def operators(self) -> list[Operator]:
         """Return the operators that run, field by field."""
+        programs, pipeline = self._example_programs(), self.job.pipeline
+        order = [n for name in pipeline.fields for n in (name, *pipeline.views_of(name))]
+        return [operator for name in order for operator in programs[name].list_operators()]
+
+    def needs_torchvision(self) -> bool:
+        """Return whether the steps call torchvision."""
+        return any(program.needs_torchvision() for program in self._example_programs().values())
+
+    def _example_programs(self) -> dict[str, Program]:
+        """Return the program of each field and view for one sample."""
         destinations = {
             name: Destination(1, self.form(name), None) for name in self.job.pipeline.outputs
         }
         sizes = {
             name: _EXAMPLE_SIZE for name, spec in self.job.pipeline.fields.items() if spec.encoded
         }
-        programs = self._try_samples(lambda plan: self.lower(plan, sizes, destinations))
-        pipeline = self.job.pipeline
-        order = [n for name in pipeline.fields for n in (name, *pipeline.views_of(name))]
-        return [operator for name in order for operator in programs[name].list_operators()]
+        return self._try_samples(  # type: ignore[no-any-return]
+            lambda plan: self.lower(plan, sizes, destinations)
+        )
 
     def _record(self, name: str, recorder: Recorder, plan: Plan) -> None:
         """Record the steps of a field or view."""

@@ -126,7 +126,7 @@ def _run_warp(pixels: Any, calls: Calls, row: int) -> Any:
 def _run_warp_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
     array = as_packed(pixels)
     map, values = _read_map(calls[0], row, array.shape[2])
-    _deliver_planes(list(_warp_planes(array, map, values)), calls[1:], row)
+    _deliver_planes(_warp_planes(array, map, values), calls[1:], row)
 
 
 def _read_map(call: Call, row: int, channels: int) -> tuple[Any, NDArray[np.float64]]:
@@ -196,10 +196,10 @@ def _run_deliver_bytes(pixels: Any, calls: Calls, row: int) -> Any:
     array, destination = as_packed(pixels), calls[-1].options
     height, width, channels = array.shape
     if not destination.form.channels_last:
-        planes = [array[:, :, 0]]
+        planes = array.transpose(2, 0, 1)
         if channels > 1:
-            planes = list(scratch.take((channels, height, width)))
-            cv2.split(array, planes)
+            planes = scratch.take((channels, height, width))
+            cv2.split(array, list(planes))
         _deliver_planes(planes, calls, row)
         return
     table = find_table(calls, channels)
@@ -209,14 +209,19 @@ def _run_deliver_bytes(pixels: Any, calls: Calls, row: int) -> Any:
         cv2.LUT(array, _as_opencv(values), dst=_as_opencv(place.permute(1, 2, 0)))
 
 
-def _deliver_planes(planes: list[NDArray[np.uint8]], calls: Calls, row: int) -> None:
-    """Write the planes of an image to their place, through a table."""
+def _deliver_planes(planes: NDArray[np.uint8], calls: Calls, row: int) -> None:
+    """Write the planes of an image, (C, H, W), to their place, through a table."""
     table = find_table(calls, len(planes))
-    shape = len(planes), *planes[0].shape
-    place = calls[-1].options.place_array(row, shape, table.dtype)
-    if place is not None:
-        for plane, values, own in zip(planes, _as_opencv(table), _as_bits(place), strict=True):
-            cv2.LUT(plane, values, dst=own)
+    place = calls[-1].options.place_array(row, planes.shape, table.dtype)
+    if place is None:
+        return
+    values, own = _as_opencv(table), _as_bits(place)
+    if (values == values[:1]).all():  # one call: each hands the interpreter over to other threads
+        width = planes.shape[2]
+        cv2.LUT(planes.reshape(-1, width), values[0], dst=own.reshape(-1, width))
+        return
+    for plane, levels, part in zip(planes, values, own, strict=True):
+        cv2.LUT(plane, levels, dst=part)
 
 
 def _as_opencv(tensor: torch.Tensor) -> NDArray[Any]:
@@ -242,7 +247,8 @@ def create_table() -> Table:
     cv2.setNumThreads(0)  # the samples of a batch already use all cores
     table = dict(kernels.TABLE)
     _add(table, ("flip",), Kernel(_run_flip, "cv2.flip", _is_uint8))
-    _add(table, ("color",), Kernel(_run_pointwise, "cv2.LUT", _is_pointwise))
+    pointwise = Kernel(_run_pointwise, "cv2.LUT", _is_pointwise, needs_torchvision=True)
+    _add(table, ("color",), pointwise)
     _add(table, ("color",), Kernel(_run_blur, "cv2.sepFilter2D", _is_blur))
     _add(table, ("color",), Kernel(_run_hue, "cv2.cvtColor", _is_hue))
     _add(table, ("color_matrix",), Kernel(_run_color_matrix, "cv2.transform"))

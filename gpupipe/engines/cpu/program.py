@@ -53,12 +53,14 @@ class Kernel:
         takes: Whether it can run these calls, judged by their options and the spec.
         op: Its name, for profiles and reports.
         run_after: Runs them after other work; None if it cannot.
+        needs_torchvision: Whether it calls torchvision, for most calls.
     """
 
     run: Run
     op: str
     takes: Callable[[Sequence[Call]], bool] = field(default=lambda calls: True)
     run_after: RunAfter | None = None
+    needs_torchvision: bool = False
 
 
 Groups = Sequence[tuple[Kernel, Sequence[Call]]]
@@ -136,6 +138,13 @@ class Program:
         return any(
             call.primitive in primitives or any(b.contains(primitives) for b in call.branches)
             for call in self.calls
+        )
+
+    def needs_torchvision(self) -> bool:
+        """Return whether a kernel calls torchvision, here or in a branch."""
+        branches = (branch for call in self.calls for branch in call.branches)
+        return any(kernel.needs_torchvision for kernel, _ in self.groups) or any(
+            branch.needs_torchvision() for branch in branches
         )
 
     def list_operators(self) -> list[tuple[str, str, tuple[str, ...]]]:

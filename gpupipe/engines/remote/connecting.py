@@ -15,6 +15,7 @@ from gpupipe.engines.remote.sampler import RemoteSampler
 from gpupipe.errors import ServerError, warn
 from gpupipe.protocol.messages import PassInProgress, SessionOpened
 from gpupipe.runtime.devices import resolve
+from gpupipe.runtime.torchvision_import import import_torchvision
 from gpupipe.sampling.sampler import Sampler
 
 
@@ -112,7 +113,7 @@ def _open(
     tail = first.pipeline_tail.at_epoch(0)
     if tail:
         # The import takes seconds. In the thread of a connection it would delay the heartbeats.
-        import torchvision.transforms.v2  # noqa: F401
+        import_torchvision()
     config = _with_server_shard(first.config, answer, own)
     sampler = _sampler(config, first, [answers[n] for n in order])
     for connection, opened in zip(connections, answers, strict=True):
