@@ -4,11 +4,11 @@
 lowers the steps for the whole batch, and runs them sample by sample on the pool of `threads`.
 `lowering` decides per step between primitives and `Step.torch`. `recorder` implements the
 primitives: it records their calls in a `program`. `kernels` holds the table of the functions that
-run groups of calls; `opencv_kernels` adds faster ones if OpenCV is installed, and
-`compiled_kernels` those of the extension `gpupipe._kernels` if it is built; `fused_decoding`
-decodes in the same call. `delivery` writes samples to their places in the memory of a batch, which
-comes from `gpupipe.engines.batch_memory`. The registry of engines imports this package by name.
-Start reading in engine.py.
+run groups of calls; `opencv_kernels` and `opencv_colors` add faster ones if OpenCV is installed,
+and `compiled_kernels` those of the extension `gpupipe._kernels` if it is built. `erasing` lets
+kernels that deliver also erase, and `fused_decoding` decodes in the same call. `delivery` writes
+samples to their places in the memory of a batch, which comes from `gpupipe.engines.batch_memory`.
+The registry of engines imports this package by name. Start reading in engine.py.
 """
 
 from __future__ import annotations

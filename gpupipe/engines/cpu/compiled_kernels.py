@@ -18,12 +18,11 @@ from gpupipe.engines.cpu import kernels
 from gpupipe.engines.cpu.delivery import Destination, view_as_array
 from gpupipe.engines.cpu.level_tables import (
     NUMPY_DTYPES,
-    Calls,
     can_look_up,
     list_numbers,
 )
 from gpupipe.engines.cpu.pixels import as_array, as_packed
-from gpupipe.engines.cpu.program import Call, Kernel, Table
+from gpupipe.engines.cpu.program import Call, Calls, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.engines.level_tables import make_numbers, make_table
 from gpupipe.runtime.compiled_extension import find_extension

@@ -16,7 +16,7 @@ import torch
 from gpupipe.engines.cpu.decoding import decode
 from gpupipe.engines.cpu.delivery import deliver
 from gpupipe.engines.cpu.pixels import as_array, as_packed, as_tensor
-from gpupipe.engines.cpu.program import Call, Kernel, Table
+from gpupipe.engines.cpu.program import Calls, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.spec_checks import describe_small, describe_small_image
@@ -26,7 +26,6 @@ from gpupipe.runtime import plugins
 from gpupipe.steps.normalize import Normalize
 from gpupipe.steps.to_dtype import ToDtype
 
-Calls = Sequence[Call]
 _AS_THEY_ARE = ("invert", "autocontrast", "equalize")
 _SOLARIZE_ADD_BELOW = 128
 _ANTIALIASED = {
@@ -126,6 +125,8 @@ def _run_flip(pixels: Any, calls: Calls, row: int) -> Any:
 
 def _run_erase(pixels: Any, calls: Calls, row: int) -> Any:
     top, left, height, width = calls[0].rows[row]
+    if not height or not width:
+        return pixels
     erased = as_array(pixels).copy()
     erased[top : top + height, left : left + width] = calls[0].options
     return erased

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import torch
 
-from gpupipe.engines.cpu.program import Call
+from gpupipe.engines.cpu.program import Calls
 from gpupipe.engines.level_tables import Numbers, make_table
 
-Calls = Sequence[Call]
 NUMPY_DTYPES = ("uint8", "float16", "float32", "float64")
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gpupipe.engines.base import LoadSpec, Operator
 from gpupipe.engines.cpu import compiled_kernels, kernels
 from gpupipe.engines.cpu.delivery import Destination, Form
+from gpupipe.engines.cpu.erasing import add_erasing
 from gpupipe.engines.cpu.program import Program, Table
 from gpupipe.engines.cpu.recorder import Recorder
 from gpupipe.errors import EngineError
@@ -46,8 +47,10 @@ def kernel_table() -> Table:
     except ModuleNotFoundError as e:
         if e.name != "cv2":
             raise
-        return compiled_kernels.add_compiled(kernels.TABLE)
-    return compiled_kernels.add_compiled(opencv_kernels.create_table())
+        table = kernels.TABLE
+    else:
+        table = opencv_kernels.create_table()
+    return add_erasing(compiled_kernels.add_compiled(table))
 
 
 class StepLowering:

@@ -11,7 +11,6 @@ OpenCV releases the GIL, and here runs on the calling thread alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -19,24 +18,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.engines.cpu import kernels
+from gpupipe.engines.cpu import kernels, opencv_colors
 from gpupipe.engines.cpu.level_tables import can_look_up, find_table
-from gpupipe.engines.cpu.pixels import as_packed
-from gpupipe.engines.cpu.program import Call, Kernel, Table
+from gpupipe.engines.cpu.pixels import as_packed, with_channels
+from gpupipe.engines.cpu.program import Call, Calls, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
-from gpupipe.engines.level_tables import LEVELS
 
-Calls = Sequence[Call]
 _FLAGS = {
     "nearest": cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP,
     "bilinear": cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
 }
-_POINTWISE = ("invert", "posterize", "solarize", "solarize_add", "adjust_brightness")
-"""The functions of COLOR_OPS that change each value of uint8 alone."""
 _FLIPS = {(1, 0): 1, (0, 1): 0, (1, 1): -1}
 """OpenCV's codes of flips, by flags for horizontal and vertical."""
-_RGB, _MOST_CHANNELS, _FULL = 3, 4, 255
-_CIRCLE = 360  # degrees
+_MOST_CHANNELS, _FULL = 4, 255
 
 
 def _run_flip(pixels: Any, calls: Calls, row: int) -> Any:
@@ -44,67 +38,7 @@ def _run_flip(pixels: Any, calls: Calls, row: int) -> Any:
     if code is None:
         return pixels
     array = as_packed(pixels)
-    return _with_channels(cv2.flip(array, code, dst=scratch.take(array.shape)))
-
-
-def _run_pointwise(pixels: Any, calls: Calls, row: int) -> Any:
-    op, values = calls[0].options, calls[0].rows[row]
-    table, array = kernels.apply_color(LEVELS, op, values), as_packed(pixels)
-    return _with_channels(cv2.LUT(array, table.numpy(), dst=scratch.take(array.shape)))
-
-
-def _is_pointwise(calls: Calls) -> bool:
-    return calls[0].spec.dtype == "uint8" and calls[0].options in _POINTWISE
-
-
-def _run_blur(pixels: Any, calls: Calls, row: int) -> Any:
-    """Blur with torchvision's weights, one axis after the other, in float32."""
-    (kernel_size, sigma), array = calls[0].rows[row], as_packed(pixels)
-    kernels.check_blur(kernel_size, array.shape[:2])
-    x, y = (_gaussian(int(k), float(s)) for k, s in zip(kernel_size, sigma, strict=True))
-    border = cv2.BORDER_REFLECT_101
-    blurred: Any = cv2.sepFilter2D(array, cv2.CV_32F, x, y, borderType=border)
-    return _with_channels(np.rint(blurred, out=blurred).astype(np.uint8))
-
-
-def _is_blur(calls: Calls) -> bool:
-    channels = calls[0].spec.channels
-    is_known = channels is not None and channels <= _MOST_CHANNELS
-    return calls[0].spec.dtype == "uint8" and calls[0].options == "gaussian_blur" and is_known
-
-
-def _gaussian(size: int, sigma: float) -> NDArray[np.float32]:
-    last = (size - 1) / 2
-    weights: NDArray[np.float64] = np.exp(-0.5 * (np.linspace(-last, last, size) / sigma) ** 2)
-    return np.asarray(weights / weights.sum(), np.float32)
-
-
-def _run_hue(pixels: Any, calls: Calls, row: int) -> Any:
-    """Turn the hue in float32, as torchvision does; its levels are cut, not rounded."""
-    (factor,) = calls[0].rows[row]
-    unit: Any = as_packed(pixels).astype(np.float32)
-    unit *= np.float32(1 / _FULL)
-    turned: Any = cv2.cvtColor(unit, cv2.COLOR_RGB2HSV)
-    hue = turned[:, :, 0]
-    hue += np.float32(_CIRCLE * factor)
-    np.mod(hue, np.float32(_CIRCLE), out=hue)
-    made: Any = cv2.cvtColor(turned, cv2.COLOR_HSV2RGB)
-    made *= np.float32(_FULL + 1 - 1e-3)
-    return made.astype(np.uint8)
-
-
-def _is_hue(calls: Calls) -> bool:
-    is_rgb = calls[0].spec.dtype == "uint8" and calls[0].spec.channels == _RGB
-    return is_rgb and calls[0].options == "adjust_hue"
-
-
-def _run_color_matrix(pixels: Any, calls: Calls, row: int) -> Any:
-    array = as_packed(pixels)
-    matrix = np.asarray(calls[0].rows[row], np.float32)
-    made = _with_channels(cv2.transform(array.astype(np.float32), matrix))
-    if array.dtype == np.uint8:
-        np.clip(made, 0, 255, out=made)  # astype truncates
-    return made.astype(array.dtype)
+    return with_channels(cv2.flip(array, code, dst=scratch.take(array.shape)))
 
 
 def _run_warp(pixels: Any, calls: Calls, row: int) -> Any:
@@ -113,7 +47,7 @@ def _run_warp(pixels: Any, calls: Calls, row: int) -> Any:
     if array.dtype == np.uint8 and _warps_bytes(calls):
         planes = _warp_planes(array, map, values)
         colors = scratch.take((*planes.shape[1:], len(planes)))
-        return _with_channels(cv2.merge(list(planes), dst=colors))
+        return with_channels(cv2.merge(list(planes), dst=colors))
     image = array.astype(np.float32) if array.dtype == np.float16 else array
     if calls[0].options[0] == "nearest":
         return _warp(image, map, values).astype(array.dtype)
@@ -188,7 +122,7 @@ def _warp(image: Any, map: Any, fill: NDArray[np.float64], out: Any = None) -> N
     warp = cv2.warpAffine if len(matrix) == 2 else cv2.warpPerspective
     border = tuple(fill.tolist())
     options = {"flags": flags, "borderMode": cv2.BORDER_CONSTANT, "borderValue": border}
-    return _with_channels(warp(image, matrix, size, dst=out, **options))
+    return with_channels(warp(image, matrix, size, dst=out, **options))
 
 
 def _run_deliver_bytes(pixels: Any, calls: Calls, row: int) -> Any:
@@ -233,11 +167,6 @@ def _as_bits(array: NDArray[Any]) -> NDArray[Any]:
     return array.view(np.int16) if array.dtype == np.float16 else array
 
 
-def _with_channels(array: Any) -> NDArray[Any]:
-    """Return an array (H, W, C): OpenCV drops the axis of one channel."""
-    return array[:, :, None] if array.ndim == 2 else array  # type: ignore[no-any-return]
-
-
 def _add(table: Table, group: tuple[str, ...], kernel: Kernel) -> None:
     table[group] = [kernel, *table.get(group, [])]
 
@@ -247,11 +176,8 @@ def create_table() -> Table:
     cv2.setNumThreads(0)  # the samples of a batch already use all cores
     table = dict(kernels.TABLE)
     _add(table, ("flip",), Kernel(_run_flip, "cv2.flip", _is_uint8))
-    pointwise = Kernel(_run_pointwise, "cv2.LUT", _is_pointwise, needs_torchvision=True)
-    _add(table, ("color",), pointwise)
-    _add(table, ("color",), Kernel(_run_blur, "cv2.sepFilter2D", _is_blur))
-    _add(table, ("color",), Kernel(_run_hue, "cv2.cvtColor", _is_hue))
-    _add(table, ("color_matrix",), Kernel(_run_color_matrix, "cv2.transform"))
+    for group, first in opencv_colors.TABLE.items():
+        table[group] = [*first, *table[group]]
     _add(table, ("warp",), Kernel(_run_warp, "cv2.warpAffine", _can_warp))
     _add(table, ("perspective",), Kernel(_run_warp, "cv2.warpPerspective", _can_warp))
     look_up = Kernel(_run_deliver_bytes, "cv2.LUT", can_look_up)

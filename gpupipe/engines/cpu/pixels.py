@@ -49,3 +49,8 @@ def in_indices(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     last = made[:, 2:] if made.shape[1] == 3 else np.array([[[0.0, 0.0, 1.0]]])
     made[:, :2] -= 0.5 * last
     return made
+
+
+def with_channels(array: Any) -> NDArray[Any]:
+    """Return an array (H, W, C): OpenCV drops the axis of one channel."""
+    return array[:, :, None] if array.ndim == 2 else array  # type: ignore[no-any-return]

@@ -32,13 +32,14 @@ class Call:
     branches: tuple[Program, ...] = ()
 
 
-Run = Callable[[Any, Sequence[Call], int], Any]
+Calls = Sequence[Call]
+Run = Callable[[Any, Calls, int], Any]
 """Runs a group of calls on one sample: takes the pixels, the calls and the sample's position in the
 batch, and returns the new pixels. Pixels are a NumPy array (H, W, C), or a tensor (C, H, W).
 """
 
 
-RunAfter = Callable[[Any, Sequence[Call], int, Any], bool]
+RunAfter = Callable[[Any, Calls, int, Any], bool]
 """Like `Run`, for calls that end with a delivery. It first does the work of a capsule, which makes
 the pixels, in one call without the GIL: see native/work.h. Returns False if it did nothing.
 """
@@ -58,12 +59,12 @@ class Kernel:
 
     run: Run
     op: str
-    takes: Callable[[Sequence[Call]], bool] = field(default=lambda calls: True)
+    takes: Callable[[Calls], bool] = field(default=lambda calls: True)
     run_after: RunAfter | None = None
     needs_torchvision: bool = False
 
 
-Groups = Sequence[tuple[Kernel, Sequence[Call]]]
+Groups = Sequence[tuple[Kernel, Calls]]
 """Kernels, each with the calls that it runs."""
 
 

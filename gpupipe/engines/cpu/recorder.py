@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -124,11 +125,21 @@ class Recorder:
     def switch(self, index: Any, branches: Sequence[Callable[[Any], None]]) -> None:
         chosen = np.asarray(index)
         parts = [self._run_branch(branch, chosen == n) for n, branch in enumerate(branches)]
+        if [[call.primitive for call in part.calls] for part in parts] == [[], ["erase"]]:
+            self._erase_some(parts[1].calls[0], chosen == 1)
+            return
         self._record("switch", (), chosen.tolist(), parts)
         size = self._size
         for n, part in enumerate(parts):
             size = np.where((chosen == n)[:, None], part.size, size)
         self._size = size
+
+    def _erase_some(self, erase: Call, is_erased: NDArray[np.bool_]) -> None:
+        """Record an `erase` of some samples without a switch, so that it can join the delivery."""
+        nothing = [0] * 4
+        pairs = zip(erase.rows, is_erased.tolist(), strict=True)
+        rows = [window if is_one else nothing for window, is_one in pairs]
+        self.calls.append(replace(erase, rows=rows))
 
     def blend(self, branches: Sequence[Callable[[Any], None]], weights: Any) -> None:
         everywhere = np.ones(self._count, bool)

@@ -1,4 +1,4 @@
-"""The blur and the hue with OpenCV: torchvision's pixels, but for a level of a few."""
+"""The colours with OpenCV: torchvision's pixels, but for a level of a few."""
 
 from __future__ import annotations
 
@@ -82,3 +82,55 @@ def test_the_hue_of_gray_images_is_left_to_torchvision() -> None:
     made, op = run(image, "adjust_hue", np.array([0.2]))
     assert op == "torchvision.color"
     assert np.array_equal(made[0].numpy(), image[:, :, 0])
+
+
+@pytest.mark.parametrize("size", [*SIZES, (1, 1), (2, 9), (3, 3)], ids=str)
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("factor", [0.0, 0.01, 0.37, 0.9, 1.0, 1.03, 1.7, 2.0])
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [
+        ("adjust_contrast", "cv2.LUT"),
+        ("adjust_saturation", "cv2.transform"),
+        ("adjust_sharpness", "cv2.filter2D"),
+    ],
+)
+def test_a_blend_is_torchvisions(
+    size: tuple[int, int], channels: int, factor: float, name: str, kernel: str
+) -> None:
+    image = picture(size, channels)
+    image[: size[0] // 4] = np.array([[200, 200, 200]])[:, :channels]
+    image[size[0] // 4 : size[0] // 2] = np.array([[255, 0, 91]])[:, :channels]
+    before = image.copy()
+    made, op = run(image, name, np.array([factor]))
+    assert op == kernel
+    tensor = torch.from_numpy(image).permute(2, 0, 1)
+    assert_close(made, getattr(F, name)(tensor, factor))
+    assert np.array_equal(image, before), "the input is left alone"
+
+
+def of_one_level(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    return np.full((*size, channels), 7, np.uint8)
+
+
+def of_two_levels(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    image = np.full((*size, channels), 255, np.uint8)
+    image[: size[0] // 2] = 0
+    return image
+
+
+def dark(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    return picture(size, channels) // 3 + 20
+
+
+@pytest.mark.parametrize("size", [*SIZES, (1, 1), (2, 9), (17, 15), (16, 16)], ids=str)
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("make", [picture, dark, of_one_level, of_two_levels])
+@pytest.mark.parametrize("name", ["autocontrast", "equalize"])
+def test_a_spread_of_levels_is_torchvisions(
+    size: tuple[int, int], channels: int, make: Any, name: str
+) -> None:
+    image = make(size, channels)
+    made, op = run(image, name)
+    assert op == "cv2.LUT"
+    assert torch.equal(made, getattr(F, name)(torch.from_numpy(image).permute(2, 0, 1)))

@@ -1,0 +1,68 @@
+"""Erases a window of a sample in its place in the batch.
+
+Steps write `random_erasing` last. If it is done last of all, the steps before it and the delivery
+are one pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gpupipe.engines.cpu.delivery import Destination
+from gpupipe.engines.cpu.program import Calls, Kernel, Table
+
+
+def add_erasing(table: Table) -> Table:
+    """Return a table whose kernels that deliver also take an `erase` before the delivery."""
+    added = {
+        (*group[:-1], "erase", "deliver"): [_with_erasing(kernel) for kernel in kernels]
+        for group, kernels in table.items()
+        if group[-1] == "deliver"
+    }
+    return {**table, **added}
+
+
+def _with_erasing(kernel: Kernel) -> Kernel:
+    run_after = kernel.run_after
+
+    def run(pixels: Any, calls: Calls, row: int) -> Any:
+        kernel.run(pixels, _without_erase(calls), row)
+        _erase(calls, row)
+
+    def run_after_and_erase(pixels: Any, calls: Calls, row: int, before: Any) -> bool:
+        assert run_after is not None
+        is_done = run_after(pixels, _without_erase(calls), row, before)
+        if is_done:
+            _erase(calls, row)
+        return is_done
+
+    def takes(calls: Calls) -> bool:
+        is_image = calls[-1].options.form.layout is None
+        return is_image and kernel.takes(_without_erase(calls))
+
+    after = None if run_after is None else run_after_and_erase
+    return Kernel(run, kernel.op, takes, after, kernel.needs_torchvision)
+
+
+def _without_erase(calls: Calls) -> Calls:
+    return [*calls[:-2], calls[-1]]
+
+
+def _erase(calls: Calls, row: int) -> None:
+    erase, destination = calls[-2], calls[-1].options
+    top, left, height, width = erase.rows[row]
+    if not height or not width:
+        return
+    place = _find_place(destination, row)
+    if place is not None:
+        value = torch.tensor(erase.options, dtype=getattr(torch, erase.spec.dtype))
+        place[:, top : top + height, left : left + width] = value[:, None, None]
+
+
+def _find_place(destination: Destination, row: int) -> torch.Tensor | None:
+    """Return where a sample has been delivered; None if it has no place in the batch."""
+    if destination.batch is None:
+        return None
+    return destination.place(row, destination.shapes[row], destination.batch.dtype)

@@ -1,0 +1,68 @@
+"""Windows that are erased in the batch: the reference's pixels, in one pass with the delivery."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loaders import loading
+from reference import by_id
+
+from gpupipe.runtime.compiled_extension import find_extension
+
+load = loading(engine="cpu", threads=2, batch_size=8)
+REFERENCE: dict[str, Any] = {"engine": "dataloader", "workers": 0}
+CROP: list[Any] = ["decode", {"random_resized_crop": {"size": 64}}]
+CENTER = {"center_crop": {"size": 64}}
+FLOATS: list[Any] = [
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+    {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}},
+]
+
+
+def erasing(value: Any, p: float = 0.5) -> dict[str, Any]:
+    return {"random_erasing": {"p": p, "value": value, "scale": [0.1, 0.3]}}
+
+
+@pytest.mark.parametrize("dtype", [None, "float16", "bfloat16"])
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [*CROP, *FLOATS, erasing([0.1, -3.7, 100.3])],
+        [*CROP, FLOATS[0], erasing(0.333)],
+        [*CROP, erasing([3, 200, 77])],
+        [*CROP, "random_horizontal_flip", *FLOATS, erasing(0)],
+        [*CROP, erasing(90), *FLOATS, erasing(1.5), "random_vertical_flip"],
+        [*CROP, {"to_dtype": {"dtype": "float16", "scale": True}}, erasing(0.333)],
+        ["decode", {"resize": {"size": 70}}, CENTER, *FLOATS, erasing(-1, p=1.0)],
+        [{"decode": {"mode": "gray"}}, CENTER, FLOATS[0], erasing([0.7])],
+    ],
+    ids=str,
+)
+def test_pixels_are_those_of_the_reference(
+    photos: Path, steps: list[Any], memory_format: str, dtype: str | None
+) -> None:
+    options = {"memory_format": memory_format, "dtype": dtype}
+    with load(photos, steps, **options) as loader:
+        found = by_id(loader)
+    with load(photos, steps, **options, **REFERENCE) as loader:
+        expected = by_id(loader)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(image, expected[id]) for id, image in found.items())
+
+
+def test_most_are_erased_in_part(photos: Path) -> None:
+    """So that the test above compares something."""
+    with load(photos, [*CROP, *FLOATS, erasing(77.0, p=1.0)]) as loader:
+        shares = [float((image == 77).float().mean()) for image in by_id(loader).values()]
+    assert all(0.05 < share < 0.4 for share in shares)
+
+
+def test_the_conversion_and_the_erasing_are_one_kernel(photos: Path) -> None:
+    with load(photos, [*CROP, *FLOATS, erasing(0)]) as loader:
+        name, _, steps = loader.engine.lowering()[-1]
+    assert steps[-3:] == ("to_dtype", "normalize", "random_erasing")
+    assert (name == "kernels.resize") == (find_extension() is not None)
