@@ -140,7 +140,7 @@ def main() -> None:
         "--gpu-rate", type=float, default=3000, help="images/s a GPU consumes (default: 3000)"
     )
     parser.add_argument(
-        "--core-rate", type=float, default=369, help="images/s a core makes (default: 369)"
+        "--core-rate", type=float, default=620, help="images/s a core makes (default: 620)"
     )
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 8, 64], help="GPU nodes")
     given = parser.parse_args()

@@ -51,14 +51,18 @@ class ZipColumn(Column):
         return len(self.size)
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
-        return read_rows_in_parallel(self._read_row, rows.tolist())
+        stored = self.spans.read(rows)
+        if not self.is_deflated[rows].any():
+            return stored
 
-    def _read_row(self, row: int) -> NDArray[np.uint8]:
-        content = self.spans.span(row).read()
-        if self.is_deflated[row]:
-            content = zip_directory.inflate(content, int(self.size[row]))
-            zip_directory.check_crc(content, int(self.crc[row]))
-        return content
+        def open_member(n: int) -> NDArray[np.uint8]:
+            row, content = rows[n], stored[n]
+            if self.is_deflated[row]:
+                content = zip_directory.inflate(content, int(self.size[row]))
+                zip_directory.check_crc(content, int(self.crc[row]))
+            return content
+
+        return read_rows_in_parallel(open_member, range(len(rows)))
 
     def location(self, row: int, name: str) -> str:
         return self.spans.location(row, name)

@@ -21,7 +21,7 @@ class GaussianNoise(ColorStep):
     """Add noise to each channel of each pixel, as torchvision.transforms.v2.GaussianNoise.
 
     The input must be an image of 1 or 3 channels in uint8, float16 or float32, and all images must
-    have one size. The noise is made on the CPU for both engines, 1.2 ms for 224x224x3; see
+    have one size. The noise is made on the CPU for every engine, 1.2 ms for 224x224x3; see
     pipeline/noise.py.
 
     Attributes:

@@ -59,7 +59,7 @@ class RandomErasing(Step):
         value: The value inside the window, in units of the step's input: one number, or one per
             channel. The default is 0, which after normalize is the mean colour. "random" draws a
             standard normal number for each channel of each pixel; all images must be floats of one
-            size then. This noise is made on the CPU for both engines, 8 ns a number; see
+            size then. This noise is made on the CPU for every engine, 8 ns a number; see
             pipeline/noise.py.
     """
 

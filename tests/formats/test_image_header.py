@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gpupipe.formats import image_header
 from gpupipe.formats.image_header import ImageHeader, read_header
 
 PICTURE = Image.linear_gradient("L").resize((70, 50)).convert("RGB")
@@ -92,6 +93,26 @@ def test_the_end_of_a_jpegs_header_is_the_first_byte_of_its_scan() -> None:
     assert read_header(data[: found.end]) == found
     assert not read_header(data[: found.end - 1]).plain
     assert read_header(PLAIN["rgb.png"]).end == 0
+
+
+def test_a_file_that_begins_as_the_last_one_has_a_header_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The header of the last JPEG is remembered, for files with the same bytes before the scan."""
+    first = PLAIN["baseline.jpg"]
+    end = read_header(first).end
+    wider = encoded("JPEG", PICTURE.resize((71, 50)))
+    others = [data for _, data in SPECIAL.values()] + list(PLAIN.values())
+    others += [first[:size] for size in (0, 3, 20, end - 2, end - 1, end, end + 1)]
+    others += [bytes([*first[:n], first[n] ^ 1, *first[n + 1 :]]) for n in range(end + 1)]
+    others += [wider, first[:end] + bytes(100), encoded("JPEG", exif=turned(3))]
+    for data in others:
+        monkeypatch.setattr(image_header, "_last_jpeg", (b"", ImageHeader("")))
+        expected = read_header(data)
+        monkeypatch.setattr(image_header, "_last_jpeg", (b"", ImageHeader("")))
+        assert read_header(first).plain
+        assert read_header(data) == expected
+        assert read_header(memoryview(data)) == expected
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
