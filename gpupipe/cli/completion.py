@@ -21,12 +21,11 @@ def completion(shell: str) -> None:
 
     fish: gpupipe completion fish > ~/.config/fish/completions/gpupipe.fish
     """
-    from gpupipe.cli.app import main
-
     complete = get_completion_class(shell)
     assert complete is not None  # click has a class for each of SHELLS
     # Not complete.source(): it runs bash to find out its version.
-    source = complete(main, {}, PROGRAM, _VARIABLE)
+    program = click.get_current_context().find_root().command
+    source = complete(program, {}, PROGRAM, _VARIABLE)
     script = source.source_template % source.source_vars()
     click.echo(_ADAPT[shell](script) if shell in _ADAPT else script)
 
