@@ -29,6 +29,7 @@ from gpupipe.loading.assembly import (
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
 from gpupipe.loading.resume import check_state, identify
+from gpupipe.runtime.notebook_progress import notebook_progress
 from gpupipe.runtime.transfer import to_device
 from gpupipe.sampling.sampler import Plan
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 def load(
     config: str | Path | Mapping[str, Any] | Config,
     *overrides: str,
-    progress: Progress = ignore_progress,
+    progress: Progress | None = None,
     **changes: Any,
 ) -> Loader:
     """Create a Loader from a config.
@@ -52,7 +53,8 @@ def load(
             Config that was read already; overrides and changes do not apply to the last.
         *overrides: Texts "key=value", as on the command line: "loader.batch_size=64".
         progress: Called with (action, done, total) while the samples are indexed or fetched; total
-            is None if it is not known. By default nothing is shown.
+            is None if it is not known. By default a notebook shows a bar if that takes longer than
+            half a second, and nothing is shown elsewhere.
         **changes: Overrides as keyword arguments: batch_size=64, data={"root": "/images"}.
 
     Returns:
@@ -74,7 +76,8 @@ def load(
         ...         batch["label"]  # int64 (64,), on the loader's device
     """
     checked = config if isinstance(config, Config) else configs.read(config, overrides, **changes)
-    return warn_of_stand_in(open_loader(checked, progress))
+    with notebook_progress() as bar:
+        return warn_of_stand_in(open_loader(checked, progress or bar or ignore_progress))
 
 
 def open_loader(config: Config, progress: Progress = ignore_progress) -> Loader:
