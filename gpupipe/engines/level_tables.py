@@ -45,9 +45,10 @@ def _convert(levels: torch.Tensor, dtype: str, scale: bool) -> torch.Tensor:
     Most pipelines need nothing else of torchvision, whose import takes a second and 100 MiB. So the
     usual conversion is written here, with torchvision's numbers.
     """
-    made: torch.dtype = getattr(torch, dtype)
-    if levels.dtype == torch.uint8 and made.is_floating_point:
-        return levels.to(made).mul_(1 / _HIGHEST_LEVEL) if scale else levels.to(made)
+    new_dtype: torch.dtype = getattr(torch, dtype)
+    if levels.dtype == torch.uint8 and new_dtype.is_floating_point:
+        numbers = levels.to(new_dtype)
+        return numbers.mul_(1 / _HIGHEST_LEVEL) if scale else numbers
     converted: torch.Tensor = ToDtype(dtype=dtype, scale=scale).torch(levels, {})
     return converted
 
