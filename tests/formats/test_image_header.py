@@ -100,7 +100,8 @@ def test_a_file_that_begins_as_the_last_one_has_a_header_of_its_own(
 ) -> None:
     """The header of the last JPEG is remembered, for files with the same bytes before the scan."""
     first = PLAIN["baseline.jpg"]
-    end = read_header(first).end
+    whole = read_header(first)
+    end = whole.end
     wider = encoded("JPEG", PICTURE.resize((71, 50)))
     others = [data for _, data in SPECIAL.values()] + list(PLAIN.values())
     others += [first[:size] for size in (0, 3, 20, end - 2, end - 1, end, end + 1)]
@@ -113,6 +114,7 @@ def test_a_file_that_begins_as_the_last_one_has_a_header_of_its_own(
         assert read_header(first).plain
         assert read_header(data) == expected
         assert read_header(memoryview(data)) == expected
+        assert read_header(first) == whole, "whatever came before it"
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
