@@ -25,13 +25,16 @@ import sys
 sys.path[:0] = {path!r}
 import gpupipe
 config = {{"data": {{"source": "folder", "root": {root!r}}}, "pipeline": {steps!r}}}
-with gpupipe.load(config, engine="cpu", device="cpu", batch_size=4, threads=2) as loader:
+with gpupipe.load(config, engine={engine!r}, device="cpu", batch_size=4, threads=2) as loader:
     print(len(next(iter(loader))["image"]), "torchvision" in sys.modules)
+    assert "nvidia.dali" not in sys.modules
 """
 
 
-def run(root: Path, steps: list[Any], *path: str) -> subprocess.CompletedProcess[str]:
-    code = PROGRAM.format(path=list(path), root=str(root), steps=steps)
+def run(
+    root: Path, steps: list[Any], *path: str, engine: str = "cpu"
+) -> subprocess.CompletedProcess[str]:
+    code = PROGRAM.format(path=list(path), root=str(root), steps=steps, engine=engine)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
@@ -46,6 +49,12 @@ def test_torchvision_is_imported_where_a_step_needs_it(
     pytest.importorskip("cv2")
     done = run(faces, steps)
     assert (done.stdout, done.returncode) == (f"4 {imports}\n", 0), done.stderr
+
+
+def test_auto_imports_nothing_of_the_engines_that_it_passes_over(faces: Path) -> None:
+    pytest.importorskip("cv2")
+    done = run(faces, AFFINE, engine="auto")
+    assert (done.stdout, done.returncode) == ("4 False\n", 0), done.stderr
 
 
 def test_a_torchvision_that_cannot_be_imported_is_named_and_no_file(
