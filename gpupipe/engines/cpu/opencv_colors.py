@@ -70,8 +70,6 @@ def _find_luma(colors: NDArray[np.float32]) -> NDArray[np.float32]:
 def _run_sharpness(pixels: Any, calls: Calls, row: int) -> Any:
     """Move pixels away from those of a blurred image, or towards them, but for the border."""
     array, factor = as_packed(pixels), float(calls[0].rows[row][0])
-    if min(array.shape[:2]) <= 2:
-        return array
     colors = array.astype(np.float32)
     change: Any = with_channels(cv2.filter2D(array, cv2.CV_32F, _SMOOTH))
     np.rint(change, out=change)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from loaders import loading
 from reference import by_id
 
+from gpupipe.engines.cpu.lowering import kernel_table
+from gpupipe.engines.cpu.pixels import as_tensor
+from gpupipe.engines.cpu.recorder import Recorder
+from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.compiled_extension import find_extension
 
 load = loading(engine="cpu", threads=2, batch_size=8)
@@ -32,7 +37,7 @@ def erasing(value: Any, p: float = 0.5) -> dict[str, Any]:
     "steps",
     [
         [*CROP, *FLOATS, erasing([0.1, -3.7, 100.3])],
-        [*CROP, FLOATS[0], erasing(0.333)],
+        [*CROP, FLOATS[0], erasing(1 + 2**-11 + 2**-40)],  # rounded to float32, and then to less
         [*CROP, erasing([3, 200, 77])],
         [*CROP, "random_horizontal_flip", *FLOATS, erasing(0)],
         [*CROP, erasing(90), *FLOATS, erasing(1.5), "random_vertical_flip"],
@@ -52,6 +57,18 @@ def test_pixels_are_those_of_the_reference(
         expected = by_id(loader)
     assert found.keys() == expected.keys()
     assert all(torch.equal(image, expected[id]) for id, image in found.items())
+
+
+def test_a_switch_erases_the_samples_that_take_its_branch() -> None:
+    recorder = Recorder([(4, 5)] * 2, kernel_table())
+    recorder.spec = Spec(encoded=False, channels=3, dtype="uint8")
+    recorder.switch(
+        np.array([1, 0]), [lambda part: None, lambda part: part.erase((1, 2), (3, 2), (9.0,))]
+    )
+    program = recorder.program()
+    image = np.zeros((4, 5, 3), np.uint8)
+    assert as_tensor(program.run(image, 0)).sum() == 9 * 3 * 2 * 3
+    assert as_tensor(program.run(image, 1)).sum() == 0
 
 
 def test_most_are_erased_in_part(photos: Path) -> None:
