@@ -19,7 +19,8 @@ def main() -> None:
     script, *arguments = sys.argv[1:] or [""]
     if not Path(script).is_file():
         sys.exit("usage: python timm_train.py TRAIN_PY [the arguments of train.py]")
-    timm.data.create_loader = gpupipe.timm.create_loader  # pyright: ignore[reportPrivateImportUsage]
+    create = gpupipe.timm.create_loader
+    timm.data.create_loader = create  # pyright: ignore[reportPrivateImportUsage]
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
 

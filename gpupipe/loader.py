@@ -28,8 +28,8 @@ from gpupipe.loading.assembly import (
 )
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
+from gpupipe.loading.notebook_progress import notebook_progress
 from gpupipe.loading.resume import check_state, identify
-from gpupipe.runtime.notebook_progress import notebook_progress
 from gpupipe.runtime.transfer import to_device
 from gpupipe.sampling.sampler import Plan
 
@@ -77,7 +77,7 @@ def load(
     """
     checked = config if isinstance(config, Config) else configs.read(config, overrides, **changes)
     with notebook_progress() as bar:
-        return warn_of_stand_in(open_loader(checked, progress or bar or ignore_progress))
+        return warn_of_stand_in(open_loader(checked, progress or bar))
 
 
 def open_loader(config: Config, progress: Progress = ignore_progress) -> Loader:

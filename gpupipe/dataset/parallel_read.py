@@ -11,7 +11,7 @@ from typing import TypeVar
 from gpupipe.runtime.devices import cores
 
 _MIN_ROWS = 9
-"""Fewer are read on the thread that asks: the CPU engine asks for 8 at a time on each thread."""
+"""Fewer rows are read on the calling thread: the CPU engine reads 8 at a time on each thread."""
 T = TypeVar("T")
 
 

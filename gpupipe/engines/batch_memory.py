@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 Block = NDArray[np.uint8]
 _MOST_WASTE = 2
+"""How many times as large as a batch its block may be."""
 
 
 def new_block(size: int) -> Block:
@@ -75,7 +76,7 @@ class BatchMemory:
     def _take(self, size: int) -> Block:
         """Return a block: the smallest unused one that fits, or a new one.
 
-        Of several it is the one that has waited shortest.
+        Of several of that size, it is the one that has waited shortest.
         """
         unused = []
         with suppress(IndexError):

@@ -42,7 +42,7 @@ def make_table(numbers: Numbers, dtype: str | None, channels: int) -> torch.Tens
 def _convert(levels: torch.Tensor, dtype: str, scale: bool) -> torch.Tensor:
     """Return what `to_dtype` makes of levels.
 
-    Most pipelines need nothing else of torchvision, whose import takes a second and 100 MiB. So the
+    Most pipelines need nothing else of torchvision, whose import takes a second and 110 MiB. So the
     usual conversion is written here, with torchvision's numbers.
     """
     new_dtype: torch.dtype = getattr(torch, dtype)

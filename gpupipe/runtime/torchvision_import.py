@@ -1,4 +1,4 @@
-"""The import of torchvision, which takes a second and 100 MiB: only pipelines that need it pay."""
+"""Imports torchvision for the pipelines that need it: that takes a second and 110 MiB."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gpupipe.errors import EngineError
 
 
 def import_torchvision() -> None:
-    """Import what steps use of torchvision, before threads that make samples do.
+    """Import the part of torchvision that steps call, before the threads of an engine call it.
 
     Raises:
         EngineError: The import fails: the torchvision that is installed belongs to another torch.

@@ -298,6 +298,7 @@ def test_the_source_has_all_samples_without_a_growing_cache(
     assert (len(through), through.fingerprint) == (60, index.fingerprint)
     assert [bytes(through.read(n)) for n in range(60)] == contents(faces)
     assert through.location(0).startswith(f"file://{faces}/")
-    folder = prepare_folder(checked.source.cache, checked.source.dataset)  # type: ignore[attr-defined]
+    source: Any = checked.source
+    folder = prepare_folder(source.cache, source.dataset)
     assert not listing.load(folder).weights.size
     assert not list((tmp_path / "cache" / "shards").iterdir())

@@ -17,7 +17,8 @@ def test_weights_that_have_no_exact_fraction_lose_no_sample(stop: str) -> None:
         for tenths in range(1, 40):
             weights = tuple(n * tenths / 10 for n in parts)
             counts = tuple(n * 6 for n in parts)
-            mixture = Mixture(tuple(map(str, parts)), counts, weights, stop)  # type: ignore[arg-type]
+            names, how = tuple(map(str, parts)), stop
+            mixture = Mixture(names, counts, weights, how)  # type: ignore[arg-type]
             assert mixture.count_samples(None).tolist() == list(counts)
 
 

@@ -1,7 +1,7 @@
-"""Erases a window of a sample in its place in the batch.
+"""Does `erase` in the memory of the batch, after the sample has been written there.
 
-Steps write `random_erasing` last. If it is done last of all, the steps before it and the delivery
-are one pass.
+Most pipelines end with `random_erasing`. So the conversion to floats before it and the delivery
+after it are one pass over the image.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _erase(calls: Calls, row: int) -> None:
 
 
 def _find_place(destination: Destination, row: int) -> torch.Tensor | None:
-    """Return where a sample has been delivered; None if it has no place in the batch."""
+    """Return the part of the batch that holds a sample, (C, H, W); None if none does."""
     if destination.batch is None:
         return None
     return destination.place(row, destination.shapes[row], destination.batch.dtype)

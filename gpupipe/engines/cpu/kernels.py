@@ -26,7 +26,6 @@ from gpupipe.runtime import plugins
 from gpupipe.steps.normalize import Normalize
 from gpupipe.steps.to_dtype import ToDtype
 
-_AS_THEY_ARE = ("invert", "autocontrast", "equalize")
 _SOLARIZE_ADD_BELOW = 128
 _ANTIALIASED = {
     "bilinear": torch.ops.aten._upsample_bilinear2d_aa.out,

@@ -1,7 +1,8 @@
 """Kernels that change colours, with OpenCV: torchvision's arithmetic on uint8, in fewer passes.
 
-What depends on single levels, and on numbers of the whole image, is a table of 256 entries. The
-others are computed in float32, and cut to whole levels where torchvision cuts.
+Where a new level depends on the old one alone, the kernel is a table of 256 levels: it may be made
+from the mean, the extremes or the histogram of the image. The other kernels compute in float32, and
+drop fractions of levels where torchvision does.
 """
 
 from __future__ import annotations
@@ -42,33 +43,34 @@ def _look_up(array: NDArray[np.uint8], table: NDArray[np.uint8]) -> NDArray[np.u
 
 
 def _run_contrast(pixels: Any, calls: Calls, row: int) -> Any:
-    """Move levels away from the mean of the luma, or towards it."""
+    """Blend an image with the mean of its grayscale image."""
     array, factor = as_packed(pixels), float(calls[0].rows[row][0])
-    luma = array if array.shape[2] == 1 else _find_luma(array.astype(np.float32))
-    mean = np.float32(luma.mean(dtype=np.float64))
+    gray = array if array.shape[2] == 1 else _to_grayscale(array.astype(np.float32))
+    mean = np.float32(gray.mean(dtype=np.float64))
     levels = _ALL_LEVELS * np.float32(factor) + mean * np.float32(1 - factor)
     return _look_up(array, _cut(levels)[None])
 
 
 def _run_saturation(pixels: Any, calls: Calls, row: int) -> Any:
+    """Blend an image with its grayscale image."""
     array, factor = as_packed(pixels), float(calls[0].rows[row][0])
     if array.shape[2] == 1:
         return array
     colors = array.astype(np.float32)
-    gray: Any = cv2.cvtColor(_find_luma(colors), cv2.COLOR_GRAY2RGB)
+    gray: Any = cv2.cvtColor(_to_grayscale(colors), cv2.COLOR_GRAY2RGB)
     # torch multiplies and adds with one rounding, which NumPy cannot.
     torch.from_numpy(colors).mul_(factor).add_(torch.from_numpy(gray), alpha=1 - factor)
     return _cut(colors)
 
 
-def _find_luma(colors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the luma (H, W) of colours in levels, cut to whole levels."""
-    luma: Any = cv2.transform(colors, _LUMA)
-    return np.floor(luma, out=luma)  # type: ignore[no-any-return]
+def _to_grayscale(colors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the grayscale image (H, W) of an image (H, W, 3), both in levels of 0 to 255."""
+    gray: Any = cv2.transform(colors, _LUMA)
+    return np.floor(gray, out=gray)  # type: ignore[no-any-return]
 
 
 def _run_sharpness(pixels: Any, calls: Calls, row: int) -> Any:
-    """Move pixels away from those of a blurred image, or towards them, but for the border."""
+    """Blend an image with a blurred one. The pixels of the border stay as they are."""
     array, factor = as_packed(pixels), float(calls[0].rows[row][0])
     colors = array.astype(np.float32)
     change: Any = with_channels(cv2.filter2D(array, cv2.CV_32F, _SMOOTH))
@@ -80,7 +82,7 @@ def _run_sharpness(pixels: Any, calls: Calls, row: int) -> Any:
 
 
 def _cut(levels: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return levels cut to whole levels from 0 to 255; change `levels`."""
+    """Clamp levels to 0..255, and drop their fractions. Changes `levels`."""
     return np.clip(levels, 0, _FULL, out=levels).astype(np.uint8)
 
 

@@ -23,13 +23,9 @@ from jpeg_kinds import (
     with_restarts,
 )
 from loaders import loading
-from reference import by_id
 
-from gpupipe.engines.cpu import decoding, recorder, region_decoding
-from gpupipe.engines.cpu.lowering import kernel_table
-from gpupipe.engines.cpu.recorder import Recorder
+from gpupipe.engines.cpu import decoding
 from gpupipe.formats import CannotDecode
-from gpupipe.pipeline.step import Spec
 from gpupipe.steps.decode import Decode
 
 extension = pytest.importorskip("gpupipe._jpeg", reason="the extension is not built")
@@ -233,108 +229,3 @@ def test_the_memory_of_refused_files_is_freed() -> None:
 
     before = decode_often(200)
     assert decode_often(4000) - before < 30, "a decoder has more than 50 KiB"
-
-
-# --- which window
-
-
-def windows(size: list[float], *calls: tuple[str, Any, Any], cut: int = 0) -> Any:
-    """The windows that `decode` gets if these primitives follow it."""
-    recorder = Recorder([size], kernel_table())
-    recorder.spec = Spec(encoded=False, channels=3, dtype="uint8")
-    recorder.decode("rgb", False)
-    for n, (name, first, second) in enumerate(calls, 2):
-        more = {"crop": (), "resize": (True,), "pad": ("edge",)}[name]
-        getattr(recorder, name)(np.array(first) if name != "resize" else first, second, *more)
-        if n == cut:
-            recorder.end_beginning()
-    return recorder.program().calls[0].rows
-
-
-def test_a_crop_needs_its_window() -> None:
-    assert windows([40, 50], ("crop", [3, 4], [10, 20])) == [[3, 4, 10, 20]]
-    assert windows([40, 50], ("crop", [-3, 40], [60, 20])) == [[0, 40, 40, 10]]
-    assert windows([40, 50], ("crop", [50, 60], [9, 9])) == [[0, 0, 40, 50]], "outside the image"
-
-
-def test_a_crop_of_a_resized_image_needs_a_window_with_a_margin() -> None:
-    resize = ("resize", [100, 200], "bilinear")
-    assert windows([400, 400], resize, ("crop", [50, 50], [10, 10])) == [[194, 96, 52, 28]]
-    assert windows([50, 100], resize, ("crop", [0, 190], [10, 10])) == [[0, 92, 8, 8]]
-
-
-def warped_window(matrix: list[list[float]]) -> Any:
-    """The window of an image of 40 x 50 whose 40 x 50 pixels are warped."""
-    recorder = Recorder([[40, 50]], kernel_table())
-    recorder.spec = Spec(encoded=False, channels=3, dtype="uint8")
-    recorder.decode("rgb", False)
-    given = np.array([matrix], np.float64)
-    none = np.zeros((1, 2))
-    recorder.warp(given[:, :, :2], given[:, :, 2], none, "bilinear", (0.0, 0.0, 0.0))
-    return recorder.program().calls[0].rows
-
-
-def test_a_warp_that_enlarges_needs_a_window_with_a_margin() -> None:
-    """Output pixel 0 lies at 0.5, and shows the source at (matrix * 0.5) - 0.5."""
-    assert warped_window([[0.5, 0, 20], [0, 0.5, 10]]) == [[7, 17, 27, 32]]
-    assert warped_window([[-0.5, 0, 45], [0, 0.5, 10]]) == [[7, 17, 27, 32]], "flipped"
-    assert warped_window([[0, 0.5, 20], [0.5, 0, 10]]) == [[7, 17, 32, 27]], "turned"
-    assert warped_window([[2, 0, -20], [0, 2, -10]]) == [[0, 0, 40, 50]]
-    assert warped_window([[1, 0, 900], [0, 1, 0]]) == [[0, 0, 40, 50]], "outside the image"
-    assert warped_window([[1e300, 0, 0], [0, -1e300, 0]]) == [[0, 0, 40, 50]], "very far"
-
-
-def test_other_steps_need_the_whole_image() -> None:
-    crop = ("crop", [3, 4], [10, 20])
-    assert windows([40, 50]) == ()
-    assert windows([40, 50], ("resize", [30, 30], "bilinear")) == ()
-    assert windows([40, 50], ("pad", [1, 1], [1, 1]), crop) == ()
-
-
-def test_what_the_decoded_cache_keeps_is_whole() -> None:
-    resize, crop = ("resize", [30, 30], "bilinear"), ("crop", [3, 4], [10, 20])
-    assert windows([40, 50], resize, crop, cut=2) == ()
-    assert windows([40, 50], crop, resize, cut=2) == [[3, 4, 10, 20]]
-
-
-AFFINE = {"degrees": 180, "translate": [0.3, 0.3], "scale": [0.3, 6.0], "fill": 7}
-PIPELINES: list[list[Any]] = [
-    [{"random_resized_crop": {"size": 40, "interpolation": "bicubic"}}],
-    [{"resize": {"size": 64}}, {"center_crop": {"size": 50}}],
-    [
-        {"resize": {"size": [30, 50], "interpolation": "bicubic"}},
-        {"center_crop": {"size": [9, 11]}},
-    ],
-    [{"resize": {"size": [500, 400], "interpolation": "nearest"}}, {"random_crop": {"size": 90}}],
-    [{"resize": {"size": 300, "antialias": False}}, {"random_crop": {"size": 90}}],
-    [{"center_crop": {"size": [300, 100]}}],
-    [{"random_crop": {"size": 200, "padding": 30}}],
-    *(
-        [{"random_affine": {**AFFINE, "interpolation": interpolation}}]
-        for interpolation in ("nearest", "bilinear")
-    ),
-]
-
-
-@pytest.mark.parametrize("steps", PIPELINES, ids=str)
-@pytest.mark.parametrize("mode", MODES)
-def test_the_pixels_of_a_pipeline_do_not_change(
-    faces: Path, steps: list[Any], mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used = []
-
-    def add_windows(calls: Any, size: Any) -> Any:
-        added = region_decoding.add_windows(calls, size)
-        used.extend(added[0].rows)
-        return added
-
-    monkeypatch.setattr(recorder, "add_windows", add_windows)
-    decode_step = {"decode": {"mode": mode}}
-    with load(faces, [decode_step, *steps]) as loader:
-        found = by_id(loader)
-    assert used
-    monkeypatch.setattr(region_decoding, "_extension", None)
-    with load(faces, [decode_step, *steps]) as loader:
-        expected = by_id(loader)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[id], expected[id]) for id in expected)

@@ -21,7 +21,9 @@ class Silent(PoolWorker):
     """A worker that never answers."""
 
     def __init__(self) -> None:
-        super().__init__(SimpleNamespace(), SimpleNamespace(node="node"), "cpu")  # type: ignore[arg-type]
+        nothing: Any = SimpleNamespace()
+        worker: Any = SimpleNamespace(node="node")
+        super().__init__(nothing, worker, "cpu")
         self.sent: list[int] = []
 
     def send(self, task: Any) -> tuple[Any, Future[Any]]:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import html
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from time import monotonic
 from typing import Any
 
+from gpupipe.dataset.source import Progress, ignore_progress
+
 _PATIENCE, _PAUSE = 0.5, 0.2  # seconds before the bar appears, and between its changes
 
 
 @contextmanager
-def notebook_progress() -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """Yield a function that shows progress in a notebook; None elsewhere.
+def notebook_progress() -> Iterator[Progress]:
+    """Yield a Progress that shows a bar in a notebook, and nothing elsewhere.
 
-    The function is called with an activity, the number of items done, and their total, or None if
-    that is unknown. The bar disappears at the end.
+    The bar disappears at the end.
     """
     if not _is_notebook():
-        yield None
+        yield ignore_progress
         return
-    bar = _Bar()
+    bar = _ProgressBar()
     try:
         yield bar.show
     finally:
@@ -37,7 +38,7 @@ def _is_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
-class _Bar:
+class _ProgressBar:
     def __init__(self) -> None:
         self._next = monotonic() + _PATIENCE
         self._display: Any = None
