@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gpupipe import config as configs
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.notebook_progress import notebook_progress
 from gpupipe.dataset.source import Progress, ignore_progress
 from gpupipe.engines import registry
 from gpupipe.engines.base import LoaderParts
@@ -28,7 +29,6 @@ from gpupipe.loading.assembly import (
 )
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
-from gpupipe.loading.notebook_progress import notebook_progress
 from gpupipe.loading.resume import check_state, identify
 from gpupipe.runtime.transfer import to_device
 from gpupipe.sampling.sampler import Plan

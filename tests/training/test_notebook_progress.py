@@ -11,7 +11,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
 
-from gpupipe.loading.notebook_progress import notebook_progress
+from gpupipe.dataset.notebook_progress import notebook_progress
 
 _LONGEST = 600  # seconds
 
@@ -68,7 +68,7 @@ def test_a_short_load_writes_nothing(kernel: BlockingKernelClient) -> None:
 def test_a_bar_without_a_total_and_with_odd_names(kernel: BlockingKernelClient) -> None:
     code = """
 import time
-from gpupipe.loading.notebook_progress import notebook_progress
+from gpupipe.dataset.notebook_progress import notebook_progress
 with notebook_progress() as progress:
     time.sleep(0.6)
     progress("reading <a&b>", 1234, None)
@@ -83,7 +83,7 @@ with notebook_progress() as progress:
 def test_a_bar_goes_when_the_load_fails(kernel: BlockingKernelClient) -> None:
     code = """
 import time
-from gpupipe.loading.notebook_progress import notebook_progress
+from gpupipe.dataset.notebook_progress import notebook_progress
 try:
     with notebook_progress() as progress:
         time.sleep(0.6)
