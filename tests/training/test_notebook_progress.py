@@ -60,19 +60,28 @@ def test_load_shows_a_bar_while_images_are_drawn(kernel: BlockingKernelClient) -
     assert {content["name"] for kind, content in messages if kind == "stream"} == {"stderr"}
 
 
-def test_a_short_load_writes_nothing(kernel: BlockingKernelClient) -> None:
-    code = "import os; loader = gpupipe.load('lfw', device='cpu', data={'fetch': None})"
+def test_a_short_load_writes_nothing(kernel: BlockingKernelClient, faces: Path) -> None:
+    code = f"""
+import gpupipe
+from gpupipe.dataset import notebook_progress as module
+patience, module._PATIENCE = module._PATIENCE, {_LONGEST}
+config = {{"data": {{"source": "folder", "root": {str(faces)!r}}}, "pipeline": "affine"}}
+gpupipe.load(config, device="cpu", batch_size=4).close()
+module._PATIENCE = patience
+"""
     assert run(kernel, code) == []
 
 
 def test_a_bar_without_a_total_and_with_odd_names(kernel: BlockingKernelClient) -> None:
-    code = """
+    code = f"""
 import time
-from gpupipe.dataset.notebook_progress import notebook_progress
-with notebook_progress() as progress:
+from gpupipe.dataset import notebook_progress as module
+pause, module._PAUSE = module._PAUSE, {_LONGEST}
+with module.notebook_progress() as progress:
     time.sleep(0.6)
     progress("reading <a&b>", 1234, None)
     progress("again, at once", 1235, None)
+module._PAUSE = pause
 """
     assert pages(run(kernel, code)) == [
         "<progress></progress> reading &lt;a&amp;b&gt; 1,234",
