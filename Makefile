@@ -9,7 +9,7 @@ BIN = $(VENV)/bin
 RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py
 
 KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
-    compiled_kernels.py compiled_resize.py decoded_windows.py fused_decoding.py region_decoding.py)
+    compiled_kernels.py compiled_resize.py decoded_windows.py preparation.py region_decoding.py)
 
 .PHONY: demo test sanitize lint wheel docs clean
 

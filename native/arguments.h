@@ -190,34 +190,4 @@ inline void order_stores() {
 #endif
 }
 
-// Reads the work that is done before a kernel: a capsule, or None for none.
-inline bool read_work(PyObject* object, Work** work) {
-  *work = nullptr;
-  if (!object || object == Py_None) return true;
-  *work = static_cast<Work*>(PyCapsule_GetPointer(object, kWorkName));
-  return *work != nullptr;
-}
-
-// Calls kernel(variant, rows) without the GIL, with `count` rows of `width` pixels. `before` is done
-// first.
-// Returns whether it was, as a bool of Python; if not, the kernel has not run.
-template <typename Kernel>
-PyObject* run_without_gil(int width, int count, Work* before, const Kernel& kernel) {
-  const Variant& variant = *g_variant;
-  bool has_memory = true, is_done = true;
-  Py_BEGIN_ALLOW_THREADS
-  try {
-    is_done = !before || before->run(before);
-    if (is_done) {
-      Rows rows(width, count);
-      kernel(variant, rows);
-      order_stores();
-    }
-  } catch (const std::bad_alloc&) {
-    has_memory = false;
-  }
-  Py_END_ALLOW_THREADS
-  return has_memory ? PyBool_FromLong(is_done) : PyErr_NoMemory();
-}
-
 }  // namespace gpupipe

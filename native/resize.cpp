@@ -1,11 +1,11 @@
-// The function `resize` of the module.
+// The function `prepare_resize` of the module.
 //
 // Rows of the source are resized in pairs to rows of pairs, which wait in a ring until the rows of
 // the output that need them are made. So all of it stays in the cache of the first level.
 #include <algorithm>
 
-#include "arguments.h"
 #include "taps.h"
+#include "task.h"
 
 namespace gpupipe {
 namespace {
@@ -101,47 +101,46 @@ class Resizer {
   std::vector<const uint16_t*> blended_;
 };
 
-bool read_resize(PyObject* arguments, Resize* r, PyObject* objects[5]) {
-  int is_cubic, antialias, flips_x, flips_y, height, width;
-  if (!PyArg_ParseTuple(arguments, "O(ii)(ii)ppppOOO|O", &objects[0], &height, &width, &r->top,
-                        &r->left, &is_cubic, &antialias, &flips_x, &flips_y, &objects[1],
-                        &objects[2], &objects[3], &objects[4]))
-    return false;
-  if (height < 1 || width < 1 || height > kMostSide || width > kMostSide)
-    return refuse("the size is empty or too large");
-  r->rows = {0, height, bool(is_cubic), bool(antialias)};
-  r->columns = {0, width, bool(is_cubic), bool(antialias)};
-  r->flips_x = flips_x, r->flips_y = flips_y;
-  return true;
-}
-
 bool is_inside(int begin, int count, int most) { return begin >= 0 && begin <= most - count; }
+
+class ResizeTask : public ImageTask {
+ public:
+  bool read(PyObject* arguments) override {
+    PyObject *source, *target, *table, *numbers, *before = nullptr;
+    int is_cubic, antialias, flips_x, flips_y, height, width;
+    if (!PyArg_ParseTuple(arguments, "O(ii)(ii)ppppOOO|O", &source, &height, &width, &resize_.top,
+                          &resize_.left, &is_cubic, &antialias, &flips_x, &flips_y, &target,
+                          &table, &numbers, &before) ||
+        !open(source, target, table, numbers, before))
+      return false;
+    if (height < 1 || width < 1 || height > kMostSide || width > kMostSide)
+      return refuse("the size is empty or too large");
+    resize_.source = image_;
+    resize_.rows = {image_.height, height, bool(is_cubic), bool(antialias)};
+    resize_.columns = {image_.width, width, bool(is_cubic), bool(antialias)};
+    resize_.height = target_.height, resize_.width = target_.width;
+    resize_.flips_x = flips_x, resize_.flips_y = flips_y;
+    if (!is_inside(resize_.top, target_.height, height) ||
+        !is_inside(resize_.left, target_.width, width))
+      return refuse("the target is not inside the resized image");
+    return true;
+  }
+
+ protected:
+  void run_kernel(const Variant& variant) override {
+    thread_local Resizer resizer;
+    Rows rows(target_.width, 1);
+    resizer.run(variant, resize_, target_, conversions_, rows);
+  }
+
+ private:
+  Resize resize_;
+};
 
 }  // namespace
 
-PyObject* resize(PyObject*, PyObject* arguments) {
-  PyObject* objects[5] = {};
-  Work* before;
-  Buffer source, target_buffer;
-  Conversions conversions;
-  Target target;
-  Resize r;
-  if (!read_resize(arguments, &r, objects) || !read_work(objects[4], &before) ||
-      !source.open(objects[0], PyBUF_SIMPLE, "the image", 3) ||
-      !target_buffer.open(objects[1], PyBUF_WRITABLE, "the target", 3) ||
-      !read_image(source, &r.source) || !read_target(target_buffer, &target) ||
-      !conversions.read(objects[2], objects[3], target))
-    return nullptr;
-  r.rows.input = r.source.height, r.columns.input = r.source.width;
-  r.height = target.height, r.width = target.width;
-  if (!is_inside(r.top, r.height, r.rows.output) || !is_inside(r.left, r.width, r.columns.output)) {
-    refuse("the target is not inside the resized image");
-    return nullptr;
-  }
-  return run_without_gil(target.width, 1, before, [&](const Variant& variant, Rows& rows) {
-    thread_local Resizer resizer;
-    resizer.run(variant, r, target, conversions, rows);
-  });
+PyObject* prepare_resize(PyObject* module, PyObject* arguments) {
+  return prepare<ResizeTask>(module, arguments);
 }
 
 }  // namespace gpupipe

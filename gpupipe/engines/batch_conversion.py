@@ -72,22 +72,22 @@ def convert_levels(
     count, _, height, width = images.shape
     if images.is_contiguous():
         batch = memory.allocate((count, _RGB, height, width), table.dtype)
-        convert = _extension.convert_planes
+        prepare = _extension.prepare_convert_planes
         sources, places = (t.view(count, _RGB, 1, height * width) for t in (images, batch))
     else:
         block = memory.allocate((count, height, width, _RGB), table.dtype)
         batch = block.permute(0, 3, 1, 2)
-        convert = _convert_pixels
+        prepare = _prepare_convert_pixels
         sources = images.permute(0, 2, 3, 1).view(count, 1, height * width, _RGB)
         places = block.view(count, 1, height * width, _RGB).permute(0, 3, 1, 2)
     looked_up = _as_numpy(table[:, 0])
-    for source, place in zip(sources.numpy(), _as_numpy(places), strict=True):
-        convert(source, place, looked_up, factors)
+    pairs = zip(sources.numpy(), _as_numpy(places), strict=True)
+    _extension.run([prepare(source, place, looked_up, factors) for source, place in pairs])
     return batch
 
 
-def _convert_pixels(source: Any, place: Any, table: Any, factors: Any) -> None:
-    _extension.convert(source, False, False, place, table, factors)
+def _prepare_convert_pixels(source: Any, place: Any, table: Any, factors: Any) -> Any:
+    return _extension.prepare_convert(source, False, False, place, table, factors)
 
 
 def _as_numpy(tensor: torch.Tensor) -> Any:

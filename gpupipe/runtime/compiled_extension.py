@@ -19,7 +19,7 @@ _NEEDS = {
     "_kernels": "a C++ compiler",
     "_jpeg": "a C++ compiler and libjpeg-turbo 2.1 or newer with its headers",
 }
-_NEWEST = {"_kernels": "stat_files", "_jpeg": "prepare"}
+_NEWEST = {"_kernels": "run", "_jpeg": "prepare"}
 """What was added to each last: without it, an extension is older than the sources."""
 
 

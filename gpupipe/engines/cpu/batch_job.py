@@ -3,7 +3,8 @@
     sweep over the samples   read the fields, some samples at a time, and find  _read
                              the sizes of images
     on the last thread       compute the arguments of all primitives            _lower
-    sweep over the samples   run the kernels; the last writes into the batch    _run
+    sweep over the samples   run the kernels, some samples at a time; the last  _run
+                             writes into the batch
     on the last thread       set the result                                     _finish
 
 Each sweep shares the samples out among all threads. Those of later batches begin while it ends.
@@ -24,7 +25,7 @@ from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.batch import Shapes
 from gpupipe.engines.batch_memory import BatchMemory
-from gpupipe.engines.cpu.cached_image import CachedImage, run_cached, try_to_look_up
+from gpupipe.engines.cpu.cached_image import CachedImage, try_to_look_up
 from gpupipe.engines.cpu.decoding import (
     ImageFile,
     open_image,
@@ -36,7 +37,7 @@ from gpupipe.engines.cpu.delivery import Destination
 from gpupipe.engines.cpu.gpu_copier import CopiedFields, GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.program import Program
-from gpupipe.engines.cpu.scratch import scratch
+from gpupipe.engines.cpu.sample_runner import SampleRunner
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.errors import EngineError, GpupipeError, describe_error
 from gpupipe.pipeline.step import SampleIncompatible
@@ -45,7 +46,7 @@ from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.sampling.sampler import Plan
 
 _Part = TypeVar("_Part")
-_MOST_READ_AT_ONCE = 8
+_MOST_AT_ONCE = 8
 
 
 @dataclass
@@ -109,7 +110,7 @@ class BatchJob:
         self._contents: dict[int, dict[str, Any]] = {}
         self._failed: dict[int, str] = {}
         self._errors: dict[int, Exception] = {}
-        self._programs: Mapping[str, Program] = {}
+        self._runner: SampleRunner | None = None
         self._rows: list[int] = []
         """The positions in the plan of the samples that have a place in the batch, in order."""
         self._destinations: dict[str, Destination] = {}
@@ -122,8 +123,8 @@ class BatchJob:
         self._is_cancelled = True
 
     def _share_out(self, count: int) -> list[range]:
-        """Return the rows below `count` in parts that are read at once, some for each thread."""
-        part = min(_MOST_READ_AT_ONCE, -(-count // (2 * self._starter.threads.count)))
+        """Return the rows below `count` in parts that run at once, some for each thread."""
+        part = min(_MOST_AT_ONCE, -(-count // (2 * self._starter.threads.count)))
         return [range(n, min(n + part, count)) for n in range(0, count, max(part, 1))]
 
     def _sweep(
@@ -215,11 +216,21 @@ class BatchJob:
             self._finish()
             return
         try:
-            self._programs = self._lower_rows(self._rows)
+            programs = self._lower_rows(self._rows)
         except SampleIncompatible:
             self._rows = [row for row in self._rows if self._passes_alone(row)]
-            self._programs = self._lower_rows(self._rows)
-        self._sweep(range(len(self._rows)), self._run, self._finish)
+            programs = self._lower_rows(self._rows)
+        self._runner = SampleRunner(
+            pipeline=self._lowering.job.pipeline,
+            programs=programs,
+            cache=self._starter.cache,
+            keep=lambda n, error: self._keep(self._rows[n], error),
+            key=self._key,
+        )
+        count = len(self._rows)
+        one_by_one = [range(n, n + 1) for n in range(count)]
+        parts = self._share_out(count) if self._runner.prepares else one_by_one
+        self._sweep(parts, self._run, self._finish)
 
     def _passes_alone(self, row: int) -> bool:
         """Return whether the steps take a sample; if not, keep why."""
@@ -246,25 +257,9 @@ class BatchJob:
         }
         return self._lowering.lower(self.plan.select(rows), sizes, self._destinations)
 
-    def _run(self, n: int) -> None:
-        try:
-            self._run_sample(n)
-        except Exception as e:
-            self._keep(self._rows[n], e)
-
-    def _run_sample(self, n: int) -> None:
-        scratch.begin_sample()
-        contents = self._contents.pop(self._rows[n])
-        with tracing.span("sample", "loader", batch=self._key, row=n):
-            for name, content in contents.items():
-                program = self._programs[name]
-                pixels = (
-                    run_cached(program, content, n, self._starter.cache)
-                    if isinstance(content, CachedImage)
-                    else program.run(content, n)
-                )
-                for view in self._lowering.job.pipeline.views_of(name):
-                    self._programs[view].run(pixels, n)
+    def _run(self, part: range) -> None:
+        assert self._runner is not None
+        self._runner.run({n: self._contents.pop(self._rows[n]) for n in part})
 
     def _finish(self) -> None:
         tracing.end("batch in flight", self._key)
@@ -273,7 +268,7 @@ class BatchJob:
         result = BatchResult(failed=dict(sorted(self._failed.items())))
         passed = [n for n, row in enumerate(self._rows) if row not in self._failed]
         destinations, self._destinations = self._destinations, {}
-        self._contents, self._programs = {}, {}
+        self._contents, self._runner = {}, None
         if destinations and not self._is_cancelled:
             result.shapes = [
                 {name: d.shapes[n] for name, d in destinations.items()} for n in passed

@@ -1,7 +1,8 @@
 """Kernels of the extension `gpupipe._kernels`, in front of all others.
 
 They take RGB images of uint8. Each ends with the conversion of the levels, straight into the
-sample's place in the batch, and runs without the GIL.
+sample's place in the batch, and runs without the GIL. One that delivers can also be prepared, and
+run later with those of other samples.
 """
 
 from __future__ import annotations
@@ -33,28 +34,35 @@ _TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 _extension = find_extension()
 
 
+def _run_now(work: Any) -> None:
+    if work is not None:
+        _extension.run((work,))
+
+
 def _run_warp(pixels: Any, calls: Calls, row: int) -> Any:
     warped = scratch.take((*calls[0].rows[row][1], _RGB))
-    _warp(pixels, calls, row, warped.transpose(2, 0, 1), (None, None))
+    target = warped.transpose(2, 0, 1)
+    _run_now(_prepare_warp_to(target, (None, None), _as_rows(pixels), calls, row))
     return warped
 
 
 def _run_warp_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
-    _warp_and_deliver(pixels, calls, row, None)
+    _run_now(_prepare_warp(_as_rows(pixels), calls, row))
 
 
-def _warp_and_deliver(pixels: Any, calls: Calls, row: int, before: Any) -> bool:
+def _prepare_warp(pixels: Any, calls: Calls, row: int, before: Any = None) -> Any:
     place, conversion = _find_place(calls[1:], row, tuple(calls[0].rows[row][1]))
-    return place is not None and _warp(pixels, calls, row, place, conversion, before)
+    if place is None:
+        return None
+    return _prepare_warp_to(place, conversion, pixels, calls, row, before)
 
 
-def _warp(
-    pixels: Any, calls: Calls, row: int, target: NDArray[Any], conversion: Any, before: Any = None
-) -> bool:
+def _prepare_warp_to(
+    target: NDArray[Any], conversion: Any, pixels: Any, calls: Calls, row: int, before: Any = None
+) -> Any:
     matrix, _ = calls[0].rows[row]
     fill = _find_fill(calls[0].options[1])
-    done: bool = _extension.warp(_as_rows(pixels), matrix, fill, target, *conversion, before)
-    return done
+    return _extension.prepare_warp(pixels, matrix, fill, target, *conversion, before)
 
 
 @lru_cache(maxsize=16)
@@ -63,18 +71,16 @@ def _find_fill(fill: tuple[float, ...]) -> NDArray[np.float64]:
 
 
 def _run_convert(pixels: Any, calls: Calls, row: int) -> Any:
-    _convert(pixels, (0, 0), calls, row)
+    _run_now(_prepare_convert(_as_rows(pixels), calls, row))
 
 
-def _run_flip_and_convert(pixels: Any, calls: Calls, row: int) -> Any:
-    _convert(pixels, calls[0].rows[row], calls[1:], row)
-
-
-def _convert(pixels: Any, flips: Any, calls: Calls, row: int) -> None:
-    array = _as_rows(pixels)
-    place, conversion = _find_place(calls, row, array.shape[:2])
-    if place is not None:
-        _extension.convert(array, *flips, place, *conversion)
+def _prepare_convert(pixels: Any, calls: Calls, row: int, before: Any = None) -> Any:
+    """Prepare a conversion, and perhaps a flip before it."""
+    flips = calls[0].rows[row] if calls[0].primitive == "flip" else (0, 0)
+    place, conversion = _find_place(_without_geometry(calls), row, pixels.shape[:2])
+    if place is None:
+        return None
+    return _extension.prepare_convert(pixels, *flips, place, *conversion, before)
 
 
 def _as_rows(pixels: Any) -> NDArray[np.uint8]:
@@ -109,32 +115,35 @@ def _run_resize(pixels: Any, calls: Calls, row: int) -> Any:
     resized = scratch.take((*window[2:], _RGB))
     target = resized.transpose(2, 0, 1)
     if _is_window_inside(resize.rows[row], window):
-        _resize(pixels, resize, row, window, flips, target, (None, None))
+        rows = _as_rows(pixels)
+        _run_now(_prepare_resize_to(target, (None, None), rows, resize, row, window, flips))
     else:
-        _extension.convert(_cut_resized(pixels, calls, row), *flips, target, None, None)
+        cut = _cut_resized(pixels, calls, row)
+        _run_now(_extension.prepare_convert(cut, *flips, target, None, None))
     return resized
 
 
 def _run_resize_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
     """Resize, and perhaps crop and flip, to the sample's place in the batch."""
-    if _resize_and_deliver(pixels, calls, row, None):
+    resize, window, flips = _find_resize(calls, row)
+    if _is_window_inside(resize.rows[row], window):
+        _run_now(_prepare_resize(_as_rows(pixels), calls, row))
         return
-    _, window, flips = _find_resize(calls, row)
     place, conversion = _find_place(_without_geometry(calls), row, (window[2], window[3]))
     if place is not None:
         cut = _cut_resized(pixels, calls, row)
-        _extension.convert(cut, *flips, place, *conversion)
+        _run_now(_extension.prepare_convert(cut, *flips, place, *conversion))
 
 
-def _resize_and_deliver(pixels: Any, calls: Calls, row: int, before: Any) -> bool:
-    """Resize to the sample's place, if the window of a crop is inside the result."""
+def _prepare_resize(pixels: Any, calls: Calls, row: int, before: Any = None) -> Any:
+    """Prepare a resize to the sample's place, if the window of a crop is inside the result."""
     resize, window, flips = _find_resize(calls, row)
     if not _is_window_inside(resize.rows[row], window):
-        return False
+        return None
     place, conversion = _find_place(_without_geometry(calls), row, (window[2], window[3]))
     if place is None:
-        return False
-    return _resize(pixels, resize, row, window, flips, place, conversion, before)
+        return None
+    return _prepare_resize_to(place, conversion, pixels, resize, row, window, flips, before)
 
 
 def _find_resize(calls: Calls, row: int) -> tuple[Call, list[int], list[int]]:
@@ -153,22 +162,20 @@ def _is_window_inside(size: Sequence[int], window: Sequence[int]) -> bool:
     return min(top, left) >= 0 and top + height <= size[0] and left + width <= size[1]
 
 
-def _resize(
+def _prepare_resize_to(
+    target: NDArray[Any],
+    conversion: Any,
     pixels: Any,
     resize: Call,
     row: int,
     window: Sequence[int],
     flips: Sequence[int],
-    target: NDArray[Any],
-    conversion: Any,
     before: Any = None,
-) -> bool:
+) -> Any:
     interpolation, antialias = resize.options
-    how = interpolation == "bicubic", antialias
+    how = interpolation == "bicubic", antialias, *flips
     size, corner = tuple(resize.rows[row]), tuple(window[:2])
-    rows = _as_rows(pixels)
-    done: bool = _extension.resize(rows, size, corner, *how, *flips, target, *conversion, before)
-    return done
+    return _extension.prepare_resize(pixels, size, corner, *how, target, *conversion, before)
 
 
 def _cut_resized(pixels: Any, calls: Calls, row: int) -> NDArray[np.uint8]:
@@ -206,11 +213,7 @@ def _can_resize_and_deliver(calls: Calls) -> bool:
 
 
 def _can_convert(calls: Calls) -> bool:
-    return _is_rgb(calls) and can_look_up(calls, _DTYPES)
-
-
-def _can_flip_and_convert(calls: Calls) -> bool:
-    return _is_rgb(calls) and can_look_up(calls[1:], _DTYPES)
+    return _is_rgb(calls) and can_look_up(_without_geometry(calls), _DTYPES)
 
 
 def _can_warp_and_deliver(calls: Calls) -> bool:
@@ -221,20 +224,19 @@ def add_compiled(table: Table) -> Table:
     """Return a table with the kernels of the extension in front, if it is built and is not off."""
     if _extension is None:
         return table
-    convert = Kernel(_run_convert, "kernels.convert", _can_convert)
-    flip = Kernel(_run_flip_and_convert, "kernels.convert", _can_flip_and_convert)
-    warp = Kernel(_run_warp_and_deliver, "kernels.warp", _can_warp_and_deliver, _warp_and_deliver)
+    convert = Kernel(_run_convert, "kernels.convert", _can_convert, _prepare_convert)
+    warp = Kernel(_run_warp_and_deliver, "kernels.warp", _can_warp_and_deliver, _prepare_warp)
     first: Table = {("warp",): [Kernel(_run_warp, "kernels.warp", _is_smooth)]}
     resizes = [("resize", *geometry) for geometry in ((), ("crop",), ("flip",), ("crop", "flip"))]
     for group in resizes:
         first[group] = [Kernel(_run_resize, "kernels.resize", _can_resize)]
     resize = Kernel(
-        _run_resize_and_deliver, "kernels.resize", _can_resize_and_deliver, _resize_and_deliver
+        _run_resize_and_deliver, "kernels.resize", _can_resize_and_deliver, _prepare_resize
     )
     for numbers in ((), ("to_dtype",), ("to_dtype", "normalize")):
         for group in resizes:
             first[(*group, *numbers, "deliver")] = [resize]
         first[(*numbers, "deliver")] = [convert]
-        first[("flip", *numbers, "deliver")] = [flip]
+        first[("flip", *numbers, "deliver")] = [convert]
         first[("warp", *numbers, "deliver")] = [warp]
     return {**table, **{group: [*k, *table.get(group, [])] for group, k in first.items()}}

@@ -25,25 +25,23 @@ def add_erasing(table: Table) -> Table:
 
 
 def _with_erasing(kernel: Kernel) -> Kernel:
-    run_after = kernel.run_after
+    prepare = kernel.prepare
 
     def run(pixels: Any, calls: Calls, row: int) -> Any:
         kernel.run(pixels, _without_erase(calls), row)
         _erase(calls, row)
 
-    def run_after_and_erase(pixels: Any, calls: Calls, row: int, before: Any) -> bool:
-        assert run_after is not None
-        is_done = run_after(pixels, _without_erase(calls), row, before)
-        if is_done:
-            _erase(calls, row)
-        return is_done
+    def prepare_without_erase(pixels: Any, calls: Calls, row: int, before: Any) -> Any:
+        assert prepare is not None
+        return prepare(pixels, _without_erase(calls), row, before)
 
     def takes(calls: Calls) -> bool:
         is_image = calls[-1].options.form.layout is None
         return is_image and kernel.takes(_without_erase(calls))
 
-    after = None if run_after is None else run_after_and_erase
-    return Kernel(run, kernel.op, takes, after, kernel.needs_torchvision)
+    if prepare is None:
+        return Kernel(run, kernel.op, takes, needs_torchvision=kernel.needs_torchvision)
+    return Kernel(run, kernel.op, takes, prepare_without_erase, _erase, kernel.needs_torchvision)
 
 
 def _without_erase(calls: Calls) -> Calls:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime import tracing
 
@@ -39,10 +42,13 @@ batch, and returns the new pixels. Pixels are a NumPy array (H, W, C), or a tens
 """
 
 
-RunAfter = Callable[[Any, Calls, int, Any], bool]
-"""Like `Run`, for calls that end with a delivery. It first does the work of a capsule, which makes
-the pixels, in one call without the GIL: see native/work.h. Returns False if it did nothing.
+Prepare = Callable[[NDArray[np.uint8], Calls, int, Any], Any]
+"""Prepares what `Run` does, for calls that end with a delivery. Takes pixels whose rows have no
+gaps, the calls, the row, and work that makes the pixels before, or None. Returns the work for
+`gpupipe._kernels.run`, or None if the sample cannot be prepared.
 """
+Finish = Callable[[Calls, int], None]
+"""Ends what was prepared, after it has run."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +59,16 @@ class Kernel:
         run: Runs them.
         takes: Whether it can run these calls, judged by their options and the spec.
         op: Its name, for profiles and reports.
-        run_after: Runs them after other work; None if it cannot.
+        prepare: Prepares them; None if it cannot.
+        finish: Ends calls that were prepared, if anything is left to do.
         needs_torchvision: Whether it calls torchvision, for most calls.
     """
 
     run: Run
     op: str
     takes: Callable[[Calls], bool] = field(default=lambda calls: True)
-    run_after: RunAfter | None = None
+    prepare: Prepare | None = None
+    finish: Finish | None = None
     needs_torchvision: bool = False
 
 
@@ -68,11 +76,14 @@ Groups = Sequence[tuple[Kernel, Calls]]
 """Kernels, each with the calls that it runs."""
 
 
-class Shortcut(Protocol):
-    """Runs all calls of a program at once."""
+class Preparation(Protocol):
+    """Prepares calls of a program as one piece of work."""
 
-    def run(self, pixels: Any, row: int) -> bool:
-        """Run them on a sample. Returns False if it did nothing."""
+    def prepare(self, pixels: Any, row: int) -> Any:
+        """Return the work of a sample for `gpupipe._kernels.run`, or None."""
+
+    def finish(self, row: int) -> None:
+        """End the calls on a sample, after its work was done."""
 
 
 Table = dict[tuple[str, ...], list[Kernel]]
@@ -88,17 +99,16 @@ class Program:
         cut: No group crosses this number of calls: `run_beginning` runs those before it.
 
     Attributes:
-        shortcut: What runs most samples in one call; None: nothing does. It is not used while
-            operators are recorded, so that each has its own time.
+        preparation: What prepares the calls after the cut for most samples; None: nothing does.
     """
 
     def __init__(self, calls: Sequence[Call], table: Table, cut: int = 0) -> None:
         self.calls = list(calls)
         self._longest = max(map(len, table))
         self._beginning = list(self._group(table, 0, cut))
-        self._rest = list(self._group(table, cut, len(self.calls)))
-        self.groups = [*self._beginning, *self._rest]
-        self.shortcut: Shortcut | None = None
+        self.rest = list(self._group(table, cut, len(self.calls)))
+        self.groups = [*self._beginning, *self.rest]
+        self.preparation: Preparation | None = None
 
     def _group(self, table: Table, first: int, end: int) -> Any:
         """Yield (kernel, calls): the longest group that a kernel takes, then what follows it."""
@@ -121,10 +131,21 @@ class Program:
         Returns:
             The new pixels; of no meaning after a delivery.
         """
-        shortcut = self.shortcut
-        if shortcut is not None and not tracing.is_recording() and shortcut.run(pixels, row):
-            return None
         return _run_groups(self.groups, pixels, row)
+
+    def prepare(self, pixels: Any, row: int) -> Any:
+        """Return the work of all calls after the cut on a sample; None if it must be run.
+
+        While operators are recorded there is none, so that each has its own time.
+        """
+        if self.preparation is None or tracing.is_recording():
+            return None
+        return self.preparation.prepare(pixels, row)
+
+    def finish(self, row: int) -> None:
+        """End the calls on a sample, after its work was done."""
+        assert self.preparation is not None
+        self.preparation.finish(row)
 
     def run_beginning(self, pixels: Any, row: int) -> Any:
         """Run the calls before the cut."""
@@ -132,7 +153,7 @@ class Program:
 
     def run_rest(self, pixels: Any, row: int) -> Any:
         """Run the calls after the cut, on the result of those before it."""
-        return _run_groups(self._rest, pixels, row)
+        return _run_groups(self.rest, pixels, row)
 
     def contains(self, primitives: Collection[str]) -> bool:
         """Return whether one of these primitives is called, here or in a branch."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.engines.cpu.fused_decoding import find_shortcut
 from gpupipe.engines.cpu.pixels import in_indices
+from gpupipe.engines.cpu.preparation import find_preparation
 from gpupipe.engines.cpu.program import Call, Program, Table
 from gpupipe.engines.cpu.region_decoding import add_windows
 from gpupipe.pipeline.color_ops import COLOR_OPS
@@ -185,7 +185,7 @@ class Recorder:
         first, rest = self.calls[: self._cut or None], self.calls[self._cut or len(self.calls) :]
         calls = [*add_windows(first, self._decoded_size), *rest]
         program = Program(calls, self._table, self._cut)
-        program.shortcut = None if self._cut else find_shortcut(program.groups)
+        program.preparation = find_preparation(program.rest)
         return program
 
     def _run_branch(self, branch: Callable[[Any], None], present: NDArray[np.bool_]) -> Recorder:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_arguments import NUMBERS, bits, picture, tables, target
+from kernel_arguments import NUMBERS, bits, picture, run, tables, target
 from numpy.typing import NDArray
 
 extension = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
@@ -42,7 +42,7 @@ def matrices() -> list[Floats]:
 
 
 def warp(image: Any, matrix: Floats, fill: Any, place: torch.Tensor, how: Any) -> torch.Tensor:
-    extension.warp(image, matrix, np.array(fill, float), bits(place), *how)
+    run(extension.prepare_warp(image, matrix, np.array(fill, float), bits(place), *how))
     return place
 
 
@@ -117,7 +117,7 @@ def test_a_conversion_has_torchvisions_bits(
     variant: str, size: tuple[int, int], dtype: str, is_packed: bool, flips: tuple[int, int]
 ) -> None:
     image, place = picture(*size, gap=7), target(*size, dtype, is_packed)
-    extension.convert(image, *flips, bits(place), *tables(dtype))
+    run(extension.prepare_convert(image, *flips, bits(place), *tables(dtype)))
     turned = image[:: 1 - 2 * flips[1], :: 1 - 2 * flips[0]].copy()
     levels = torch.from_numpy(turned).permute(2, 0, 1)
     if dtype != "uint8":
@@ -137,7 +137,7 @@ def test_a_place_may_begin_anywhere_in_a_cache_line(
         block = torch.full((count + 36,), -7.0)
         part = block[start : start + count]
         place = part.view(3, 3, width) if is_packed else part.view(3, width, 3).permute(2, 0, 1)
-        extension.convert(image, 0, 0, place.numpy(), *how)
+        run(extension.prepare_convert(image, 0, 0, place.numpy(), *how))
         levels = torch.from_numpy(image.copy()).permute(2, 0, 1).long()
         looked_up = torch.from_numpy(how[0])[torch.arange(3)[:, None, None], levels]
         assert torch.equal(place, looked_up), (width, start)
@@ -184,16 +184,20 @@ def test_arguments_that_do_not_fit_are_refused(change: dict[str, Any], message: 
         "table": np.zeros((3, 256), np.float32),
         "numbers": None,
     }
-    extension.convert(*arguments.values())
+    run(extension.prepare_convert(*arguments.values()))
     with pytest.raises(ValueError, match=message):
-        extension.convert(*(arguments | change).values())
+        extension.prepare_convert(*(arguments | change).values())
 
 
 def test_a_target_that_is_read_only_is_refused() -> None:
     place = np.zeros((3, 4, 4), np.uint8)
     place.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
-        extension.convert(np.zeros((4, 4, 3), np.uint8), False, False, place, None, None)
+        run(
+            extension.prepare_convert(
+                np.zeros((4, 4, 3), np.uint8), False, False, place, None, None
+            )
+        )
 
 
 def test_a_variant_that_is_not_there_is_refused() -> None:

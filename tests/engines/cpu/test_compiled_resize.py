@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_arguments import NUMBERS, bits, picture, tables, target
+from kernel_arguments import NUMBERS, bits, picture, run, tables, target
 from numpy.typing import NDArray
 
 extension = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
@@ -40,7 +40,7 @@ def resize(
     """Resize to `place`, which is of the whole size in uint8 if None."""
     made = target(*size, "uint8", True) if place is None else place
     is_cubic = mode[0] == "bicubic"
-    extension.resize(image, size, corner, is_cubic, mode[1], *flips, bits(made), *how)
+    run(extension.prepare_resize(image, size, corner, is_cubic, mode[1], *flips, bits(made), *how))
     return made
 
 
@@ -166,6 +166,6 @@ def test_arguments_that_do_not_fit_are_refused(change: dict[str, Any], message: 
         "table": np.zeros((3, 256), np.float32),
         "numbers": None,
     }
-    extension.resize(*arguments.values())
+    run(extension.prepare_resize(*arguments.values()))
     with pytest.raises(ValueError, match=message):
-        extension.resize(*(arguments | change).values())
+        extension.prepare_resize(*(arguments | change).values())

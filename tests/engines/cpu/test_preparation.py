@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from loaders import loading
 from reference import by_id
 
 import gpupipe
-from gpupipe.engines.cpu import fused_decoding
+from gpupipe.engines.cpu import preparation, sample_runner
+from gpupipe.engines.cpu.program import Program
 from gpupipe.runtime import tracing
 
 jpeg = pytest.importorskip("gpupipe._jpeg", reason="the extension is not built")
@@ -37,15 +39,22 @@ PIPELINES: list[list[Any]] = [
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """Whether each sample was decoded and transformed in one call."""
+    """Whether each sample, in the order of preparation, was done as prepared work."""
     found: list[bool] = []
-    run = fused_decoding._FusedDecoding.run
+    program_prepare, run_works = Program.prepare, sample_runner.run_works
 
-    def run_and_note(self: Any, image: Any, row: int) -> bool:
-        found.append(run(self, image, row))
-        return found[-1]
+    def prepare(self: Program, pixels: Any, row: int) -> Any:
+        work = program_prepare(self, pixels, row)
+        if self.preparation is not None and not tracing.is_recording() and work is None:
+            found.append(False)
+        return work
 
-    monkeypatch.setattr(fused_decoding._FusedDecoding, "run", run_and_note)
+    def run_and_note(works: Any) -> list[bool]:
+        found.extend(are_done := run_works(works))
+        return are_done
+
+    monkeypatch.setattr(Program, "prepare", prepare)
+    monkeypatch.setattr(sample_runner, "run_works", run_and_note)
     yield found
 
 
@@ -61,7 +70,7 @@ def test_the_pixels_are_those_of_two_calls(
     with load(faces, ["decode", *steps], **options) as loader:
         found = by_id(loader)
     assert calls.count(True) >= 60 - 2 * 8, "all but the first samples of a batch"
-    monkeypatch.setattr(fused_decoding, "_extension", None)
+    monkeypatch.setattr(preparation, "_kernels", None)
     calls.clear()
     with load(faces, ["decode", *steps], **options) as loader:
         expected = by_id(loader)
@@ -77,7 +86,7 @@ def test_what_it_does_not_know_is_run_in_two_calls(tmp_path: Path, calls: list[b
     steps = ["decode", {"resize": {"size": 20}}]
     with load(tmp_path, steps, batch_size=10, threads=1) as loader:
         assert len(by_id(loader)) == 10
-    assert calls[:10] == [False] * 5 + [True] + [False] * 4
+    assert sorted(calls[:10]) == [False] * 9 + [True], "the second JPEG of one scan"
 
 
 @pytest.mark.parametrize(
@@ -130,8 +139,41 @@ def test_a_file_that_is_damaged_does_not_decide_the_shape_of_the_batch(
         list(loader)
 
 
+def test_without_memory_for_several_samples_each_runs_alone(
+    faces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = ["decode", {"random_affine": AFFINE}, *NUMBERS, {"random_erasing": {"p": 0.5}}]
+    with load(faces, steps) as loader:
+        expected = by_id(loader)
+
+    def fail(works: Any) -> list[bool]:
+        raise MemoryError
+
+    monkeypatch.setattr(sample_runner, "run_works", fail)
+    with load(faces, steps) as loader:
+        found = by_id(loader)
+    assert len(expected) == 60
+    assert all(torch.equal(found[id], expected[id]) for id in expected)
+
+
+def test_images_of_the_decoded_cache_run_in_one_call(
+    faces: Path, calls: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path))
+    cache = {"where": "disk", "max_bytes": "100MB"}
+    steps = ["decode", {"resize": {"size": 64}}, {"center_crop": {"size": 50}}, NUMBERS[0]]
+    with load(faces, steps) as loader:
+        expected = by_id(loader)
+    for run in range(2):
+        calls.clear()
+        with load(faces, steps, data={"cache_decoded": cache}) as loader:
+            found = by_id(loader)
+        assert all(torch.equal(found[id], expected[id]) for id in expected)
+        assert calls.count(True) >= 60 * run
+
+
 def test_operators_that_are_recorded_run_one_by_one(faces: Path, calls: list[bool]) -> None:
-    with load(faces, ["decode", {"random_affine": AFFINE}]) as loader, tracing.record() as trace:
+    with tracing.record() as trace, load(faces, ["decode", {"random_affine": AFFINE}]) as loader:
         list(loader)
     assert not calls
     names = {event["name"] for event in trace.events if event.get("cat") == "operator"}
@@ -142,14 +184,14 @@ def test_operators_that_are_recorded_run_one_by_one(faces: Path, calls: list[boo
 # --- the functions of the extensions
 
 
-def run_each(before: Any, image: Any) -> Iterator[tuple[Any, torch.Tensor]]:
-    """Call each function with work before it. Yields what it returns, and the target."""
+def prepare_each(before: Any, image: Any) -> Iterator[tuple[Any, torch.Tensor]]:
+    """Call each function with work before it. Yields the work, and the target."""
     size = image.shape[:2]
     places = [target(*size, "uint8", True) for _ in range(3)]
     ends = [(place.numpy(), None, None, before) for place in places]
-    yield kernels.warp(image, np.eye(2, 3), np.zeros(3), *ends[0]), places[0]
-    yield kernels.convert(image, 0, 0, *ends[1]), places[1]
-    yield kernels.resize(image, size, (0, 0), False, True, 0, 0, *ends[2]), places[2]
+    yield kernels.prepare_warp(image, np.eye(2, 3), np.zeros(3), *ends[0]), places[0]
+    yield kernels.prepare_convert(image, 0, 0, *ends[1]), places[1]
+    yield kernels.prepare_resize(image, size, (0, 0), False, True, 0, 0, *ends[2]), places[2]
 
 
 def test_work_is_done_before_the_kernel() -> None:
@@ -160,22 +202,63 @@ def test_work_is_done_before_the_kernel() -> None:
     for n in range(3):
         image[:] = 0
         work = jpeg.prepare(content, image, 0, 0, 40, 50)
-        done, place = list(run_each(work, image))[n]
-        assert done is True
+        task, place = list(prepare_each(work, image))[n]
+        assert not place.any(), "nothing is done before it runs"
+        assert kernels.run([task]) == [True]
         assert np.array_equal(place.permute(1, 2, 0).numpy(), expected)
 
 
 def test_nothing_is_written_if_the_work_fails() -> None:
     content = as_data(encode((40, 50), "420")[:300])
     image = np.ones((40, 50, 3), np.uint8)
-    for done, place in run_each(jpeg.prepare(content, image, 0, 0, 40, 50), image):
-        assert done is False
+    for task, place in prepare_each(jpeg.prepare(content, image, 0, 0, 40, 50), image):
+        assert kernels.run([task]) == [False]
         assert not place.any()
+
+
+def test_several_works_are_done_in_order_and_each_alone() -> None:
+    """They share the memory of their pixels, and one in the middle is damaged."""
+    contents = [as_data(encode((40, 50), "420", n)) for n in range(4)]
+    shared = np.zeros((40, 50, 3), np.uint8)
+    works, places = [], []
+    for n, content in enumerate(contents):
+        data = content[:300] if n == 2 else content
+        decoding = jpeg.prepare(data, shared, 0, 0, 40, 50)
+        task, place = list(prepare_each(decoding, shared))[n % 3]
+        works.append(task)
+        places.append(place)
+    assert kernels.run(tuple(works)) == [True, True, False, True]
+    for n in (0, 1, 3):
+        expected = np.empty((40, 50, 3), np.uint8)
+        assert jpeg.decode(contents[n], expected, 0, 0, 40, 50)
+        assert np.array_equal(places[n].permute(1, 2, 0).numpy(), expected)
+    assert not places[2].any()
+    assert kernels.run([]) == []
+
+
+def test_work_keeps_what_it_needs() -> None:
+    content = encode((40, 50), "420")
+    expected = np.empty((40, 50, 3), np.uint8)
+    assert jpeg.decode(as_data(content), expected, 0, 0, 40, 50)
+    pixels = np.zeros((40, 50, 3), np.uint8)
+    decoding = jpeg.prepare(as_data(content), pixels, 0, 0, 40, 50)
+    works, places = zip(*prepare_each(decoding, pixels), strict=True)
+    del decoding, pixels
+    gc.collect()
+    assert kernels.run(works) == [True] * 3
+    for place in places:
+        assert np.array_equal(place.permute(1, 2, 0).numpy(), expected)
+
+
+@pytest.mark.parametrize("works", [[object()], [None], 3])
+def test_what_is_no_work_does_not_run(works: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"PyCapsule|not iterable"):
+        kernels.run(works)
 
 
 def test_work_that_is_none_is_refused() -> None:
     image = np.ones((4, 5, 3), np.uint8)
     with pytest.raises(ValueError, match="PyCapsule"):
-        next(run_each(object(), image))
+        next(prepare_each(object(), image))
     with pytest.raises(ValueError, match="window"):
         jpeg.prepare(b"", image, 0, 0, 5, 5)

@@ -1,0 +1,100 @@
+"""Prepares all calls of a sample as one piece of work, which `gpupipe._kernels.run` does later.
+
+With several threads, each return to Python waits for the others. So a thread prepares some samples,
+and then runs them in one call without the GIL: the decoding of each, which the extension
+`gpupipe._jpeg` prepares, and the kernel after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.engines.cpu.decoding import ImageFile, is_simple_jpeg
+from gpupipe.engines.cpu.program import Call, Calls, Groups, Kernel, Preparation
+from gpupipe.engines.cpu.scratch import scratch
+from gpupipe.runtime.compiled_extension import find_extension
+
+_RGB = 3
+_kernels, _jpeg = find_extension(), find_extension("_jpeg")
+
+
+def find_preparation(groups: Groups) -> Preparation | None:
+    """Return what prepares all groups as one piece of work; None if they are others than it knows.
+
+    It knows a `decode` or nothing, a `crop` or nothing, and a kernel that can be prepared.
+    """
+    if not groups or _kernels is None:
+        return None
+    *before, (kernel, calls) = groups
+    if kernel.prepare is None or any(len(calls) != 1 for _, calls in before):
+        return None
+    crop = decode = None
+    if before and before[-1][1][0].primitive == "crop":
+        crop = before.pop()[1][0]
+    if before and before[-1][1][0].primitive == "decode":
+        decode = before.pop()[1][0]
+    if before or (crop is not None and crop.options is not None):
+        return None
+    after = _AfterCrop(crop, kernel, calls)
+    if decode is None:
+        return after
+    is_known = _jpeg is not None and decode.options[0] == "rgb"
+    return _AfterDecode(decode, after) if is_known else None
+
+
+def run_works(works: Sequence[Any]) -> list[bool]:
+    """Do prepared work in one call; return which of it was done: not that of damaged images.
+
+    The pixels of all images that are decoded share the scratch memory of the thread.
+    """
+    return _kernels.run(works)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class _AfterCrop:
+    crop: Call | None
+    kernel: Kernel
+    calls: Calls
+
+    def prepare(self, pixels: NDArray[np.uint8], row: int, before: Any = None) -> Any:
+        if self.crop is not None:
+            height, width = pixels.shape[:2]
+            top, left, rows, columns = self.crop.rows[row]
+            if min(top, left) < 0 or top + rows > height or left + columns > width:
+                return None
+            pixels = pixels[top : top + rows, left : left + columns]
+        if pixels.strides[1:] != (_RGB, 1):
+            return None
+        assert self.kernel.prepare is not None
+        return self.kernel.prepare(pixels, self.calls, row, before)
+
+    def finish(self, row: int) -> None:
+        if self.kernel.finish is not None:
+            self.kernel.finish(self.calls, row)
+
+
+@dataclass(frozen=True)
+class _AfterDecode:
+    decode: Call
+    after: _AfterCrop
+
+    def prepare(self, image: ImageFile, row: int) -> Any:
+        _, apply_exif_orientation, dtype = self.decode.options
+        is_known = image.pixels is None and image.header.end
+        if not is_known or not is_simple_jpeg(image, apply_exif_orientation, dtype):
+            return None
+        # A file that cannot be decoded must not decide the shape of the batch.
+        if self.after.calls[-1].options.batch is None:
+            return None
+        pixels = scratch.take((*image.size, _RGB))
+        window = self.decode.rows[row] if self.decode.rows else (0, 0, *image.size)
+        decoding = _jpeg.prepare(image.data, pixels, *window)
+        return self.after.prepare(pixels, row, decoding)
+
+    def finish(self, row: int) -> None:
+        self.after.finish(row)
