@@ -5,13 +5,13 @@ CUDA ?= cuda12
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-# A second Ray on a machine joins the first: tests that start Ray run one by one, after the others.
+# A second Ray on a machine joins the first: tests that start Ray run one by one.
 RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py
 
 KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
     compiled_kernels.py compiled_resize.py decoded_windows.py preparation.py region_decoding.py)
 
-.PHONY: demo test sanitize lint wheel docs clean
+.PHONY: demo test test-main test-ray test-without-kernels sanitize lint wheel docs clean
 
 $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
@@ -35,11 +35,20 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 demo: $(VENV)/.installed
 	$(BIN)/gpupipe run configs/lfw.yaml
 
-test: $(VENV)/.installed-test
+# `make -j 2 test` runs the tests of Ray beside the others.
+test: test-main test-ray test-without-kernels
+
+PYTEST = $(BIN)/python -m pytest -o faulthandler_exit_on_timeout=true
+
+test-main: $(VENV)/.installed-test
 	$(BIN)/python -m compileall -q gpupipe
-	$(BIN)/python -m pytest -n 4 --dist worksteal --durations 20 -o faulthandler_exit_on_timeout=true $(RAY_TESTS:%=--ignore=%)
-	$(BIN)/python -m pytest -n 0 --durations 10 -o faulthandler_exit_on_timeout=true $(RAY_TESTS)
-	GPUPIPE_KERNELS=off $(BIN)/python -m pytest -n 4 --dist worksteal -o faulthandler_exit_on_timeout=true tests/engines/cpu $(KERNEL_TESTS:%=--ignore=%)
+	$(PYTEST) -n 4 --dist worksteal --durations 20 $(RAY_TESTS:%=--ignore=%)
+
+test-ray: $(VENV)/.installed-test
+	$(PYTEST) -n 0 --durations 10 $(RAY_TESTS)
+
+test-without-kernels: $(VENV)/.installed-test
+	GPUPIPE_KERNELS=off $(PYTEST) -n 4 --dist worksteal tests/engines/cpu $(KERNEL_TESTS:%=--ignore=%)
 
 # The kernels' tests, and FUZZ_SECONDS of damaged JPEGs, with the extensions under AddressSanitizer and
 # UndefinedBehaviorSanitizer. torch and Python leak at exit, so leaks are not looked for: the tests

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from gpupipe.runtime.devices import cores
 
-_MIN_ROWS = 9
-"""Fewer rows are read on the calling thread: the CPU engine reads 8 at a time on each thread."""
+_MIN_ROWS = 17
+"""Fewer rows are read on the calling thread: the CPU engine reads 16 at a time on each thread."""
 T = TypeVar("T")
 
 

@@ -93,4 +93,4 @@ def _map_array(
         raise ValueError("no array")
     if not all(shape):
         return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", offset, shape)
+    return np.memmap(path, dtype, "r", offset, shape).view(np.ndarray)  # faster to index

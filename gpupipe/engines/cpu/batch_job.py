@@ -46,7 +46,7 @@ from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.sampling.sampler import Plan
 
 _Part = TypeVar("_Part")
-_MOST_AT_ONCE = 8
+_MOST_AT_ONCE = 16
 
 
 @dataclass
@@ -225,6 +225,7 @@ class BatchJob:
             programs=programs,
             cache=self._starter.cache,
             keep=lambda n, error: self._keep(self._rows[n], error),
+            is_cancelled=lambda: self._is_cancelled,
             key=self._key,
         )
         count = len(self._rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
@@ -13,6 +14,9 @@ from gpupipe.engines.cpu.program import Program
 from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime import tracing
+
+_MOST_PIXELS = 1 << 22
+"""About so many are in one call, so that it can be cancelled soon."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class SampleRunner:
         programs: The program of each field and view.
         cache: The decoded cache, or None.
         keep: Gets the row of a sample that failed, and the error.
+        is_cancelled: Returns whether nobody waits for the samples any more.
         key: The batch, for the trace.
     """
 
@@ -39,6 +44,7 @@ class SampleRunner:
     programs: Mapping[str, Program]
     cache: DecodedCache | None
     keep: Callable[[int, Exception], None]
+    is_cancelled: Callable[[], bool]
     key: str
 
     @property
@@ -49,13 +55,22 @@ class SampleRunner:
     def run(self, samples: Mapping[int, Mapping[str, Any]]) -> None:
         """Run samples: the contents of their fields, by row."""
         prepared: list[_Prepared] = []
+        pixels = 0
         for row, contents in samples.items():
+            if self.is_cancelled():
+                return
             scratch.begin_sample()
             try:
                 with tracing.span("sample", "loader", batch=self.key, row=row):
-                    prepared += self._run_or_prepare(row, contents)
+                    added = self._run_or_prepare(row, contents)
             except Exception as e:
                 self.keep(row, e)
+                continue
+            prepared += added
+            pixels += sum(prod(part.content.size) for part in added)
+            if pixels > _MOST_PIXELS:
+                self._run_prepared(prepared)
+                prepared, pixels = [], 0
         if prepared:
             self._run_prepared(prepared)
 
