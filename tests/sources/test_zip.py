@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -173,8 +174,11 @@ def test_a_forked_process_reads_with_threads_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpupipe.dataset.parallel_read.cores", lambda: 2)
-    column = Zip(shards=str(small(tmp_path / "x.zip"))).index().columns["image"]
+    files = {f"a/{n}.png": png(n) for n in range(40)}
+    path = write_zip(tmp_path / "x.zip", files, zipfile.ZIP_DEFLATED)
+    column = Zip(shards=str(path)).index().columns["image"]
     assert isinstance(column, ZipColumn)
     expected = read_all(column)
+    assert any(thread.name.startswith("gpupipe-read") for thread in threading.enumerate())
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply_async(read_all, (column,)).get(60) == expected

@@ -18,6 +18,7 @@ from reference import by_id
 import gpupipe
 from gpupipe.engines.cpu import preparation, sample_runner
 from gpupipe.engines.cpu.program import Program
+from gpupipe.engines.cpu.sample_runner import SampleRunner
 from gpupipe.runtime import tracing
 
 jpeg = pytest.importorskip("gpupipe._jpeg", reason="the extension is not built")
@@ -154,6 +155,42 @@ def test_without_memory_for_several_samples_each_runs_alone(
         found = by_id(loader)
     assert len(expected) == 60
     assert all(torch.equal(found[id], expected[id]) for id in expected)
+
+
+def test_large_images_are_few_in_one_call(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, run_works = [], sample_runner.run_works
+
+    def run_and_count(works: Any) -> list[bool]:
+        sizes.append(len(works))
+        return run_works(works)
+
+    monkeypatch.setattr(sample_runner, "run_works", run_and_count)
+    steps = ["decode", {"resize": {"size": 64}}]
+    found = {}
+    for most, at_once in ((sample_runner._MOST_PIXELS, 16), (1, 1)):
+        monkeypatch.setattr(sample_runner, "_MOST_PIXELS", most)
+        with load(faces, steps, batch_size=60, threads=1) as loader:
+            found[most] = by_id(loader)
+        assert max(sizes) == at_once
+        sizes.clear()
+    first, second = found.values()
+    assert all(torch.equal(first[id], second[id]) for id in first)
+
+
+def test_nothing_runs_after_a_cancellation() -> None:
+    nothing: Any = None
+    failed: list[int] = []
+    for is_cancelled in (True, False):
+        runner = SampleRunner(
+            pipeline=nothing,
+            programs={},
+            cache=None,
+            keep=lambda row, error: failed.append(row),
+            is_cancelled=lambda is_cancelled=is_cancelled: is_cancelled,
+            key="",
+        )
+        runner.run({7: {"image": nothing}})
+        assert failed == ([] if is_cancelled else [7])
 
 
 def test_images_of_the_decoded_cache_run_in_one_call(
