@@ -130,21 +130,34 @@ PyMethodDef kMethods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "gpupipe._kernels",
-                       "Kernels in C++ of the engine cpu.", 0, kMethods,
-                       nullptr, nullptr, nullptr, nullptr};
+int initialize(PyObject* module) {
+  for (const Variant* variant : kVariants) {
+    if (!variant->is_supported()) continue;
+    g_variant = variant;
+    break;
+  }
+  return PyModule_AddIntConstant(module, "MOST_SIDE", kMostSide);
+}
+
+PyModuleDef_Slot kSlots[] = {
+    {Py_mod_exec, reinterpret_cast<void*>(initialize)},
+#if PY_VERSION_HEX >= 0x030D0000
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, nullptr},
+};
+
+PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
+                       "_kernels",
+                       "Kernels in C++ of the engine cpu.",
+                       0,
+                       kMethods,
+                       kSlots,
+                       nullptr,
+                       nullptr,
+                       nullptr};
 
 }  // namespace
 }  // namespace gpupipe
 
-PyMODINIT_FUNC PyInit__kernels() {
-  for (const gpupipe::Variant* variant : gpupipe::kVariants) {
-    if (!variant->is_supported()) continue;
-    gpupipe::g_variant = variant;
-    break;
-  }
-  PyObject* module = PyModule_Create(&gpupipe::kModule);
-  if (module && PyModule_AddIntConstant(module, "MOST_SIDE", gpupipe::kMostSide) != 0)
-    Py_CLEAR(module);
-  return module;
-}
+PyMODINIT_FUNC PyInit__kernels() { return PyModuleDef_Init(&gpupipe::kModule); }

@@ -98,9 +98,9 @@ class ElasticTransform(Step):
         image.remap(fields, reach, self.interpolation, self.fill)
 
     def torch(self, image: Any, p: Params) -> Any:
+        from torchvision.transforms.v2 import InterpolationMode
         from torchvision.transforms.v2 import functional as F
 
         moves = to_device(self.displacement(p["seed"], image.shape[-2:]), image.device)
-        return in_float32(
-            image, lambda pixels: F.elastic(pixels, moves, self.interpolation, list(self.fill))
-        )
+        how = moves, InterpolationMode(self.interpolation), list(self.fill)
+        return in_float32(image, lambda pixels: F.elastic(pixels, *how))

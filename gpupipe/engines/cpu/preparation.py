@@ -2,7 +2,8 @@
 
 With several threads, each return to Python waits for the others. So a thread prepares some samples,
 and then runs them in one call without the GIL: the decoding of each, which the extension
-`gpupipe._jpeg` prepares, and the kernel after it.
+`gpupipe._jpeg` prepares, and the kernel after it. They run one after the other, so their decoded
+pixels share the scratch memory of the thread.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ def find_preparation(groups: Groups) -> Preparation | None:
 
 
 def run_works(works: Sequence[Any]) -> list[bool]:
-    """Do prepared work in one call; return which of it was done: not that of damaged images.
+    """Do the work of several samples in one call without the GIL, one after the other.
 
-    The pixels of all images that are decoded share the scratch memory of the thread.
+    Returns:
+        Whether each was done. It was not if the image is damaged.
     """
     return _kernels.run(works)  # type: ignore[no-any-return]
 

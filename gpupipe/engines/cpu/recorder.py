@@ -201,10 +201,11 @@ class Recorder:
         rows: Sequence[Any] = (),
         parts: Sequence[Recorder] = (),
     ) -> None:
-        if (primitive,) not in self._table:
-            raise NoLowering(f"the CPU engine has no kernel for the primitive '{primitive}'")
         programs = tuple(part.program() for part in parts)
-        self.calls.append(Call(primitive, self.step, self.spec, options, rows, programs))
+        call = Call(primitive, self.step, self.spec, options, rows, programs)
+        if not any(kernel.takes([call]) for kernel in self._table.get((primitive,), ())):
+            raise NoLowering(f"the CPU engine has no kernel for this use of '{primitive}'")
+        self.calls.append(call)
 
     def _pairs(self, pair: Any) -> NDArray[np.float64]:
         """Return one pair of numbers per sample, (B, 2)."""

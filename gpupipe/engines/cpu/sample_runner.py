@@ -105,7 +105,7 @@ class SampleRunner:
     def _run_prepared(self, prepared: list[_Prepared]) -> None:
         try:
             are_done = run_works([part.work for part in prepared])
-        except MemoryError:  # whoever runs a sample alone says for which there is none
+        except Exception:  # such as MemoryError: a sample that runs alone says what it lacks
             are_done = [False] * len(prepared)
         for part, is_done in zip(prepared, are_done, strict=True):
             scratch.begin_sample()

@@ -25,9 +25,11 @@ def python_function(
 
     def move(image: Any, moves: NDArray[np.float32]) -> Any:
         import torch
+        from torchvision.transforms.v2 import InterpolationMode
         from torchvision.transforms.v2 import functional as F
 
-        return F.elastic(image, torch.from_numpy(moves)[None], interpolation, list(fill))
+        mode = InterpolationMode(interpolation)
+        return F.elastic(image, torch.from_numpy(moves)[None], mode, list(fill))
 
     return lambda pixels, moves: call_torch(pixels, [moves], move), (displacement,)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -151,20 +152,12 @@ def test_check_lowers_the_steps_of_every_epoch(
 
 
 ALONE = """
-import sys
+import json, sys
 sys.modules["cv2"] = sys.modules["simplejpeg"] = None  # importing them raises ImportError
 import gpupipe
 config = {
     "data": {"source": "folder", "root": sys.argv[1]},
-    "pipeline": [
-        "decode",
-        {"random_affine": {"degrees": 10, "interpolation": "bilinear"}},
-        {"random_resized_crop": {"size": 64}},
-        {"color_jitter": {"brightness": 0.4, "hue": 0.1}},
-        "random_horizontal_flip",
-        {"to_dtype": {"dtype": "float32", "scale": True}},
-        {"normalize": {"mean": 0.5, "std": 0.2}},
-    ],
+    "pipeline": json.loads(sys.argv[2]),
 }
 engines = {"engine": "cpu", "threads": 2}, {"engine": "dataloader", "workers": 0}
 loaders = [gpupipe.load(config, device="cpu", batch_size=3, **engine) for engine in engines]
@@ -174,17 +167,43 @@ print(*[operator for operator, _, _ in loaders[0].engine.lowering()], sep=", ")
 """
 
 
-def test_torchvision_alone_does_the_work_of_opencv_and_simplejpeg(few: Path) -> None:
+def run_alone(folder: Path, steps: list[Any], extensions: str) -> list[str]:
+    """What ALONE prints: two batches, and the operators."""
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(few)],
-        env=os.environ | {"GPUPIPE_KERNELS": "off"},
+        [sys.executable, "-c", ALONE, str(folder), json.dumps(["decode", *steps])],
+        env=os.environ | {"GPUPIPE_KERNELS": extensions},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    first, second, operators = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+def test_torchvision_alone_does_the_work_of_opencv_and_simplejpeg(few: Path) -> None:
+    steps = [
+        {"random_affine": {"degrees": 10, "interpolation": "bilinear"}},
+        {"random_resized_crop": {"size": 64}},
+        {"color_jitter": {"brightness": 0.4, "hue": 0.1}},
+        "random_horizontal_flip",
+        {"to_dtype": {"dtype": "float32", "scale": True}},
+        {"normalize": {"mean": 0.5, "std": 0.2}},
+    ]
+    first, second, operators = run_alone(few, steps, "off")
     assert first == second == "(3, 3, 64, 64) 0.0"
     assert "cv2" not in operators
     assert "torch" in operators
+
+
+@pytest.mark.skipif(find_extension() is None, reason="the extension is not built, or is off")
+def test_what_the_extension_does_not_warp_runs_in_torch_without_opencv(few: Path) -> None:
+    steps = [
+        {"random_resized_crop": {"size": 64}},
+        {"random_affine": {"degrees": 10, "interpolation": "nearest"}},
+        "auto_augment",
+        "random_perspective",
+    ]
+    first, second, operators = run_alone(few, steps, "on")
+    assert first == second == "(3, 3, 64, 64) 0.0"
+    assert operators.count("torch") >= 3
