@@ -6,7 +6,7 @@ from gpupipe.errors import EngineError
 from gpupipe.runtime.compiled_extension import find_extension
 
 
-@pytest.mark.parametrize(("name", "function"), [("_kernels", "stat_files"), ("_jpeg", "prepare")])
+@pytest.mark.parametrize(("name", "function"), [("_kernels", "run"), ("_jpeg", "prepare")])
 def test_an_extension_of_an_earlier_version_is_not_used(
     name: str, function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
