@@ -23,6 +23,7 @@ from gpupipe.engines.cpu.recorder import Recorder
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import NoLowering, SampleIncompatible
+from gpupipe.runtime.opencv import has_opencv
 from gpupipe.runtime.plugins import is_foreign
 from gpupipe.sampling.sampler import Plan
 from gpupipe.steps.decode import Decode
@@ -42,13 +43,10 @@ _EXAMPLE_SIZE = np.full((1, 2), 4096.0)
 @cache
 def kernel_table() -> Table:
     """Return the kernels of this machine: the extension's first, then OpenCV's, as installed."""
-    try:
+    table = kernels.TABLE
+    if has_opencv():
         from gpupipe.engines.cpu import opencv_kernels
-    except ModuleNotFoundError as e:
-        if e.name != "cv2":
-            raise
-        table = kernels.TABLE
-    else:
+
         table = opencv_kernels.create_table()
     return add_erasing(compiled_kernels.add_compiled(table))
 
