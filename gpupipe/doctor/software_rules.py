@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpupipe.doctor.finding import Finding
 
 PYTHONS = ((3, 10), (3, 13))
-NEEDS = {"torch": "2.6", "torchvision": "0.21", "nvidia-dali-cuda120": "2.4"}
+NEEDS = {"torch": "2.11", "torchvision": "0.26", "nvidia-dali-cuda120": "2.4"}
 """The lowest version of each package. setup.cfg has the same versions, and a test compares them."""
 
 

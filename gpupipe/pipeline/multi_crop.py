@@ -13,7 +13,7 @@ from gpupipe.pipeline.geometry import center_offset
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_plane, describe_small_image
 from gpupipe.pipeline.step import Params, SampleIncompatible, Spec, Step, StepIncompatible
-from gpupipe.pipeline.tensors import cut
+from gpupipe.pipeline.tensors import cut, flip
 from gpupipe.schema.field_types import WHOLE, Size
 
 if TYPE_CHECKING:
@@ -98,4 +98,4 @@ class MultiCrop(Step):
         if (size < self.size).any():
             raise SampleIncompatible(describe_small_image(image.shape[-2:], self.size))
         cropped = cut(image, self.anchor(size), self.size)
-        return cropped.flip(self.mirrored_axis - 2) if self.is_mirrored else cropped
+        return flip(cropped, [self.mirrored_axis - 2]) if self.is_mirrored else cropped

@@ -22,6 +22,19 @@ def in_float32(image: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
     return make(image.float()).to(torch.float16) if image.dtype == torch.float16 else make(image)
 
 
+def flip(image: Tensor, axes: list[int]) -> Tensor:
+    """Flip a tensor along some axes.
+
+    torch 2.11 does not flip unsigned integers of more than 8 bits, so their bits are flipped as
+    signed ones.
+    """
+    import torch
+
+    signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+    bits = signed.get(image.dtype, image.dtype)
+    return image.view(bits).flip(axes).view(image.dtype)
+
+
 def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)) -> Tensor:
     """Cut a window out of the last axes of a tensor.
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_axis
 from gpupipe.pipeline.step import Params, Spec, Step
+from gpupipe.pipeline.tensors import flip
 from gpupipe.schema.field_types import Probability
 
 
@@ -35,6 +36,4 @@ class RandomHorizontalFlip(Step):
         image.flip(horizontal=p["flip"])
 
     def torch(self, image: Any, p: Params) -> Any:
-        from torchvision.transforms.v2 import functional as F
-
-        return F.horizontal_flip(image) if p["flip"] else image
+        return flip(image, [-1]) if p["flip"] else image

@@ -41,11 +41,11 @@ def test_python(version, status):
     ("name", "version", "status"),
     [
         ("torch", None, "problem"),
-        ("torch", "2.5.1", "problem"),
-        ("torch", "2.6.0+cu124", "ok"),
-        ("torch", "2.10.0", "ok"),
+        ("torch", "2.9.1", "problem"),
+        ("torch", "2.11.0+cu130", "ok"),
+        ("torch", "2.101.0", "ok"),
         ("torchvision", "0.9.0", "problem"),
-        ("torchvision", "0.21.0", "ok"),
+        ("torchvision", "0.26.0", "ok"),
     ],
 )
 def test_package(name, version, status):

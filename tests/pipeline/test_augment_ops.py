@@ -11,7 +11,7 @@ from color_differences import as_gray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from plugin import install
 from reference import Difference, differences
-from torchvision.transforms import v2
+from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2._utils import _setup_fill_arg
 
 from gpupipe.pipeline.augment_ops import OPS, Warping, apply_op
@@ -139,7 +139,7 @@ def test_in_torch_it_is_what_torchvisions_class_does(
         if name == "Solarize":
             magnitude /= 255.0
         expected = theirs._apply_image_or_video_transform(
-            image, name, float(magnitude), interpolation, _setup_fill_arg(fill)
+            image, name, float(magnitude), InterpolationMode(interpolation), _setup_fill_arg(fill)
         )
         assert torch.equal(step.torch_slot(image, op, value), expected), name
         seen.add(name)

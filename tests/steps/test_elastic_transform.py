@@ -13,6 +13,7 @@ from nvidia.dali import Pipeline, fn, types
 from pipeline_texts import FLOAT, NORM, build, mistakes
 from reference import differences
 from torchvision.transforms.v2 import ElasticTransform as Torchvision
+from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 import gpupipe
@@ -208,8 +209,9 @@ def test_the_maps_for_a_gpu_lead_to_torchvisions_pixels(interpolation: str) -> N
         lower = padded[i + 1, j] * (1 - u) + padded[i + 1, j + 1] * u
         made = upper * (1 - v) + lower * v
     planes = torch.from_numpy(image).permute(2, 0, 1)
-    expected = F.elastic(planes, moves, interpolation, list(fill)).permute(1, 2, 0).numpy()
-    inside = F.elastic(torch.ones(1, 30, 40), moves, interpolation)[0].numpy()
+    mode = InterpolationMode(interpolation)
+    expected = F.elastic(planes, moves, mode, list(fill)).permute(1, 2, 0).numpy()
+    inside = F.elastic(torch.ones(1, 30, 40), moves, mode)[0].numpy()
     is_whole = (inside < 1e-6) | (inside > 1 - 1e-6)
     assert is_whole.mean() > 0.5
     differs = np.abs(made - expected).max(-1) > 1e-4

@@ -21,7 +21,7 @@ from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.spec_checks import describe_small, describe_small_image
 from gpupipe.pipeline.step import SampleIncompatible
-from gpupipe.pipeline.tensors import cut, in_float32
+from gpupipe.pipeline.tensors import cut, flip, in_float32
 from gpupipe.runtime import plugins
 from gpupipe.steps.normalize import Normalize
 from gpupipe.steps.to_dtype import ToDtype
@@ -119,7 +119,7 @@ def _run_resize_uint8(pixels: Any, calls: Calls, row: int) -> Any:
 
 def _run_flip(pixels: Any, calls: Calls, row: int) -> Any:
     axes = [axis for axis, flag in zip((-1, -2), calls[0].rows[row], strict=True) if flag]
-    return as_tensor(pixels).flip(axes) if axes else pixels
+    return flip(as_tensor(pixels), axes) if axes else pixels
 
 
 def _run_erase(pixels: Any, calls: Calls, row: int) -> Any:
