@@ -109,7 +109,7 @@ def test_ctrl_c_keeps_what_was_measured(config: Path) -> None:
             assert process.poll() is None
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 130

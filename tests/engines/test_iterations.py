@@ -92,7 +92,7 @@ def test_the_next_epoch_is_prepared_before_it_is_asked_for(
     root = shutil.copytree(faces, tmp_path / "faces")
     with load(root, prefetch=2) as loader:
         assert same(samples(loader), epochs[0])
-        time.sleep(0.5)
+        time.sleep(5)  # ten times what is enough, for load beside it
         shutil.rmtree(root)
         assert same(samples(itertools.islice(loader, 2)), epochs[1][:16]), (
             "made while there were files"
