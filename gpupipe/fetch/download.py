@@ -6,6 +6,7 @@ import socket
 import threading
 import urllib.parse
 import urllib.request
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,7 +60,9 @@ def download(dataset: Dataset, progress: Progress) -> Path:
         DataError: pooch is not installed.
     """
     require_extra("fetch", ("pooch",), f"downloading {dataset.name}", DataError)
-    import pooch
+    with warnings.catch_warnings():  # of tqdm, which looks for widgets in a notebook
+        warnings.filterwarnings("ignore", "IProgress not found")
+        import pooch
     import requests
 
     target = get_archive_path(dataset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,10 @@ def test_load_shows_a_bar_while_images_are_drawn(kernel: BlockingKernelClient) -
     assert all(page.startswith("<progress") for page in shown)
     assert any('max="2000"' in page and "of 2,000" in page for page in shown)
     assert last == "", "it disappears"
-    assert {content["name"] for kind, content in messages if kind == "stream"} == {"stderr"}
+    printed = [content for kind, content in messages if kind == "stream"]
+    assert {part["name"] for part in printed} == {"stderr"}
+    text = "".join(part["text"] for part in printed)
+    assert re.findall(r"\w*Warning", text) == ["StandInWarning"], text
 
 
 def test_a_short_load_writes_nothing(kernel: BlockingKernelClient, faces: Path) -> None:
