@@ -15,6 +15,7 @@ from gpupipe.config import read_in_layers
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.loader import Loader, load
 from gpupipe.monitor import Monitor
+from gpupipe.runtime.installation import install_command
 from gpupipe.runtime.ranks import assume_ranks_on_machine
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -26,7 +27,7 @@ def _import_lightning() -> Any:
     installed = [name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None]
     if not (loaded or installed):
         raise ModuleNotFoundError(
-            "gpupipe.lightning needs Lightning: pip install lightning", name="lightning"
+            f"gpupipe.lightning needs Lightning: {install_command('lightning')}", name="lightning"
         )
     return import_module((loaded or installed)[0])
 

@@ -16,9 +16,9 @@ from typing import Any
 from gpupipe.bench.memory import list_family
 from gpupipe.protocol.processes import read_stat
 from gpupipe.runtime.devices import cores, gpu_count
+from gpupipe.runtime.installation import own_version
 
 _PACKAGES = (
-    "gpupipe",
     "torch",
     "torchvision",
     "nvidia-dali-cuda120",
@@ -151,7 +151,7 @@ def _gpu() -> str | None:
 
 
 def _versions() -> dict[str, str]:
-    versions = {}
+    versions = {"gpupipe": own_version()}
     for name in _PACKAGES:
         try:
             versions[name] = version(name)

@@ -32,6 +32,7 @@ from gpupipe.decoded_cache.table_file import (
 from gpupipe.errors import DataError
 from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.file_lock import hold_lock
+from gpupipe.runtime.installation import own_version
 
 SUFFIX = ".decoded"
 _VARIABLE = "GPUPIPE_SHM"
@@ -72,7 +73,8 @@ def describe_job(
         "max_pixels": max_pixels,
         "engine": producer,
         "steps": {name: beginning.steps for name, beginning in sorted(beginnings.items())},
-        "versions": {name: _version(name) for name in ("gpupipe", *_DECODERS, *packages)},
+        "versions": {"gpupipe": own_version()}
+        | {name: _version(name) for name in (*_DECODERS, *packages)},
         "format": _FORMAT,
     }
 

@@ -23,6 +23,7 @@ from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.capability_probe import installed_version, jpeg_engines, probe
 from gpupipe.runtime.capability_probe_child import NVJPEG
 from gpupipe.runtime.devices import cores, gpu_count
+from gpupipe.runtime.installation import find_distribution, install_command, rebuild_command
 
 _PROBES_AT_ONCE = 4
 
@@ -64,11 +65,9 @@ def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[
 
 
 def _gpupipe() -> Iterator[Finding]:
-    yield Finding(
-        "gpupipe",
-        f"{_installed('gpupipe') or 'not installed, run from its folder'} on {platform.platform()}",
-        "ok",
-    )
+    copy = find_distribution()
+    version = copy.version if copy else "not installed, run from its folder"
+    yield Finding("gpupipe", f"{version} on {platform.platform()}", "ok")
     yield software_rules.judge_python(sys.version_info[:3])
 
 
@@ -84,18 +83,21 @@ def _packages() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    if _installed("gpupipe"):  # else there is no metadata to read
-        extras = software_rules.list_extra_packages(metadata.requires("gpupipe") or [])
-        for extra, packages in extras.items():
-            yield software_rules.judge_extra(extra, {name: _installed(name) for name in packages})
+    copy = find_distribution()
+    requirements = (copy and copy.requires) or []  # none if it is not installed
+    for extra, packages in software_rules.list_extra_packages(requirements).items():
+        versions = {name: _installed(name) for name in packages}
+        yield software_rules.judge_extra(extra, versions, install_command(extra))
 
 
 def _kernels() -> Iterator[Finding]:
     extension = compiled_extension.find_extension()
     is_off = os.environ.get(compiled_extension.VARIABLE) == "off"
-    yield software_rules.judge_kernels(extension and extension.variants(), is_off)
+    yield software_rules.judge_kernels(
+        extension and extension.variants(), is_off, rebuild_command()
+    )
     has_jpeg = compiled_extension.find_extension("_jpeg") is not None
-    yield software_rules.judge_region_decoding(has_jpeg, is_off)
+    yield software_rules.judge_region_decoding(has_jpeg, is_off, rebuild_command())
 
 
 def _installed(name: str) -> str | None:

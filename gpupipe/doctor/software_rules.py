@@ -111,31 +111,33 @@ def judge_cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int
     return Finding("CUDA", ", ".join(built), "ok")
 
 
-def judge_extra(extra: str, packages: Mapping[str, str | None]) -> Finding:
+def judge_extra(extra: str, packages: Mapping[str, str | None], install: str) -> Finding:
     """Report whether the packages of an extra are installed. None of them has to be.
 
     Args:
         extra: The name of the extra in gpupipe's metadata.
         packages: The version of each package that it requires; None if it is not installed.
+        install: The command that installs them.
     """
     missing = [name for name, version in packages.items() if version is None]
     there = [f"{name} {version}" for name, version in packages.items() if version is not None]
     lack = f"{' and '.join(missing)} not installed" if missing else ""
     return Finding(
-        f"gpupipe[{extra}]",
+        f"extra {extra}",
         "; ".join(filter(None, [", ".join(there), lack])),
         "ok",
-        f"for what {EXTRAS[extra]}: pip install 'gpupipe[{extra}]'" if missing else "",
+        f"for what {EXTRAS[extra]}: {install}" if missing else "",
     )
 
 
-def judge_kernels(variants: Sequence[str] | None, is_off: bool) -> Finding:
+def judge_kernels(variants: Sequence[str] | None, is_off: bool, rebuild: str) -> Finding:
     """Report whether `engine: cpu` has its kernels in C++. It runs without them.
 
     Args:
         variants: The instruction sets that they can use, the preferred one first; None if they do
             not run.
         is_off: Whether GPUPIPE_KERNELS=off.
+        rebuild: The command that compiles the extensions again.
     """
     if variants:
         return Finding("kernels", f"of engine: cpu, in C++, with {variants[0]}", "ok")
@@ -143,17 +145,18 @@ def judge_kernels(variants: Sequence[str] | None, is_off: bool) -> Finding:
         return Finding("kernels", "of engine: cpu, in C++: off", "ok", "unset GPUPIPE_KERNELS")
     advice = (
         "for a faster engine: cpu: install a C++ compiler and Python's headers (apt-get install "
-        "g++ python3-dev), then pip install --force-reinstall --no-deps gpupipe"
+        f"g++ python3-dev), then {rebuild}"
     )
     return Finding("kernels", "of engine: cpu, in C++: not built", "ok", advice)
 
 
-def judge_region_decoding(is_built: bool, is_off: bool) -> Finding:
+def judge_region_decoding(is_built: bool, is_off: bool, rebuild: str) -> Finding:
     """Report whether `engine: cpu` decodes parts of JPEGs. It runs without that.
 
     Args:
         is_built: Whether gpupipe._jpeg can be imported.
         is_off: Whether GPUPIPE_KERNELS=off.
+        rebuild: The command that compiles the extensions again.
     """
     if is_built:
         return Finding("region decoding", "of engine: cpu, with libjpeg-turbo", "ok")
@@ -161,8 +164,8 @@ def judge_region_decoding(is_built: bool, is_off: bool) -> Finding:
         return Finding("region decoding", "of engine: cpu: off", "ok", "unset GPUPIPE_KERNELS")
     advice = (
         "to decode only the window of a crop: install a C++ compiler, Python's headers and "
-        "libjpeg-turbo 2.1 or newer (apt-get install g++ python3-dev libjpeg-dev), then pip "
-        "install --force-reinstall --no-deps gpupipe"
+        "libjpeg-turbo 2.1 or newer (apt-get install g++ python3-dev libjpeg-dev), then "
+        f"{rebuild}"
     )
     return Finding("region decoding", "of engine: cpu: not built", "ok", advice)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpupipe.formats import Damaged
 from gpupipe.formats.protobuf import Bytes, Messages
+from gpupipe.runtime.installation import install_command
 
 _HEAD, _TAIL = 12, 4
 _AT_ONCE = 4096
@@ -106,8 +107,8 @@ def _verify(data: Bytes, batch: Messages) -> None:
         from crc32c import crc32c
     except ImportError as e:
         raise ValueError(
-            "verifying records needs crc32c: run 'pip install gpupipe[tfrecord]', or leave "
-            "out data.verify"
+            f"verifying records needs crc32c: run {install_command('tfrecord')}, or leave out "
+            "data.verify"
         ) from e
     view = data.data
     crcs = np.array(

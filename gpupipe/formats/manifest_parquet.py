@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gpupipe.errors import DataError
 from gpupipe.formats.manifest_rows import ManifestColumns, ManifestRows, find_columns
+from gpupipe.runtime.installation import install_command
 
 
 def read_parquet(name: str, f: BinaryIO, wanted: ManifestColumns) -> ManifestRows:
@@ -28,7 +29,7 @@ def read_parquet(name: str, f: BinaryIO, wanted: ManifestColumns) -> ManifestRow
         import pyarrow.parquet
     except ImportError as e:
         raise DataError(
-            f"{name}: reading .parquet needs pyarrow: run 'pip install pyarrow', or save "
+            f"{name}: reading .parquet needs pyarrow: run {install_command('parquet')}, or save "
             "the list as .csv"
         ) from e
     rows = ManifestRows(name, {})

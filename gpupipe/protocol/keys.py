@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpupipe.errors import ServerError
+from gpupipe.runtime.installation import install_command
 
 PUBLIC, SECRET = ".key", ".key_secret"
 
@@ -119,7 +120,7 @@ def import_zmq() -> Any:
         import zmq
     except ModuleNotFoundError as e:
         raise ServerError(
-            f"the data processing server needs {e.name}: pip install 'gpupipe[server]'"
+            f"the data processing server needs {e.name}: {install_command('server')}"
         ) from None
     return zmq
 

@@ -13,6 +13,7 @@ import warnings
 from typing import Any, Literal
 
 from gpupipe.errors import EngineError
+from gpupipe.runtime.installation import rebuild_command
 
 VARIABLE = "GPUPIPE_KERNELS"
 _NEEDS = {
@@ -41,12 +42,12 @@ def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
         if setting == "on":
             raise EngineError(
                 f"{VARIABLE}=on, but gpupipe.{name} cannot be imported: {e}; install "
-                f"{_NEEDS[name]} and reinstall gpupipe, or unset the variable"
+                f"{_NEEDS[name]}, then run {rebuild_command()}, or unset the variable"
             ) from e
         return None
     if hasattr(extension, _NEWEST[name]):
         return extension
-    old = f"gpupipe.{name} was built for an earlier gpupipe: reinstall gpupipe"
+    old = f"gpupipe.{name} was built for an earlier gpupipe: run {rebuild_command()}"
     if setting == "on":
         raise EngineError(f"{VARIABLE}=on, but {old}, or unset the variable")
     warnings.warn(f"{old}; until then it is not used", stacklevel=2)

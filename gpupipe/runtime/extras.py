@@ -1,10 +1,11 @@
-"""Packages that only some commands need: gpupipe[compare], gpupipe[fetch]..."""
+"""Packages that only some commands need: those of the extras compare, fetch..."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
 from gpupipe.errors import GpupipeError
+from gpupipe.runtime.installation import install_command
 
 
 def require_extra(
@@ -22,8 +23,7 @@ def require_extra(
     if missing:
         raise error(
             f"{purpose} needs {' and '.join(missing)}, which "
-            f"{'is' if len(missing) == 1 else 'are'} not installed: run pip install "
-            f"'gpupipe[{extra}]'"
+            f"{'is' if len(missing) == 1 else 'are'} not installed: run {install_command(extra)}"
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 
+from gpupipe.runtime.installation import install_command
+
 _OLDEST = 5
 """The first version with an affine warp that is within a level of torchvision's."""
 
@@ -21,7 +23,7 @@ def has_opencv() -> bool:
         return True
     warnings.warn(
         f"the engine cpu does not use OpenCV {version}, whose warps are less exact than those of "
-        f"OpenCV {_OLDEST}: torchvision does its work, more slowly. Run pip install 'gpupipe[cpu]'",
+        f"OpenCV {_OLDEST}: torchvision does its work, more slowly. Run {install_command('cpu')}",
         stacklevel=2,
     )
     return False

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpupipe.errors import ServerError, counted
 from gpupipe.protocol.keys import import_zmq
+from gpupipe.runtime.installation import install_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -198,7 +199,7 @@ def serve_metrics(server: Any, port: int | None) -> Iterator[None]:
         from prometheus_client import CollectorRegistry, start_http_server
     except ModuleNotFoundError:
         raise ServerError(
-            "metrics need the package prometheus-client: pip install 'gpupipe[server]'"
+            f"metrics need the package prometheus-client: {install_command('server')}"
         ) from None
     registry = CollectorRegistry()
     registry.register(_Collector(server))

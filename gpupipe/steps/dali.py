@@ -18,6 +18,7 @@ from gpupipe.pipeline.dali_trial import Trial, try_operator
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_plane
 from gpupipe.pipeline.step import NoLowering, Params, Spec, Step, StepIncompatible
+from gpupipe.runtime.installation import install_command
 from gpupipe.schema.field_types import wrong_key
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ class Dali(Step):
         if not dali_operators.is_installed():
             raise self._errors(
                 "op",
-                "it needs NVIDIA DALI, which is not installed: on Linux, run pip install "
-                "'gpupipe[cuda12]', or 'gpupipe[cuda13]' for CUDA 13",
+                "it needs NVIDIA DALI, which is not installed: on Linux, run "
+                f"{install_command('cuda12')}; for CUDA 13 write cuda13",
             )
         try:
             self.operator  # noqa: B018  # raises if there is none

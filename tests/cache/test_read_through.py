@@ -28,7 +28,7 @@ from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
 from gpupipe.errors import EngineError
 
-pytest.importorskip("diskcache", reason="needs gpupipe[remote]")
+pytest.importorskip("diskcache", reason="needs the extra remote")
 KILLS = int(os.environ.get("GPUPIPE_KILLS", "20"))
 READER = """
 import pickle, random, sys

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as `make docs` builds it; test processes that run side by side share it."""
-    pytest.importorskip("mkdocs", reason="pip install 'gpupipe[docs]'")
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site"
     with open(folder.with_suffix(".lock"), "w") as lock:

@@ -10,11 +10,13 @@ from importlib import metadata
 import pytest
 from click.testing import CliRunner
 
+import gpupipe
 from gpupipe.cli.app import main
 from gpupipe.doctor import checks
 from gpupipe.doctor.finding import Finding
 from gpupipe.doctor.machine_rules import GIB
 from gpupipe.runtime.devices import cores, gpu_count
+from gpupipe.runtime.installation import find_distribution
 
 FIELDS = (
     "print('\\n'.join('\\t'.join([f.subject, f.status, f.observation, f.advice]) for f in "
@@ -62,9 +64,9 @@ def test_the_command_prints_json_and_extras(findings):
     printed = {finding["subject"]: finding for finding in json.loads(done.output)}
     assert printed.keys() == findings.keys()
     assert printed["torch"] == asdict(findings["torch"])
-    if checks._installed("gpupipe"):
-        assert {"gpupipe[server]", "gpupipe[remote]", "gpupipe[parquet]"} <= printed.keys()
-        assert metadata.version("pyzmq") in printed["gpupipe[server]"]["observation"]
+    if find_distribution():
+        assert {"extra server", "extra remote", "extra parquet"} <= printed.keys()
+        assert metadata.version("pyzmq") in printed["extra server"]["observation"]
 
 
 def test_versions_are_those_installed(findings):
@@ -73,7 +75,7 @@ def test_versions_are_those_installed(findings):
     assert findings["DALI"].observation.startswith(
         next(v for n, v in checks._dali_packages().items())
     )
-    assert metadata.version("gpupipe") in findings["gpupipe"].observation
+    assert gpupipe.__version__ in findings["gpupipe"].observation
 
 
 def test_cuda_is_that_of_torch(findings):

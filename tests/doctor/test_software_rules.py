@@ -7,6 +7,8 @@ import pytest
 from gpupipe.doctor import software_rules
 from gpupipe.doctor.finding import Finding
 
+REBUILD = "pip install --force-reinstall --no-deps ."
+
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
@@ -22,7 +24,7 @@ def test_release(text, numbers):
 
 
 def test_least_versions_are_those_of_the_metadata():
-    required = metadata.requires("gpupipe") or []
+    required = metadata.requires("gpupipe-loader") or []
     for name, least in software_rules.NEEDS.items():
         assert any(r.partition(";")[0].replace(" ", "") == f"{name}>={least}" for r in required), (
             name
@@ -126,24 +128,30 @@ def test_every_extra_that_users_install_is_told():
 
 
 def test_an_extra_that_is_not_complete_says_what_to_install():
-    finding = software_rules.judge_extra("server", {"pyzmq": "26.1", "msgspec": None})
-    assert finding.subject == "gpupipe[server]"
+    command = "pip install '.[server]'"
+    finding = software_rules.judge_extra("server", {"pyzmq": "26.1", "msgspec": None}, command)
+    assert finding.subject == "extra server"
     assert finding.observation == "pyzmq 26.1; msgspec not installed"
     assert finding.status == "ok"
     assert "gpupipe.connect()" in finding.advice
-    assert "pip install 'gpupipe[server]'" in finding.advice
-    assert software_rules.judge_extra("parquet", {"pyarrow": "20"}).advice == ""
+    assert command in finding.advice
+    assert software_rules.judge_extra("parquet", {"pyarrow": "20"}, command).advice == ""
 
 
 def test_kernels_say_what_they_run_on_or_what_to_install():
-    assert software_rules.judge_kernels(["avx2", "scalar"], False).observation.endswith("with avx2")
-    assert "unset GPUPIPE_KERNELS" in software_rules.judge_kernels(None, True).advice
-    missing = software_rules.judge_kernels(None, False)
+    built = software_rules.judge_kernels(["avx2", "scalar"], False, REBUILD)
+    assert built.observation.endswith("with avx2")
+    assert "unset GPUPIPE_KERNELS" in software_rules.judge_kernels(None, True, REBUILD).advice
+    missing = software_rules.judge_kernels(None, False, REBUILD)
     assert (missing.status, "g++" in missing.advice) == ("ok", True)
+    assert missing.advice.endswith(REBUILD)
 
 
 def test_region_decoding_says_what_to_install():
-    assert software_rules.judge_region_decoding(True, False).advice == ""
-    assert "unset GPUPIPE_KERNELS" in software_rules.judge_region_decoding(False, True).advice
-    missing = software_rules.judge_region_decoding(False, False)
+    assert software_rules.judge_region_decoding(True, False, REBUILD).advice == ""
+    assert (
+        "unset GPUPIPE_KERNELS" in software_rules.judge_region_decoding(False, True, REBUILD).advice
+    )
+    missing = software_rules.judge_region_decoding(False, False, REBUILD)
     assert (missing.status, "libjpeg-dev" in missing.advice) == ("ok", True)
+    assert missing.advice.endswith(REBUILD)

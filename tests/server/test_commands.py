@@ -22,6 +22,7 @@ from served import free_port
 
 import gpupipe
 from gpupipe.cli.app import main
+from gpupipe.runtime.installation import install_command
 
 
 @pytest.fixture
@@ -282,8 +283,8 @@ def test_start_server_without_zeromq_says_so_too() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip().endswith(
-        "gpupipe.errors.ServerError: the data processing server needs msgspec: pip install "
-        "'gpupipe[server]'"
+        "gpupipe.errors.ServerError: the data processing server needs msgspec: "
+        f"{install_command('server')}"
     )
 
 
@@ -298,5 +299,5 @@ def test_without_zeromq_the_message_says_what_to_install(file: Path, words: list
         [sys.executable, "-c", WITHOUT, *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert "pip install 'gpupipe[server]'" in done.stderr
+    assert install_command("server") in done.stderr
     assert "Traceback" not in done.stderr

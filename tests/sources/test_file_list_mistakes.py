@@ -14,6 +14,7 @@ from manifests import refused, save_parquet, written
 
 from gpupipe import config
 from gpupipe.errors import ConfigError, DataError
+from gpupipe.runtime.installation import install_command
 from gpupipe.sources.file_list import FileList
 
 BAD = {
@@ -203,7 +204,7 @@ def test_without_pyarrow_the_message_says_what_to_install(tmp_path: Path) -> Non
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (
-        f"DataError: {file}: reading .parquet needs pyarrow: run 'pip install pyarrow', or "
+        f"DataError: {file}: reading .parquet needs pyarrow: run {install_command('parquet')}, or "
         "save the list as .csv" in done.stderr
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tfrecords import FLOATS, REAL, RECORDS, entry, field, framed, images, recor
 import gpupipe
 from gpupipe.formats import protobuf
 from gpupipe.formats.protobuf import Messages
+from gpupipe.runtime.installation import install_command
 from gpupipe.sources.tfrecord import Tfrecord
 
 X = images(b"x")
@@ -224,7 +226,9 @@ def test_without_crc32c_the_message_says_what_to_install(monkeypatch: pytest.Mon
     assert len(Tfrecord(shards=str(REAL)).index()) == 6
     with pytest.raises(
         gpupipe.DataError,
-        match=r"needs crc32c: run 'pip install gpupipe\[tfrecord\]', or leave out data.verify",
+        match=re.escape(
+            f"needs crc32c: run {install_command('tfrecord')}, or leave out data.verify"
+        ),
     ):
         Tfrecord(shards=str(REAL), verify=True).index()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+
+from gpupipe.runtime.installation import own_version
 
 _PACKAGES = {
     "DALI": ("nvidia-dali-cuda120", "nvidia-dali-cuda130"),
@@ -14,9 +15,8 @@ _PACKAGES = {
 
 def list_versions() -> dict[str, str]:
     """Return the installed version by package, "none" if it is missing."""
-    own = str(importlib.import_module("gpupipe").__version__)
     found = {name: _find_version(distributions) for name, distributions in _PACKAGES.items()}
-    return {"gpupipe": own, **found}
+    return {"gpupipe": own_version(), **found}
 
 
 def _find_version(distributions: tuple[str, ...]) -> str:

@@ -57,7 +57,7 @@ def test_a_node_that_does_not_see_the_data_is_named(faces: Path) -> None:
 def test_a_remote_store_is_read_through_a_cache_of_each_node(
     cluster: RayCluster, faces: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("diskcache", reason="needs gpupipe[remote]")
+    pytest.importorskip("diskcache", reason="needs the extra remote")
     cache = {"dir": str(tmp_path / "cache"), "max_bytes": "1GB"}
     config = {
         "data": {"source": "remote", "url": f"file://{faces}", "cache": cache},

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("ray", reason="needs gpupipe[ray]")
+pytest.importorskip("ray", reason="needs the extra ray")
 
 from gpupipe.engines.ray.dispatcher import PlanDispatcher, _OpenTask
 from gpupipe.engines.ray.pool_worker import PoolWorker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 
 import pytest
@@ -13,11 +14,12 @@ from gpupipe.engines.ray.actor import WorkerActor
 from gpupipe.engines.ray.errors import explain_missing_paths, explain_no_room, name_node
 from gpupipe.engines.ray.versions import explain_difference, list_versions
 from gpupipe.errors import EngineError, SampleError, ShapeError, StepError
+from gpupipe.runtime.installation import install_command
 
 
 def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(EngineError, match=r"pip install 'gpupipe\[ray\]'"):
+    with pytest.raises(EngineError, match=re.escape(install_command("ray"))):
         registry.find("ray")
 
 

@@ -1,0 +1,164 @@
+"""Commands that install this copy again, for what installers record of how it was installed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpupipe.runtime import installation
+
+ROOT = Path(__file__).parents[2]
+PRINT = """
+import gpupipe.runtime.installation as copy
+print(copy.install_command("server"), copy.rebuild_command(), sep="\\n")
+"""
+METADATA = """Metadata-Version: 2.4
+Name: gpupipe-loader
+Version: 0.1.0
+Provides-Extra: server
+Requires-Dist: torch>=2.11
+Requires-Dist: pyzmq>=26; extra == "server"
+Requires-Dist: nvidia-ml-py; sys_platform == "linux" and extra == 'server'
+"""
+AGAIN = "pip install --force-reinstall --no-deps --no-cache-dir"
+COMMIT = "4b32e6084e6c5e606862077fe4726b3a8a4b88ad"
+WHEEL = "gpupipe_loader-0.1.0-cp311-cp311-linux_x86_64.whl"
+
+
+def copy_package(folder: Path) -> Path:
+    """Put what the commands need of gpupipe into a folder."""
+    for name in ("__init__.py", "runtime/__init__.py", "runtime/installation.py"):
+        (folder / "gpupipe" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "gpupipe" / name, folder / "gpupipe" / name)
+    return folder
+
+
+def clone(folder: Path) -> Path:
+    copy_package(folder)
+    (folder / "setup.cfg").write_text("[metadata]\nname = gpupipe-loader\n")
+    return folder
+
+
+def install(site: Path, origin: dict[str, Any] | None = None) -> Path:
+    """Write the metadata that an installer writes, with `origin` in direct_url.json."""
+    info = site / "gpupipe_loader-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(METADATA)
+    if origin is not None:
+        (info / "direct_url.json").write_text(json.dumps(origin))
+    return site
+
+
+def print_commands(*path: Path) -> list[str]:
+    """Return the two commands that a Python with these folders on its path prints."""
+    code = f"import sys; sys.path[:0] = {[str(folder) for folder in path]}{PRINT}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_folder_that_was_installed_editable(tmp_path: Path) -> None:
+    folder = clone(tmp_path / "a clone")
+    origin = {"url": folder.as_uri(), "dir_info": {"editable": True}}
+    site = install(tmp_path / "site", origin)
+    expected = [f"pip install -e '{folder}[server]'", f"{AGAIN} -e '{folder}'"]
+    assert print_commands(site, folder) == expected
+    older = install(tmp_path / "older", {**origin, "url": tmp_path.as_uri()})
+    assert print_commands(older, site, folder) == expected  # of two, the one that is imported
+
+
+def test_a_folder_that_was_copied(tmp_path: Path) -> None:
+    folder = clone(tmp_path / "a clone")
+    site = install(copy_package(tmp_path / "site"), {"url": folder.as_uri(), "dir_info": {}})
+    expected = [f"pip install '{folder}[server]'", f"{AGAIN} '{folder}'"]
+    assert print_commands(site) == expected
+
+
+def test_a_wheel(tmp_path: Path) -> None:
+    """A wheel has no sources from which the extensions could be built."""
+    wheel = tmp_path / WHEEL
+    wheel.touch()
+    site = install(copy_package(tmp_path / "site"), {"url": wheel.as_uri(), "archive_info": {}})
+    in_a_clone = f"{AGAIN} . (in a clone of gpupipe)"
+    assert print_commands(site) == [f"pip install '{wheel}[server]'", in_a_clone]
+    wheel.unlink()
+    assert print_commands(site) == ["pip install 'pyzmq>=26' nvidia-ml-py", in_a_clone]
+
+
+@pytest.mark.parametrize(
+    ("origin", "end"),
+    [
+        (
+            {
+                "url": "https://example.org/gpupipe.git",
+                "vcs_info": {"vcs": "git", "commit_id": COMMIT, "requested_revision": "main"},
+            },
+            f" @ git+https://example.org/gpupipe.git@{COMMIT}",
+        ),
+        (
+            {
+                "url": "file:///home/a b/mono",
+                "vcs_info": {"vcs": "git", "commit_id": COMMIT},
+                "subdirectory": "loader",
+            },
+            f" @ git+file:///home/a%20b/mono@{COMMIT}#subdirectory=loader",
+        ),
+        (
+            {"url": "https://example.org/gpupipe.tar.gz", "archive_info": {}},
+            " @ https://example.org/gpupipe.tar.gz",
+        ),
+    ],
+    ids=["repository", "folder of a repository", "archive"],
+)
+def test_a_url(origin: dict[str, Any], end: str, tmp_path: Path) -> None:
+    site = install(copy_package(tmp_path), origin)
+    assert print_commands(site) == [
+        f"pip install 'gpupipe-loader[server]{end}'",
+        f"{AGAIN} 'gpupipe-loader{end}'",
+    ]
+
+
+def test_an_index(tmp_path: Path) -> None:
+    assert print_commands(install(copy_package(tmp_path))) == [
+        "pip install 'gpupipe-loader[server]'",
+        f"{AGAIN} --no-binary gpupipe-loader gpupipe-loader",
+    ]
+
+
+def test_a_clone_on_the_path(tmp_path: Path) -> None:
+    """Whatever else is installed, and whatever a build left in the clone."""
+    folder = clone(tmp_path / "clone")
+    (folder / "gpupipe_loader.egg-info").mkdir()
+    (folder / "gpupipe_loader.egg-info" / "PKG-INFO").write_text(METADATA)
+    other = install(copy_package(tmp_path / "site"))
+    expected = [f"pip install -e '{folder}[server]'", f"{AGAIN} -e {folder}"]
+    assert print_commands(folder) == print_commands(folder, other) == expected
+
+
+def test_a_package_without_metadata_and_another_project_of_its_name(tmp_path: Path) -> None:
+    copy_package(tmp_path)
+    (tmp_path / "gpupipe-0.3.0.dist-info").mkdir()
+    (tmp_path / "gpupipe-0.3.0.dist-info/METADATA").write_text(
+        METADATA.replace("gpupipe-loader", "gpupipe")
+    )
+    assert print_commands(tmp_path) == [
+        "pip install '.[server]' (in a clone of gpupipe)",
+        f"{AGAIN} . (in a clone of gpupipe)",
+    ]
+
+
+def test_this_copy_is_a_clone() -> None:
+    copy = installation.find_distribution()
+    assert copy is None or copy.version == installation.own_version()
+    assert installation.install_command("cpu") == shlex.join(
+        ["pip", "install", "-e", f"{ROOT}[cpu]"]
+    )
