@@ -1,6 +1,6 @@
 """What a data processing server is for: preprocessing beside the training loop, and not inside it.
 
-    pip install 'gpupipe[server]'
+    pip install '.[server]'
     python examples/server.py --rounds 3 --plot server-pipelining.png
 
 A data stream that is slowed down by 5 ms a batch, a training step of 10 ms, 5 epochs: in one

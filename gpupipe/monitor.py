@@ -149,7 +149,7 @@ class TensorBoardExporter:
 
     It writes what Monitor.metrics() returns: data/wait_share and data/accelerator_utilisation from
     0 to 1, data/wait_ms and data/step_ms in milliseconds. Each is the mean over the steps since the
-    last time, at the number of the step. Needs tensorboard: pip install 'gpupipe[tensorboard]'.
+    last time, at the number of the step. Needs the extra `tensorboard`.
 
     Example:
         >>> monitor = gpupipe.Monitor(loader)
@@ -220,7 +220,7 @@ class PrometheusExporter:
     minutes is rate(gpupipe_monitor_wait_seconds_total[5m]) divided by
     rate(gpupipe_monitor_step_seconds_total[5m]). The gauges gpupipe_monitor_wait_ratio and
     gpupipe_monitor_accelerator_utilisation_ratio, 0 to 1, are those of all steps so far. Needs
-    prometheus-client: pip install 'gpupipe[prometheus]'.
+    the extra `prometheus`.
 
     Attributes:
         port: The port.
