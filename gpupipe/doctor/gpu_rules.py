@@ -140,8 +140,8 @@ def judge_decoding(subject: str, outcome: ProbeOutcome) -> Finding:
         return Finding(subject, "runs, and decodes JPEG images", "ok")
     what = "cannot decode a JPEG image" if outcome.pipeline else "cannot run a pipeline"
     advice = (
-        "reinstall DALI with what it depends on (pip install --force-reinstall); on a GPU, "
-        "see its driver too"
+        "reinstall DALI with what it depends on (pip install --force-reinstall "
+        "nvidia-dali-cuda120, or -cuda130 for CUDA 13); on a GPU, see its driver too"
     )
     return Finding(subject, f"{what}: {outcome.reason}", "problem", advice)
 

@@ -13,7 +13,6 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 DISTRIBUTION = "gpupipe-loader"
 """The name in the metadata, and in the package index; the module and the command are gpupipe."""
@@ -46,7 +45,7 @@ def rebuild_command() -> str:
     """
     command = ["pip", "install", "--force-reinstall", "--no-deps", "--no-cache-dir"]
     sources = _list_sources(find_distribution(), "")
-    if not sources or ".whl" in sources[-1]:
+    if not sources or sources[-1].endswith(".whl"):
         return f"{shlex.join(command)} . {_IN_A_CLONE}"
     by_name = ["--no-binary", DISTRIBUTION] if sources == [DISTRIBUTION] else []
     return shlex.join([*command, *by_name, *sources])
@@ -101,6 +100,8 @@ def _list_url(origin: dict[str, Any], extras: str) -> list[str]:
 
 
 def _local_path(url: str) -> Path:
+    from urllib.request import url2pathname  # imports http.client, for what only messages need
+
     return Path(url2pathname(urlsplit(url).path))
 
 
