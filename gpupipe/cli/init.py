@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from gpupipe.cli.schema import FOLDER as SCHEMAS
 from gpupipe.errors import GpupipeError
 
 if TYPE_CHECKING:
-    from gpupipe.init.detect import Detected
+    from gpupipe.init.detected import Detected
     from gpupipe.init.survey import Survey
 
 
@@ -32,30 +34,77 @@ def init(folder: Path, out: Path, force: bool) -> None:
     """Look at FOLDER, and write a config that reads it: class folders, a list of files, tar shards,
     TFRecord, .rec, .zip, LMDB, .npy and .npz. Validation data gets a config of its own.
     """
-    from gpupipe import config as configs
-    from gpupipe.init.config_text import write_text
-    from gpupipe.init.detect import TRAIN, VAL, detect
+    from gpupipe.init.detect import detect
+    from gpupipe.init.doubts import iter_doubts
+    from gpupipe.init.names import TRAIN, VAL
+
+    paths = {TRAIN: out, VAL: _val_path(out)}
+    lists = {part: path.with_name(f"{path.stem}_list.csv") for part, path in paths.items()}
+    parts = detect(folder, {path.absolute() for path in (*paths.values(), *lists.values())})
+    written = {part: lists[part] for part, found in parts.items() if found.table}
+    for path in (*(paths[part] for part in parts), *written.values()):
+        if path.exists() and not force:
+            raise GpupipeError(f"{path} is there already: take another --out, or --force")
+    for part, path in written.items():
+        parts[part] = _write_list(parts[part], path)
+    try:
+        surveys = _survey(parts)
+    except GpupipeError:
+        for path in written.values():
+            path.unlink()
+        raise
+    said: set[str] = set()
+    for part, found in parts.items():
+        doubts = [*iter_doubts(found, surveys[part]), *_compare(part, parts, surveys)]
+        _write_config(paths[part], part, folder, found, surveys[part], doubts)
+        _print(paths[part], found, surveys[part], [d for d in doubts if d not in said])
+        said.update(doubts)
+    click.echo(f"Try it: gpupipe run {out}")
+
+
+def _write_list(found: Detected, path: Path) -> Detected:
+    """Write the list that a source needs; return the source with its path."""
+    assert found.table is not None
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(found.table)
+            writer.writerows(zip(*found.table.values(), strict=True))
+    return replace(found, options={"file": str(path)} | found.options)
+
+
+def _survey(parts: dict[str, Detected]) -> dict[str, Survey]:
     from gpupipe.init.survey import survey
 
-    parts = detect(folder)
-    paths = {TRAIN: out, VAL: _val_path(out)}
-    for part in parts:
-        if paths[part].exists() and not force:
-            raise GpupipeError(f"{paths[part]} is there already: take another --out, or --force")
     with Screen(False) as screen:
-        surveys = {part: survey(found, screen.progress) for part, found in parts.items()}
-    for part, found in parts.items():
-        path = paths[part]
-        schema = os.path.relpath(Path(SCHEMAS) / "config.json", path.parent)
-        facts = _compare(part, parts, surveys)
-        text = write_text(part, str(folder), found, surveys[part], facts, schema)
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        configs.read(path)
-        count, classes = surveys[part].count, len(surveys[part].classes)
-        click.echo(f"{path}: source {found.source}, {count:,} samples, classes: {classes:,}")
-    click.echo(f"Try it: gpupipe run {out}")
+        return {part: survey(found, screen.progress) for part, found in parts.items()}
+
+
+def _write_config(
+    path: Path, part: str, folder: Path, found: Detected, looked: Survey, doubts: list[str]
+) -> None:
+    from gpupipe import config as configs
+    from gpupipe.init.config_text import write_text
+
+    schema = os.path.relpath(Path(SCHEMAS) / "config.json", path.parent)
+    text = write_text(part, str(folder), found, looked, doubts, schema)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    configs.read(path)
+
+
+def _print(path: Path, found: Detected, looked: Survey, doubts: list[str]) -> None:
+    from gpupipe.init.config_text import describe_samples
+
+    click.echo(f"{path}: source {found.source}, {describe_samples(looked)}")
+    if found.table:
+        click.echo(f"  written for it: {found.options['file']}")
+    for doubt in doubts:
+        click.echo(f"  not certain: {doubt}")
+    if found.unused:
+        click.echo(f"  not read: {found.unused}")
 
 
 def _val_path(out: Path) -> Path:
@@ -66,7 +115,7 @@ def _val_path(out: Path) -> Path:
 
 def _compare(part: str, parts: dict[str, Detected], surveys: dict[str, Survey]) -> list[str]:
     """Return what is not certain about training and validation data together."""
-    from gpupipe.init.detect import TRAIN, VAL
+    from gpupipe.init.names import TRAIN, VAL
 
     if len(parts) == 1:
         rule = "for a tenth of this data write 'split: {train: 0.9, val: 0.1}' and 'subset: train'"

@@ -106,8 +106,10 @@ def check_labels(files: Sequence[str], numbers: NDArray[Any]) -> NDArray[np.int6
     """Return the numbers as labels, int64 (N,).
 
     Raises:
-        DataError: They are not integers of shape (N,).
+        DataError: They are not integers of shape (N,) or (N, 1).
     """
+    if numbers.shape[1:] == (1,):
+        numbers = numbers[:, 0]
     if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
         raise DataError(
             f"{files[0]}: {numbers.dtype} {numbers.shape} are no labels: there should be "

@@ -13,6 +13,9 @@ from gpupipe.dataset.labels import make_unlabelled
 from gpupipe.dataset.source import Progress
 from gpupipe.errors import DataError
 
+_MAX_NAMED = 20
+"""Empty class folders that one message names."""
+
 
 @dataclass
 class ClassFolders:
@@ -72,14 +75,11 @@ def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) ->
         tree = _Tree(root, suffixes, scanned.times)
         tree.read(name, (_get_identity(here),))
         files = tree.list_files()
-        if not files:
-            raise DataError(
-                f"{root / name}: no {of} ({', '.join(suffixes)}): remove the empty class "
-                "folder, or set data.extensions"
-            )
         scanned.paths += files
         counts.append(len(files))
         progress("scanning", len(scanned.paths), None)
+    if not all(counts):
+        raise _describe_empty(root, scanned.classes, counts, f"{of} ({', '.join(suffixes)})")
     if not counts:
         kind = suffixes[0]
         raise DataError(
@@ -88,6 +88,15 @@ def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) ->
         )
     scanned.labels = np.repeat(np.arange(len(counts)), counts)
     return scanned
+
+
+def _describe_empty(root: Path, classes: list[str], counts: list[int], of: str) -> DataError:
+    empty = [str(root / name) for name, count in zip(classes, counts, strict=True) if not count]
+    more = f" and {len(empty) - _MAX_NAMED:,} more" if len(empty) > _MAX_NAMED else ""
+    folders = "the empty class folder" + ("s" if len(empty) > 1 else "")
+    return DataError(
+        f"{', '.join(empty[:_MAX_NAMED])}{more}: no {of}: remove {folders}, or set data.extensions"
+    )
 
 
 def _scan_unlabelled(

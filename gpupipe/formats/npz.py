@@ -66,7 +66,8 @@ def _choose(members: Mapping[str, zipfile.ZipInfo], name: str) -> zipfile.ZipInf
         raise ValueError(f"no array '{name}'{hint}: name it under data.arrays")
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
         raise ValueError(
-            "compressed, so that it cannot be mapped into memory: write it with numpy.savez"
+            "compressed, so that it cannot be mapped into memory: write it with numpy.savez, as in "
+            "numpy.savez(NEW, **numpy.load(OLD))"
         )
     return info
 

@@ -1,17 +1,16 @@
-"""Finds out which folders of an archive, keys of a database or arrays of a .npz file to read."""
+"""Finds out which folders of an archive, or keys of a database, to read."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpupipe.dataset.shards import map_file, name_shard
 from gpupipe.errors import DataError
-from gpupipe.formats import lmdb_pages, npz, zip_directory
+from gpupipe.formats import lmdb_pages, zip_directory
 from gpupipe.sources.folder import EXTENSIONS
 
 _NUMBERED = re.compile(r"(\D+)\d+(?:\.\w+)?")
@@ -66,40 +65,6 @@ def read_lmdb_options(file: Path) -> tuple[dict[str, Any], list[str]]:
         note = "the class is the part of the key before its first slash."
         return {"fields": {"image": "{class}/{name}"}, "label": "{class}"}, [note]
     return {}, ["all keys are taken for images, and there are no labels."]
-
-
-def read_npz_options(
-    file: Path, roles: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source numpy for a .npz file, and what is not certain.
-
-    Args:
-        file: The file.
-        roles: The names that "files" (the samples) and "labels" have by custom.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
-    try:
-        with file.open("rb") as opened:
-            arrays = {name.lower(): name for name in npz.list_arrays(opened)}
-    except (OSError, ValueError) as e:
-        raise DataError(f"{file}: {e}") from e
-    if len(arrays) < 2:
-        return {}, ["each row of the array is taken for a sample; no labels were found."]
-    data, labels = (
-        next((arrays[name] for name in roles[role] if name in arrays), None)
-        for role in ("files", "labels")
-    )
-    if data is None:
-        data = next(name for name in arrays.values() if name != labels)
-    others = ", ".join(name for name in arrays.values() if name not in (data, labels))
-    notes = [f"the samples are the rows of the array '{data}'."]
-    if others:
-        notes.append(f"these arrays are not read: {others}.")
-    if labels is None:
-        return {"arrays": {"array": data}}, [*notes, "no labels were found."]
-    return {"labels": str(file), "arrays": {"array": data, "labels": labels}}, notes
 
 
 def _holds(folders: set[str], folder: str) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from gpupipe.errors import counted, short
-from gpupipe.init.detect import TRAIN, Detected
+from gpupipe.init.detected import Detected
+from gpupipe.init.names import TRAIN
 from gpupipe.init.survey import Survey
 
 _IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
@@ -27,7 +28,7 @@ _MANY = 8
 
 
 def write_text(
-    part: str, folder: str, detected: Detected, found: Survey, facts: Sequence[str], schema: str
+    part: str, folder: str, detected: Detected, found: Survey, doubts: Sequence[str], schema: str
 ) -> str:
     """Return the text of a config.
 
@@ -36,15 +37,18 @@ def write_text(
         folder: The folder as the user named it.
         detected: The source and its options.
         found: What the data holds.
-        facts: Further sentences for the comment, about what is not certain.
+        doubts: What is not certain, one sentence each.
         schema: The path of the schema for editors, from the config's folder.
     """
     data = {"source": detected.source} | detected.options
+    if found.spec is not None and len(found.spec.layout) > 2:
+        data["layout"] = found.spec.layout
     comments = [
         f"yaml-language-server: $schema={schema}",
         f"Written by 'gpupipe init {folder}'.",
         *_describe(found),
-        *(f"Not certain: {note}" for note in (*detected.notes, *facts)),
+        *(f"Not certain: {doubt}" for doubt in doubts),
+        *([f"Not read: {detected.unused}"] if detected.unused else []),
     ]
     lines = [line for comment in comments for line in _comment(comment)]
     lines += ["data:", *_entries(data), "pipeline:", *_steps(part, found)]
@@ -56,10 +60,19 @@ def _comment(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
 
 
-def _describe(found: Survey) -> Iterator[str]:
+def describe_samples(found: Survey) -> str:
+    """Return the number of samples, and their classes."""
+    count = counted(found.count, "sample")
+    if found.masks:
+        return f"{count} with masks"
+    if not found.has_labels:
+        return f"{count} without labels"
     names = ", ".join(found.classes[:_MANY]) + (", ..." if len(found.classes) > _MANY else "")
-    classes = counted(len(found.classes), "class", "classes")
-    yield f"{counted(found.count, 'sample')} in {classes}: {short(names)}"
+    return f"{count} in {counted(len(found.classes), 'class', 'classes')}: {short(names)}"
+
+
+def _describe(found: Survey) -> Iterator[str]:
+    yield describe_samples(found)
     if found.sizes:
         ends = (choose(found.sizes, key=math.prod) for choose in (min, max))
         least, most = ("x".join(map(str, size)) for size in ends)
@@ -69,6 +82,8 @@ def _describe(found: Survey) -> Iterator[str]:
     if found.spec is not None:
         shape = ", ".join("?" if n is None else str(n) for n in found.spec.shape)
         yield f"Arrays of {found.spec.dtype}, ({shape}), with the axes {found.spec.layout}."
+        if found.spec.layout == "HWC":
+            yield "A batch is (B, H, W, C); batch['array'].permute(0, 3, 1, 2) has channels first."
 
 
 def _entries(values: dict[str, Any]) -> Iterator[str]:
@@ -79,7 +94,8 @@ def _entries(values: dict[str, Any]) -> Iterator[str]:
 def _flow(value: Any) -> str:
     """Return a value on one line of YAML."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
-    return text.strip().removesuffix("\n...").strip()
+    # YAML 1.1 takes a bare 'on' for a boolean; gpupipe reads YAML 1.2.
+    return text.strip().removesuffix("\n...").strip().replace("'on': ", "on: ")
 
 
 def _step(name: str, comment: str = "", **parameters: Any) -> str:
@@ -94,23 +110,39 @@ def _steps(part: str, found: Survey) -> list[str]:
 def _image_steps(part: str, found: Survey) -> list[str]:
     mode = {"mode": "gray"} if found.is_gray else {}
     steps = [_step("decode", **mode)]
-    sizes = set(found.sizes)
-    if len(sizes) == 1 and max(next(iter(sizes))) <= _SMALL:
-        size = list(sizes.pop())
-        if part == TRAIN:
-            steps += [_step("random_crop", size=size, padding=max(1, size[0] // 8))]
-            steps += [_step("random_horizontal_flip")]
-    else:
-        side = median(min(size) for size in found.sizes) if found.sizes else _SIZES[0]
-        crop = next((size for size in _SIZES if size <= side), _SIZES[-1])
-        if part == TRAIN:
-            steps += [_step("random_resized_crop", size=crop), _step("random_horizontal_flip")]
-        else:
-            steps += [_step("resize", size=round(crop * _RATIO)), _step("center_crop", size=crop)]
+    if found.masks:
+        steps.append(_step("decode", mode="gray", on=found.masks.field))
+    steps += [_step(name, **options) for name, options in _geometry(part, found)]
     steps.append(_step("to_dtype", dtype="float32", scale=True))
+    if found.masks and found.masks.is_binary:
+        steps.append(
+            _step("to_dtype", "0 and 1", dtype="float32", scale=True, on=found.masks.field)
+        )
+    elif found.masks:
+        steps.append(_step("to_dtype", "the classes", dtype="int64", on=found.masks.field))
     if found.is_gray:
         return [*steps, _step("normalize", "to -1..1", mean=0.5, std=0.5)]
     return [*steps, _step("normalize", "the colours of ImageNet", **_IMAGENET)]
+
+
+def _geometry(part: str, found: Survey) -> list[tuple[str, dict[str, Any]]]:
+    """Return steps that give all images one size, and their masks with them."""
+    on = {"on": ["image", found.masks.field]} if found.masks else {}
+    flip = ("random_horizontal_flip", on)
+    sizes = set(found.sizes)
+    is_uniform = len(sizes) == 1 and not (found.masks and found.masks.have_other_sizes)
+    if is_uniform and max(next(iter(sizes))) <= _SMALL:
+        size = list(sizes.pop())
+        crop = {"size": size, "padding": max(1, size[0] // 8)} | on
+        return [("random_crop", crop), flip] if part == TRAIN else []
+    side = median(min(size) for size in found.sizes) if found.sizes else _SIZES[0]
+    length = next((size for size in _SIZES if size <= side), _SIZES[-1])
+    if part == TRAIN:
+        # Half of the image at least, so that masks keep what they show.
+        scale = {"scale": [0.5, 1.0]} if found.masks else {}
+        return [("random_resized_crop", {"size": length} | scale | on), flip]
+    resize = {"size": round(length * _RATIO)} | on
+    return [("resize", resize), ("center_crop", {"size": length} | on)]
 
 
 def _array_steps(part: str, found: Survey) -> list[str]:

@@ -1,129 +1,207 @@
-"""Finds out which columns of a list of files are paths and labels."""
+"""Finds the files that a list names, by paths or by ids without an extension, and their labels."""
 
 from __future__ import annotations
 
-import csv
-from itertools import islice
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpupipe.dataset.shards import name_shard
-from gpupipe.errors import GpupipeError
-from gpupipe.formats import arrow_columns
-from gpupipe.runtime.extras import require_extra
+from gpupipe.dataset.source import RESERVED_NAMES
+from gpupipe.errors import DataError, GpupipeError, counted
+from gpupipe.init.detected import Detected
+from gpupipe.init.labels import LabelChoice, choose_label, holds_parts
+from gpupipe.init.names import (
+    TRAIN,
+    choose_parts,
+    find_part_word,
+    is_image,
+    list_files,
+    name_some,
+)
+from gpupipe.init.tables import NUM_ANNOTATIONS, SUFFIXES, Table, is_file_list, read_table
 
-_FEW = 50
-"""Rows that are looked at."""
-_PATHS = ("path", "image", "file", "filename", "file_name", "image_path", "img", "filepath")
-_LABELS = ("label", "class", "target", "category", "y", "label_id", "class_id")
+_RESERVED = frozenset(("image", "path", *RESERVED_NAMES))
+_NO_LIST = "submission"
+"""A word in the names of Kaggle's lists that are no labels but an example of answers."""
 
 
-def read_list_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source file_list for a list, and what is not certain.
+@dataclass(frozen=True)
+class _List:
+    """A list that names files of the folder.
+
+    Attributes:
+        file: The list.
+        table: Its columns.
+        path: The column that names files.
+        images: The image of each row, relative to the folder; "" if there is none.
+        choice: The column of labels.
+    """
+
+    file: Path
+    table: Table
+    path: str
+    images: Sequence[str]
+    choice: LabelChoice
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Orders lists by what they are worth: labels first, then the number of images."""
+        return self.choice.label is not None, sum(map(bool, self.images))
+
+
+def detect_lists(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
+    """Return the parts that lists in a folder name; {} if no list names images.
+
+    Args:
+        folder: The folder.
+        files: All files below it.
 
     Raises:
-        GpupipeError: No column holds paths of files.
+        GpupipeError: A list cannot be read.
     """
-    if file.suffix.lower() == ".txt":
-        return {}, []
-    rows = _read_rows(file)
-    columns = list(rows[0]) if rows else []
-    path = _find_path_column(file, rows, columns)
-    options: dict[str, Any] = {} if path == "path" else {"path": path}
-    label = next((c for name in _LABELS for c in columns if c.lower() == name and c != path), None)
-    notes = []
-    if label is None:
-        others = ", ".join(c for c in columns if c != path)
-        options["label"] = None
-        notes.append(f"no column looks like labels{f'; there are {others}' if others else ''}.")
-    elif label != "label":
-        options["label"] = label
-    return options, notes
-
-
-def has_images(file: Path) -> bool:
-    """Whether a .parquet file has a column called image whose values are bytes, and no paths."""
-    if file.suffix.lower() != ".parquet":
-        return False
-    require_extra("parquet", ("pyarrow",), f"reading {file}")
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    try:
-        schema = pa.parquet.read_schema(file)
-    except (OSError, ValueError, pa.ArrowException) as e:
-        raise GpupipeError(f"{file}: cannot be read as .parquet: {e}") from e
-    if "image" not in schema.names:
-        return False
-    kind = schema.field("image").type
-    tests = (pa.types.is_struct, pa.types.is_binary, pa.types.is_large_binary)
-    return any(test(kind) for test in tests)
-
-
-def read_parquet_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source parquet for a shard, and what is not certain."""
-    import pyarrow.parquet
-
-    names = pyarrow.parquet.read_schema(file).names
-    label = next((name for name in _LABELS if name in names), None)
-    if label is None:
-        return {"label": None}, [f"no column looks like labels; there are {', '.join(names)}."]
-    return ({} if label == "label" else {"label": label}), []
-
-
-def read_arrow_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source hf for a file of a saved data set, and what is not certain.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
-    require_extra("hf", ("pyarrow",), f"reading {file}")
-    with name_shard(file):
-        schema = arrow_columns.read_schema(file)
-    kinds = {
-        name: feature.get("_type") if isinstance(feature, dict) else None
-        for name, feature in arrow_columns.read_features(schema).items()
+    images = [path for path in files if is_image(path)]
+    names = [path for path in files if "/" not in path and Path(path).suffix.lower() in SUFFIXES]
+    lists = [read for name in names if (read := _read(folder / name, folder, images))]
+    groups: dict[str, _List] = {}
+    for listing in sorted(lists, key=lambda listing: listing.rank):
+        groups[find_part_word(listing.file.stem)] = listing
+    parts = choose_parts(groups)
+    if "" in groups and groups[""].rank > parts[TRAIN].rank:
+        parts = {TRAIN: groups[""]}
+    parts = {
+        part: chosen
+        for part, chosen in parts.items()
+        if part == TRAIN or not parts[TRAIN].choice.label or chosen.choice.label
     }
-    image = next((name for name in schema.names if kinds.get(name) == "Image"), "image")
-    classes = [name for name in schema.names if kinds.get(name) == "ClassLabel"]
-    label = next(iter(classes), None) or next((n for n in _LABELS if n in schema.names), None)
-    options: dict[str, Any] = {} if image == "image" else {"fields": {"image": image}}
-    if label is None:
-        others = ", ".join(schema.names)
-        return options | {"label": None}, [f"no column looks like labels; there are {others}."]
-    return options | ({} if label == "label" else {"label": label}), []
+    chosen = " and ".join(listing.file.name for listing in parts.values())
+    others = name_some(listing.file.name for listing in lists if listing not in parts.values())
+    notes = [f"of several lists {chosen} is read, and not {others}: name another in data.file."]
+    return {
+        part: _detect(listing, folder, notes if others else []) for part, listing in parts.items()
+    }
 
 
-def _read_rows(file: Path) -> list[dict[str, str]]:
-    """Return the first rows of a table, by the names of the columns."""
-    if file.suffix.lower() == ".parquet":
-        require_extra("parquet", ("pyarrow",), f"reading {file}")
-        import pyarrow.parquet
+def detect_list(file: Path) -> Detected:
+    """Return what reads the files that one list names.
 
-        try:
-            with pyarrow.parquet.ParquetFile(file) as table:
-                batch = next(table.iter_batches(_FEW), None)
-        except (OSError, ValueError, pyarrow.ArrowException) as e:
-            raise GpupipeError(f"{file}: cannot be read as .parquet: {e}") from e
-        found = [] if batch is None else batch.to_pylist()
-        return [{key: str(value) for key, value in row.items()} for row in found]
-    delimiter = "\t" if file.suffix.lower() == ".tsv" else ","
-    try:
-        with file.open(encoding="utf-8", errors="surrogateescape", newline="") as stream:
-            reader = csv.DictReader(stream, delimiter=delimiter)
-            return [{k: v or "" for k, v in row.items() if k} for row in islice(reader, _FEW)]
-    except (OSError, csv.Error) as e:
-        raise GpupipeError(f"{file}: cannot be read: {e}") from e
+    Raises:
+        GpupipeError: It cannot be read, or names no files below its folder.
+    """
+    folder = file.parent
+    listing = _read(file, folder, [path for path in list_files(folder) if is_image(path)])
+    if listing is None:
+        raise GpupipeError(
+            f"{file}: no column names images below {folder} "
+            f"({name_some(read_table(file)) or 'no table'}): put the images there"
+        )
+    return _detect(listing, folder, [])
 
 
-def _find_path_column(file: Path, rows: list[dict[str, str]], columns: list[str]) -> str:
-    """Return the column whose values are files beside the list."""
-    first = [c for name in _PATHS for c in columns if c.lower() == name]
-    for column in dict.fromkeys([*first, *columns]):
-        if all(row[column] and (file.parent / row[column]).is_file() for row in rows):
-            return column
-    if first:
-        return first[0]
-    raise GpupipeError(
-        f"{file}: no column holds paths of files beside it ({', '.join(columns) or 'it is empty'})"
+def _read(file: Path, folder: Path, images: Sequence[str]) -> _List | None:
+    """Return a list if it names images of the folder."""
+    table = {} if _NO_LIST in file.stem.lower() else read_table(file)
+    known = _index_names(images, find_part_word(file.stem) or TRAIN)
+    path, found = "", [""]
+    for name, texts in table.items():
+        matches = [_find(text, known) for text in texts]
+        if len(set(matches) - {""}) > len(set(found) - {""}):
+            path, found = name, matches
+    if not path or 2 * len(set(found) - {""}) < min(len(images), len(set(table[path]))):
+        return None
+    columns = {name: texts for name, texts in table.items() if name != NUM_ANNOTATIONS}
+    return _List(file, table, path, found, choose_label(columns, path))
+
+
+def _index_names(images: Sequence[str], part: str) -> dict[str, str]:
+    """Return each image by the ends of its path, with and without its extension.
+
+    Names that several images have are those of the images in the part's folder, or of none.
+    """
+    known: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for path in images:
+        word = find_part_word(path.rpartition("/")[0])
+        names = known if word in ("", part) else others
+        for end in _iter_ends(path):
+            for name in (end, end.rpartition(".")[0]):
+                names[name] = "" if name in names else path
+    return others | known
+
+
+def _iter_ends(path: str) -> Iterator[str]:
+    """Yield a/b/c, b/c and c of the path a/b/c."""
+    while path:
+        yield path
+        path = path.partition("/")[2]
+
+
+def _find(text: str, known: dict[str, str]) -> str:
+    """Return the image that a text names by the end of its path or by its id; "" if none."""
+    return next((known[end] for end in _iter_ends(text.strip()) if known.get(end)), "")
+
+
+def _detect(listing: _List, folder: Path, notes: list[str]) -> Detected:
+    if listing.choice.fault:
+        raise DataError(f"{listing.file}: {listing.choice.fault}")
+    rows = [
+        (text, image)
+        for text, image in zip(listing.table[listing.path], listing.images, strict=True)
+    ]
+    lost = [text for text, image in rows if not image]
+    notes = [*notes, *listing.choice.notes]
+    if lost:
+        count = counted(len(lost), "row")
+        notes.append(f"{count} of {listing.file.name} left out, with no image: {name_some(lost)}.")
+    images = [image for image in listing.images if image]
+    if len(set(images)) < len(images):
+        twice = name_some(name for name, count in Counter(images).items() if count > 1)
+        notes.append(
+            f"images with several rows in {listing.file.name} come several times: {twice}."
+        )
+    split = next((name for name, texts in listing.table.items() if holds_parts(texts)), None)
+    if split is not None:
+        names = f"the column '{split}' of {listing.file.name} names parts of the data"
+        notes.append(f"{names}, but all rows are read: write a list for each, and data.file.")
+    if NUM_ANNOTATIONS in listing.table:
+        notes.append(f"the annotations in {listing.file.name}, such as boxes, are not read.")
+    options = _read_as_it_is(listing, folder)
+    used = {*images, listing.file.name}
+    if options is not None:
+        return Detected("file_list", options, notes, used=used)
+    return _write(listing, folder, notes, used)
+
+
+def _read_as_it_is(listing: _List, folder: Path) -> dict[str, Any] | None:
+    """Return options with which the source file_list reads a list; None if it must be rewritten."""
+    texts, choice = listing.table[listing.path], listing.choice
+    top = listing.images[0].removesuffix(texts[0])
+    named = all(image == top + text for text, image in zip(texts, listing.images, strict=True))
+    if not named or not is_file_list(listing.file) or not _RESERVED.isdisjoint(choice.values):
+        return None
+    root = {"root": str(folder / top)} if top else {}
+    if listing.file.suffix.lower() == ".txt":
+        labels = {} if choice.label else {"label": None}
+        return {"file": str(listing.file)} | root | labels if not choice.values else None
+    options = {"path": listing.path, "label": choice.label} | (
+        {"values": choice.values} if choice.values else {}
     )
+    defaults = {"path": "path", "label": "label"}
+    options = {key: value for key, value in options.items() if value != defaults.get(key)}
+    return {"file": str(listing.file)} | root | options
+
+
+def _write(listing: _List, folder: Path, notes: list[str], used: set[str]) -> Detected:
+    """Return a list to be written: the rows that have an image, with its path."""
+    kept = [row for row, image in enumerate(listing.images) if image]
+    names = {listing.path: "path", listing.choice.label: "label"}
+    values = ["target" if name in _RESERVED else name for name in listing.choice.values]
+    names |= dict(zip(listing.choice.values, values, strict=True))
+    columns = {"path": [listing.images[row] for row in kept]}
+    for name, texts in listing.table.items():
+        columns.setdefault(names.get(name, name), [texts[row] for row in kept])
+    options: dict[str, Any] = {"root": str(folder)}
+    if listing.choice.label is None:
+        options |= {"label": None} | ({"values": values} if values else {})
+    return Detected("file_list", options, notes, columns, used)

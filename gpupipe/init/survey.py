@@ -12,10 +12,14 @@ import numpy as np
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Progress, find_source, ignore_progress
 from gpupipe.dataset.spec import Spec
-from gpupipe.init.detect import Detected
+from gpupipe.init.arrays import infer_layout
+from gpupipe.init.detected import Detected
+from gpupipe.init.masks import GRAY_MODES, MaskSurvey, look_at_masks
+from gpupipe.init.names import name_some
 
 MAX_LOOKED_AT = 64
-_GRAY = ("1", "L", "LA", "I", "I;16", "I;16B")
+_FEW = 8
+"""Masks that are decoded."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,12 @@ class Survey:
         sizes: [height, width] of some images; empty for arrays.
         is_gray: Whether all of these images have one channel.
         num_unreadable: How many of the images could not be read.
+        has_labels: Whether the samples have labels.
+        used_labels: The labels that samples have, ascending.
+        doubts: What is not certain about the images or arrays, one sentence each.
         spec: The spec of the first field, for arrays; None for images.
         smallest: The least length along each axis of space, for arrays that differ; else empty.
+        masks: What the masks hold; None if there are none.
     """
 
     count: int
@@ -37,8 +45,12 @@ class Survey:
     sizes: Sequence[tuple[int, int]] = ()
     is_gray: bool = False
     num_unreadable: int = 0
+    has_labels: bool = True
+    used_labels: Sequence[int] = ()
+    doubts: Sequence[str] = ()
     spec: Spec | None = None
     smallest: Sequence[int] = ()
+    masks: MaskSurvey | None = None
 
 
 def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
@@ -49,28 +61,58 @@ def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
     """
     source: Any = find_source(detected.source).model_validate(detected.options)
     index: Index = source.index(progress)
+    used = np.unique(index.labels).tolist()
+    # Arrays in `files` have their labels in files of their own.
+    has_labels = (source.labels if "files" in detected.options else source.label) is not None
     spec = source.specs()[index.main]
-    rows = np.unique(np.linspace(0, len(index) - 1, MAX_LOOKED_AT).astype(int)).tolist()
     if not spec.encoded:
-        return Survey(len(index), index.classes, spec=spec, smallest=_smallest(index, spec))
-    headers = [_read_header(index, row) for row in rows]
-    readable = [header for header in headers if header is not None]
+        layout, doubt = infer_layout(spec.shape)
+        spec = Spec.of_array(spec.dtype, spec.shape, layout)
+        return Survey(
+            len(index),
+            index.classes,
+            has_labels=has_labels,
+            used_labels=used,
+            doubts=[doubt] if doubt else [],
+            spec=spec,
+            smallest=_smallest(index, spec),
+        )
+    rows = np.unique(np.linspace(0, len(index) - 1, MAX_LOOKED_AT).astype(int)).tolist()
+    headers = {row: _read_header(index, row) for row in rows}
+    readable = [header for header in headers.values() if header is not None]
+    pages = [index.names[row] for row, h in headers.items() if h is not None and h.pages > 1]
+    doubts = [f"images of several pages, read as the first alone: {name_some(pages)}."]
+    masks = look_at_masks(index, source.masks[0], rows[:_FEW]) if source.masks else None
     return Survey(
         len(index),
         index.classes,
-        [size for size, _ in readable],
-        bool(readable) and all(mode in _GRAY for _, mode in readable),
+        [header.size for header in readable],
+        bool(readable) and all(header.mode in GRAY_MODES for header in readable),
         len(headers) - len(readable),
+        has_labels,
+        used,
+        (doubts if pages else []) + (masks.doubts if masks else []),
+        masks=masks,
     )
 
 
-def _read_header(index: Index, row: int) -> tuple[tuple[int, int], str] | None:
-    """Return ([height, width], Pillow's mode) of an image; None if it cannot be read."""
+@dataclass(frozen=True)
+class _Header:
+    """Of an image file: [height, width], Pillow's mode, and the number of pages."""
+
+    size: tuple[int, int]
+    mode: str
+    pages: int
+
+
+def _read_header(index: Index, row: int) -> _Header | None:
+    """Return the header of an image; None if it cannot be read."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(index.read(row).tobytes())) as image:
-            return (image.height, image.width), image.mode
+            pages = getattr(image, "n_frames", 1) if image.format == "TIFF" else 1
+            return _Header((image.height, image.width), image.mode, pages)
     except (OSError, ValueError, UnidentifiedImageError, Image.DecompressionBombError):
         return None
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from init_runs import init, jpeg
 from lmdb_files import write_lmdb
-from PIL import Image
 from record_files import packed, written
 from tfrecord import TFRecordWriter
 from zip_files import write_zip
@@ -22,12 +22,6 @@ from gpupipe import config
 from gpupipe.cli.app import main
 
 COUNT = 6
-
-
-def jpeg(side: int = 40, color: int = 90, mode: str = "RGB") -> bytes:
-    stream = io.BytesIO()
-    Image.new(mode, (side, side + 8), color).save(stream, "JPEG")
-    return stream.getvalue()
 
 
 def class_folders(root: Path, names: str = "ab") -> None:
@@ -165,18 +159,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def init(*words: str) -> str:
-    done = CliRunner().invoke(main, ["init", *words])
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_the_config_of_every_format_runs(here: Path, name: str) -> None:
-    make, source, classes = CASES[name]
+    make, source, num_classes = CASES[name]
+    labels = f"in {num_classes} classes: " if num_classes > 1 else "without labels"
     make(here / "set")
     said = init("set")
-    assert f"train.yaml: source {source}, {COUNT} samples, classes: {classes}" in said
+    assert f"train.yaml: source {source}, {COUNT} samples {labels}" in said
     text = (here / "train.yaml").read_text()
     assert text.startswith("# yaml-language-server: $schema=schemas/config.json\n")
     assert max(map(len, text.splitlines())) <= 100
@@ -255,7 +244,7 @@ def test_names_of_columns_are_found_in_any_case(here: Path) -> None:
     listed(here / "set")
     file = here / "set" / "list.csv"
     file.write_text(file.read_text().replace("category", "Category"))
-    assert f"{COUNT} samples, classes: 2" in init("set")
+    assert f"{COUNT} samples in 2 classes: a, b" in init("set")
     assert "label: Category" in Path("train.yaml").read_text()
 
 
