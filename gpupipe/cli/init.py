@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 )
 @click.option("--force", is_flag=True, help="Replace files that are there already.")
 def init(folder: Path, out: Path, force: bool) -> None:
-    """Look at FOLDER, and write a config that reads it: class folders, a list of files, tar shards,
-    TFRecord, .rec, .zip, LMDB, .npy and .npz. Validation data gets a config of its own.
+    """Look at FOLDER, and write a config that reads it: class folders, images with masks, a list of
+    files, tar shards, TFRecord, .rec, .zip, LMDB, .npy and .npz. Validation data gets a config of
+    its own. What is not certain, and what is not read, is printed and stands in the config.
     """
     from gpupipe.init.detect import detect
     from gpupipe.init.doubts import iter_doubts
@@ -55,7 +56,7 @@ def init(folder: Path, out: Path, force: bool) -> None:
         raise
     said: set[str] = set()
     for part, found in parts.items():
-        doubts = [*iter_doubts(found, surveys[part]), *_compare(part, parts, surveys)]
+        doubts = [*iter_doubts(part, found, surveys[part]), *_compare(part, parts, surveys)]
         _write_config(paths[part], part, folder, found, surveys[part], doubts)
         _print(paths[part], found, surveys[part], [d for d in doubts if d not in said])
         said.update(doubts)
@@ -120,7 +121,10 @@ def _compare(part: str, parts: dict[str, Detected], surveys: dict[str, Survey]) 
     if len(parts) == 1:
         rule = "for a tenth of this data write 'split: {train: 0.9, val: 0.1}' and 'subset: train'"
         return [f"no validation data was found; {rule} under loader."]
-    if list(surveys[TRAIN].classes) == list(surveys[VAL].classes):
+    train, val = (list(surveys[part].classes) for part in (TRAIN, VAL))
+    shorter, longer = sorted((train, val), key=len)
+    are_numbers = longer == [str(number) for number in range(len(longer))]
+    if train == val or (are_numbers and longer[: len(shorter)] == shorter):
         return []
     other = VAL if part == TRAIN else TRAIN
     return [f"the {other} data has other classes, so class numbers differ between the two."]

@@ -13,8 +13,8 @@ from gpupipe.init.names import is_image, is_image_name, is_part_name, name_some
 def count_classes(files: Iterable[str]) -> int:
     """Return the number of folders of images whose names are not those of parts or of images."""
     classes = set()
-    for path in filter(is_image, files):
-        names = path.split("/")[:-1]
+    for folder in {path.rpartition("/")[0] for path in files if is_image(path)}:
+        names = folder.split("/") if folder else []
         while names and (is_part_name(names[0]) or is_image_name(names[0])):
             del names[0]
         classes.update(names[:1])

@@ -93,10 +93,12 @@ def _detect_hub(folder: Path) -> dict[str, Detected]:
 
 def _find_top(files: Sequence[str]) -> str:
     """Return the folder, with a slash, in which the folders of parts are; "" if in none."""
-    data = [path for path in files if is_image(path) or is_array(path) or _kind(path)]
+    data = {
+        path.rpartition("/")[0] for path in files if is_image(path) or is_array(path) or _kind(path)
+    }
     names = os.path.commonpath(data).split("/") if data else []
     above = list(takewhile(lambda name: not is_part_name(name), names))
-    inner = {path.split("/")[len(above)] for path in data if path.count("/") > len(above)}
+    inner = {path.split("/")[len(above)] for path in data if path.count("/") >= len(above)}
     has_parts = any(map(is_part_name, inner))
     return "".join(f"{name}/" for name in above) if has_parts and above != [""] else ""
 

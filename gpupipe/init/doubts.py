@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpupipe.init.detected import Detected
-from gpupipe.init.names import name_some
+from gpupipe.init.names import TRAIN, name_some
 from gpupipe.init.survey import Survey
 
 
-def iter_doubts(detected: Detected, found: Survey) -> Iterator[str]:
-    """Yield what is not certain about data that was looked at, one sentence each."""
+def iter_doubts(part: str, detected: Detected, found: Survey) -> Iterator[str]:
+    """Yield what is not certain about data that was looked at, one sentence each.
+
+    Validation data may have few samples of few classes.
+    """
     yield from detected.notes
     yield from found.doubts
-    if found.has_labels:
+    if found.has_labels and part == TRAIN:
         no_labels = "leave out labels" if "files" in detected.options else "write 'label: null'"
         yield from _iter_label_doubts(found, no_labels)
 

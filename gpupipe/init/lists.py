@@ -63,6 +63,8 @@ def detect_lists(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     """
     images = [path for path in files if is_image(path)]
     names = [path for path in files if "/" not in path and Path(path).suffix.lower() in SUFFIXES]
+    if not images:
+        return {}
     lists = [read for name in names if (read := _read(folder / name, folder, images))]
     groups: dict[str, _List] = {}
     for listing in sorted(lists, key=lambda listing: listing.rank):
@@ -108,7 +110,7 @@ def _read(file: Path, folder: Path, images: Sequence[str]) -> _List | None:
         matches = [_find(text, known) for text in texts]
         if len(set(matches) - {""}) > len(set(found) - {""}):
             path, found = name, matches
-    if not path or 2 * len(set(found) - {""}) < min(len(images), len(set(table[path]))):
+    if not path or 2 * len(set(found) - {""}) < min(len(images), len(found)):
         return None
     columns = {name: texts for name, texts in table.items() if name != NUM_ANNOTATIONS}
     return _List(file, table, path, found, choose_label(columns, path))
@@ -145,11 +147,8 @@ def _find(text: str, known: dict[str, str]) -> str:
 def _detect(listing: _List, folder: Path, notes: list[str]) -> Detected:
     if listing.choice.fault:
         raise DataError(f"{listing.file}: {listing.choice.fault}")
-    rows = [
-        (text, image)
-        for text, image in zip(listing.table[listing.path], listing.images, strict=True)
-    ]
-    lost = [text for text, image in rows if not image]
+    texts = listing.table[listing.path]
+    lost = [text for text, image in zip(texts, listing.images, strict=True) if not image]
     notes = [*notes, *listing.choice.notes]
     if lost:
         count = counted(len(lost), "row")
@@ -163,7 +162,7 @@ def _detect(listing: _List, folder: Path, notes: list[str]) -> Detected:
     split = next((name for name, texts in listing.table.items() if holds_parts(texts)), None)
     if split is not None:
         names = f"the column '{split}' of {listing.file.name} names parts of the data"
-        notes.append(f"{names}, but all rows are read: write a list for each, and data.file.")
+        notes.append(f"{names}, but all rows are read: make a list of each part's rows.")
     if NUM_ANNOTATIONS in listing.table:
         notes.append(f"the annotations in {listing.file.name}, such as boxes, are not read.")
     options = _read_as_it_is(listing, folder)

@@ -29,6 +29,8 @@ _SUFFIX = re.compile(
     r"(?:[_\-. ](?P<mask>masks?|labels?|labelids|seg|segmentation|gt|gtfine|trimap)"
     r"|[_\-. ](?:image|img|leftimg8bit))+$"
 )
+_HINTS = ("mask", "label", "annotation", "seg", "gt", "trimap")
+"""One of them is in every path of a mask. Most data has none, and is not looked at twice."""
 _Key = tuple[str, ...]
 GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B")
 """Pillow's modes of images with one channel."""
@@ -42,6 +44,9 @@ def detect_masks(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
         folder: The folder.
         files: All files below it.
     """
+    text = "\n".join(files).lower()
+    if not any(hint in text for hint in _HINTS):
+        return {}
     images: dict[_Key, str] = {}
     masks: dict[_Key, str] = {}
     for path in files:

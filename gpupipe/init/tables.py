@@ -88,15 +88,23 @@ def _read_parquet(file: Path) -> Table:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(file, use_threads=False)
+        schema = pyarrow.parquet.read_schema(file)
+        names = [field.name for field in schema if not _holds_bytes(field.type)]
+        table = pyarrow.parquet.read_table(file, columns=names, use_threads=False)
     except (OSError, ValueError, pyarrow.ArrowException) as e:
         raise GpupipeError(f"{file}: cannot be read as .parquet: {e}") from e
     return {name: list(map(str, table[name].to_pylist())) for name in table.column_names}
 
 
+def _holds_bytes(kind: Any) -> bool:
+    from pyarrow import types
+
+    return any((types.is_nested(kind), types.is_binary(kind), types.is_large_binary(kind)))
+
+
 def _read_json(file: Path) -> Table:
-    text = file.read_text(encoding="utf-8-sig")
     try:
+        text = file.read_text(encoding="utf-8-sig")
         if file.suffix.lower() == ".jsonl":
             return _join_rows(json.loads(line) for line in text.splitlines() if line.strip())
         content = json.loads(text)

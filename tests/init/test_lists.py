@@ -40,6 +40,14 @@ def test_an_id_that_images_of_both_parts_have_is_that_of_its_list(data: Path) ->
     assert "val/0.png,x" in Path("val_list.csv").read_text()
 
 
+def test_classes_that_validation_lists_lack_are_no_doubt_if_they_are_numbers(data: Path) -> None:
+    write_images(data, *FOUR)
+    lines = [f"train/a{n}.jpg,{n % 3}" for n in range(4)]
+    (data / "train.csv").write_text(rows("path,label", *lines))
+    (data / "val.csv").write_text(rows("path,label", "train/a3.jpg,1"))
+    assert "not certain" not in init_and_run("set")
+
+
 def test_a_list_that_a_source_reads_is_not_written_again(data: Path) -> None:
     write_images(data, *FOUR)
     lines = [f"a{n}.jpg,{n % 2}" for n in range(4)]

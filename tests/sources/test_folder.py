@@ -163,6 +163,15 @@ def test_an_empty_class_folder_is_named(tmp_path: Path) -> None:
         Folder(root=tmp_path).index()
 
 
+def test_all_empty_class_folders_are_named_at_once(tmp_path: Path) -> None:
+    grow(tmp_path, "a/1.jpg", *(f"empty{n:02}/notes.txt" for n in range(22)))
+    with pytest.raises(DataError) as error:
+        Folder(root=tmp_path).index()
+    said = str(error.value)
+    assert said.startswith(f"{tmp_path}/empty00, {tmp_path}/empty01, ")
+    assert f"{tmp_path}/empty19 and 2 more: no image (" in said
+
+
 def test_no_class_folders(tmp_path: Path) -> None:
     grow(tmp_path, "1.jpg", ".hidden/2.jpg")
     with pytest.raises(DataError, match=rf"^{tmp_path}: no class folders: .*ROOT/CLASS/image\.jpg"):

@@ -213,6 +213,13 @@ def test_files_that_do_not_fit_each_other(tmp_path: Path) -> None:
             Numpy(files=str(tmp_path / "?.npy")).index()
 
 
+def test_labels_may_be_a_column(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    np.save(tmp_path / "y.npy", np.array([[2], [0], [1]]))
+    source = Numpy(files=str(tmp_path / "x.npy"), rows=True, labels=str(tmp_path / "y.npy"))
+    assert source.index().labels.tolist() == [2, 0, 1]
+
+
 def test_labels_that_cannot_be(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     for labels, message in (
