@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class _List:
         path: The column that names files.
         images: The image of each row, relative to the folder; "" if there is none.
         choice: The column of labels.
+        is_whole: Whether these are all rows of the file.
     """
 
     file: Path
@@ -44,6 +45,7 @@ class _List:
     path: str
     images: Sequence[str]
     choice: LabelChoice
+    is_whole: bool = True
 
     @property
     def rank(self) -> tuple[bool, int]:
@@ -62,27 +64,54 @@ def detect_lists(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
         GpupipeError: A list cannot be read.
     """
     images = [path for path in files if is_image(path)]
-    names = [path for path in files if "/" not in path and Path(path).suffix.lower() in SUFFIXES]
+    files = [path for path in files if "/" not in path and Path(path).suffix.lower() in SUFFIXES]
     if not images:
         return {}
-    lists = [read for name in names if (read := _read(folder / name, folder, images))]
+    lists = [read for name in files if (read := _read(folder / name, folder, images))]
     groups: dict[str, _List] = {}
     for listing in sorted(lists, key=lambda listing: listing.rank):
         groups[find_part_word(listing.file.stem)] = listing
     parts = choose_parts(groups)
-    if "" in groups and groups[""].rank > parts[TRAIN].rank:
-        parts = {TRAIN: groups[""]}
-    parts = {
-        part: chosen
-        for part, chosen in parts.items()
-        if part == TRAIN or not parts[TRAIN].choice.label or chosen.choice.label
-    }
-    chosen = " and ".join(listing.file.name for listing in parts.values())
-    others = name_some(listing.file.name for listing in lists if listing not in parts.values())
+    if parts and parts[TRAIN].choice.label:
+        parts = {part: one for part, one in parts.items() if one.choice.label}
+    whole = groups.get("")
+    if whole and (whole.rank > parts[TRAIN].rank or parts == {TRAIN: whole}):
+        parts = _split(whole)
+    names = list(dict.fromkeys(listing.file.name for listing in parts.values()))
+    others = name_some(listing.file.name for listing in lists if listing.file.name not in names)
+    chosen = " and ".join(names)
     notes = [f"of several lists {chosen} is read, and not {others}: name another in data.file."]
     return {
         part: _detect(listing, folder, notes if others else []) for part, listing in parts.items()
     }
+
+
+def _split(listing: _List) -> dict[str, _List]:
+    """Return the rows of each part, by a column that names the parts or by the images' folders."""
+    column = next((name for name, texts in listing.table.items() if holds_parts(texts)), None)
+    words = [find_part_word(image.rpartition("/")[0]) for image in listing.images]
+    words = words if column is None else [text.lower() for text in listing.table[column]]
+    groups: dict[str, list[int]] = {}
+    for row, word in enumerate(words):
+        if listing.images[row]:
+            groups.setdefault(word, []).append(row)
+    parts = choose_parts(groups)
+    if len(parts) == 1:
+        return {TRAIN: listing}
+    parts[TRAIN] += [row for row, image in enumerate(listing.images) if not image]
+    by = "the folders of the images" if column is None else f"its column '{column}'"
+    rest = len(words) - sum(map(len, parts.values()))
+    left = f"; {counted(rest, 'row')} of neither part left out" if rest else ""
+    note = f"the parts of {listing.file.name} are told by {by}{left}."
+    choice = replace(listing.choice, notes=[*listing.choice.notes, note])
+    whole = replace(listing, choice=choice, is_whole=False)
+    return {part: _take(whole, rows) for part, rows in parts.items()}
+
+
+def _take(listing: _List, rows: Sequence[int]) -> _List:
+    table = {name: [texts[row] for row in rows] for name, texts in listing.table.items()}
+    images = [listing.images[row] for row in rows]
+    return replace(listing, table=table, images=images)
 
 
 def detect_list(file: Path) -> Detected:
@@ -159,10 +188,6 @@ def _detect(listing: _List, folder: Path, notes: list[str]) -> Detected:
         notes.append(
             f"images with several rows in {listing.file.name} come several times: {twice}."
         )
-    split = next((name for name, texts in listing.table.items() if holds_parts(texts)), None)
-    if split is not None:
-        names = f"the column '{split}' of {listing.file.name} names parts of the data"
-        notes.append(f"{names}, but all rows are read: make a list of each part's rows.")
     if NUM_ANNOTATIONS in listing.table:
         notes.append(f"the annotations in {listing.file.name}, such as boxes, are not read.")
     options = _read_as_it_is(listing, folder)
@@ -177,7 +202,11 @@ def _read_as_it_is(listing: _List, folder: Path) -> dict[str, Any] | None:
     texts, choice = listing.table[listing.path], listing.choice
     top = listing.images[0].removesuffix(texts[0])
     named = all(image == top + text for text, image in zip(texts, listing.images, strict=True))
-    if not named or not is_file_list(listing.file) or not _RESERVED.isdisjoint(choice.values):
+    if (
+        not (named and listing.is_whole)
+        or not is_file_list(listing.file)
+        or not _RESERVED.isdisjoint(choice.values)
+    ):
         return None
     root = {"root": str(folder / top)} if top else {}
     if listing.file.suffix.lower() == ".txt":

@@ -88,7 +88,7 @@ def choose_parts(groups: Mapping[str, T]) -> dict[str, T]:
 
 def name_some(names: Iterable[str]) -> str:
     """Return the first names as a text that says how many more there are."""
-    rest = iter(names)
+    rest = (name if name.isprintable() else repr(name) for name in names)
     first = list(islice(rest, _MAX_NAMED))
     more = sum(1 for _ in rest)
     return ", ".join(first) + (f" and {more:,} more" if more else "")

@@ -58,9 +58,9 @@ def _is_text(file: Path) -> bool:
 
 def _read_csv(file: Path) -> Table:
     with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
-        header, *rows = filter(None, csv.reader(stream, delimiter=_find_delimiter(file))) or [[]]
-    names = [name.strip() for name in header]
-    rows = [row for row in rows if len(row) == len(names)]
+        rows = list(filter(None, csv.reader(stream, delimiter=_find_delimiter(file))))
+    names = [name.strip() for name in rows[0]] if rows else []
+    rows = [row for row in rows[1:] if len(row) == len(names)]
     return {name: [row[n] for row in rows] for n, name in enumerate(names) if name}
 
 

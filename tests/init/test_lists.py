@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -142,11 +143,42 @@ def test_several_columns_of_numbers_are_no_labels(data: Path) -> None:
     assert "For numbers in a batch write 'values: [rust, scab]'" in init_and_run("set")
 
 
-def test_a_column_of_parts_is_doubted(data: Path) -> None:
+def test_a_column_tells_the_parts(data: Path) -> None:
     write_images(data, *FOUR)
-    lines = [f"a{n},{'train' if n < 2 else 'val'},{n % 2}" for n in range(4)]
-    (data / "l.csv").write_text(rows("id,split,y", *lines))
-    assert "the column 'split' of l.csv names parts of the data" in init_and_run("set")
+    lines = [f"a{n},{('train', 'train', 'val', 'test')[n]},{n % 2}" for n in range(4)]
+    (data / "l.csv").write_text(rows("id,split,y", *lines, "a9,train,0"))
+    said = init_and_run("set")
+    assert "the parts of l.csv are told by its column 'split'; 1 row of neither part" in said
+    assert "1 row of l.csv left out, with no image: a9" in said
+    assert "train/a3.jpg" in said.partition("not read: ")[2]
+    assert Path("train_list.csv").read_text().count("\n") == 3
+    assert "a2" in Path("val_list.csv").read_text()
+
+
+def test_folders_tell_the_parts_of_a_list(data: Path) -> None:
+    write_images(data, *FOUR, "val/b0.jpg", "val/b1.jpg")
+    lines = [f"{name},{name[1]}" for name in ("a0", "a1", "a2", "a3", "b0", "b1")]
+    (data / "l.csv").write_text(rows("id,label", *lines))
+    said = init_and_run("set")
+    assert "the parts of l.csv are told by the folders of the images" in said
+    assert Path("val_list.csv").read_text().splitlines()[1:] == ["val/b0.jpg,0", "val/b1.jpg,1"]
+
+
+def test_a_list_for_validation_beside_one_without_a_part(data: Path) -> None:
+    write_images(data, *FOUR)
+    (data / "l.csv").write_text(rows("id,label", "a0,0", "a1,1"))
+    (data / "val.csv").write_text(rows("id,label", "a2,0", "a3,1"))
+    assert "several lists" not in init_and_run("set")
+    assert "a3" in Path("val_list.csv").read_text()
+
+
+def test_names_that_no_text_shows_as_they_are(data: Path) -> None:
+    write_images(data, "a/0.jpg", "a/1.jpg", "b/1.jpg")
+    (data / "empty.csv").touch()
+    Path(os.fsdecode(b"set/no\xffutf8")).touch()
+    (data / "two\nlines").touch()
+    said = init_and_run("set")
+    assert "not read: empty.csv, 'no\\udcffutf8', 'two\\nlines'" in said
 
 
 def test_a_label_that_is_missing_is_an_error(data: Path) -> None:
