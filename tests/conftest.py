@@ -13,11 +13,11 @@ from pathlib import Path
 
 import forked_python
 import pytest
+from helpers import photographs
 
 from gpupipe.dataset.source import ignore_progress
 from gpupipe.fetch import synthetic_faces
 
-_BESIDE = Path(__file__).parents[2] / "shared" / "data"
 _GPU = Path(__file__).with_name("gpu")
 
 # pytest-timeout reads this when it is configured. As an option in pyproject.toml it would be an
@@ -67,8 +67,13 @@ def forked_executable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def photos() -> Path:
-    """Real photographs, a folder a class: $GPUPIPE_PHOTOS, else those beside the checkout."""
-    return _present(Path(os.environ.get("GPUPIPE_PHOTOS") or _BESIDE / "photos"))
+    """Real photographs, a folder a class: $GPUPIPE_PHOTOS, else those of helpers/photographs.py."""
+    if folder := os.environ.get("GPUPIPE_PHOTOS"):
+        return _present(Path(folder))
+    try:
+        return photographs.find_or_write() / "photos"
+    except FileNotFoundError as error:
+        pytest.skip(f"needs real photographs, and {error}: install it, or set GPUPIPE_PHOTOS")
 
 
 @pytest.fixture(scope="session")
@@ -81,10 +86,7 @@ def orientation_photos(photos: Path) -> Path:
 
 def _present(folder: Path) -> Path:
     if not folder.is_dir():
-        pytest.skip(
-            f"needs real photographs, and there is no {folder}: set GPUPIPE_PHOTOS to a "
-            "folder with a folder of JPEGs for each class"
-        )
+        pytest.skip(f"needs real photographs, and there is no {folder}: see GPUPIPE_PHOTOS")
     return folder
 
 
