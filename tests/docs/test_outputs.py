@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from helpers import photographs
 
 from gpupipe.cli.app import main
 
@@ -101,9 +102,9 @@ def test_errors_of_a_config(folder: Path) -> None:
     assert printed("check", "wrong.yaml") == read_output("configuration.md", "gpupipe: 4 mistakes")
 
 
-def test_what_init_writes(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_init_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("photos").symlink_to(photos)
+    Path("photos").symlink_to(photographs.find_or_write() / "photos")
     printed("init", "photos", "--out", "train.yaml")
     shown = read_output("commands.md", "# yaml-language-server")
     assert squeeze(Path("train.yaml").read_text()) == shown

@@ -23,7 +23,10 @@ SHIPPED = {
     "sklearn": ("datasets/images/china.jpg", "datasets/images/flower.jpg"),
     "skimage": ("data/astronaut.png", "data/chelsea.png", "data/coffee.png"),
 }
-CLASSES = ("100", "113", "134", "182", "241", "312", "362", "372", "414", "425")
+CLASSES = (
+    *("100", "113", "134", "182", "241", "312", "362", "372", "414", "425"),
+    *("450", "510", "641", "695", "704", "721", "755", "814", "84"),
+)
 COUNT = 47
 WIDTHS = (320, 400, 480, 640, 640, 640, 960, 1280)
 SUBSAMPLINGS = ("4:2:0", "4:2:0", "4:2:0", "4:2:2", "4:4:4")
