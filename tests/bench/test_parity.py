@@ -43,12 +43,12 @@ MADE_NEW = {
             }
         ],
         0.15,
-        42,
+        41,
     ),
     "random_rotation": (
         [{"random_rotation": {"degrees": 30, "interpolation": "bilinear"}}],
         0.15,
-        42,
+        41,
     ),
     "random_resized_crop": ([{"random_resized_crop": {"size": 64}}], 0.25, 50),
     "grayscale": ([{"grayscale": {"num_output_channels": 3}}], 0.05, 70),
