@@ -12,10 +12,11 @@ from torch import Tensor
 from gpupipe.client.dialing import ConnectionOptions
 from gpupipe.client.reassembly import Reassembly
 from gpupipe.client.session import ReceivedBatch, Session
-from gpupipe.errors import GpupipeError, ServerError
+from gpupipe.errors import EngineError, GpupipeError, ServerError
 from gpupipe.protocol import codec, messages
 from gpupipe.protocol.batch_layout import MalformedMessage
 from gpupipe.protocol.tensors import views
+from gpupipe.runtime.machine_failures import machine_failure
 
 
 class Receiver:
@@ -126,8 +127,12 @@ class Receiver:
             self._changed.notify_all()
 
 
-def wrap_error(context: str, cause: Exception) -> ServerError:
-    """Return an error that says where `cause` happened, with it as its cause."""
-    error = ServerError(f"{context}: {cause!r}")
+def wrap_error(context: str, cause: Exception) -> GpupipeError:
+    """Return an error that says where `cause` happened, with it as its cause.
+
+    It is an EngineError if this machine failed, such as its GPU: no server is to blame then.
+    """
+    failure = machine_failure(cause)
+    error = EngineError(failure) if failure else ServerError(f"{context}: {cause!r}")
     error.__cause__ = cause
     return error

@@ -17,6 +17,7 @@ from gpupipe.engines.batch_conversion import (
 from gpupipe.engines.batch_memory import BatchMemory
 from gpupipe.engines.pipeline_tail import PipelineTail
 from gpupipe.pipeline.step import Step
+from gpupipe.runtime.transfer import on_stream
 
 _SPARE_BATCHES = 4
 """Finished batches whose memory waits to be used again: the loader's prefetch, and some more."""
@@ -49,7 +50,7 @@ class BatchFinisher:
                 name: self._finish_here(name, tensors[name], steps)
                 for name, steps in self._steps_at(epoch).items()
             }
-        with torch.cuda.stream(self._stream):
+        with on_stream(self._stream):
             batch = self._run_steps(copy_to_gpu(tensors, self.torch_device), epoch)
         # The receive buffer can be used again only after the copies. The training thread does not
         # wait here.

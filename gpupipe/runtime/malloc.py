@@ -6,7 +6,10 @@ import contextlib
 import ctypes
 import os
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import device
 
 _POOLED = "DALI_MALLOC_POOL_THRESHOLD"
 """DALI's own environment variable. By default DALI pools CPU buffers of 32 MB and more.
@@ -36,15 +39,21 @@ def malloc_trim() -> None:
         trim(0)
 
 
-def release_unused_memory() -> None:
+def release_unused_memory(gpu: device) -> None:
     """Let DALI free the unused GPU memory and page-locked memory in its pools.
 
     DALI's pools never do so by themselves. The pool of CPU memory is not among them; the next
     loader of the process uses it again.
+
+    Args:
+        gpu: The GPU of the pipeline that was closed. Blocks that queued kernels still use are not
+            unused, so this function waits for them.
     """
+    import torch
     from nvidia.dali import backend
 
     with contextlib.suppress(RuntimeError):  # on a failed GPU: close() must not hide the cause
+        torch.cuda.synchronize(gpu)
         backend.ReleaseUnusedMemory()  # type: ignore[attr-defined]  # its stub lacks it
 
 

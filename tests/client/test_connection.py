@@ -212,6 +212,28 @@ def test_an_exception_of_any_kind_reaches_the_consumer_with_its_cause() -> None:
         connection.close()
 
 
+def test_a_gpu_of_the_client_that_fails_is_not_the_servers_fault() -> None:
+    def play(other: Other) -> None:
+        other.hear(messages.OpenSession)
+        other.let_in([])
+        other.batch(0)
+        other.hear(messages.CloseSession)
+        other.say(messages.SessionClosed())
+
+    def finish(tensors: Any, epoch: int) -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with")
+
+    with other_side(play) as address:
+        connection = Connection(ConnectionOptions(address, patience=10.0))
+        connection.open()
+        connection.start_iteration(0, 0, finish)
+        with pytest.raises(
+            gpupipe.EngineError, match=r"^the GPU, or its driver, failed \(CUDA.*start"
+        ):
+            connection.next()
+        connection.close()
+
+
 def test_a_message_that_cannot_be_taken_reaches_the_consumer_with_its_cause() -> None:
     """Here for want of page-locked memory: there are not so many GPUs."""
 
@@ -227,7 +249,8 @@ def test_a_message_that_cannot_be_taken_reaches_the_consumer_with_its_cause() ->
         connection.open()
         connection.start_iteration(0, 0, keep)
         with pytest.raises(
-            gpupipe.ServerError, match=f"a message of {address} cannot be taken"
+            (gpupipe.ServerError, gpupipe.EngineError),
+            match=f"a message of {address} cannot be taken|invalid device ordinal",
         ) as raised:
             connection.next()
         assert isinstance(raised.value.__cause__, (RuntimeError, AssertionError))

@@ -29,7 +29,7 @@ def broken(what: str, root: Path, **options: Any) -> tuple[str, str, int]:
 
 
 @pytest.mark.parametrize("on_error", ON_ERROR, ids=str)
-@pytest.mark.parametrize("engine", ["dali", "dataloader"])
+@pytest.mark.parametrize("engine", ["dali", "cpu", "dataloader"])
 def test_after_a_cuda_error_that_stays_no_sample_is_to_blame(
     tmp_path: Path, engine: str, on_error: dict[str, Any]
 ) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,32 @@ def test_the_local_rank_tells_the_gpu(launcher: str, monkeypatch: pytest.MonkeyP
     for name, value in LAUNCHERS[launcher].items():
         monkeypatch.setenv(name, value)
     assert resolve("gpu") == resolve("auto") == 1 % torch.cuda.device_count()
+
+
+ON_THE_LAST_GPU = """
+import json, sys
+import torch, gpupipe
+last = torch.cuda.device_count() - 1
+with gpupipe.load(json.loads(sys.argv[1]), device=f"gpu:{last}") as loader:
+    for _ in range(2):
+        for batch in loader:
+            assert batch["image"].device.index == last
+print([torch._C._cuda_hasPrimaryContext(n) for n in range(last + 1)])
+"""
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("engine", ["dali", "cpu", "dataloader"])
+def test_a_rank_has_a_context_on_its_own_gpu_alone(faces: Path, engine: str) -> None:
+    config = {
+        "data": {"source": "folder", "root": str(faces)},
+        "pipeline": "affine",
+        "loader": {"engine": engine, "batch_size": 16, "threads": 2, "workers": 2},
+    }
+    command = [sys.executable, "-c", ON_THE_LAST_GPU, json.dumps(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str([False] * (torch.cuda.device_count() - 1) + [True])
 
 
 def test_affinity_is_taken(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:

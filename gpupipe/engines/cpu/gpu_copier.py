@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from gpupipe.engines.base import Batch
-from gpupipe.runtime.transfer import record_stream, to_device
+from gpupipe.runtime.transfer import on_stream, record_stream, to_device
 
 
 class Completion(Protocol):
@@ -81,7 +82,7 @@ class GpuCopier:
 
     def start(self, fields: Mapping[str, torch.Tensor]) -> CopiedFields:
         """Queue the copies of a batch. Any thread may call it."""
-        with torch.cuda.stream(self._stream):
+        with on_stream(self._stream):
             tensors = copy_fields(fields, self._gpu)
             done = self._stream.record_event()
         self._sources.keep(done, list(fields.values()))
@@ -97,7 +98,8 @@ class GpuCopier:
 
     def close(self) -> None:
         """Wait for the queued copies, and drop what they read."""
-        self._stream.synchronize()
+        with suppress(RuntimeError):  # on a failed GPU: close() must not hide the cause
+            self._stream.synchronize()
         self._sources.clear()
 
 

@@ -255,7 +255,7 @@ class DaliEngine(QuarantiningEngine):
         if self._options.cache is not None:
             self._options.cache.close()
         if self._torch_device.type == "cuda":
-            release_unused_memory()
+            release_unused_memory(self._torch_device)
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
         for built, of_phase in self._iter_phases(plans):

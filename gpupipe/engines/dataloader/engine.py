@@ -72,7 +72,6 @@ class DataLoaderEngine(QuarantiningEngine):
         self._job = job
         self._quarantine = Quarantine(job)
         self._works = Works(job)
-        to_gpu = self._torch_device.type == "cuda"
         self._cache = open_decoded_cache(
             job.cache_decoded,
             job.index,
@@ -80,7 +79,7 @@ class DataLoaderEngine(QuarantiningEngine):
             job.max_pixels,
             f"{self.name} with {job.loader.decoder}",
         )
-        self._workers = Workers(job, self._works, self.parallelism, to_gpu, self._cache)
+        self._workers = Workers(job, self._works, self.parallelism, self._torch_device, self._cache)
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:

@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
@@ -32,6 +33,7 @@ from gpupipe.engines.dataloader.works import Works
 from gpupipe.errors import EngineError, counted
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime.devices import cores
+from gpupipe.runtime.transfer import on_device
 
 
 class Workers:
@@ -41,7 +43,7 @@ class Workers:
         job: Samples, steps and settings of the loader.
         works: The work items of the iteration that runs.
         count: How many worker processes there are.
-        to_gpu: Whether batches go to a GPU, so that pinned memory helps.
+        device: Where batches go. For a GPU they are in page-locked memory.
         cache: The decoded cache, or None.
     """
 
@@ -50,11 +52,11 @@ class Workers:
         job: LoadSpec,
         works: Works,
         count: int,
-        to_gpu: bool,
+        device: torch.device,
         cache: DecodedCache | None = None,
     ) -> None:
         self._cache = cache
-        self._job, self._works, self._count, self._to_gpu = job, works, count, to_gpu
+        self._job, self._works, self._count, self._device = job, works, count, device
         self._loader: DataLoader[WorkResult] | None = self._create_loader()
         self._results: Iterator[WorkResult] = iter(())
         self._started = False
@@ -74,7 +76,7 @@ class Workers:
         self._started = self._started and loader is not None and loader.persistent_workers
         previous = getattr(loader, "_iterator", None)  # of persistent workers
         try:
-            with _ignore_torch_warning():
+            with _ignore_torch_warning(), on_device(self._device):
                 self._results = iter(()) if loader is None else iter(loader)
             stop_watching(self._results)
             return
@@ -90,7 +92,8 @@ class Workers:
         a sample most likely killed it.
         """
         try:
-            with nullcontext() if self._count else limit_to_one_thread():
+            one_thread = nullcontext() if self._count else limit_to_one_thread()
+            with one_thread, on_device(self._device):
                 result = next(self._results, None)
             self._started = True
             if error := self._works.failed if result is None else result.error:
@@ -164,7 +167,7 @@ class Workers:
                 batch_size=None,
                 sampler=self._works,
                 num_workers=self._count,
-                pin_memory=self._to_gpu and options.pin_memory and samples is None,
+                pin_memory=self._device.type == "cuda" and options.pin_memory and samples is None,
                 collate_fn=_identity,
                 **worker_options,
             )

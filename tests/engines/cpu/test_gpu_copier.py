@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
+from fake_cuda import FakeCuda
 from fake_gpu import GPU, FakeGpu
 
-from gpupipe.engines.batch_memory import BatchMemory, Block
+from gpupipe import config as configs
+from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.batch_memory import BatchMemory, Block, new_block
+from gpupipe.engines.cpu.engine import CpuEngine
 from gpupipe.engines.cpu.gpu_copier import SourcesInUse, copy_fields
 
 
@@ -65,3 +71,24 @@ def test_the_blocks_of_a_pool_are_made_by_its_function() -> None:
         memory.allocate((2, 5), torch.float32)
         gc.collect()
     assert sizes == [40]
+
+
+def test_close_hides_no_error_of_a_gpu_that_failed_and_releases_all(
+    faces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = FakeCuda(monkeypatch)
+    config = {"data": {"source": "folder", "root": faces}, "pipeline": "affine"}
+    checked = configs.read(config, engine="cpu")
+    engine = CpuEngine(LoadSpec(checked.source.index(), checked.pipeline, checked.loader, 1), 1)
+    engine._memory._new = new_block  # page-locked memory needs a GPU
+    tensor = engine._memory.allocate((100,), torch.uint8)
+    assert engine._copier is not None
+    engine._copier._sources.keep(Copy(), [tensor])
+    del tensor
+    cuda.error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    engine.close()
+    gc.collect()
+    assert (cuda.waits, len(engine._copier._sources)) == ([1], 0)
+    engine._memory.allocate((100,), torch.uint8)
+    gc.collect()
+    assert engine._memory.count_free() == 0, "the pool keeps nothing after close()"

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from fake_cuda import FakeCuda
 from PIL import Image
 
 import gpupipe
@@ -206,8 +208,20 @@ def test_closing_twice_and_another_loader_behind_it(images: Path) -> None:
         loader.close()
 
 
-def test_dali_takes_the_call_that_gives_memory_back() -> None:
-    """Also where there is no GPU, beside a pipeline or none."""
+def test_memory_is_given_back_after_the_gpu_has_done_its_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Blocks that queued kernels use stay in DALI's pool. DALI itself takes the call here."""
+    from nvidia.dali import backend
+
     from gpupipe.runtime.malloc import release_unused_memory
 
-    release_unused_memory()
+    cuda, release = FakeCuda(monkeypatch), backend.ReleaseUnusedMemory
+    waits: list[list[int]] = []
+    monkeypatch.setattr(
+        backend, "ReleaseUnusedMemory", lambda: (waits.append([*cuda.waits]), release())
+    )
+    release_unused_memory(torch.device("cuda", 1))
+    assert waits == [[1]]
+    cuda.error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    release_unused_memory(torch.device("cuda", 1))
