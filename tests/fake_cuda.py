@@ -43,7 +43,7 @@ class FakeCuda:
         patch.setattr(torch.cuda, "_exchange_device", self._exchange)
         patch.setattr(torch.cuda, "_maybe_exchange_device", self._maybe_exchange)
         patch.setattr(torch.cuda, "_lazy_init", self._initialise)
-        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "is_available", lambda: self._count_by_driver() > 0)
         patch.setattr(torch.cuda, "Stream", self._stream)
         patch.setattr(torch.accelerator, "is_available", lambda: True)
         patch.setattr(torch.accelerator, "current_accelerator", _current_accelerator)

@@ -158,13 +158,11 @@ def _driver() -> Driver | None:
     with nvml.session() as library:
         if library is None:
             return None
-        number = nvml.query(library, 0, library.nvmlSystemGetCudaDriverVersion)
         cards = tuple(
             _card(library, i) for i in range(nvml.query(library, 0, library.nvmlDeviceGetCount))
         )
         version = nvml.query(library, "of unknown version", library.nvmlSystemGetDriverVersion)
-        # 13020 is CUDA 13.2
-        return Driver(version, (number // 1000, number % 1000 // 10) if number else None, cards)
+        return Driver(version, nvml.supported_cuda(library), cards)
 
 
 def _card(library: Any, number: int) -> str:
@@ -220,14 +218,13 @@ def _gpu(number: int) -> list[Finding]:
     if _dali_packages():
         outcome = probe(number)
         findings.append(gpu_rules.judge_decoding(f"GPU {number}: DALI", outcome))
-        findings += (
-            [
-                gpu_rules.judge_region_decoding(
-                    f"GPU {number}: region-of-interest decoding", outcome, installed_version(NVJPEG)
-                )
-            ]
-            if outcome.decode
-            else []
+        if outcome.decode:
+            subject = f"GPU {number}: region-of-interest decoding"
+            findings.append(gpu_rules.judge_region_decoding(subject, outcome))
+        findings.append(
+            gpu_rules.judge_damaged_jpegs(
+                f"GPU {number}: damaged JPEGs", installed_version(NVJPEG), capability, _driver()
+            )
         )
     return [
         *findings,

@@ -14,6 +14,8 @@ from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome
 
 DRIVERS = {11: 450, 12: 525, 13: 580}
 """The first driver of each CUDA major version, from docs.nvidia.com/deploy/cuda-compatibility."""
+_CUDA_13 = (7, 5)
+"""The oldest compute capability that CUDA 13 supports: Turing."""
 
 
 @dataclass(frozen=True)
@@ -146,31 +148,38 @@ def judge_decoding(subject: str, outcome: ProbeOutcome) -> Finding:
     return Finding(subject, f"{what}: {outcome.reason}", "problem", advice)
 
 
-def judge_region_decoding(subject: str, outcome: ProbeOutcome, nvjpeg: str | None) -> Finding:
-    """Judge whether DALI decodes regions of images on a GPU.
-
-    With nvJPEG below 13.2, nvImageCodec 0.9 refuses regions of images with subsampled chroma, and
-    the CPU decodes them, as a message in its library says.
-
-    Args:
-        subject: What the finding is about.
-        outcome: The result of the capability probe.
-        nvjpeg: nvJPEG's version; None if it is not installed.
-    """
+def judge_region_decoding(subject: str, outcome: ProbeOutcome) -> Finding:
+    """Judge whether DALI decodes regions of images on a GPU."""
     if not outcome.region:
         advice = "nothing to do: gpupipe decodes whole images there, then crops"
         return Finding(subject, f"not used: {outcome.reason}", "warning", advice)
-    old = nvjpeg is not None and parse_release(nvjpeg) < (13, 2)
-    return Finding(
-        subject,
-        "works"
-        + (
-            f"; nvJPEG {nvjpeg}, below 13.2, leaves images with subsampled chroma to the CPU"
-            if old
-            else ""
-        ),
-        "ok",
+    return Finding(subject, "works", "ok")
+
+
+def judge_damaged_jpegs(
+    subject: str, nvjpeg: str | None, capability: tuple[int, int], driver: Driver | None
+) -> Finding:
+    """Judge whether a damaged JPEG may crash nvJPEG, and advise CUDA 13 where it runs.
+
+    The release notes of nvJPEG 13.0 say that it no longer crashes when it decodes malformed or
+    truncated bitstreams. CUDA 13 needs a GPU of compute capability 7.5 or newer, and its driver.
+
+    Args:
+        subject: What the finding is about.
+        nvjpeg: nvJPEG's version; None if it is not installed.
+        capability: The GPU's compute capability.
+        driver: The driver; None if it does not answer.
+    """
+    if nvjpeg is None or parse_release(nvjpeg) >= (13,):
+        return Finding(subject, f"nvJPEG {nvjpeg or 'of unknown version'}", "ok")
+    observation = f"one may crash nvJPEG {nvjpeg}; 13.0 and newer are more robust"
+    if driver is None or not runs_cuda(driver, 13) or capability < _CUDA_13:
+        return Finding(subject, observation, "ok")
+    advice = (
+        "DALI for CUDA 13 brings a newer one, and runs here: pip uninstall -y "
+        "nvidia-dali-cuda120 nvidia-nvjpeg-cu12; pip install 'gpupipe[cuda13]'"
     )
+    return Finding(subject, observation, "warning", advice)
 
 
 def has_jpeg_hardware(capability: tuple[int, int]) -> bool | None:

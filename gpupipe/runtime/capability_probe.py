@@ -26,6 +26,10 @@ _BROKEN = ("0.9.0",)
 """Versions of nvImageCodec that fail or crash on some GPUs when they decode parts of images:
 github.com/NVIDIA/nvImageCodec/issues/55.
 """
+_FIRST_NVJPEG = (13, 2)
+"""nvImageCodec says that parts of images may have wrong edges with an older nvJPEG, where chroma is
+upsampled as gpupipe does it. CUDA 13.3 brings 13.2, and its release notes list the fix.
+"""
 _NO_MEMORY = re.compile(
     r"out.of.memory|bad_?alloc|MemoryError|memory allocation|allocation failed|cannot "
     r"allocate|can't allocate|failure: '#(5|15)'",
@@ -99,21 +103,34 @@ def installed_codec_fault() -> str:
     Returns:
         The reason, or "" if no fault of the installed version is known.
     """
-    return codec_fault(installed_version(NVIMGCODEC))
+    return codec_fault(
+        installed_version(NVIMGCODEC), installed_version(capability_probe_child.NVJPEG)
+    )
 
 
-def codec_fault(version: str | None) -> str:
-    """Return why a version of nvImageCodec cannot decode parts of images reliably.
+def codec_fault(nvimgcodec: str | None, nvjpeg: str | None) -> str:
+    """Return why nvImageCodec with nvJPEG cannot decode parts of images reliably.
 
     Args:
-        version: For example "0.9.0" or "0.9.0.20"; None if nvImageCodec is not installed.
+        nvimgcodec: For example "0.9.0" or "0.9.0.20"; None if nvImageCodec is not installed.
+        nvjpeg: For example "12.4.0.76"; None if its version is unknown.
 
     Returns:
-        The reason, or "" if no fault of this version is known.
+        The reason, or "" if no fault of these versions is known.
     """
-    if version is None or not any(version == v or version.startswith(f"{v}.") for v in _BROKEN):
-        return ""
-    return f"nvImageCodec {version} fails or crashes on parts of images (its issue 55)"
+    if any(f"{nvimgcodec}.".startswith(f"{broken}.") for broken in _BROKEN):
+        return f"nvImageCodec {nvimgcodec} fails or crashes on parts of images (its issue 55)"
+    if nvjpeg is None or _major_and_minor(nvjpeg) < _FIRST_NVJPEG:
+        return (
+            f"nvJPEG {nvjpeg or 'of unknown version'} may make the edges of parts of images "
+            "wrong; 13.2 is the first that does not"
+        )
+    return ""
+
+
+def _major_and_minor(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version, such as (12, 4) for "12.4.0.76"."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def installed_version(names: Sequence[str]) -> str | None:

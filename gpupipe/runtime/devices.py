@@ -83,10 +83,27 @@ def _read_cgroup(name: str) -> tuple[str, ...]:
 
 @cache
 def gpu_count() -> int:
-    """Return how many GPUs CUDA shows to this process."""
+    """Return how many GPUs CUDA shows to this process, and the driver can run torch on.
+
+    Asks NVML where it can. torch.cuda.is_available() initialises the driver, and CUDA cannot be
+    used in a process that is forked after that.
+    """
     import torch
 
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    count = torch.cuda.device_count()
+    return count if count and _driver_runs_torch(torch.version.cuda) else 0
+
+
+def _driver_runs_torch(torch_cuda: str | None) -> bool:
+    """Return whether the driver runs programs for torch's CUDA version.
+
+    True if torch has another back end or if NVML is missing: torch then has asked the driver.
+    """
+    with nvml.session() as library:
+        if library is None or torch_cuda is None:
+            return True
+        supported = nvml.supported_cuda(library)
+    return supported is not None and supported[0] >= int(torch_cuda.partition(".")[0])
 
 
 def backend_of(device: str) -> Backend:

@@ -53,6 +53,12 @@ def driver_version() -> str | None:
         return None if nvml is None else query(nvml, None, nvml.nvmlSystemGetDriverVersion)
 
 
+def supported_cuda(nvml: Any) -> tuple[int, int] | None:
+    """Return the CUDA version, (major, minor), that libcuda supports; None if there is none."""
+    number = query(nvml, 0, nvml.nvmlSystemGetCudaDriverVersion)  # 13020 is CUDA 13.2
+    return (number // 1000, number % 1000 // 10) if number else None
+
+
 def cards() -> list[str]:
     """Return the name of each GPU that the driver sees, even if CUDA_VISIBLE_DEVICES hides it."""
     with session() as nvml:

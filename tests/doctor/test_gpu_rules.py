@@ -99,19 +99,32 @@ def test_dali_that_does_not_run_on_a_gpu_is_a_problem():
 
 def test_region_decoding():
     finding = gpu_rules.judge_region_decoding(
-        "GPU 0", ProbeOutcome(True, True, False, "crashed with SIGSEGV"), "12.4.0.76"
+        "GPU 0", ProbeOutcome(True, True, False, "crashed with SIGSEGV")
     )
     assert (finding.status, finding.observation) == ("warning", "not used: crashed with SIGSEGV")
     works = ProbeOutcome(True, True, True)
-    assert (
-        gpu_rules.judge_region_decoding("GPU 0", works, "13.2.0")
-        == gpu_rules.judge_region_decoding("GPU 0", works, None)
-        == Finding("GPU 0", "works", "ok")
-    )
-    assert (
-        "nvJPEG 12.4.0.76, below 13.2"
-        in gpu_rules.judge_region_decoding("GPU 0", works, "12.4.0.76").observation
-    )
+    assert gpu_rules.judge_region_decoding("GPU 0", works) == Finding("GPU 0", "works", "ok")
+
+
+@pytest.mark.parametrize(
+    ("nvjpeg", "capability", "cuda", "is_advised"),
+    [
+        ("12.4.0.76", (9, 0), (13, 0), True),
+        ("12.4.0.76", (7, 5), (13, 2), True),
+        ("12.4.0.76", (7, 0), (13, 0), False),
+        ("12.4.0.76", (9, 0), (12, 8), False),
+        ("12.4.0.76", (9, 0), None, False),
+        ("13.0.1.86", (9, 0), (13, 0), False),
+        (None, (9, 0), (13, 0), False),
+    ],
+)
+def test_cuda_13_is_advised_where_the_gpu_and_its_driver_allow_it(
+    nvjpeg, capability, cuda, is_advised
+):
+    driver = None if cuda is None else Driver("580.65.06", cuda, ("H100",))
+    finding = gpu_rules.judge_damaged_jpegs("GPU 0", nvjpeg, capability, driver)
+    assert (finding.status == "warning") is ("gpupipe[cuda13]" in finding.advice) is is_advised
+    assert (nvjpeg or "unknown") in finding.observation
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,10 @@ print([torch._C._cuda_hasPrimaryContext(n) for n in range(last + 1)])
 """
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("engine", ["dali", "cpu", "dataloader"])
 def test_a_rank_has_a_context_on_its_own_gpu_alone(faces: Path, engine: str) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
     config = {
         "data": {"source": "folder", "root": str(faces)},
         "pipeline": "affine",

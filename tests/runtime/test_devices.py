@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import types
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+import torch
+from fake_cuda import FakeCuda
 
 from gpupipe.runtime.devices import gpu_count, why_unused
 
@@ -74,6 +77,22 @@ def test_the_doctor_tells_of_it_too(with_a_driver: dict[str, str]) -> None:
     said = run(code, with_a_driver).stdout
     assert "problem" in said
     assert "NVIDIA H100, but torch" in said
+
+
+@pytest.mark.parametrize(("cuda", "seen"), [(13000, 2), (14010, 2), (12040, 0), (0, 0)])
+def test_the_question_for_gpus_does_not_initialise_cuda(
+    monkeypatch: pytest.MonkeyPatch, cuda: int, seen: int
+) -> None:
+    """Or no forked process could use a GPU. 0: NVML finds no libcuda."""
+    runtime, library = FakeCuda(monkeypatch), types.ModuleType("pynvml")
+    exec(PYNVML.replace("13000", str(cuda)), library.__dict__)
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    monkeypatch.setattr(torch.cuda, "_raw_device_count_nvml", lambda: 2)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpu_count.__wrapped__() == seen
+    assert runtime.initialisations == 0
+    assert not torch.cuda.is_initialized()
 
 
 @pytest.mark.parametrize(
