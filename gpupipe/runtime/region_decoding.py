@@ -1,4 +1,4 @@
-"""Decides if a GPU decodes parts of images: by nvImageCodec's version, else by a probe per machine.
+"""Decides if a GPU decodes parts of images: by versions of libraries, else by a probe per machine.
 
 The cache folder stores the answer under everything that it depends on. Of ranks that start
 together, one probes and the others wait for its answer.

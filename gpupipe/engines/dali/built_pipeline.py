@@ -37,14 +37,14 @@ class BuildOptions:
     Attributes:
         device_id: The GPU's number, or None for DALI's CPU back end.
         may_cut: Whether the decoder may decode a region of an image.
-        jpeg_ends: Whether JPEGs without an end marker are refused before the decoder.
+        checks_jpegs: Whether JPEGs without an end marker are refused before the decoder.
         warm_up: Whether a full batch is decoded first if the first batch is short.
         cache: The decoded cache, or None.
     """
 
     device_id: int | None
     may_cut: bool
-    jpeg_ends: bool
+    checks_jpegs: bool
     warm_up: bool
     cache: DecodedCache | None = None
 
@@ -82,9 +82,9 @@ class BuiltPipeline:
             done=None if cache is None else cache.count_steps(),
         )
         self._reader: Reader = (
-            make_reader(job, self.lowering.decodings(), dict(fields), options.jpeg_ends)
+            make_reader(job, self.lowering.decodings(), dict(fields), options.checks_jpegs)
             if cache is None
-            else CachedReader(job, cache, fields, options.jpeg_ends, options.may_cut)
+            else CachedReader(job, cache, fields, options.checks_jpegs, options.may_cut)
         )
         source = GraphSource(job, self.lowering, self._reader, fields)
         self._runner = GraphRunner(

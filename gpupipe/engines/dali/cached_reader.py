@@ -50,7 +50,7 @@ class CachedReader:
         job: The job.
         cache: The cache, which keeps all fields of image files.
         fields: The readers of the fields that DALI does not read itself, by field name.
-        jpeg_ends: Whether a JPEG without an end marker is an error; see jpeg_end.py.
+        checks_jpegs: Whether a JPEG without an end marker is an error; see jpeg_end.py.
         may_cut: Whether the decoder may decode a region of an image.
     """
 
@@ -59,7 +59,7 @@ class CachedReader:
         job: LoadSpec,
         cache: DecodedCache,
         fields: Mapping[str, FieldReader],
-        jpeg_ends: bool,
+        checks_jpegs: bool,
         may_cut: bool,
     ) -> None:
         self._job, self._cache = job, cache
@@ -71,7 +71,7 @@ class CachedReader:
         )
         first = replace(job, pipeline=first_steps)
         self._lowering = Lowering(first, "cpu", may_cut, as_it_is=True)
-        self._files = make_reader(first, self._lowering.decodings(), dict(fields), jpeg_ends)
+        self._files = make_reader(first, self._lowering.decodings(), dict(fields), checks_jpegs)
         source = GraphSource(first, self._lowering, self._files, fields)
         graph = build_graph(first, self._lowering, None, source)
         self._runner = GraphRunner(graph, source, self._files, list(cache.beginnings), 0)

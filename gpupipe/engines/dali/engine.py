@@ -88,8 +88,9 @@ class DaliEngine(QuarantiningEngine):
         job: The samples, the steps and the loader settings.
         device_id: The GPU's number, or None for DALI's CPU back end.
         may_cut: Whether the decoder may decode a region of an image.
-        jpeg_ends: Whether JPEGs without an end marker are refused before the decoder. By default
-            only on a GPU; see jpeg_end.py.
+        checks_jpegs: Whether JPEGs without an end marker are refused before the decoder, and those
+            that look damaged are kept from it. By default only on a GPU; see jpeg_end.py and
+            jpeg_scan.py.
         warm_up: Whether a full batch is decoded first if the first batch is short. By default only
             if the hardware decoder may be used; see GraphRunner.
     """
@@ -117,7 +118,7 @@ class DaliEngine(QuarantiningEngine):
         job: LoadSpec,
         device_id: int | None,
         may_cut: bool = True,
-        jpeg_ends: bool | None = None,
+        checks_jpegs: bool | None = None,
         warm_up: bool | None = None,
     ) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
@@ -133,7 +134,7 @@ class DaliEngine(QuarantiningEngine):
         self._options = BuildOptions(
             device_id,
             may_cut,
-            device_id is not None if jpeg_ends is None else jpeg_ends,
+            device_id is not None if checks_jpegs is None else checks_jpegs,
             uses_hardware_decoder(job, device_id) if warm_up is None else warm_up,
             open_cache(job, self.device, may_cut),
         )

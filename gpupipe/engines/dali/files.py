@@ -8,7 +8,9 @@ threads still use, and the process ends (SIGSEGV). Therefore only plain images r
 decoder: see gpupipe.formats.image_header.
 
 Pillow decodes all other images, on threads of its own. DALI gets their pixels as PNM files, which
-it decodes to the same numbers. So all images go through the same graph, in the same batch.
+it decodes to the same numbers. So all images go through the same graph, in the same batch. On a
+GPU, Pillow also decodes JPEGs whose compressed data look damaged: see jpeg_scan.py. A file is
+looked at when its header is read first, and again if its header changes.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.engines.dali.jpeg_scan import looks_damaged
 from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.errors import EngineError
 from gpupipe.formats import pillow_decoder
@@ -42,7 +45,12 @@ class ImageFiles:
     """
 
     def __init__(
-        self, count: int, how: Decoding, max_pixels: int | None, threads: Executor
+        self,
+        count: int,
+        how: Decoding,
+        max_pixels: int | None,
+        threads: Executor,
+        checks_jpegs: bool = False,
     ) -> None:
         """Make an empty cache.
 
@@ -51,7 +59,9 @@ class ImageFiles:
             how: How the files are decoded.
             max_pixels: Refuse images with more pixels. None means no limit.
             threads: The threads on which Pillow decodes.
+            checks_jpegs: Whether Pillow decodes JPEGs whose compressed data look damaged.
         """
+        self._checks_jpegs = checks_jpegs
         self._decoding, self._max_pixels, self._threads = how, max_pixels, threads
         self._end = np.zeros(count, np.uint32)
         self._crc = np.zeros(count, np.uint32)
@@ -83,7 +93,8 @@ class ImageFiles:
         for n in uncached:
             file = memoryview(files[n])
             header = self._header(file)
-            if not header.plain:
+            is_checked = self._checks_jpegs and header.format == "JPEG"
+            if not header.plain or (is_checked and looks_damaged(file)):
                 others[n] = header.format
                 continue
             size[n] = self._oriented(header)

@@ -54,14 +54,14 @@ def is_cut_off(data: memoryview) -> bool:
     """
     if data[: len(START)].tobytes() != START:
         return False
-    scan, length = _first_scan(data), len(data)
+    scan, length = find_first_scan(data), len(data)
     chunks = (
         (max(scan, length - n - _CHUNK), length - n + 1) for n in range(0, length - scan, _CHUNK)
     )
     return not any(END in data[begin:end].tobytes() for begin, end in chunks)
 
 
-def _first_scan(data: memoryview) -> int:
+def find_first_scan(data: memoryview) -> int:
     """The position of the first start-of-scan marker, or len(data) if the header is cut off.
 
     If the segments are malformed, it is 2, the position after the start-of-image marker.

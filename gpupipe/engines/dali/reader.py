@@ -106,7 +106,7 @@ def reader_operators(job: LoadSpec) -> list[Operator]:
 
 
 def make_reader(
-    job: LoadSpec, decoding: dict[str, Decoding], fields: dict[str, FieldReader], jpeg_ends: bool
+    job: LoadSpec, decoding: dict[str, Decoding], fields: dict[str, FieldReader], checks_jpegs: bool
 ) -> Reader:
     """Build the reader for the fields of a job that are image files.
 
@@ -114,9 +114,10 @@ def make_reader(
         job: The job.
         decoding: How each of these fields is decoded, by field name.
         fields: The readers of the fields that DALI does not read itself, by field name.
-        jpeg_ends: Whether a JPEG without an end marker is an error; see jpeg_end.py.
+        checks_jpegs: Whether a JPEG without an end marker is an error, and one that looks damaged
+            is decoded by Pillow; see jpeg_end.py and jpeg_scan.py.
     """
-    return FileReader(job, decoding, fields, jpeg_ends) if decoding else NoReader()
+    return FileReader(job, decoding, fields, checks_jpegs) if decoding else NoReader()
 
 
 class NoReader:
@@ -185,15 +186,15 @@ class FileReader:
         job: LoadSpec,
         decoding: dict[str, Decoding],
         fields: dict[str, FieldReader],
-        jpeg_ends: bool,
+        checks_jpegs: bool,
     ) -> None:
         self._threads = ThreadPoolExecutor(job.threads, "gpupipe-pillow")
         limit = job.max_pixels
         self._files = {
-            name: ImageFiles(len(job.index), how, limit, self._threads)
+            name: ImageFiles(len(job.index), how, limit, self._threads, checks_jpegs)
             for name, how in decoding.items()
         }
-        self._jpeg_ends = jpeg_ends
+        self._checks_jpegs = checks_jpegs
         self._source = _Source([_inputs(job.index, name, fields) for name in decoding])
         self._fresh = True
         depth = job.loader.prefetch
@@ -267,7 +268,7 @@ class FileReader:
             return read
         try:
             for (name, field), encoded in zip(self._files.items(), files, strict=False):
-                if self._jpeg_ends:
+                if self._checks_jpegs:
                     check_ends(encoded)
                 read.data[name], read.size[name] = field.make_decodable(read.plan.ids, encoded)
         except (RuntimeError, EngineError) as e:

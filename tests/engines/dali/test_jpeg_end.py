@@ -119,7 +119,7 @@ def cut(folder: Path, n: int, percent: int) -> None:
     path(folder, n).write_bytes(whole[: len(whole) * percent // 100])
 
 
-def loaded(folder: Path, jpeg_ends: bool, **options: Any) -> Loader:
+def loaded(folder: Path, checks_jpegs: bool, **options: Any) -> Loader:
     """The CPU back end with, or without, the check that a GPU has."""
     checked = config.read(
         {"data": {"source": "folder", "root": folder}, "pipeline": MIDDLE},
@@ -135,7 +135,9 @@ def loaded(folder: Path, jpeg_ends: bool, **options: Any) -> Loader:
             index,
             create_sampler(checked, index),
             DaliEngine(
-                LoadSpec(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=jpeg_ends
+                LoadSpec(index, checked.pipeline, checked.loader, 2),
+                None,
+                checks_jpegs=checks_jpegs,
             ),
         )
     )
@@ -217,7 +219,9 @@ def test_parts_of_large_files_are_checked_too(folder: Path, tmp_path: Path) -> N
             checked,
             index,
             create_sampler(checked, index),
-            DaliEngine(LoadSpec(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=True),
+            DaliEngine(
+                LoadSpec(index, checked.pipeline, checked.loader, 2), None, checks_jpegs=True
+            ),
         )
     ) as loader:
         assert sorted(by_id(loader)) == [0, 1, 2, 4, 5, 6, 7]
