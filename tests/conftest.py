@@ -108,13 +108,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests in tests/gpu, and skip them where there is no GPU."""
+    """Mark the tests in tests/gpu, and skip them where there is no GPU; but those of either device
+    are ordinary tests there.
+    """
     marked = [item for item in items if item.path.is_relative_to(_GPU)]
     if not marked:
         return
     import torch
 
+    has_gpu = torch.cuda.is_available()
     for item in marked:
+        if not has_gpu and item.get_closest_marker("either_device"):
+            continue
         item.add_marker(pytest.mark.gpu)
-        if not torch.cuda.is_available():
+        if not has_gpu:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))

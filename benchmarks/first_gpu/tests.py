@@ -1,4 +1,7 @@
-"""`pytest tests/gpu`: a test that crashes or hangs is noted, and the others run all the same."""
+"""`pytest tests/gpu`: a test that crashes or hangs is noted, and the others run all the same.
+
+The parts law_1 and broken_files run some of its files; this part runs the others, the longest last.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,15 @@ _TEST_SECONDS = 120.0
 _SPARE_SECONDS = 15.0
 _NO_TESTS = 5
 _HERE = Path(__file__).parent
+_GPU_TESTS = harness.REPOSITORY / "tests" / "gpu"
+LAW_1 = ("test_law_1.py", "test_streams.py")
+BROKEN_FILES = (
+    "test_cut_files.py",
+    "test_damaged_scans.py",
+    "test_machine_failures.py",
+    "test_any_file.py",
+)
+_LAST = ("test_bench.py", "test_dtypes.py")
 
 
 @dataclass
@@ -30,13 +42,21 @@ class Outcome:
     text: str = ""
 
 
-def main() -> None:
-    arguments = part.options(__doc__).parse_args()
+def others() -> list[str]:
+    """The files of tests/gpu that no other part runs, in the order in which they run."""
+    elsewhere = {*LAW_1, *BROKEN_FILES, *_LAST}
+    names = sorted(path.name for path in _GPU_TESTS.glob("test_*.py"))
+    return [*(name for name in names if name not in elsewhere), *_LAST]
+
+
+def report(name: str, description: str | None, files: Sequence[str]) -> None:
+    """Run files of tests/gpu as the part `name`, and end the process."""
+    arguments = part.options(description).parse_args()
     part.prepare(arguments)
-    result = part.Part("tests", arguments)
+    result = part.Part(name, arguments)
     until = time.monotonic() + float(os.environ.get("PART_SECONDS", "600")) - _SPARE_SECONDS
-    log = arguments.out / "tests.jsonl"
-    outcomes = run(harness.REPOSITORY / "tests" / "gpu", log, until)
+    log = arguments.out / f"{name}.jsonl"
+    outcomes = run([_GPU_TESTS / file for file in files], log, until)
     log.unlink()
     log.with_suffix(".done").unlink()
     counts = Counter(o.outcome.split()[0] for o in outcomes.values())
@@ -53,32 +73,32 @@ def main() -> None:
 
 
 def run(
-    folder: Path, log: Path, until: float, test_seconds: float = _TEST_SECONDS
+    paths: Sequence[Path], log: Path, until: float, test_seconds: float = _TEST_SECONDS
 ) -> dict[str, Outcome]:
-    """The outcome of every test in `folder`, by its node id. until: of time.monotonic()."""
+    """The outcome of every test in `paths`, by its node id. until: of time.monotonic()."""
     outcomes: dict[str, Outcome] = {}
     while True:
         log.unlink(missing_ok=True)
-        status = _pytest(folder, log, until, test_seconds, list(outcomes))
+        status = _pytest(paths, log, until, test_seconds, list(outcomes))
         found, running = _outcomes(_records(log))
         outcomes |= found
         if time.monotonic() >= until:
-            outcomes[running or str(folder)] = Outcome("not done in time")
+            outcomes[running or str(paths[0])] = Outcome("not done in time")
             return outcomes
         if running is None:
             is_told = any(o.outcome == "error" for o in found.values())
             if status not in (0, 1, _NO_TESTS) and not is_told:
-                outcomes[str(folder)] = Outcome(f"pytest ended with status {status}")
+                outcomes[str(paths[0])] = Outcome(f"pytest ended with status {status}")
             return outcomes
         outcomes[running] = Outcome("hangs" if status is None else f"crashed with status {status}")
 
 
 def _pytest(
-    folder: Path, log: Path, until: float, test_seconds: float, done: Sequence[str]
+    paths: Sequence[Path], log: Path, until: float, test_seconds: float, done: Sequence[str]
 ) -> int | None:
     """Run the tests that are not `done`; the exit status, or None where one hung."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_log"]
-    command += ["--continue-on-collection-errors", str(folder)]
+    command += ["--continue-on-collection-errors", *map(str, paths)]
     list_of_done = log.with_suffix(".done").absolute()
     list_of_done.write_text("\n".join(done), encoding="utf-8")
     log.touch()
@@ -120,4 +140,4 @@ def _outcomes(records: list[dict[str, str | float]]) -> tuple[dict[str, Outcome]
 
 
 if __name__ == "__main__":
-    main()
+    report("tests", __doc__, others())

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from either_device import DEVICE, TYPE
 from loaders import load
 
 from gpupipe.engines.batch_memory import BatchMemory, new_pinned_block
@@ -29,14 +31,15 @@ def test_blocks_are_page_locked_and_used_again() -> None:
     assert second.data_ptr() == address
 
 
+@pytest.mark.either_device
 def test_batches_that_are_kept_are_those_of_the_cpu(faces: Path) -> None:
     for layout in ("contiguous", "channels_last"):
         options = {"engine": "cpu", "batch_size": 7, "memory_format": layout}
         with load(faces, STEPS, **options) as loader:
             expected = [batch["image"].clone() for _ in range(2) for batch in loader]
-        with load(faces, STEPS, device="gpu:0", **options) as loader:
+        with load(faces, STEPS, device=DEVICE, **options) as loader:
             batches = [batch for _ in range(2) for batch in loader]
         for batch, image in zip(batches, expected, strict=True):
-            assert batch["image"].device.type == batch["label"].device.type == "cuda"
+            assert batch["image"].device.type == batch["label"].device.type == TYPE
             assert batch["image"].stride() == image.stride()
             assert torch.equal(batch["image"].cpu(), image)

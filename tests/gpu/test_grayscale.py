@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from either_device import DEVICE
 from PIL import Image
 from reference import by_id, reference
 
 import gpupipe
+
+pytestmark = pytest.mark.either_device
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -31,8 +34,8 @@ def test_pixels_are_within_a_level_of_torchvision(
         {"resize": {"size": [40, 50], "interpolation": "nearest"}},
     ]
     config = {"data": {"source": "folder", "root": tmp_path}, "pipeline": steps}
-    with gpupipe.load(config, batch_size=16, ids=True, device="gpu") as loader:
-        assert ("coord_transform", "gpu") in [
+    with gpupipe.load(config, batch_size=16, ids=True, engine="dali", device=DEVICE) as loader:
+        assert ("coord_transform", DEVICE) in [
             (op, device) for op, device, _ in loader.engine.lowering()
         ]
         for id, image in by_id(loader).items():

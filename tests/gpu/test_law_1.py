@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from cut_jpegs import jpeg
+from either_device import DEVICE
 from reference import by_id
 
 import gpupipe
@@ -58,7 +59,8 @@ def delivered(folder: Path, load: float, **options: Any) -> dict[int, torch.Tens
         "pipeline": ["decode", {"center_crop": {"size": 112}}],
     }
     given = {
-        "device": "gpu",
+        "engine": "dali",
+        "device": DEVICE,
         "ids": True,
         "batch_size": 32,
         "shuffle": False,
@@ -73,7 +75,8 @@ def psnr(a: torch.Tensor, b: torch.Tensor) -> float:
     return math.inf if error == 0 else 10 * math.log10(255.0**2 / error)
 
 
-@pytest.mark.parametrize("load", [0.0, 1.0])
+@pytest.mark.either_device
+@pytest.mark.parametrize("load", [0.0, 1.0] if DEVICE == "gpu" else [0.0])
 def test_to_the_bit_where_one_decoder_takes_all(folder: Path, load: float) -> None:
     of = partial(delivered, folder, load)
     expected = of()
@@ -85,12 +88,14 @@ def test_to_the_bit_where_one_decoder_takes_all(folder: Path, load: float) -> No
         assert not differ, f"{options}: samples {differ} differ"
 
 
+@pytest.mark.either_device
 def test_to_the_bit_after_a_resume_where_one_decoder_takes_all(folder: Path) -> None:
     config = {
         "data": {"source": "folder", "root": folder},
         "pipeline": ["decode", {"center_crop": {"size": 112}}],
     }
-    options: dict[str, Any] = {"device": "gpu", "batch_size": 16, "hw_decoder_load": 0.0}
+    options: dict[str, Any] = {"engine": "dali", "device": DEVICE, "batch_size": 16}
+    options["hw_decoder_load"] = 0.0
     with gpupipe.load(config, **options) as loader:
         iterator = iter(loader)
         next(iterator)

@@ -12,6 +12,7 @@ lightning = pytest.importorskip(
     "lightning.pytorch", reason="the tests of training need Lightning: pip install lightning"
 )
 
+from either_device import DEVICE, TYPE  # noqa: E402
 from nets import Seen  # noqa: E402
 
 from gpupipe.lightning import PipeDataModule  # noqa: E402
@@ -19,13 +20,14 @@ from gpupipe.lightning import PipeDataModule  # noqa: E402
 
 class OnGpu(Seen):
     def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> Any:
-        assert {t.device.type for t in batch.values()} == {"cuda"}
+        assert {t.device.type for t in batch.values()} == {TYPE}
         return super().training_step(batch, batch_idx)
 
 
 @pytest.mark.filterwarnings(
     "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
 )  # Lightning's
+@pytest.mark.either_device
 @pytest.mark.parametrize("engine", ["dali", "dataloader"])
 def test_the_trainers_device_is_the_loaders(faces: Path, tmp_path: Path, engine: str) -> None:
     steps = [
@@ -45,7 +47,7 @@ def test_the_trainers_device_is_the_loaders(faces: Path, tmp_path: Path, engine:
         "enable_checkpointing": False,
     }
     lightning.Trainer(
-        accelerator="gpu", devices=1, max_epochs=2, default_root_dir=tmp_path, **quiet
+        accelerator=DEVICE, devices=1, max_epochs=2, default_root_dir=tmp_path, **quiet
     ).fit(net, datamodule=data)
     assert [sorted(i for b in batches for i in b) for batches in net.trained.values()] == [
         list(range(60))

@@ -39,6 +39,8 @@ from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 
 _READ = ("dataset.columns.read", "cpu", ())
+_OF_FAILED_GPUS: list[tuple[GpuCopier, BatchMemory]] = []
+"""Page-locked memory that lasts as long as the process; see GpuCopier.close()."""
 
 
 class CpuEngine(QuarantiningEngine):
@@ -157,9 +159,10 @@ class CpuEngine(QuarantiningEngine):
 
     def close(self) -> None:
         self._threads.close()
-        if self._copier is not None:
-            self._copier.close()
-        self._memory.release()
+        if self._copier is None or self._copier.close():
+            self._memory.release()
+        else:
+            _OF_FAILED_GPUS.append((self._copier, self._memory))
         if self._cache is not None:
             self._cache.close()
 

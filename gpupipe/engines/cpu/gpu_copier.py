@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Protocol
@@ -96,11 +95,19 @@ class GpuCopier:
         self._sources.drop_copied()
         return copied.tensors
 
-    def close(self) -> None:
-        """Wait for the queued copies, and drop what they read."""
-        with suppress(RuntimeError):  # on a failed GPU: close() must not hide the cause
+    def close(self) -> bool:
+        """Wait for the queued copies, and drop what they read.
+
+        Returns:
+            False if the GPU failed. Then page-locked memory that it used must never be freed: torch
+            records an event for it, and the error of that ends the process.
+        """
+        try:
             self._stream.synchronize()
+        except RuntimeError:  # it is the error of an earlier call, which close() must not hide
+            return False
         self._sources.clear()
+        return True
 
 
 def copy_fields(fields: Mapping[str, torch.Tensor], gpu: torch.device) -> Batch:

@@ -18,6 +18,9 @@ from gpupipe.engines.cpu.engine import CpuEngine
 from gpupipe.engines.cpu.gpu_copier import SourcesInUse, copy_fields
 
 
+CACHE = {"where": "disk", "max_bytes": "100MB"}
+
+
 class Copy:
     """A copy that ends when it is told to."""
 
@@ -73,22 +76,30 @@ def test_the_blocks_of_a_pool_are_made_by_its_function() -> None:
     assert sizes == [40]
 
 
-def test_close_hides_no_error_of_a_gpu_that_failed_and_releases_all(
-    faces: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [None, "CUDA error: an illegal memory access was encountered"])
+def test_close_hides_no_error_of_a_gpu_that_failed_and_closes_all(
+    faces: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, error: str | None
 ) -> None:
+    """The memory that a failed GPU used is kept: to free it would end the process."""
     cuda = FakeCuda(monkeypatch)
-    config = {"data": {"source": "folder", "root": faces}, "pipeline": "affine"}
-    checked = configs.read(config, engine="cpu")
-    engine = CpuEngine(LoadSpec(checked.source.index(), checked.pipeline, checked.loader, 1), 1)
+    data = {"source": "folder", "root": faces, "cache_decoded": CACHE}
+    checked = configs.read({"data": data, "pipeline": "affine"}, engine="cpu")
+    index, options = checked.source.index(), checked.source.cache_decoded
+    job = LoadSpec(index, checked.pipeline, checked.loader, 1, cache_decoded=options)
+    engine = CpuEngine(job, 1)
     engine._memory._new = new_block  # page-locked memory needs a GPU
     tensor = engine._memory.allocate((100,), torch.uint8)
     assert engine._copier is not None
+    assert engine._cache is not None
     engine._copier._sources.keep(Copy(), [tensor])
     del tensor
-    cuda.error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    closed: list[int] = []
+    monkeypatch.setattr(engine._cache._file, "close", lambda: closed.append(1))
+    cuda.error = None if error is None else RuntimeError(error)
     engine.close()
     gc.collect()
-    assert (cuda.waits, len(engine._copier._sources)) == ([1], 0)
+    assert (cuda.waits, closed) == ([1], [1])
+    assert len(engine._copier._sources) == (error is not None)
     engine._memory.allocate((100,), torch.uint8)
     gc.collect()
-    assert engine._memory.count_free() == 0, "the pool keeps nothing after close()"
+    assert engine._memory.count_free() == (error is not None)
