@@ -1,26 +1,38 @@
 #!/usr/bin/env bash
-# The first 20 minutes on a GPU: does gpupipe work there, are its pixels right, how fast is it?
+# The first half hour on a GPU: does gpupipe work there, are its pixels right, how fast is it?
 #
 #     benchmarks/first_gpu.sh [--device cpu] [--quick] [--photos DIR] [--within SECONDS] OUT [PART...]
 #
 # Each part is a process of its own with a time limit. One that fails does not stop the next.
-# OUT gets PART.json and PART.log of each part, summary.json and summary.txt. A later call with
-# the same OUT and other parts adds to them. The status is 0 where every check of every part holds.
+# OUT gets PART.json of each part with the end of what it printed, summary.json and summary.txt. A
+# later call with the same OUT and other parts adds to them. The status is 0 where every check of
+# every part holds.
 #
 #     part         seconds at most   what it answers
-#     versions      30   packages, driver, GPU, nvidia-smi
-#     doctor        90   gpupipe doctor
-#     probe        150   what the decoders can do
-#     tests        240   pytest tests/gpu
+#     call 1, the most telling parts
+#     versions      20   packages, driver, GPU, nvidia-smi
+#     streams      140   do batches stay what they are while kernels are queued
+#     law_1         80   tests/gpu: is a sample the same in every batch, order and run
+#     broken_files 100   tests/gpu: cut and damaged files, and a GPU that fails
+#     rates        100   decoding alone: images a second and who decodes, by kind and size
+#     training      90   ResNet-50 in bfloat16: how much of a step is waiting for data
+#     call 2
 #     decode       120   are decoded pixels right: hardware, CUDA and CPU over 3,000 photographs
-#     streams      150   do batches stay what they are while kernels are queued
-#     training     100   ResNet-50 in bfloat16: how much of a step is waiting for data
-#     throughput   410   benchmarks/gpu.py
+#     engines      170   engine: cpu and dali to the GPU, on 1, 2, 4, ... cores
+#     doctor        80   gpupipe doctor
+#     probe        160   what the decoders can do with parts of images
+#     call 3
+#     throughput   290   benchmarks/gpu.py
+#     tests        240   the other tests of tests/gpu, those of all dtypes last
 #
-# --within SECONDS (default 1200) bounds all parts together. Where a call may take 10 minutes only:
+# Where a call may take 10 minutes and give back few files, make three: each takes 9 minutes at
+# most, and leaves 8 small files in OUT at most.
 #
-#     benchmarks/first_gpu.sh --within 570 OUT versions doctor probe tests decode streams training
-#     benchmarks/first_gpu.sh --within 570 OUT throughput
+#     benchmarks/first_gpu.sh --within 540 OUT 1
+#     benchmarks/first_gpu.sh --within 540 OUT 2
+#     benchmarks/first_gpu.sh --within 540 OUT 3
+#
+# --within SECONDS (default 1650) bounds all parts of a call together.
 #
 # --device cpu --quick runs every part without a GPU, on a few images: it proves the script. The
 # limits save a GPU's time, so that on a CPU each part may take ten times as long.
@@ -35,13 +47,17 @@
 # DIR/CLASS/*.jpg; without any (and without $GPUPIPE_PHOTOS) images are drawn.
 set -u
 
-all=(versions doctor probe tests decode streams training throughput)
-declare -A limit=([versions]=30 [doctor]=90 [probe]=150 [tests]=240 [decode]=120 [streams]=150
-                  [training]=100 [throughput]=410)
+calls=([1]="versions streams law_1 broken_files rates training"
+       [2]="decode engines doctor probe"
+       [3]="throughput tests")
+declare -A limit=([versions]=20 [streams]=140 [law_1]=80 [broken_files]=100 [rates]=100
+                  [training]=90 [decode]=120 [engines]=170 [doctor]=80 [probe]=160
+                  [throughput]=290 [tests]=240)
+read -ra all <<<"${calls[*]}"
 
 usage() { sed -n '/^# /s/^# //p; /^#$/s/^#//p; /^set -u/q' "$0" >&2; exit 2; }
 
-within=1200 words=() patience=1
+within=1650 words=() patience=1
 while [[ ${1-} == --* ]]; do
     case $1 in
         --quick) words+=("$1"); shift ;;
@@ -54,7 +70,12 @@ while [[ ${1-} == --* ]]; do
 done
 [[ $# -gt 0 && $within =~ ^[0-9]+$ ]] || usage
 out=$1; shift
-parts=("${@:-${all[@]}}")
+parts=()
+for word in "${@:-${all[@]}}"; do
+    [[ $word =~ ^[1-3]$ ]] && word=${calls[word]}
+    read -ra more <<<"$word"
+    parts+=("${more[@]}")
+done
 for part in "${parts[@]}"; do
     [[ -n ${limit[$part]-} ]] || { echo "no part '$part'; there are: ${all[*]}" >&2; exit 2; }
 done

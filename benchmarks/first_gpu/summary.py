@@ -2,7 +2,8 @@
 
 The script calls it so:
 
-summary.py ended OUT PART STATUS SECONDS LIMIT   # note how a part ended (none: not started)
+# note how a part ended (none: not started); what it printed moves into PART.json
+summary.py ended OUT PART STATUS SECONDS LIMIT
 summary.py print OUT                             # write the text, and print it
 """
 
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_LOG_BYTES = 3000
+_LOG_BYTES, _SHOWN = 100_000, 3000
 _TIMED_OUT, _KILLED = 124, 137
 
 
@@ -29,6 +30,9 @@ def main() -> int:
 def ended(out: Path, part: str, status: str, seconds: str, limit: str) -> None:
     """Add a part to the summary. status: the exit status of `timeout`, or "none"."""
     result = _read(out / f"{part}.json")
+    log = _take_log(out / f"{part}.log")
+    if status != "none":
+        _write(out / f"{part}.json", {"part": part, "finished": False} | result | {"log": log})
     checks = result.get("checks", [])
     entry = {
         "outcome": outcome(status, int(seconds) >= int(limit), result),
@@ -38,9 +42,8 @@ def ended(out: Path, part: str, status: str, seconds: str, limit: str) -> None:
         "failed": [f"{c['check']}: {c['found']}" for c in checks if not c["holds"]],
     }
     if entry["outcome"] not in ("ok", "no time left"):
-        entry["log"] = _tail(out / f"{part}.log")
-    file = out / "summary.json"
-    file.write_text(json.dumps(_read(file) | {part: entry}, indent=1) + "\n", encoding="utf-8")
+        entry["log"] = log[-_SHOWN:]
+    _write(out / "summary.json", _read(out / "summary.json") | {part: entry})
 
 
 def outcome(status: str, is_late: bool, result: dict[str, Any]) -> str:
@@ -89,11 +92,18 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _tail(path: Path) -> str:
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _take_log(path: Path) -> str:
+    """Remove a log, and return its end: a machine may give back few files."""
     try:
-        return path.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
+        text = path.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
     except OSError:
         return ""
+    path.unlink()
+    return text
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ def report(name: str, description: str | None, files: Sequence[str]) -> None:
     """Run files of tests/gpu as the part `name`, and end the process."""
     arguments = part.options(description).parse_args()
     part.prepare(arguments)
+    os.environ["PYTEST_ADDOPTS"] = "-m gpu"  # without a GPU, those of either device are ordinary
     result = part.Part(name, arguments)
     until = time.monotonic() + float(os.environ.get("PART_SECONDS", "600")) - _SPARE_SECONDS
     log = arguments.out / f"{name}.jsonl"
@@ -61,9 +62,9 @@ def report(name: str, description: str | None, files: Sequence[str]) -> None:
     log.with_suffix(".done").unlink()
     counts = Counter(o.outcome.split()[0] for o in outcomes.values())
     result.figures(counts=counts, tests={name: asdict(o) for name, o in outcomes.items()})
-    for name, o in outcomes.items():
+    for test, o in outcomes.items():
         if o.outcome not in ("passed", "skipped"):
-            result.check(name, False, f"{o.outcome}: {' '.join(o.text.split())[-300:]}")
+            result.check(test, False, f"{o.outcome}: {' '.join(o.text.split())[-300:]}")
     result.check("there are tests", bool(outcomes))
     if arguments.device == "gpu":
         unseen = [name for name, o in outcomes.items() if "needs an NVIDIA GPU" in o.text]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 from forked_python import executable
 
+MOST_FILES = 8
+"""That a machine may give back after a call."""
 FAKES = {
     "versions": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
     "doctor": "raise OSError('no such driver')",
@@ -45,7 +48,16 @@ def script(
 
 @pytest.mark.timeout(1100)
 @pytest.mark.parametrize(
-    "parts", ["versions doctor probe", "tests", "decode", "streams", "training", "throughput"]
+    "parts",
+    [
+        "versions doctor probe",
+        "law_1 broken_files tests",
+        "decode",
+        "rates engines",
+        "streams",
+        "training",
+        "throughput",
+    ],
 )
 def test_every_part_runs_on_a_cpu(
     photos: Path, tmp_path: Path, benchmarks: Path, parts: str
@@ -63,6 +75,7 @@ def test_every_part_runs_on_a_cpu(
         assert found["device"] == "cpu"
         assert found["figures"]
         assert found["headline"] in done.stdout
+    assert not list((tmp_path / "out").glob("*.log"))
     if parts == "throughput":
         gpu = json.loads((tmp_path / "out" / "gpu.json").read_text())
         assert set(gpu["rounds"]) == {"lfw-affine", "imagenet_train"}
@@ -98,12 +111,30 @@ def test_a_part_that_fails_does_not_stop_the_others(tmp_path: Path, benchmarks: 
     assert summary["probe"]["failed"] == ["all is well: it is not"]
     assert "FAILS all is well: it is not" in done.stdout
     assert (tmp_path / "out" / "summary.txt").read_text() in done.stdout
+    crashed = json.loads((tmp_path / "out" / "doctor.json").read_text())
+    assert "no such driver" in crashed["log"]
+    assert not crashed["finished"]
+    assert len(list((tmp_path / "out").iterdir())) <= MOST_FILES
     assert done.returncode == 1
+
+
+def test_each_call_takes_nine_minutes_and_leaves_few_files(benchmarks: Path) -> None:
+    text = (benchmarks / "first_gpu.sh").read_text()
+    limits = {name: int(n) for name, n in re.findall(r"\[(\w+)\]=(\d+)", text)}
+    calls = [parts.split() for parts in re.findall(r'\[\d\]="(.*?)"', text)]
+    assert sorted(limits) == sorted(part for parts in calls for part in parts)
+    for parts in calls:
+        assert sum(limits[part] for part in parts) <= 9 * 60 - 5
+        # gpu.json of throughput, summary.json and summary.txt
+        assert len(parts) + ("throughput" in parts) + 2 <= MOST_FILES
+    for name, limit in limits.items():
+        assert (benchmarks / "first_gpu" / f"{name}.py").exists()
+        assert re.search(rf"^#     {name} +{limit}   ", text, re.MULTILINE)
 
 
 def test_an_unknown_part_and_option_are_refused(tmp_path: Path, benchmarks: Path) -> None:
     wrong = script(benchmarks, tmp_path / "out", "OUT", "decoed")
     assert wrong.returncode == 2
-    assert "no part 'decoed'; there are: versions doctor probe" in wrong.stderr
+    assert "no part 'decoed'; there are: versions streams law_1" in wrong.stderr
     assert script(benchmarks, tmp_path / "out", "--fast", "OUT").returncode == 2
     assert not (tmp_path / "out").exists()

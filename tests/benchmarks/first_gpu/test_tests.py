@@ -42,7 +42,9 @@ def test_every_outcome_is_noted_and_no_test_is_lost(tmp_path: Path) -> None:
     from first_gpu import tests
 
     (tmp_path / "test_some.py").write_text(TESTS)
-    outcomes = tests.run([tmp_path], tmp_path / "log.jsonl", time.monotonic() + 200, test_seconds=12)
+    outcomes = tests.run(
+        [tmp_path], tmp_path / "log.jsonl", time.monotonic() + 200, test_seconds=12
+    )
     found = {name.rpartition("::")[2]: o for name, o in outcomes.items()}
     assert {name: o.outcome for name, o in found.items()} == {
         "test_a": "passed",

@@ -17,7 +17,6 @@ from gpupipe.engines.batch_memory import BatchMemory, Block, new_block
 from gpupipe.engines.cpu.engine import CpuEngine
 from gpupipe.engines.cpu.gpu_copier import SourcesInUse, copy_fields
 
-
 CACHE = {"where": "disk", "max_bytes": "100MB"}
 
 
