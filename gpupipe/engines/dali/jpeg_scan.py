@@ -36,7 +36,7 @@ _IS_MARKER[[0, _FILL]] = False
 def looks_damaged(data: Any) -> bool:
     """Return whether the compressed data of a JPEG look damaged.
 
-    The check takes 0.3 microseconds per kB.
+    The check takes 0.5 microseconds per kB; benchmarks/jpeg_checks.py measures it.
 
     Args:
         data: The bytes of a JPEG: a one-dimensional uint8 buffer in CPU memory.
