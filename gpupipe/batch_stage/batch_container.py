@@ -54,6 +54,11 @@ class BatchContainer(BatchStep):
         """The number of uniform draws that one batch needs."""
         return self.own_uniforms + sum(nested.step.num_uniforms for nested in self.transforms)
 
+    @property
+    def mixes_samples(self) -> bool:  # type: ignore[override]
+        """Whether one of the steps mixes the samples of a batch with each other."""
+        return any(nested.step.mixes_samples for nested in self.transforms)
+
     def list_num_classes(self) -> list[int]:
         nested = [n for inner in self.transforms for n in inner.step.list_num_classes()]
         return super().list_num_classes() + nested

@@ -63,6 +63,8 @@ class BatchStep(pydantic.BaseModel):
         num_classes: The number of classes, the width of the soft labels. By default the number of
             classes of the data. All steps of a config share it.
         num_uniforms: The number of uniform draws that one batch needs.
+        mixes_samples: Whether it mixes the samples of a batch with each other, so that `check`
+            counts the pairs of a sample with itself.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -70,6 +72,7 @@ class BatchStep(pydantic.BaseModel):
     num_classes: NumClasses | None = None
 
     num_uniforms: ClassVar[int] = 0
+    mixes_samples: ClassVar[bool] = False
 
     def list_num_classes(self) -> list[int]:
         """Return every number of classes that the step, or a step inside it, was given."""
@@ -109,7 +112,9 @@ class BatchStep(pydantic.BaseModel):
                 space...) for arrays that are no images.
             labels: Soft labels, float32 (B, classes): the share of each class, one-hot before the
                 first step.
-            p: This batch's entry of each array that `sample` returned.
+            p: This batch's entry of each array that `sample` returned; and "shift", how many places
+                before a sample its partner stands, so that no sample is mixed with another view of
+                itself: see gpupipe.batch_stage.mixing. 0: mix nothing.
 
         Returns:
             The processed fields and labels, with the same shapes and dtypes.

@@ -1,42 +1,77 @@
-"""What the steps share: each sample is mixed with the one before it in its batch."""
+"""What the steps share: which samples of a batch are mixed with each other, and how.
+
+Sample i is mixed with sample i - k, and the first k with the last k. k is the `shift`: 1, as in
+torchvision, unless views of one sample stand side by side, as `loader.repeats` puts them.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def mix_with_previous(x: Tensor, share: float) -> Tensor:
-    """Return `share` of each sample plus 1 - `share` of the sample before it.
+def find_shift(ids: NDArray[np.int64]) -> int:
+    """Return the length of the longest run of equal ids, so that no run is mixed with itself.
 
-    That is `share * x + (1 - share) * x.roll(1, 0)`, as torchvision's MixUp computes it: the sample
-    before the first is the last. The rolled batch is never made, which takes a third of the memory
-    traffic. A batch of one sample stays as it is, to the bit.
+    Args:
+        ids: The ids of the batch's samples, in their order, int64 (B,).
+
+    Returns:
+        The shift; 0, which mixes nothing, if the batch has fewer samples than two such runs.
+    """
+    ends = np.flatnonzero(np.diff(ids, append=-1, prepend=-1))
+    longest = int(np.diff(ends).max(initial=1))
+    return longest if len(ids) >= 2 * longest else 0
+
+
+def count_pairs_of_one_sample(ids: NDArray[np.int64]) -> int:
+    """Return how many samples of a batch are mixed with a view of themselves.
+
+    Args:
+        ids: The ids of the batch's samples, in their order, int64 (B,).
+    """
+    shift = find_shift(ids)
+    return int((ids == np.roll(ids, shift)).sum()) if shift else 0
+
+
+def mix_with_earlier(x: Tensor, share: float, shift: int) -> Tensor:
+    """Return `share` of each sample plus 1 - `share` of the sample `shift` places before it.
+
+    That is `share * x + (1 - share) * x.roll(shift, 0)`, as torchvision's MixUp computes it with a
+    shift of 1. The rolled batch is never made, which takes a third of the memory traffic.
 
     Args:
         x: Floats (B, ...).
         share: 0 to 1.
+        shift: 1 to B - 1; or 0, which returns `x` itself.
     """
     import torch
 
+    if not shift:
+        return x
     mixed = torch.empty_like(x)
-    torch.lerp(x[-1:], x[:1], share, out=mixed[:1])
-    if len(x) > 1:
-        torch.lerp(x[:-1], x[1:], share, out=mixed[1:])
+    torch.lerp(x[-shift:], x[:shift], share, out=mixed[:shift])
+    torch.lerp(x[:-shift], x[shift:], share, out=mixed[shift:])
     return mixed
 
 
-def paste_from_previous(x: Tensor, box: tuple[int, int, int, int]) -> Tensor:
-    """Return a copy in which a box of each sample is that of the sample before it.
+def paste_from_earlier(x: Tensor, box: tuple[int, int, int, int], shift: int) -> Tensor:
+    """Return a copy in which a box of each sample is that of the sample `shift` places before it.
 
     Args:
         x: (B, ..., H, W), of any dtype.
         box: (left, top, right, bottom) in pixels; the last two are outside.
+        shift: 1 to B - 1; or 0, which returns `x` itself.
     """
+    if not shift:
+        return x
     left, top, right, bottom = box
     mixed = x.clone()
-    mixed[:1, ..., top:bottom, left:right] = x[-1:, ..., top:bottom, left:right]
-    mixed[1:, ..., top:bottom, left:right] = x[:-1, ..., top:bottom, left:right]
+    mixed[:shift, ..., top:bottom, left:right] = x[-shift:, ..., top:bottom, left:right]
+    mixed[shift:, ..., top:bottom, left:right] = x[:-shift, ..., top:bottom, left:right]
     return mixed

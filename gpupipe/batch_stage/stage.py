@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.batch_stage.batch_step import BatchStep
+from gpupipe.batch_stage.mixing import find_shift
 from gpupipe.runtime import plugins
 from gpupipe.sampling import draws
 
@@ -38,7 +39,8 @@ class BatchEntry:
     def parameters(self, seed: int, epoch: int, ids: NDArray[np.int64]) -> dict[str, Any]:
         """Draw the step's parameters for one batch.
 
-        They are hashes of all arguments, so they depend on which samples share the batch.
+        They are hashes of all arguments, so they depend on which samples share the batch. "shift"
+        follows from the ids alone: see `find_shift`.
 
         Args:
             seed: The loader's seed.
@@ -60,7 +62,7 @@ class BatchEntry:
                     self.where,
                     f"its sample() made '{name}' of shape {np.shape(values)} for one batch",
                 )
-        return {name: values[0] for name, values in sampled.items()}
+        return {"shift": find_shift(ids)} | {name: v[0] for name, v in sampled.items()}
 
 
 @dataclass(frozen=True)

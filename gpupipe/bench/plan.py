@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
+from gpupipe.batch_stage.mixing import count_pairs_of_one_sample, find_shift
 from gpupipe.config import Config
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines import registry
@@ -13,10 +15,13 @@ from gpupipe.errors import counted, shown
 from gpupipe.loading.assembly import count_threads, create_mixer, create_sampler, resolve_shard
 from gpupipe.loading.ignored_settings import list_ignored_settings
 from gpupipe.runtime.devices import resolve
+from gpupipe.sampling.sampler import Sampler
 from gpupipe.sampling.selection import DEFAULTS
 
 _FEW = 8
 """How many changes of schedules are listed one by one; of more, the first ones and the last."""
+
+_MEASURED_BATCHES = 1000
 
 
 def operators(config: Config) -> dict[str, list[Operator]]:
@@ -68,6 +73,18 @@ def _data(config: Config) -> Iterator[str]:
             f"epoch: {counted(sampler.epoch_size, 'sample')} over all ranks, chosen from "
             f"{sampler.count:,} ({settings})"
         )
+    if sampler.population is None and any(e.step.mixes_samples for e in config.batch.entries):
+        yield f"mixing: {_describe_mixing(sampler)}"
+
+
+def _describe_mixing(sampler: Sampler) -> str:
+    """Return how many samples of the first batches are mixed with themselves, or with none."""
+    batches = [plan.ids for plan in islice(sampler.begin(), _MEASURED_BATCHES)]
+    samples, unmixed = sum(map(len, batches)), sum(find_shift(ids) == 0 for ids in batches)
+    share = 100 * sum(map(count_pairs_of_one_sample, batches)) / samples
+    first = counted(len(batches), "batch", "batches")
+    note = f"; {unmixed:,} of them are too small to mix different samples" if unmixed else ""
+    return f"{share:.3g} % of the samples of the first {first} are mixed with themselves{note}"
 
 
 def _schedules(config: Config) -> Iterator[str]:

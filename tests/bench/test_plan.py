@@ -11,6 +11,7 @@ import pytest
 
 import gpupipe
 from gpupipe import config as configs
+from gpupipe.batch_stage.mixing import find_shift
 from gpupipe.bench import plan
 
 RECORDS = Path(__file__).parents[1] / "data" / "records"
@@ -66,3 +67,41 @@ def test_a_single_batch_and_class_are_singular(faces: Path, tmp_path: Path) -> N
     lines = list(plan.facts(configs.read(config, threads=1, prefetch=1, device="cpu")))
     assert lines[0] == "data: 1 sample in 1 class, 1 batch of up to 256 an epoch"
     assert "1 thread, 1 batch ahead" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"repeats": 4}, "0 % of the samples of the first 8 batches are mixed with themselves"),
+        ({"repeats": 8}, "the first 8 batches are mixed with themselves; 8 of them are too small"),
+        ({"batch": ["one_hot"]}, None),
+    ],
+)
+def test_check_says_how_many_samples_are_mixed_with_themselves(
+    settings: dict[str, Any], expected: str | None, faces: Path
+) -> None:
+    lines = list(plan.facts(configs.read(mixed_faces(faces), **settings)))
+    found = [line for line in lines if line.startswith("mixing: ")]
+    assert len(found) == (expected is not None)
+    assert expected is None or expected in found[0]
+
+
+def test_check_counts_pairs_of_one_sample_under_weights(faces: Path) -> None:
+    config = configs.read(
+        mixed_faces(faces), weights="class_balanced", epoch_size=4000, batch_size=40
+    )
+    with gpupipe.load(config) as loader:
+        batches = [p.ids for p in loader.sampler.begin()]
+    alike = sum(int((ids == np.roll(ids, find_shift(ids))).sum()) for ids in batches)
+    assert alike > 0
+    line = f"mixing: {100 * alike / 4000:.3g} % of the samples of the first 100 batches are mixed"
+    assert any(found.startswith(line) for found in plan.facts(config))
+
+
+def mixed_faces(faces: Path) -> dict[str, Any]:
+    return {
+        "data": {"source": "folder", "root": str(faces)},
+        "pipeline": ["decode"],
+        "batch": ["cutmix"],
+        "loader": {"batch_size": 8},
+    }

@@ -1,4 +1,4 @@
-"""cutmix: a box of each sample becomes that of the sample before it in the batch."""
+"""cutmix: a box of each sample becomes that of an earlier sample of the batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch_stage.batch_step import BatchField, BatchStep
 from gpupipe.batch_stage.beta import symmetric_beta
-from gpupipe.batch_stage.mixing import mix_with_previous, paste_from_previous
+from gpupipe.batch_stage.mixing import mix_with_earlier, paste_from_earlier
 from gpupipe.pipeline.step import Params, StepIncompatible
 from gpupipe.schema.field_types import Positive
 
@@ -26,7 +26,9 @@ class Cutmix(BatchStep):
 
     All samples have the same box. It would have 1 - lam of the area, with lam drawn from
     Beta(alpha, alpha), but it is cut off at the border; its center is drawn uniformly. Labels are
-    mixed by the area that the box then has. All of it depends on all samples of the batch.
+    mixed by the area that the box then has. The box is cut from the sample before; under
+    `loader.repeats`, from the nearest one that is no view of the same sample. All of it depends on
+    all samples of the batch.
 
     Images may have any dtype. Fields that are masks get the same box.
 
@@ -38,6 +40,7 @@ class Cutmix(BatchStep):
     alpha: Positive = 1.0
 
     num_uniforms: ClassVar[int] = 4
+    mixes_samples: ClassVar[bool] = True
 
     def check(self, fields: Mapping[str, BatchField]) -> None:
         for name, field in fields.items():
@@ -74,8 +77,9 @@ class Cutmix(BatchStep):
             )
         height, width = next(iter(sizes.values()))
         box, lam = find_box(height, width, p)
-        pasted = {name: paste_from_previous(image, box) for name, image in images.items()}
-        return pasted, mix_with_previous(labels, lam)
+        shift = p["shift"]
+        pasted = {name: paste_from_earlier(image, box, shift) for name, image in images.items()}
+        return pasted, mix_with_earlier(labels, lam, shift)
 
 
 def find_box(height: int, width: int, p: Params) -> tuple[tuple[int, int, int, int], float]:

@@ -1,4 +1,4 @@
-"""mixup: each sample becomes a mean of itself and the sample before it in the batch."""
+"""mixup: each sample becomes a mean of itself and an earlier sample of the batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch_stage.batch_step import BatchField, BatchStep
 from gpupipe.batch_stage.beta import symmetric_beta
-from gpupipe.batch_stage.mixing import mix_with_previous
+from gpupipe.batch_stage.mixing import mix_with_earlier
 from gpupipe.dataset.spec import FLOATS
 from gpupipe.pipeline.step import Params, StepIncompatible
 from gpupipe.schema.field_types import Positive
@@ -23,7 +23,8 @@ class Mixup(BatchStep):
     """Mix images and labels as torchvision.transforms.v2.MixUp (Zhang et al. 2018).
 
     One share, drawn from Beta(alpha, alpha), is that of each sample in its own mean; the rest is
-    that of the sample before it. It depends on all samples of the batch.
+    that of the sample before it; under `loader.repeats`, of the nearest one that is no view of the
+    same sample. It depends on all samples of the batch.
 
     Attributes:
         alpha: Both parameters of the beta distribution, above 0. The default is 1, the uniform
@@ -33,6 +34,7 @@ class Mixup(BatchStep):
     alpha: Positive = 1.0
 
     num_uniforms: ClassVar[int] = 2
+    mixes_samples: ClassVar[bool] = True
 
     def check(self, fields: Mapping[str, BatchField]) -> None:
         for name, field in fields.items():
@@ -54,6 +56,6 @@ class Mixup(BatchStep):
     def torch(
         self, images: Mapping[str, Tensor], labels: Tensor, p: Params
     ) -> tuple[dict[str, Tensor], Tensor]:
-        lam = float(p["lam"])
-        mixed = {name: mix_with_previous(image, lam) for name, image in images.items()}
-        return mixed, mix_with_previous(labels, lam)
+        lam, shift = float(p["lam"]), p["shift"]
+        mixed = {name: mix_with_earlier(image, lam, shift) for name, image in images.items()}
+        return mixed, mix_with_earlier(labels, lam, shift)

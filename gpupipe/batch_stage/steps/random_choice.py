@@ -46,4 +46,5 @@ class RandomStepChoice(BatchContainer):
         self, images: Mapping[str, Tensor], labels: Tensor, p: Params
     ) -> tuple[dict[str, Tensor], Tensor]:
         number = int(p["choice"])
-        return self.transforms[number].step.torch(images, labels, select_params(number, p))
+        chosen = {"shift": p["shift"], **select_params(number, p)}
+        return self.transforms[number].step.torch(images, labels, chosen)

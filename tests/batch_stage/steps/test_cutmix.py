@@ -45,7 +45,7 @@ def test_as_torchvision(dtype: torch.dtype, count: int, where: tuple[float, floa
     batch = made_batch(count, dtype)
     image, labels = batch["image"], batch["label"]
     before = image.clone()
-    p = {"lam": 0.6, "x": where[0], "y": where[1]}
+    p = {"lam": 0.6, "x": where[0], "y": where[1], "shift": int(count > 1)}
     done, soft = Cutmix().torch({"image": image}, to_soft_labels(labels, 4), p)
     box, outside = find_box(12, 10, p)
     reference = v2.CutMix(num_classes=4)

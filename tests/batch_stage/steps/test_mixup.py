@@ -31,7 +31,8 @@ def both(
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
     """Return images and labels as mixup makes them, and as torchvision does."""
     image, labels = batch["image"], batch["label"]
-    done, soft = Mixup().torch({"image": image}, to_soft_labels(labels, 4), {"lam": lam})
+    p = {"lam": lam, "shift": int(len(labels) > 1)}
+    done, soft = Mixup().torch({"image": image}, to_soft_labels(labels, 4), p)
     reference = v2.MixUp(num_classes=4)
     params = {"lam": lam, "labels": labels, "batch_size": len(labels)}
     return (done["image"], soft), (
