@@ -1,7 +1,9 @@
 """timm's operations: what each of its names means for a level.
 
 Source: LEVEL_TO_ARG and AugmentOp in timm/data/auto_augment.py. A level is 0 to 10, or to `mmax`.
-timm applies its operations with PIL. Here they are those of augment_ops.py.
+timm applies its operations with PIL. Here they are those of augment_ops.py. TranslateXRelMix and
+TranslateYRelMix are timm's TranslateXRel and TranslateYRel with the `translate_pct` of 0.3 that
+create_transform in timm/data/transforms_factory.py sets for augmix.
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ _FUNCTIONS: dict[str, tuple[str, Value]] = {
     "ShearY": ("ShearY", lambda f, sign, u: sign * f * 0.3),
     "TranslateXRel": ("TranslateXRel", lambda f, sign, u: sign * f * 0.45),
     "TranslateYRel": ("TranslateYRel", lambda f, sign, u: sign * f * 0.45),
+    "TranslateXRelMix": ("TranslateXRel", lambda f, sign, u: sign * f * 0.3),
+    "TranslateYRelMix": ("TranslateYRel", lambda f, sign, u: sign * f * 0.3),
     "Desaturate": ("Color", lambda f, sign, u: 0.5 - 0.5 * np.clip(f, 0.0, 1.0)),
     "GaussianBlur": ("GaussianBlur", lambda f, sign, u: 0.1 + 1.9 * np.clip(f, 0.0, 1.0)),
     "GaussianBlurRand": (

@@ -35,7 +35,11 @@ RAND_OPS = (
 _GROWS = ("Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness")
 """The operations with a variant that grows stronger with the level."""
 RAND_INCREASING_OPS = tuple(f"{n}Increasing" if n in _GROWS else n for n in RAND_OPS)
-MIX_OPS = tuple(n for n in RAND_INCREASING_OPS if n not in ("Invert", "SolarizeAdd"))
+MIX_OPS = tuple(
+    f"{n}Mix" if n.startswith("Translate") else n
+    for n in RAND_INCREASING_OPS
+    if n not in ("Invert", "SolarizeAdd")
+)
 _OP_SETS: dict[str, dict[str, float]] = {
     "weights": {
         "Rotate": 3,
@@ -90,7 +94,7 @@ _W0 = {
     "Posterize": 0.0,
     "Invert": 0.0,
 }
-"""The weights of `w0`, which timm had until 2022."""
+"""The weights of `w0`, which timm had until 2022, and refuses since."""
 
 
 def _rename(table: SubPolicies, posterize: str) -> SubPolicies:
@@ -198,7 +202,8 @@ def _read_sections(kind: str, sections: list[str]) -> tuple[str, dict[str, float
     for key in ("inc", "b"):
         if numbers.get(key, 1) != 1:
             raise ValueError(
-                f"timm reads any number after {key!r} as 1: write {key}1 or leave it out"
+                f"older versions of timm read any number after {key!r} as 1: write {key}1 or "
+                "leave it out"
             )
     return op_set, numbers
 

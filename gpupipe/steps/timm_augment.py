@@ -41,10 +41,11 @@ class TimmAugment(AugmentPolicy):
 
     - rand: m (magnitude, 10), n (operations, 2), p (the probability of each, 0.5), mstd (standard
       deviation of the magnitude; above 100: uniform from 0), mmax (the largest magnitude, 10),
-      inc1 (operations that grow stronger with the magnitude), and tweights, t3a, t3aw or w0
-      (weighted sets of operations).
+      inc1 (operations that grow stronger with the magnitude), and tweights, t3a, t3aw (weighted
+      sets of operations) or w0 (weights that timm had until 2022, and refuses since).
     - augmix: m (magnitude, 3), w (chains, 3), d (length of a chain; drawn from 1 to 3), a (alpha,
       1), mstd (by default the magnitude is uniform), b1 (changes rounding only, and nothing here).
+      It shifts by up to 0.3 of the side, as create_transform of timm sets it for augmix.
     - the others: mstd.
 
     Operations are drawn as timm draws them, and are computed with torchvision's functions, where

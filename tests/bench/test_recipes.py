@@ -14,6 +14,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench import parity
 from gpupipe.schema import builtin_configs
+from gpupipe.steps.random_apply import RandomApply
 
 RECIPES = sorted(builtin_configs.names("pipelines"))
 
@@ -24,6 +25,18 @@ def test_a_shipped_config_is_valid_and_names_its_source(name: str) -> None:
     assert config.pipeline.name in RECIPES
     text = builtin_configs.locate("configs", name).read_text()
     assert text.startswith("# ") and len(text.splitlines()[0]) > 20
+
+
+def test_dino_v2_blurs_as_the_code_that_trained_its_weights() -> None:
+    """GaussianBlur(p) of dinov2/data/transforms.py blurs with the probability 1 - p."""
+    config = configs.read("dino_v2")
+    blurs = {"global_0": 0.0, "global_1": 0.0, "local_0": 0.0, "local_7": 0.0}
+    for view in blurs:
+        for step in (entry.step for entry in config.pipeline.entries_on(view)):
+            if isinstance(step, RandomApply) and step.transforms[0].name == "gaussian_blur":
+                blurs[view] = step.p
+    assert blurs == {"global_0": 0.0, "global_1": 0.9, "local_0": 0.5, "local_7": 0.5}
+    assert config.loader.batch_size == 64
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import pytest
 
 from gpupipe.pipeline.augment_ops import OPS
 from gpupipe.pipeline.timm_ops import UNIFORM, draw_levels, look_up
+from gpupipe.pipeline.timm_policies import read_policy
 
 LEVELS = [
     ("Rotate", 8, ("Rotate", 24.0)),
@@ -12,6 +13,8 @@ LEVELS = [
     ("ShearY", 10, ("ShearY", 0.3)),
     ("TranslateXRel", 9, ("TranslateXRel", 0.405)),
     ("TranslateYRel", 5, ("TranslateYRel", 0.225)),
+    ("TranslateXRelMix", 10, ("TranslateXRel", 0.3)),
+    ("TranslateYRelMix", 5, ("TranslateYRel", 0.15)),
     ("Posterize", 7, ("Posterize", 2)),
     ("PosterizeIncreasing", 7, ("Posterize", 2)),
     ("PosterizeIncreasing", 2, ("Posterize", 4)),
@@ -37,7 +40,7 @@ LEVELS = [
     ("Equalize", 3, ("Equalize", 0)),
 ]
 """timm's name, a level, and what it means, with a positive sign and the value's draw at 0.5."""
-SIGNED = ("Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
+SIGNED = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
 
 
 @pytest.mark.parametrize(("name", "level", "expected"), LEVELS)
@@ -48,12 +51,32 @@ def test_levels_mean_what_they_mean_in_timm(
     u = np.array([[0.2 if sign > 0 else 0.8], [0.5]])
     found = look_up(["Invert", name], np.array([1]), level, u)
     meant, value = expected
-    if name in SIGNED:
+    if name.startswith(SIGNED):
         value *= sign
     if name.endswith("Increasing") and meant in ("Color", "Sharpness"):
         value = max(0.1, 1 + sign * (value - 1))
     assert OPS[found["op"][0]] == meant
     assert found["value"][0] == pytest.approx(value, abs=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["augmix-m4", "rand-m4", "rand-m4-inc1", "rand-m4-tweights"])
+def test_values_are_those_of_timms_create_transform(policy: str) -> None:
+    """Each operation of the policy, and its value without a sign."""
+    timm = pytest.importorskip("timm.data")
+    transform = timm.create_transform(224, is_training=True, auto_augment=policy)
+    ours, theirs = read_policy(policy).ops, transform.transforms[2].ops
+    assert len(ours) == len(theirs)
+    for theirs_op in theirs:
+        name = theirs_op.name + "Mix" * (theirs_op.name + "Mix" in ours)
+        found = look_up(ours, np.array([ours.index(name)]), 4.0, np.array([[0.2], [0.5]]))
+        if theirs_op.level_fn is None:
+            continue
+        (expected,) = theirs_op.level_fn(4.0, theirs_op.hparams)
+        if name.startswith(SIGNED):
+            expected = abs(expected)
+        elif name.startswith(("Color", "Contrast", "Brightness", "Sharpness")) and "Inc" in name:
+            expected = 1 + abs(expected - 1)
+        assert found["value"][0] == pytest.approx(expected, abs=1e-9), name
 
 
 def test_factors_stay_above_a_tenth() -> None:
