@@ -97,6 +97,7 @@ PyMethodDef kMethods[] = {
     {"prepare_warp", prepare_warp, METH_VARARGS,
      "prepare_warp(image, matrix, fill, target, table, numbers, before=None) -> work\n\n"
      "Warp an image (H, W, 3) of uint8 and convert it to the target (3, H, W).\n"
+     "`fill` is float64 (3,), or None: then the border is not weighed a second time.\n"
      "`before` is work, such as that of gpupipe._jpeg.prepare, which is done first: if it fails, "
      "nothing more is done."},
     {"prepare_convert", prepare_convert, METH_VARARGS,

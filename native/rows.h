@@ -46,7 +46,7 @@ inline uint8_t interpolate(const uint8_t* top, const uint8_t* bottom, uint32_t w
 }
 
 // Interpolates at the border, where neighbours outside are 0 and a mask of ones is 0 beside them.
-// torchvision weighs the result by that mask: mask * (value - fill) + fill.
+// If there is a fill, torchvision weighs the result by that mask: mask * (value - fill) + fill.
 inline uint8_t interpolate_border(const Warp& warp, int channel, int64_t x, int64_t y, uint32_t wx,
                                   uint32_t wy) {
   const Image& s = warp.source;
@@ -60,7 +60,8 @@ inline uint8_t interpolate_border(const Warp& warp, int channel, int64_t x, int6
     }
   }
   const double one = double(kWeightOne) * kWeightOne;
-  const double value = (sum / one - warp.fill[channel]) * (mask / one) + warp.fill[channel];
+  const double fill = warp.fill[channel];
+  const double value = warp.has_fill ? (sum / one - fill) * (mask / one) + fill : sum / one;
   const double level = std::nearbyint(value);
   return level < 0 ? 0 : level > 255 ? 255 : uint8_t(level);
 }

@@ -31,6 +31,7 @@ struct Image {
 struct Warp {
   Image source;
   double matrix[6];        // in indices of pixels: the centre of pixel n is n
+  bool has_fill;           // else the outside is 0, and torchvision weighs no border by a mask
   float fill[kChannels];   // the value outside of the source
   uint8_t filled[kChannels];
   int64_t dx[kBlock], dy[kBlock];  // the way from the first pixel of a block, 16 fraction bits

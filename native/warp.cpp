@@ -29,17 +29,27 @@ void fetch_rows(const Warp& warp, const Target& target) {
   asm volatile("" : : "r"(sum));  // so that the compiler keeps the reads
 }
 
-bool read_matrix(const Buffer& matrix, const Buffer& fill, Warp* warp) {
-  if (!matrix.is_packed(6, sizeof(double)) || !fill.is_packed(kChannels, sizeof(double)))
-    return refuse("the matrix is not (2, 3), or the fill not (3,), of float64");
+bool read_matrix(const Buffer& matrix, Warp* warp) {
+  if (!matrix.is_packed(6, sizeof(double))) return refuse("the matrix is not (2, 3) of float64");
   const double* numbers = reinterpret_cast<const double*>(matrix.bytes());
   for (int n = 0; n < 6; ++n) warp->matrix[n] = numbers[n];
   for (int n = 0; n < kBlock; ++n) {
     warp->dx[n] = to_fixed(n * numbers[0]);
     warp->dy[n] = to_fixed(n * numbers[3]);
   }
+  return true;
+}
+
+// Reads the fill; without one it is 0.
+bool read_fill(PyObject* object, Warp* warp) {
+  Buffer fill;
+  warp->has_fill = object != Py_None;
+  if (warp->has_fill && !fill.open(object, PyBUF_SIMPLE, "the fill", 1)) return false;
+  if (warp->has_fill && !fill.is_packed(kChannels, sizeof(double)))
+    return refuse("the fill is not (3,) of float64");
   for (int c = 0; c < kChannels; ++c) {
-    const double value = reinterpret_cast<const double*>(fill.bytes())[c];
+    const double value =
+        warp->has_fill ? reinterpret_cast<const double*>(fill.bytes())[c] : 0.0;
     if (!(value >= 0 && value <= 255)) return refuse("the fill is not from 0 to 255");
     warp->fill[c] = float(value);
     warp->filled[c] = uint8_t(std::nearbyint(value));
@@ -51,15 +61,14 @@ class WarpTask : public ImageTask {
  public:
   bool read(PyObject* arguments) override {
     PyObject *source, *matrix_object, *fill_object, *target, *table, *numbers, *before = nullptr;
-    Buffer matrix, fill;
+    Buffer matrix;
     if (!PyArg_ParseTuple(arguments, "OOOOOO|O", &source, &matrix_object, &fill_object, &target,
                           &table, &numbers, &before) ||
         !open(source, target, table, numbers, before) ||
-        !matrix.open(matrix_object, PyBUF_SIMPLE, "the matrix", 2) ||
-        !fill.open(fill_object, PyBUF_SIMPLE, "the fill", 1))
+        !matrix.open(matrix_object, PyBUF_SIMPLE, "the matrix", 2))
       return false;
     warp_.source = image_;
-    return read_matrix(matrix, fill, &warp_);
+    return read_matrix(matrix, &warp_) && read_fill(fill_object, &warp_);
   }
 
  protected:

@@ -134,7 +134,7 @@ def lower_move(
 ) -> None:
     """Move the pixels of each sample by the matrix of its operation; see `lower_op`."""
     linear, source, output = _affine_map(op, value, image.width_height, warping)
-    image.warp(linear, source, output, warping.interpolation, warping.fill or (0.0,))
+    image.warp(linear, source, output, warping.interpolation, warping.fill)
 
 
 def lower_color(image: Primitives, name: str, value: NDArray[np.float64]) -> None:

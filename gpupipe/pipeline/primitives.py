@@ -185,7 +185,7 @@ class Primitives(Protocol):
         source: Any,
         output: Any,
         interpolation: str,
-        fill: tuple[float, ...],
+        fill: tuple[float, ...] | None,
         shape: Any = None,
     ) -> None:
         """Resample through an affine map from output to source coordinates.
@@ -195,7 +195,9 @@ class Primitives(Protocol):
             source: [x, y] of the fixed point in the source image, such as its centre.
             output: [x, y] where `source` lies in the output.
             interpolation: "nearest" or "bilinear".
-            fill: The value outside the image: one number, or one per channel.
+            fill: The value outside the image: one number, or one per channel. None is black; the
+                pixels at the border are then a mean of image and black, and no more of them, as
+                torchvision's are without a fill.
             shape: [height, width] of the output in whole pixels; the image's own by default.
         """
 

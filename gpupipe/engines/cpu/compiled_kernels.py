@@ -66,8 +66,8 @@ def _prepare_warp_to(
 
 
 @lru_cache(maxsize=16)
-def _find_fill(fill: tuple[float, ...]) -> NDArray[np.float64]:
-    return np.full(_RGB, fill, np.float64)
+def _find_fill(fill: tuple[float, ...] | None) -> NDArray[np.float64] | None:
+    return None if fill is None else np.full(_RGB, fill, np.float64)
 
 
 def _run_convert(pixels: Any, calls: Calls, row: int) -> Any:

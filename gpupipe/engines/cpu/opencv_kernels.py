@@ -30,7 +30,10 @@ _FLAGS = {
 }
 _FLIPS = {(1, 0): 1, (0, 1): 0, (1, 1): -1}
 """OpenCV's codes of flips, by flags for horizontal and vertical."""
-_MOST_CHANNELS, _FULL = 4, 255
+_EXACT_CHANNELS = (1, 3, 4)
+"""The channels that OpenCV warps with exact coordinates; with 2 they are whole 32nds of a pixel."""
+_TO_RGBA = {1: cv2.COLOR_GRAY2RGBA, 3: cv2.COLOR_RGB2RGBA}
+_FULL = 255
 
 
 def _run_flip(pixels: Any, calls: Calls, row: int) -> Any:
@@ -43,43 +46,43 @@ def _run_flip(pixels: Any, calls: Calls, row: int) -> Any:
 
 def _run_warp(pixels: Any, calls: Calls, row: int) -> Any:
     array = as_packed(pixels)
-    map, values = _read_map(calls[0], row, array.shape[2])
+    map, fill = _read_map(calls[0], row, array.shape[2])
     if array.dtype == np.uint8 and _warps_bytes(calls):
-        planes = _warp_planes(array, map, values)
+        planes = _warp_planes(array, map, fill)
         colors = scratch.take((*planes.shape[1:], len(planes)))
         return with_channels(cv2.merge(list(planes), dst=colors))
     image = array.astype(np.float32) if array.dtype == np.float16 else array
     if calls[0].options[0] == "nearest":
-        return _warp(image, map, values).astype(array.dtype)
-    made = _warp(image.astype(np.float32), map, np.zeros(array.shape[2]))
-    mask = _warp(np.ones((*array.shape[:2], 1), np.float32), map, np.zeros(1))
-    made = (made - values.astype(np.float32)) * mask + values.astype(np.float32)
+        return _warp(image, map, fill).astype(array.dtype)
+    made = _warp(image.astype(np.float32), map)
+    if fill is not None:
+        mask = _warp(np.ones((*array.shape[:2], 1), np.float32), map)
+        made = (made - fill.astype(np.float32)) * mask + fill.astype(np.float32)
     return (np.rint(made) if array.dtype == np.uint8 else made).astype(array.dtype)
 
 
 def _run_warp_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
     array = as_packed(pixels)
-    map, values = _read_map(calls[0], row, array.shape[2])
-    _deliver_planes(_warp_planes(array, map, values), calls[1:], row)
+    map, fill = _read_map(calls[0], row, array.shape[2])
+    _deliver_planes(_warp_planes(array, map, fill), calls[1:], row)
 
 
-def _read_map(call: Call, row: int, channels: int) -> tuple[Any, NDArray[np.float64]]:
+def _read_map(call: Call, row: int, channels: int) -> tuple[Any, NDArray[np.float64] | None]:
     """Return the matrix, the size and the flags of a sample's warp, and the fill per channel."""
     matrix, (height, width) = call.rows[row]
     interpolation, fill = call.options
-    values = np.array(fill if len(fill) > 1 else fill * channels, np.float64)
+    values = None if fill is None else np.full(channels, fill, np.float64)
     return (matrix, (width, height), _FLAGS[interpolation]), values
 
 
 def _can_warp(calls: Calls) -> bool:
-    channels = calls[0].spec.channels
-    return channels is not None and channels <= _MOST_CHANNELS
+    return calls[0].spec.channels in _EXACT_CHANNELS
 
 
 def _warps_bytes(calls: Calls) -> bool:
     """Whether `_warp_planes` can do a warp."""
     spec, (interpolation, _) = calls[0].spec, calls[0].options
-    return spec.dtype == "uint8" and interpolation == "bilinear" and spec.channels in (1, 3)
+    return spec.dtype == "uint8" and interpolation == "bilinear" and spec.channels in _TO_RGBA
 
 
 def _can_warp_and_deliver(calls: Calls) -> bool:
@@ -88,39 +91,38 @@ def _can_warp_and_deliver(calls: Calls) -> bool:
 
 
 def _warp_planes(
-    array: NDArray[np.uint8], map: Any, fill: NDArray[np.float64]
+    array: NDArray[np.uint8], map: Any, fill: NDArray[np.float64] | None
 ) -> NDArray[np.uint8]:
     """Warp 1 or 3 channels beside a mask, and weigh the pixels at the border by it.
+
+    OpenCV warps four channels faster than three. Without a fill, the pixels at the border stay.
 
     Returns:
         The channels, (C, H, W), in scratch memory.
     """
     height, width, channels = array.shape
-    colors = scratch.take((height, width, channels + 1))
-    if channels == 3:
-        cv2.cvtColor(array, cv2.COLOR_RGB2RGBA, dst=colors)
-    else:
-        cv2.merge([array, np.full(array.shape[:2], 255, np.uint8)], dst=colors)
+    colors = scratch.take((height, width, 4))
+    cv2.cvtColor(array, _TO_RGBA[channels], dst=colors)
     size = map[1][::-1]
-    made = _warp(colors, map, np.zeros(channels + 1), scratch.take((*size, channels + 1)))
-    planes = scratch.take((channels + 1, *size))
+    made = _warp(colors, map, out=scratch.take((*size, 4)))
+    planes = scratch.take((4, *size))
     cv2.split(made, list(planes))
-    mask = planes[-1].reshape(-1)
-    if cv2.minMaxLoc(planes[-1])[0] == _FULL:  # no pixel at the border
-        return planes[:-1]
-    flat, values = planes[:-1].reshape(channels, -1), fill[:, None]
+    warped, mask = planes[:channels], planes[-1].reshape(-1)
+    if fill is None or cv2.minMaxLoc(planes[-1])[0] == _FULL:  # no pixel at the border
+        return warped
+    flat, values = warped.reshape(channels, -1), fill[:, None]
     border = np.flatnonzero(mask - np.uint8(1) < _FULL - 1)
     weights = mask[border] * np.float32(1 / _FULL)
     flat[:, border] = np.rint((flat[:, border] - values) * weights + values)
     if fill.any():
         flat[:, np.flatnonzero(mask == 0)] = values
-    return planes[:-1]
+    return warped
 
 
-def _warp(image: Any, map: Any, fill: NDArray[np.float64], out: Any = None) -> NDArray[Any]:
+def _warp(image: Any, map: Any, fill: Any = None, out: Any = None) -> NDArray[Any]:
     matrix, size, flags = map
     warp = cv2.warpAffine if len(matrix) == 2 else cv2.warpPerspective
-    border = tuple(fill.tolist())
+    border = () if fill is None else tuple(fill.tolist())
     options = {"flags": flags, "borderMode": cv2.BORDER_CONSTANT, "borderValue": border}
     return with_channels(warp(image, matrix, size, dst=out, **options))
 

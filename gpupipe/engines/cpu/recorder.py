@@ -76,7 +76,7 @@ class Recorder:
         source: Any,
         output: Any,
         interpolation: str,
-        fill: Fill,
+        fill: Fill | None,
         shape: Any = None,
     ) -> None:
         matrix = affine_matrix(np.asarray(linear), np.asarray(source), np.asarray(output))

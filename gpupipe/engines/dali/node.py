@@ -48,10 +48,11 @@ class Node(Emitter):
         source: Any,
         output: Any,
         interpolation: str,
-        fill: ops.Fill,
+        fill: ops.Fill | None,
         shape: Any = None,
     ) -> None:
         self._ready()
+        fill = fill or (0.0,)  # DALI weighs the border once, with any fill
         fill = fill * (self.spec.channels or 1) if len(fill) == 1 else fill
         matrix = affine_matrix(linear, source, output)
         size = None if shape is None else self._argument(shape, 1, np.float32)

@@ -1,0 +1,82 @@
+"""Warps on the CPU engine: torchvision's pixels, with the extension and with OpenCV alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kernel_arguments import picture
+from reference import differences
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2 import functional as F
+
+from gpupipe.engines.cpu.lowering import kernel_table
+from gpupipe.engines.cpu.opencv_kernels import create_table
+from gpupipe.engines.cpu.pixels import as_tensor
+from gpupipe.engines.cpu.program import Table
+from gpupipe.engines.cpu.recorder import Recorder
+from gpupipe.pipeline.geometry import affine_inverse
+from gpupipe.pipeline.step import NoLowering, Spec
+
+TABLES = {"machine": kernel_table, "OpenCV": create_table}
+"""The kernels that this machine has, and those without the extension."""
+ANGLE, SIZE = 17.3, (61, 80)
+
+
+@pytest.fixture(params=TABLES)
+def table(request: pytest.FixtureRequest) -> Table:
+    return TABLES[request.param]()
+
+
+def rotate(table: Table, image: Any, mode: str, fill: Any) -> torch.Tensor:
+    """Rotate an array (H, W, C) with the primitive `warp`."""
+    height, width, channels = image.shape
+    recorder = Recorder([(height, width)], table)
+    recorder.spec = Spec(encoded=False, channels=channels, dtype=str(image.dtype))
+    center, zero = np.array([[width / 2, height / 2]]), np.zeros(1)
+    linear = affine_inverse(np.array([-ANGLE]), zero + 1, zero, zero)
+    recorder.warp(linear, center, center, mode, fill)
+    return as_tensor(recorder.program().run(image, 0)).clone()
+
+
+def images(channels: int) -> Any:
+    pixels = np.dstack([picture(*SIZE, seed=n) for n in range(2)])
+    return np.ascontiguousarray(pixels[:, :, :channels])
+
+
+@pytest.mark.parametrize("fill", [None, (0.0,), (200.0,)], ids=str)
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_a_rotation_is_that_of_torchvision(
+    table: Table, mode: str, dtype: str, channels: int, fill: Any
+) -> None:
+    """Within a level for any number of channels; `fill: None` weighs the border once, as there."""
+    image = images(channels).astype(dtype)
+    found = rotate(table, image, mode, fill)
+    own = torch.from_numpy(image).permute(2, 0, 1).float()
+    expected = F.rotate(
+        own, ANGLE, InterpolationMode(mode), fill=None if fill is None else list(fill)
+    )
+    expected = expected.round() if dtype == "uint8" else expected
+    apart = (found.float() - expected).abs()
+    assert apart.max() <= (1 if dtype == "uint8" else 0.05)
+    assert (apart > 0.05).float().mean() < 0.02
+
+
+def test_two_channels_run_in_torch(table: Table) -> None:
+    """OpenCV rounds their coordinates to 32nds of a pixel."""
+    with pytest.raises(NoLowering):
+        rotate(table, images(2), "bilinear", None)
+
+
+@pytest.mark.parametrize("mode", ["rgb", "gray"])
+def test_a_policy_is_that_of_torch(faces: Path, mode: str) -> None:
+    """All the way into the batch: `fill` of a policy is None by default."""
+    policy = {"trivial_augment_wide": {"interpolation": "bilinear"}}
+    found = differences(faces, policy, decode={"mode": mode}, engine="cpu", batch_size=20)
+    assert max(difference.most for difference in found) <= 1
+    assert np.mean([difference.mean for difference in found]) < 0.01
