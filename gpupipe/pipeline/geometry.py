@@ -14,14 +14,6 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def round_half_up(x: Any) -> Any:
-    """Round to the nearest integer, halves up.
-
-    Python's round() differs only at an exact half, which a continuous draw does not hit.
-    """
-    return np.floor(x + 0.5)
-
-
 def center_offset(inner: Any, outer: Any) -> Any:
     """Return the offset at which torchvision's center_crop cuts `inner` out of `outer` pixels.
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
 from gpupipe.pipeline.channel_checks import add_fill, check_per_channel, check_picture
-from gpupipe.pipeline.geometry import affine_inverse, round_half_up
+from gpupipe.pipeline.geometry import affine_inverse
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec, Step
 from gpupipe.pipeline.tensors import in_float32
@@ -117,7 +117,7 @@ class RandomAffine(Step):
 
     def shift(self, p: Params, width_height: Any) -> Any:
         """Return the shift [x, y] in whole pixels."""
-        return round_half_up(p["translate"] * width_height)
+        return np.rint(p["translate"] * width_height)
 
     def lower(self, image: Primitives, p: Params) -> None:
         size = image.width_height

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from gpupipe.pipeline.geometry import round_half_up
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_resampling
 from gpupipe.pipeline.step import Params, Spec, Step
@@ -86,11 +85,11 @@ class RandomResizedCrop(Step):
             size: [height, width] of the image in pixels.
         """
         height, width = size[..., 0], size[..., 1]
-        tries = round_half_up(p["factors"] * np.sqrt(height * width)[..., None, None])
+        tries = np.rint(p["factors"] * np.sqrt(height * width)[..., None, None])
         fits = ((tries <= size[..., None, :]) & (tries > 0)).all(-1)
         drawn = np.take_along_axis(tries, fits.argmax(-1)[..., None, None], -2)[..., 0, :]
         lowest, highest = self.ratio
-        whole = np.minimum(size, round_half_up(np.stack([width / lowest, height * highest], -1)))
+        whole = np.minimum(size, np.rint(np.stack([width / lowest, height * highest], -1)))
         any_fits = fits.any(-1)[..., None]
         shape = np.where(any_fits, drawn, whole)
         room = size - shape

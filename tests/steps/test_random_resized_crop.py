@@ -89,6 +89,21 @@ def test_ten_tries_then_the_fallback(height: int, width: int, parameters: dict[s
         assert fallbacks > 100
 
 
+@pytest.mark.parametrize(
+    ("height", "width", "scale", "ratio", "shape"),
+    [(5, 60, 1.0, 2.5, [5, 12]), (15, 2, 1.0, 0.4, [5, 2]), (5, 5, 0.25, 1.0, [2, 2])],
+)
+def test_halves_are_rounded_to_even(
+    height: int, width: int, scale: float, ratio: float, shape: list[int]
+) -> None:
+    """As Python's round() in torchvision does: in the fallback, and where nothing is drawn."""
+    step = RandomResizedCrop(size=(9, 9), scale=(scale, scale), ratio=(ratio, ratio))
+    p = step.sample(np.full((1, step.num_uniforms), 0.5))
+    row = {name: values[0] for name, values in p.items()}
+    assert step.window(row, np.array([height, width], np.float64))[1].tolist() == shape
+    assert by_the_book(step, row, height, width)[0][2:] == shape
+
+
 def test_distribution_is_torchvision_s() -> None:
     """Means of 4,000 windows of each, within four standard errors."""
     step = RandomResizedCrop.model_validate({"size": 10})
