@@ -195,10 +195,8 @@ class Primitives(Protocol):
             source: [x, y] of the fixed point in the source image, such as its centre.
             output: [x, y] where `source` lies in the output.
             interpolation: "nearest" or "bilinear".
-            fill: The value outside the image: one number, or one per channel. None is black; the
-                pixels at the border are then a mean of image and black, and no more of them, as
-                torchvision's are without a fill.
-            shape: [height, width] of the output in whole pixels; the image's own by default.
+            fill: One number, or one per channel. None: black, and the border is weighed just once.
+            shape: [height, width] of the output; the image's own by default.
         """
 
     def perspective(self, matrix: Any, interpolation: str, fill: tuple[float, ...]) -> None:
