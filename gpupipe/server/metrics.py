@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpupipe.errors import ServerError, counted
 from gpupipe.protocol.keys import import_zmq
+from gpupipe.runtime.forked_children import close_sockets_in_forks, keep_sockets_in_forks
 from gpupipe.runtime.installation import install_command
 
 if TYPE_CHECKING:
@@ -207,11 +208,13 @@ def serve_metrics(server: Any, port: int | None) -> Iterator[None]:
         http, thread = start_http_server(port, addr=_LOOPBACK, registry=registry)
     except OSError as e:
         raise ServerError(f"metrics cannot be given at port {port}: {e.strerror}") from None
+    close_sockets_in_forks(port)
     try:
         yield
     finally:
         http.shutdown()
         http.server_close()
+        keep_sockets_in_forks(port)
         thread.join()
 
 

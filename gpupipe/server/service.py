@@ -34,6 +34,7 @@ from gpupipe.protocol import codec, messages
 from gpupipe.protocol.batch_layout import MalformedMessage
 from gpupipe.protocol.messages import Key
 from gpupipe.protocol.wakeup import Waker
+from gpupipe.runtime.forked_children import close_sockets_in_forks, keep_sockets_in_forks
 from gpupipe.sampling.sampler import Plan
 from gpupipe.server.client_state import Client
 from gpupipe.server.connections import Connections
@@ -80,6 +81,8 @@ class Server:
         self._running = threading.Lock()
         self._num_malformed, self._started = 0, time.monotonic()
         self._context, self._authenticator, self._socket = listen(self.options)
+        self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        close_sockets_in_forks(_port_or_file(self.address))
         try:
             self._wal = self._open_wal()
             self._leases, history, self.has_resumed = self._restore_leases()
@@ -108,7 +111,6 @@ class Server:
             self._deliver,
             self._on_failure,
         )
-        self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     # --- running
 
@@ -193,6 +195,7 @@ class Server:
         wal.close()
 
     def _close_socket(self) -> None:
+        keep_sockets_in_forks(_port_or_file(self.address))
         if self._authenticator is not None:
             self._authenticator.stop()
         self._socket.close(200)
@@ -327,3 +330,9 @@ class Server:
             "partitions": [p.progress() for p in self._leases.partitions.values() if p.current],
             "clients": list(self._leases.stats(now)),
         }
+
+
+def _port_or_file(address: str) -> int | str:
+    if address.startswith("ipc://"):
+        return address.removeprefix("ipc://")
+    return int(address.rpartition(":")[2])

@@ -24,6 +24,7 @@ from gpupipe.errors import ServerError, StateError
 from gpupipe.protocol import messages
 from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.runtime.file_lock import try_lock
+from gpupipe.runtime.forked_children import close_in_forks, keep_in_forks
 from gpupipe.server.client_state import Client, Idle, Reconnecting
 from gpupipe.server.epoch_pass import EpochPass, Partition
 from gpupipe.server.leases import Leases
@@ -59,6 +60,7 @@ class WriteAheadLog:
         if not is_ours:
             os.close(self._lock)
             raise ServerError(_LOCKED.format(path))
+        close_in_forks(self._lock)
         self._file = -1
         self._leases: Leases | None = None
         self.history = ""
@@ -109,6 +111,7 @@ class WriteAheadLog:
 
     def close(self) -> None:
         """Close the file and release the lock. Idempotent."""
+        keep_in_forks(self._lock)
         for descriptor in (self._file, self._lock):
             if descriptor >= 0:
                 os.close(descriptor)

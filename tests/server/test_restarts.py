@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import socket
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from forked_python import Process
 from served import Batches, ids_of, same_batches, serving
@@ -178,6 +180,43 @@ def test_a_new_client_after_a_crash_joins_those_that_outlived_it(
             with loader:
                 iterator = iter(loader)
                 assert ids_of([next(iterator)])[0] in ids_of(whole[0])[3:]
+
+
+def test_forked_workers_keep_neither_port_nor_lock_of_a_server_that_is_killed(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    """Not even while they are paused, and cannot notice its end. Then they end as well."""
+    config["loader"] |= {"workers": 2, "multiprocessing_context": "fork"}
+    commands = Commands(config, tmp_path)
+    with commands.serve() as process:
+        loader = gpupipe.connect(commands.address, device="cpu", ids=True, hwm=1)
+        iterator = iter(loader)
+        found = [next(iterator)["id"] for _ in range(3)]
+        workers = _workers(process.pid)
+        for worker in workers:
+            signal.pidfd_send_signal(worker, signal.SIGSTOP)
+        try:
+            process.kill()
+            process.wait(60)
+            with loader, commands.serve():
+                found += [batch["id"] for batch in iterator]
+        finally:
+            for worker in workers:
+                signal.pidfd_send_signal(worker, signal.SIGCONT)
+                assert select.select([worker], [], [], 60)[0], "it outlives its server"
+                os.close(worker)
+    assert sorted(torch.cat(found).tolist()) == list(range(23))
+
+
+def _workers(pid: int) -> list[int]:
+    """Descriptors of the DataLoader workers of process `pid`."""
+    workers = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            words, _, rest = file.read_text(errors="replace").rpartition(")")
+            if words.endswith("(pt_data_worker") and int(rest.split()[1]) == pid:
+                workers.append(os.pidfd_open(int(file.parent.name)))
+    return workers
 
 
 PARENT = """

@@ -9,10 +9,12 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,12 +29,14 @@ from gpupipe.engines.dataloader.worker_death import (
     explain_failure,
     find_dead_workers,
     limit_to_one_thread,
+    remove_shared_memory,
     stop_watching,
 )
 from gpupipe.engines.dataloader.works import Works
 from gpupipe.errors import EngineError, counted
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime.devices import cores
+from gpupipe.runtime.forked_children import end_with_parent
 from gpupipe.runtime.transfer import on_device
 
 
@@ -160,6 +164,7 @@ class Workers:
                 "persistent_workers": options.persistent_workers and samples is None,
                 "prefetch_factor": options.prefetch,
                 "multiprocessing_context": options.multiprocessing_context,
+                "worker_init_fn": _init_worker,
             }
         with _ignore_torch_warning():
             return DataLoader(
@@ -171,6 +176,11 @@ class Workers:
                 collate_fn=_identity,
                 **worker_options,
             )
+
+
+def _init_worker(number: int) -> None:
+    """Make a worker end with its parent: torch's own check takes five seconds, or fails."""
+    end_with_parent(partial(remove_shared_memory, [os.getpid()]))
 
 
 def _end_iterator(iterator: Any) -> None:
