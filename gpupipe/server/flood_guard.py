@@ -1,17 +1,21 @@
-"""Cuts connections that send more than a client needs to.
+"""Cuts connections that send more than a client needs to, or that open no session.
 
 ZeroMQ limits the size of a frame, but not the number of frames in a message. A message without end
 would fill the memory, and the application would never receive it. So this asks the kernel how much
-each connection has sent. A client's messages are small: a few hundred bytes per batch.
+each connection has sent, and the server says which connections it has received messages from. A
+client's messages are small: one frame of a few hundred bytes per batch.
+
+Each connection takes a file descriptor, also one that says nothing. So few may wait without a
+session, and not for long.
 """
 
 from __future__ import annotations
 
 import logging
-import os
+import resource
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +23,27 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from gpupipe.protocol.codec import HEAD_LIMIT
+from gpupipe.runtime.malloc import malloc_trim
 from gpupipe.server.rate_limits import TokenBucket
 
 _log = logging.getLogger("gpupipe")
+_MAX_UNREAD = 4 * HEAD_LIMIT
+"""Bytes of a connection that make no complete message yet, or one that was not received yet.
+
+ZeroMQ takes 64 bytes of memory for a frame, and the shortest frame has two bytes.
+"""
+_MAX_FRAMES = 16
+"""Frames of a complete message. A client sends one."""
+_MAX_WAITING, _WAITING_SECONDS = 256, 10.0
+"""Most connections without a session, and the seconds that one may be silent. ZeroMQ has its own
+limit of the same length for the handshake.
+"""
+_FILES_PER_WAITING, _MAX_FILES = 8, 1 << 16
+"""One in this many of the files that the process may open is for connections without a session."""
+_TRIM_SECONDS = 1.0
+"""Seconds after a cut until ZeroMQ has certainly freed the connection's memory."""
+_MAX_EVENTS = 1000
 _HANDSHAKE_DONE = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -48,48 +70,106 @@ class _Sender:
         peer: Address of the other side.
         counted: Bytes that it had sent at the last check.
         budget: Bytes that it may still send.
+        last_message: Time of its last message, at first of its beginning. Seconds.
+        received: Bytes that it had sent when its last message was received, at most.
+        route: Its identity in the ROUTER socket, b"" before its first message.
+        is_fresh: A message of it was received since the last check.
     """
 
     peer: Any
     counted: int
     budget: TokenBucket
+    last_message: float
+    received: int = 0
+    route: bytes = b""
+    is_fresh: bool = False
+
+    @property
+    def unread(self) -> int:
+        return self.counted - self.received
 
 
 class FloodGuard:
-    """Limits what the connections of a listening ROUTER socket send. Only for TCP on Linux.
+    """Limits the connections of a listening ROUTER socket. Only for TCP on Linux.
 
     Args:
         listening: The socket.
+        has_session: Returns whether the connection of a route has a session.
+        max_clients: Most sessions.
         burst: Bytes that a connection may send at once.
         rate: Bytes per second that a connection may send.
 
     Attributes:
+        events: The socket to poll: handle_events() reads it.
         num_cut: Number of connections that were cut.
     """
 
-    def __init__(self, listening: Any, burst: float = 4e6, rate: float = 4e6) -> None:
-        self._listening, self._burst, self._rate = listening, burst, rate
-        self._events = listening.get_monitor_socket(zmq.EVENT_ACCEPTED | _HANDSHAKE_DONE | _CLOSED)
+    def __init__(
+        self,
+        listening: Any,
+        has_session: Callable[[bytes], bool],
+        max_clients: int,
+        burst: float = 4e6,
+        rate: float = 4e6,
+    ) -> None:
+        self._listening, self._has_session = listening, has_session
+        self._burst, self._rate = burst, rate
+        self._max_unread = HEAD_LIMIT * max(16, max_clients)
+        self._max_waiting = min(_MAX_WAITING, raise_file_limit() // _FILES_PER_WAITING)
+        self.events = listening.get_monitor_socket(zmq.EVENT_ACCEPTED | _HANDSHAKE_DONE | _CLOSED)
         self._senders: dict[int, _Sender] = {}
         self._in_handshake: set[int] = set()
         self._has_warned = False
+        self._trim_at: float | None = None
         self.num_cut = 0
 
-    def check_connections(self, now: float) -> None:
-        """Check all connections, and cut those that sent too much.
+    def handle_events(self, now: float) -> None:
+        """Handle new and closed connections, and cut the oldest if too many have no session.
 
         Args:
             now: Seconds, of a monotonic clock.
         """
-        while self._events.poll(0):
-            self._on_event(recv_monitor_message(self._events, zmq.NOBLOCK), now)
+        for _ in range(_MAX_EVENTS):
+            if not self.events.poll(0):
+                break
+            self._on_event(recv_monitor_message(self.events, zmq.NOBLOCK), now)
+        if len(self._senders) > self._max_waiting:
+            waiting = self._waiting()
+            waiting.sort(key=lambda descriptor: self._senders[descriptor].last_message)
+            for descriptor in waiting[: max(0, len(waiting) - self._max_waiting)]:
+                self._cut(descriptor, now)
+
+    def on_message(self, route: bytes, frames: list[Any], now: float) -> None:
+        """Note that a message was received, and cut the connection if it has too many frames."""
+        descriptor = frames[0].get(zmq.SRCFD)
+        sender = self._senders.get(descriptor)
+        if sender is None:
+            return
+        sender.route, sender.last_message, sender.is_fresh = route, now, True
+        if len(frames) > _MAX_FRAMES:
+            self._cut(descriptor, now)
+
+    def check_connections(self, now: float) -> None:
+        """Check all connections, and cut those that sent too much, or that wait for too long.
+
+        Args:
+            now: Seconds, of a monotonic clock.
+        """
+        self.handle_events(now)
         for descriptor, sender in list(self._senders.items()):
             self._check_sender(descriptor, sender, now)
+        for descriptor in self._waiting():
+            if now - self._senders[descriptor].last_message > _WAITING_SECONDS:
+                self._cut(descriptor, now)
+        self._limit_unread(now)
+        if self._trim_at is not None and now > self._trim_at:
+            self._trim_at = None
+            malloc_trim()
 
     def close(self) -> None:
         """Stop watching. Call it before the socket is closed."""
         self._listening.disable_monitor()
-        self._events.close(0)
+        self.events.close(0)
 
     def _on_event(self, event: Any, now: float) -> None:
         if event["event"] & _HANDSHAKE_DONE:  # the event does not say of which connection
@@ -102,7 +182,8 @@ class FloodGuard:
             event["event"] == zmq.EVENT_ACCEPTED
             and (seen := _peer_and_bytes(descriptor)) is not None
         ):
-            self._senders[descriptor] = _Sender(*seen, TokenBucket(self._burst, self._rate, now))
+            budget = TokenBucket(self._burst, self._rate, now)
+            self._senders[descriptor] = _Sender(*seen, budget, now)
 
     def _warn_of_other_protocol(self, descriptor: int, event: int) -> None:
         """Log once that a connection ended before its handshake did.
@@ -124,26 +205,58 @@ class FloodGuard:
             del self._senders[descriptor]
             return
         sent, sender.counted = seen[1] - sender.counted, seen[1]
-        if not sender.budget.take(sent, now):
-            del self._senders[descriptor]
-            self.num_cut += 1  # first: the other side may look as soon as it is cut off
-            _shut_down(descriptor)
+        if sender.is_fresh:
+            sender.received, sender.is_fresh = sender.counted, False
+        if not sender.budget.take(sent, now) or sender.unread > _MAX_UNREAD:
+            self._cut(descriptor, now)
+
+    def _limit_unread(self, now: float) -> None:
+        """Cut the connections with the most unread bytes until all together are few enough."""
+        unread = {descriptor: sender.unread for descriptor, sender in self._senders.items()}
+        total = sum(unread.values())
+        for descriptor in sorted(unread, key=unread.__getitem__, reverse=True):
+            if total <= self._max_unread:
+                break
+            total -= unread[descriptor]
+            self._cut(descriptor, now)
+
+    def _waiting(self) -> list[int]:
+        """Return the descriptors of connections without a session."""
+        return [d for d, sender in self._senders.items() if not self._has_session(sender.route)]
+
+    def _cut(self, descriptor: int, now: float) -> None:
+        sender = self._senders.pop(descriptor)
+        self._in_handshake.discard(descriptor)
+        self.num_cut += 1  # first: the other side may look as soon as it is cut off
+        self._trim_at = now + _TRIM_SECONDS
+        _shut_down(descriptor, sender.peer)
+
+
+def raise_file_limit() -> int:
+    """Let the process open as many files as it may, up to 65,536, and return how many.
+
+    ZeroMQ accepts connections faster than they can be cut, and the usual limit is 1024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= limit:
+        return limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit
 
 
 @contextmanager
 def _connection(descriptor: int) -> Iterator[socket.socket]:
-    """Open a duplicate of a socket that belongs to ZeroMQ, from its descriptor number.
+    """Use a socket that belongs to ZeroMQ, from its descriptor number.
 
-    Raises OSError if the descriptor is closed or is no socket.
+    Without a duplicate: the process may have no descriptor left. Raises OSError if the descriptor
+    is closed or is no socket.
     """
-    own = os.dup(descriptor)
+    connection = socket.socket(fileno=descriptor)
     try:
-        connection = socket.socket(fileno=own)
-    except OSError:
-        os.close(own)
-        raise
-    with connection:
         yield connection
+    finally:
+        connection.detach()
 
 
 def _peer_and_bytes(descriptor: int) -> tuple[Any, int] | None:
@@ -159,9 +272,11 @@ def _peer_and_bytes(descriptor: int) -> tuple[Any, int] | None:
         return None
 
 
-def _shut_down(descriptor: int) -> None:
-    """Shut a connection down. ZeroMQ notices, and frees its part of an unfinished message."""
+def _shut_down(descriptor: int, peer: Any) -> None:
+    """Shut down the connection with a peer. ZeroMQ frees its part of an unfinished message."""
     with suppress(OSError), _connection(descriptor) as connection:
+        if connection.getpeername() != peer:
+            return
         # linger of 0 seconds resets the connection, so that the other side notices at once
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.shutdown(socket.SHUT_RDWR)

@@ -8,7 +8,8 @@
    dropped, and answered with UnknownSession.
 4. No peer can make the server's memory grow. Batches go only to clients that have credits. Long
    answers are rate-limited (rate_limits.py). The server ends the session of a client whose queue of
-   messages is full. It cuts a connection that sends more than a client needs (flood_guard.py).
+   messages is full. It cuts a connection that sends more than a client needs, or that opens no
+   session (flood_guard.py).
 5. If the engine fails, all clients get the error, and run() raises it. Clients that connect before
    the socket is closed get it too.
 6. close() ends the producer and sends nothing: clients notice, and try to reconnect. The
@@ -89,9 +90,14 @@ class Server:
         except BaseException:
             self._close_socket()
             raise
-        self._waker, self._guard = Waker(), FloodGuard(self._socket)
+        self._waker = Waker()
         self._connections = Connections(
             self._leases, self.options.compress, self._waker.wake, self._changed
+        )
+        self._guard = FloodGuard(
+            self._socket,
+            self._connections.token_of_route.__contains__,
+            self.options.max_clients,
         )
         self._final_error = FinalError()
         self._dispatcher = Dispatcher(
@@ -132,12 +138,15 @@ class Server:
     def _loop(self, each: Callable[[Server], None]) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._guard.events, zmq.POLLIN)
         poller.register(self._waker.descriptor, zmq.POLLIN)
         ticked = looked = 0.0
         while not self._stopping and not self._is_over():
             ready = dict(poller.poll(_LOOK_MS))
             if self._waker.descriptor in ready:
                 self._waker.clear()
+            if self._guard.events in ready:
+                self._guard.handle_events(time.monotonic())
             if self._socket in ready:
                 self._receive_some()
             self._send_all()
@@ -276,9 +285,11 @@ class Server:
         with self._changed:
             for _ in range(_MAX_RECEIVES):
                 try:
-                    route, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                    head, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 except zmq.Again:
                     break
+                route = head.bytes
+                self._guard.on_message(route, frames, time.monotonic())
                 try:
                     self._dispatcher.handle(route, codec.decode_from_client(frames))
                 except MalformedMessage:

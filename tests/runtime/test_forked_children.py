@@ -52,7 +52,7 @@ def test_a_forked_child_closes_what_its_parent_alone_may_hold(tmp_path: Path) ->
 def _link(descriptor: int) -> str:
     """What a descriptor refers to in this process, "" for nothing."""
     try:
-        return os.readlink(f"/proc/self/fd/{descriptor}")
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink())
     except OSError:
         return ""
 

@@ -3,6 +3,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from socket import create_connection, create_server
+from typing import Any
+
+import zmq
+from forked_python import run
 
 from gpupipe.server import flood_guard
 
@@ -12,7 +16,7 @@ def test_a_connection_whose_number_is_another_files_by_now_is_let_alone(tmp_path
     file = (tmp_path / "file").open("wb")
     before = len(os.listdir("/proc/self/fd"))
     assert flood_guard._peer_and_bytes(file.fileno()) is None
-    flood_guard._shut_down(file.fileno())
+    flood_guard._shut_down(file.fileno(), None)
     assert len(os.listdir("/proc/self/fd")) == before
     file.close()
     assert flood_guard._peer_and_bytes(10_000) is None
@@ -24,6 +28,62 @@ def test_a_connection_whose_number_is_another_files_by_now_is_let_alone(tmp_path
         other.sendall(b"x" * 1000)
         assert one.recv(2000)
         assert flood_guard._peer_and_bytes(one.fileno()) == (listening.getsockname(), 1000)
-        flood_guard._shut_down(one.fileno())
+        flood_guard._shut_down(one.fileno(), ("127.0.0.1", 1))
+        other.sendall(b"x")
+        assert one.recv(1), "it is the connection of another peer by now"
+        flood_guard._shut_down(one.fileno(), listening.getsockname())
         assert other.recv(1) == b"", "the other side is told"
         other.close()
+
+
+def test_a_connection_that_is_silent_without_a_session_is_cut() -> None:
+    """Silent for over 10 seconds. Whether it has shaken hands makes no difference."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as listening:
+        listening.linger = 0
+        listening.bind("tcp://127.0.0.1:0")
+        address = listening.getsockopt_string(zmq.LAST_ENDPOINT)
+        sessions: set[bytes] = set()
+        guard = flood_guard.FloodGuard(listening, sessions.__contains__, 64)
+        with (
+            context.socket(zmq.DEALER) as talker,
+            context.socket(zmq.DEALER) as client,
+            create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as idle,
+        ):
+            for peer in (talker, client):
+                peer.linger = 0
+                peer.connect(address)
+            while len(guard._senders) < 3:
+                assert guard.events.poll(20_000)
+                guard.check_connections(0.0)
+            sessions.add(_receive(client, listening, guard, 0.0))
+            _receive(talker, listening, guard, 9.0)
+            guard.check_connections(11.0)
+            assert guard.num_cut == 1
+            while idle.recv(1000):
+                pass
+            assert len(guard._senders) == 2, "one has a session, and one has sent a message"
+            guard.check_connections(20.0)
+            assert guard.num_cut == 2
+            client.send(b"it goes on")
+            assert listening.poll(20_000)
+            assert listening.recv_multipart()[1] == b"it goes on"
+        guard.close()
+
+
+def _receive(peer: Any, listening: Any, guard: flood_guard.FloodGuard, now: float) -> bytes:
+    """Send a message, and return the route that it came by."""
+    peer.send(b"hello")
+    head, *frames = listening.recv_multipart(copy=False)
+    guard.on_message(head.bytes, frames, now)
+    return bytes(head.bytes)
+
+
+def test_the_limit_of_open_files_is_raised() -> None:
+    code = """
+import resource
+from gpupipe.server.flood_guard import raise_file_limit
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, min(hard, 2000)))
+assert raise_file_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard, 2000)
+"""
+    run(["-c", code], check=True)

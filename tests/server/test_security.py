@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import MSG_PEEK, create_connection, socket
@@ -212,6 +212,77 @@ def test_a_message_without_an_end_is_cut_off(config: dict[str, Any]) -> None:
                 sent += len(frame)
         assert server.stats()["cut_connections"] == 1
         assert len(list(iterator)) == len(loader) - 1, "others are unharmed"
+
+
+_EMPTY_FRAME = b"\x01\x00"
+"""Two bytes that say that more frames come. ZeroMQ keeps 64 bytes for each."""
+
+
+def test_an_endless_message_of_a_slow_peer_is_cut_off(config: dict[str, Any]) -> None:
+    """A megabyte is less than a connection may send, and 32 megabytes of memory."""
+    with serving(config) as server, _raw(server.address) as raw:
+        raw.recv(1000)
+        raw.sendall(_EMPTY_FRAME * 500_000)
+        assert _is_cut(raw)
+        assert server.stats()["cut_connections"] == 1
+
+
+def test_endless_messages_of_many_peers_are_cut_off(config: dict[str, Any]) -> None:
+    """Also if each of them is short enough. Most of the peers may go on."""
+    with serving(config, max_clients=1) as server, ExitStack() as stack:
+        for _ in range(8):
+            raw = stack.enter_context(_raw(server.address))
+            raw.sendall(_EMPTY_FRAME * 80_000)
+        _wait_until(lambda: server.stats()["cut_connections"] == 2)
+
+
+def test_a_message_of_many_frames_is_cut_off(config: dict[str, Any]) -> None:
+    with serving(config) as server, _raw(server.address) as raw:
+        raw.recv(1000)
+        raw.sendall(_EMPTY_FRAME * 16 + b"\x00\x00")
+        assert _is_cut(raw)
+        assert server.stats()["malformed"] == 1
+
+
+@pytest.mark.parametrize("with_keys", [False, True], ids=["no keys", "keys"])
+def test_connections_that_open_no_session_give_way(
+    config: dict[str, Any],
+    pairs: dict[str, tuple[Path, Path]],
+    secured: dict[str, Any],
+    with_keys: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each takes a file descriptor."""
+    own = {"key": pairs["known"][1], "server_key": pairs["server"][0]} if with_keys else {}
+    with (
+        serving(config, **(secured if with_keys else {})) as server,
+        ExitStack() as stack,
+        gpupipe.connect(server.address, device="cpu", ids=True, **own) as loader,
+    ):
+        iterator = iter(loader)
+        next(iterator)
+        port = int(server.address.rpartition(":")[2])
+        for _ in range(300):
+            stack.enter_context(create_connection(("127.0.0.1", port), timeout=20))
+        _wait_until(lambda: server.stats()["cut_connections"] == 300 - 256)
+        assert len(list(iterator)) == len(loader) - 1
+        assert fetch_stats(server.address, own.get("key"), own.get("server_key"))["clients"]
+    assert not [r for r in caplog.records if "handshake" in r.getMessage()], "no riddle in the log"
+
+
+def _is_cut(raw: socket) -> bool:
+    """Wait for what comes next: the end of the connection, or anything else."""
+    try:
+        return raw.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:
