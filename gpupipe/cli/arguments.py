@@ -11,14 +11,13 @@ from click.shell_completion import CompletionItem
 
 from gpupipe.schema import builtin_configs
 
-_SUFFIXES = (".yaml", ".yml")
 _SOURCE, _PIPELINE = "data.source", "pipeline"
 
 
 def complete_config(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return the shipped configs, those in `configs/`, and the YAML files that begin like this."""
+    """Return the shipped configs, those in `configs/`, and the files that begin like this."""
     names = {*builtin_configs.names("configs"), *_own_names("configs")}
     return [
         CompletionItem(name)
@@ -96,7 +95,7 @@ def _own_names(kind: str) -> list[str]:
 
 
 def _files(incomplete: str) -> Iterator[str]:
-    """Yield folders and YAML files whose path begins like this."""
+    """Yield folders, YAML and JSON files whose path begins like this."""
     head = incomplete.rpartition("/")[0]
     folder = Path(head or ("/" if incomplete.startswith("/") else "."))
     try:
@@ -107,7 +106,7 @@ def _files(incomplete: str) -> Iterator[str]:
         text = str(path)
         if path.is_dir() and not path.name.startswith("."):
             yield f"{text}/"
-        elif path.suffix in _SUFFIXES:
+        elif path.suffix in builtin_configs.SUFFIXES:
             yield text
 
 

@@ -108,7 +108,7 @@ def _draw_target(opened: Gallery, target: str) -> Iterator[StepPictures]:
     if name in step_registry.names():
         yield opened.draw_step(name, parameters)
     elif parameters is None and (
-        name in builtin_configs.names("pipelines") or name.endswith((".yaml", ".yml"))
+        name in builtin_configs.names("pipelines") or name.endswith(builtin_configs.SUFFIXES)
     ):
         yield from opened.draw_pipeline(name)
     else:

@@ -10,6 +10,8 @@ from gpupipe.errors import ConfigError, Problem, did_you_mean, shown
 from gpupipe.runtime.home_dir import expand_user
 
 Kind = Literal["configs", "pipelines"]
+SUFFIXES = (".yaml", ".yml", ".json")
+"""Of files of the user's: JSON is YAML as well."""
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -27,9 +29,9 @@ def names(kind: Kind) -> list[str]:
 def locate(kind: Kind, name: str, beside: Path | None = None) -> Path:
     """Find the file that `name` stands for.
 
-    Searches, in this order: a path with the suffix .yaml or .yml, from the working directory, then
-    from `beside`; `KIND/NAME.yaml` in the working directory, in `beside` and in its parent; the
-    shipped files. So the working directory comes first, as for all paths.
+    Searches, in this order: a path with the suffix .yaml, .yml or .json, from the working
+    directory, then from `beside`; `KIND/NAME.yaml` in the working directory, in `beside` and in its
+    parent; the shipped files. So the working directory comes first, as for all paths.
 
     Args:
         kind: "configs" or "pipelines".
@@ -44,7 +46,7 @@ def locate(kind: Kind, name: str, beside: Path | None = None) -> Path:
     path = expand_user(name)
     paths = (
         [base / path for base in [Path(), *([beside] if beside else [])]]
-        if path.suffix in (".yaml", ".yml")
+        if path.suffix in SUFFIXES
         else []
     )
     paths += [base / kind / f"{name}.yaml" for base in around] + [folder(kind) / f"{name}.yaml"]
@@ -58,6 +60,9 @@ def _explain_absence(kind: Kind, name: str, path: Path) -> str:
     if name and _exists(path, Path.is_dir):
         rule = f"{shown(name)} is a folder, but a {kind[:-1]} is a YAML file"
         return f"{rule}: to read its images, take one and write data.root={name} after it"
+    if name and path.suffix not in SUFFIXES and _exists(path, Path.is_file):
+        endings = "its name must end in .yaml, .yml or .json"
+        return f"{shown(name)} is no {kind[:-1]}: {endings}"
     suggestion = did_you_mean(path.stem, names(kind))
     return f"no {kind[:-1]} {shown(name)}: it is neither a file nor a name{suggestion}"
 

@@ -55,7 +55,7 @@ _PLAINER = {
 
 
 def read(path: Path) -> Document:
-    """Read a YAML file.
+    """Read a YAML file, or a JSON file (.json), whose text is YAML but for tabs between values.
 
     Raises:
         ConfigError: The file cannot be read, is not YAML, or has a key twice.
@@ -66,6 +66,8 @@ def read(path: Path) -> Document:
         raise ConfigError(
             [Problem(str(path), f"cannot be read: {getattr(e, 'strerror', None) or e}")]
         ) from None
+    if path.suffix == ".json":  # a tab within a JSON string is written \t
+        text = text.replace("\t", " ")
     return parse(text, str(path))
 
 

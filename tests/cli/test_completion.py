@@ -35,6 +35,8 @@ def test_commands_and_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "configs" / "lfs.yaml").write_text("")
     (tmp_path / "lf.yml").write_text("")
     assert complete("check", "lf") == ["lfs", "lfw", "lfw_heavy", "lf.yml"]
+    (tmp_path / "lf.json").write_text("")
+    assert complete("serve", "lf.") == ["lf.json", "lf.yml"]
     assert complete("serve", "configs/l") == ["configs/lfs.yaml"]
     assert complete("run", "/nowhere/x") == []
 
