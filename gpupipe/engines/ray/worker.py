@@ -6,7 +6,7 @@ worker can make any batch, and makes the same one again.
 
 from __future__ import annotations
 
-import tempfile
+import os
 import traceback
 from concurrent.futures import Future
 from dataclasses import replace
@@ -50,22 +50,18 @@ class BatchMaker:
 
     def __init__(self, job: LoadSpec, engine: str = AUTO, device: str = "cpu") -> None:
         self._job = job
-        self._folder = tempfile.TemporaryDirectory(prefix="gpupipe-worker-")
         settings = {
             "shard": Shard(),
             "device": device,
             "engine": engine,
             "max_bad": 1.0,
-            "quarantine": Path(self._folder.name) / "skipped.jsonl",
+            # The trainer lists them. A worker that is killed must leave no file.
+            "quarantine": Path(os.devnull),
         }
         loader = job.loader.model_copy(update=settings)
-        try:
-            steps = (entry.step for entry in job.pipeline.entries)
-            engine_type = registry.choose(engine, device, steps)
-            self.engine: Engine = engine_type.on(replace(job, loader=loader), device)
-        except BaseException:
-            self._folder.cleanup()
-            raise
+        steps = (entry.step for entry in job.pipeline.entries)
+        engine_type = registry.choose(engine, device, steps)
+        self.engine: Engine = engine_type.on(replace(job, loader=loader), device)
         self._stream = PlanStream(self.engine)
 
     def make(self, plan: Plan) -> dict[str, NDArray[Any]]:
@@ -105,7 +101,6 @@ class BatchMaker:
     def close(self) -> None:
         """End the engine. Idempotent."""
         self._stream.close()
-        self._folder.cleanup()
 
     def __enter__(self) -> BatchMaker:
         return self

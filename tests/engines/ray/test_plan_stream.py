@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,6 +64,17 @@ def test_many_plans_at_once_are_answered_in_any_order_that_they_come(faces: Path
         for n, result in enumerate(results):
             made = result.result()
             assert made is not None and made.plan.ids.tolist() == [n, n + 1]
+
+
+def test_a_worker_has_no_files_that_it_would_leave_when_it_is_killed(
+    tmp_path: Path, faces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = broken(tmp_path, faces)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    with maker(root, on_error="skip", max_bad=0.5) as (ours, job):
+        assert len(ours.make(plan(*range(len(job.index))))["id"]) == len(job.index) - 1
+        assert not list((tmp_path / "tmp").iterdir())
 
 
 def test_a_sample_that_fails_costs_only_its_own_plan(tmp_path: Path, faces: Path) -> None:
