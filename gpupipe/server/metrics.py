@@ -27,7 +27,11 @@ _COUNTERS = (
     ("batches", "batches", "Batches sent."),
     ("bytes", "bytes", "Bytes of the batches sent."),
     ("malformed", "malformed_messages", "Messages dropped because they were malformed."),
-    ("cut_connections", "cut_connections", "Connections cut because they sent too much."),
+    (
+        "cut_connections",
+        "cut_connections",
+        "Connections cut because they sent too much or opened no session.",
+    ),
 )
 """(key in the stats, Prometheus name without prefix, help)."""
 _GAUGES = (
