@@ -42,7 +42,7 @@ limit of the same length for the handshake.
 _FILES_PER_WAITING, _MAX_FILES = 8, 1 << 16
 """One in this many of the files that the process may open is for connections without a session."""
 _TRIM_SECONDS = 1.0
-"""Seconds after a cut until ZeroMQ has certainly freed the connection's memory."""
+"""Seconds after the end of a connection until ZeroMQ has certainly freed its memory."""
 _MAX_EVENTS = 1000
 _HANDSHAKE_DONE = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -114,7 +114,7 @@ class FloodGuard:
     ) -> None:
         self._listening, self._has_session = listening, has_session
         self._burst, self._rate = burst, rate
-        self._max_unread = HEAD_LIMIT * max(16, max_clients)
+        self._max_unread = HEAD_LIMIT * max(16, max_clients // 4)
         self._max_waiting = min(_MAX_WAITING, raise_file_limit() // _FILES_PER_WAITING)
         self.events = listening.get_monitor_socket(zmq.EVENT_ACCEPTED | _HANDSHAKE_DONE | _CLOSED)
         self._senders: dict[int, _Sender] = {}
@@ -135,7 +135,6 @@ class FloodGuard:
             self._on_event(recv_monitor_message(self.events, zmq.NOBLOCK), now)
         if len(self._senders) > self._max_waiting:
             waiting = self._waiting()
-            waiting.sort(key=lambda descriptor: self._senders[descriptor].last_message)
             for descriptor in waiting[: max(0, len(waiting) - self._max_waiting)]:
                 self._cut(descriptor, now)
 
@@ -177,7 +176,7 @@ class FloodGuard:
             return
         descriptor = int(event["value"])
         self._warn_of_other_protocol(descriptor, event["event"])
-        self._senders.pop(descriptor, None)
+        self._forget(descriptor, now)
         if (
             event["event"] == zmq.EVENT_ACCEPTED
             and (seen := _peer_and_bytes(descriptor)) is not None
@@ -202,7 +201,7 @@ class FloodGuard:
         seen = _peer_and_bytes(descriptor)
         # closed, or the descriptor number belongs to another file by now
         if seen is None or seen[0] != sender.peer:
-            del self._senders[descriptor]
+            self._forget(descriptor, now)
             return
         sent, sender.counted = seen[1] - sender.counted, seen[1]
         if sender.is_fresh:
@@ -221,15 +220,25 @@ class FloodGuard:
             self._cut(descriptor, now)
 
     def _waiting(self) -> list[int]:
-        """Return the descriptors of connections without a session."""
+        """Return the descriptors of connections without a session, the oldest first.
+
+        Not those that were silent for longest: a new client has said nothing yet.
+        """
         return [d for d, sender in self._senders.items() if not self._has_session(sender.route)]
 
     def _cut(self, descriptor: int, now: float) -> None:
-        sender = self._senders.pop(descriptor)
+        peer = self._senders[descriptor].peer
+        self._forget(descriptor, now)
+        self._trim_at = now + _TRIM_SECONDS
         self._in_handshake.discard(descriptor)
         self.num_cut += 1  # first: the other side may look as soon as it is cut off
-        self._trim_at = now + _TRIM_SECONDS
-        _shut_down(descriptor, sender.peer)
+        _shut_down(descriptor, peer)
+
+    def _forget(self, descriptor: int, now: float) -> None:
+        """Forget a connection that ends, and return the memory of what it left unfinished."""
+        sender = self._senders.pop(descriptor, None)
+        if sender is not None and sender.unread:
+            self._trim_at = now + _TRIM_SECONDS
 
 
 def raise_file_limit() -> int:
