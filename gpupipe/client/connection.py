@@ -10,7 +10,8 @@ asks for them, and reconnects.
 4. If nothing is heard from the server for `patience` seconds, the consumer's call raises
    ServerError. The thread keeps trying to reach the server.
 5. close() repeats CloseSession until the server answers, for at most two seconds, and ends the
-   thread. The thread is a daemon: it also ends with the process.
+   thread. So does a server that serves something else than before: every later call raises that
+   error. The thread is a daemon: it also ends with the process.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ class Connection:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._waker.descriptor, zmq.POLLIN)
         beat = 0.0
-        while not self._closing:
+        while not self._closing and self._session.errors.of_thread is None:
             if time.monotonic() >= beat:
                 pause = HEARTBEAT_SECONDS if self._send_heartbeat() else _RETRY_SECONDS
                 beat = time.monotonic() + pause

@@ -29,8 +29,8 @@ class Inbox(Generic[T]):
     waiting: deque[tuple[Key, T]] = field(default_factory=deque)
 
     def arrive(self, key: Key, batch: T) -> None:
-        """Queue a batch for the consumer. Does nothing if the inbox holds it already."""
-        if key not in self.keys:
+        """Queue a batch for the consumer. Does nothing if the consumer has it, or has had it."""
+        if key not in self.keys and key not in self.unconfirmed:
             self.waiting.append((key, batch))
 
     def take(self) -> tuple[Key, T] | None:

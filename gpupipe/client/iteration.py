@@ -24,6 +24,8 @@ class Iteration:
         pass_number: The pass that it reads; -1 until the server has named one.
         is_at_end: A pass has ended, and the consumer has not continued with the next one yet.
         is_explicit: The user named the position, so the server must not choose another one.
+        is_shared: Other clients read the pass too, or did, so that the position does not say what
+            was consumed before it.
     """
 
     number: int = 0
@@ -31,6 +33,7 @@ class Iteration:
     pass_number: int = -1
     is_at_end: bool = False
     is_explicit: bool = False
+    is_shared: bool = False
 
     def start(
         self, epoch: int, position: int, is_explicit: bool = False
@@ -38,7 +41,7 @@ class Iteration:
         """Start an iteration, and return the message about it."""
         self.number += 1
         self.position, self.pass_number = (epoch, position), -1
-        self.is_at_end, self.is_explicit = False, is_explicit
+        self.is_at_end, self.is_explicit, self.is_shared = False, is_explicit, False
         return messages.StartIteration(self.number, epoch, position, -1, is_explicit)
 
     def continue_at(self, epoch: int, position: int) -> bool:
@@ -51,8 +54,10 @@ class Iteration:
         return is_started
 
     def enter(self, message: messages.IterationStarted) -> None:
-        """Enter a pass, if the message is about the current iteration."""
+        """Enter a pass, or learn that others entered it. Ignores other iterations' messages."""
         if message.iteration == self.number and self.position is not None:
+            was_shared = self.is_shared and self.pass_number == message.pass_number
+            self.is_shared = was_shared or message.is_shared
             self.pass_number, self.is_explicit = message.pass_number, False
 
     def end_pass(self, pass_number: int) -> messages.StartIteration | None:
@@ -68,6 +73,7 @@ class Iteration:
         if self.position is None:
             return False
         self.position, self.pass_number, self.is_at_end = None, -1, False
+        self.is_shared = False
         return True
 
     def resume(self, is_same_history: bool) -> messages.StartIteration | None:

@@ -83,7 +83,7 @@ class Receiver:
             return
         with self._changed:
             self.reassembly.connect(message.pid)
-            self._session.reopen(message)
+            self._session.reopen(message, self._options.address)
             self._changed.notify_all()
 
     def _add(self, message: messages.BatchPart | messages.BatchHeader, frames: list[Any]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from gpupipe import errors
 from gpupipe.client.inbox import Inbox
 from gpupipe.client.iteration import Iteration
+from gpupipe.client.served_work import find_differences
 from gpupipe.errors import GpupipeError, SampleError, ServerError
 from gpupipe.protocol import messages
 from gpupipe.protocol.messages import Key
@@ -131,8 +132,15 @@ class Session:
 
     # --- for the server's messages
 
-    def reopen(self, message: messages.SessionOpened) -> None:
-        """Reconcile this side with a server that has opened the session, or opened it again."""
+    def reopen(self, message: messages.SessionOpened, address: str) -> None:
+        """Reconcile this side with a server that has opened the session, or opened it again.
+
+        A server that serves something else ends the connection.
+        """
+        if self.opened is not None and (differences := find_differences(self.opened, message)):
+            self.inbox = Inbox()
+            self.errors.end_thread(_serves_something_else(address, differences))
+            return
         is_same_history = self.opened is not None and self.opened.history == message.history
         self.opened, self.is_open = message, True
         self.errors.open_session()
@@ -140,6 +148,9 @@ class Session:
             self.inbox.keep_only(message.leased)
         else:
             self.inbox = Inbox()
+            if self.iteration.is_shared:
+                self.errors.of_iteration = _has_no_record(address, self.iteration.position)
+                self.iteration.stop()
         if (start := self.iteration.resume(is_same_history)) is not None:
             self.outgoing.append(start)
 
@@ -176,6 +187,23 @@ class Session:
             self.outgoing.append(messages.EndIteration())
         else:
             self.errors.of_iteration, self.errors.of_server = error, None
+
+
+def _serves_something_else(address: str, differences: str) -> ServerError:
+    return ServerError(
+        f"{address} was started again, and serves something else than before ({differences}): "
+        "start it with the same config and options as before, or connect() again to begin with "
+        "what it serves now"
+    )
+
+
+def _has_no_record(address: str, position: tuple[int, int] | None) -> ServerError:
+    epoch = position[0] if position is not None else 0
+    return ServerError(
+        f"{address} was started again without a record of which client consumed which batch of "
+        f"epoch {epoch}, and this client shared that epoch with others: go on with epoch "
+        f"{epoch + 1}, which the next iteration begins; a server with --state keeps the record"
+    )
 
 
 def rebuild_error(failed: messages.Failed) -> GpupipeError:

@@ -26,7 +26,7 @@ from msgspec import Meta, Struct
 
 from gpupipe.protocol.batch_layout import PART_LIMIT, Count, Slot, TensorField, Text
 
-VERSION = 4
+VERSION = 5
 MAX_UNACKED = 3
 """Most batches that a client hands to its consumer before the server confirms the first."""
 
@@ -189,15 +189,17 @@ class SessionOpened(_Message, tag="session opened", frozen=True):
 
 
 class IterationStarted(_Message, tag="iteration started", frozen=True):
-    """The client's iteration has entered a pass.
+    """The client's iteration has entered a pass, or another client has entered that pass.
 
     Attributes:
         iteration: The iteration, as in StartIteration.
         pass_number: The pass.
+        is_shared: Other clients read the pass too.
     """
 
     iteration: Count
     pass_number: Count
+    is_shared: bool = False
 
 
 class BatchHeader(_Message, tag="batch header", frozen=True):

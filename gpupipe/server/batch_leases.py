@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpupipe.protocol import messages
 from gpupipe.protocol.messages import Key
 from gpupipe.server.client_state import Client, LeaseRules
 from gpupipe.server.clients import Clients
@@ -37,6 +36,12 @@ class BatchLeases(Clients):
             return None
         return current.number, step
 
+    def is_first(self, key: Key) -> bool:
+        """Return whether no earlier step of its pass waits to be leased."""
+        partition = self.partition_of(key)
+        current = partition.current if partition is not None else None
+        return current is None or current.is_first(key[1])
+
     def requeue_unmade(self, key: Key) -> None:
         """Requeue a step that was taken but produced no batch."""
         partition = self.partition_of(key)
@@ -47,8 +52,9 @@ class BatchLeases(Clients):
         """Lease a batch that is ready to the reader with the most credits.
 
         Returns:
-            (client, is_last), or None if no reader has credits now. is_last: the client now leases
-            all that is left of the pass, so this is the last batch that it gets.
+            (client, is_last), or None if no reader has credits now, or an earlier step is not
+            leased yet. is_last: the client now leases all that is left of the pass, so this is the
+            last batch that it gets.
 
         Raises:
             KeyError: No pass needs the batch any more.
@@ -57,6 +63,8 @@ class BatchLeases(Clients):
         current = partition.current if partition is not None else None
         if partition is None or current is None or key[1] not in current.making:
             raise KeyError(key)
+        if not current.is_first(key[1]):
+            return None
         client = max(self.readers(partition, current), key=lambda c: c.credits, default=None)
         if client is None or client.credits <= 0:
             return None
@@ -94,20 +102,22 @@ class BatchLeases(Clients):
                 partition.current.requeue_leased(key[1])
                 self._log("back", *key)
 
-    def _reconcile(self, client: Client, request: messages.OpenSession) -> None:
-        """Reconcile leases with the batches that a client holds after a reconnect.
+    def _reconcile(self, client: Client, held: list[Key]) -> None:
+        """Reconcile leases with the batches `held` that a client holds after a reconnect.
 
         Requeue leases of batches that it does not hold. Lease again those that were requeued and
-        that the server has not started to make again.
+        that the server has not started to make again; only in order if the client is alone.
         """
-        self._requeue(client, [key for key in client.leases if key not in request.held])
+        self._requeue(client, [key for key in client.leases if key not in held])
         still_leased, client.leases = set(client.leases), []
         current = client.partition.current
-        for key in request.held:
+        is_alone = len(self.members(client.partition)) == 1
+        for key in held:
             is_renewed = (
                 key not in still_leased
                 and current is not None
                 and key[0] == current.number
+                and (current.is_first(key[1]) or not is_alone)
                 and current.lease_again(key[1], client.token)
             )
             if is_renewed:

@@ -27,11 +27,14 @@ class Clients:
     Attributes:
         clients: Sessions by client token.
         partitions: Partitions by name: the rank, or the client token with `broadcast`.
+        stopped_at: If the clients are those of a server that was stopped, and none has come yet:
+            when this server began, in seconds of its monotonic clock. Else None.
     """
 
     def __init__(self, rules: LeaseRules, first: tuple[int, int]) -> None:
         self.rules, self._first = rules, first
         self.clients: dict[str, Client] = {}
+        self.stopped_at: float | None = None
         self.partitions: dict[str, Partition] = {}
         if rules.mode == "share":
             for rank in range(rules.num_ranks or 1):
@@ -188,11 +191,12 @@ class Clients:
         return max(partitions, key=self._need, default=None)
 
     def _need(self, partition: Partition) -> int:
-        """Return the credits of a partition's readers minus the batches that are being made."""
+        """Return the credits of a partition's readers minus the batches that are made for them."""
         if partition.current is None or not partition.current.has_queued:
             return 0
-        room = self.total_credits(partition.current.number) - len(partition.current.making)
-        return min(room, self._lead_left(partition.current))
+        current = partition.current
+        room = self.total_credits(current.number) - current.num_making_in_order
+        return min(room, self._lead_left(current))
 
     def _lead_left(self, current: EpochPass) -> int:
         """Return how many steps a broadcast partition may still go ahead of its slowest peer."""

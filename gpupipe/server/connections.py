@@ -154,6 +154,12 @@ class Connections:
         else:
             parts = [_part(key, start, data, connection.compress) for start, data in pieces(batch)]
         with self.lock:
+            self.flush()  # the client must know of its pass before the batch arrives
+            client = self.leases.clients.get(token)
+            if client is None or key not in client.leases:  # requeued while it was copied
+                if taken is not None and not connection.is_closed:
+                    self.release_slots(token, [taken[0].number])
+                return
             if not connection.is_closed:
                 self.send_queue.extend(
                     (connection.route, frames) for frames in [[codec.encode(head)], *parts]

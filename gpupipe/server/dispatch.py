@@ -103,11 +103,12 @@ class Dispatcher:
             return
         if self.leases.is_overtaken(request):
             return
-        now = time.monotonic()
+        now, is_known = time.monotonic(), request.history == self.history
         # first, so that no new client joins a pass of dead clients
         self.leases.apply_timeouts(now, self.connections.has_ended)
         try:
-            client = self.leases.open_session(request, now, request.history == self.history)
+            self.leases.settle_stopped_run(is_known, now)
+            client = self.leases.open_session(request, now, is_known)
         except RequestRefused as e:
             self._answer(route, messages.Refused(str(e), e.is_temporary))
             return

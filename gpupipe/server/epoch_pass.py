@@ -14,7 +14,8 @@ class EpochPass:
           ^                 │                 │
           └─requeue_unmade──┴─requeue_leased──┘
 
-    Queued are the steps in `requeued`, then those from `next_new` on.
+    Queued are the steps in `requeued`, then those from `next_new` on. They are leased in order: a
+    step whose batch is ready waits for earlier steps that are queued or being made.
 
     Attributes:
         number: Counts all passes of a server, from 0.
@@ -52,6 +53,20 @@ class EpochPass:
     def num_taken(self) -> int:
         """Number of steps taken so far, without those that were requeued."""
         return self.next_new - len(self.requeued)
+
+    @property
+    def num_making_in_order(self) -> int:
+        """Number of steps that are being made, without those that wait for a queued one."""
+        queued = self._first_queued
+        return sum(step < queued for step in self.making)
+
+    @property
+    def _first_queued(self) -> int:
+        return self.requeued[0] if self.requeued else self.next_new
+
+    def is_first(self, step: int) -> bool:
+        """Return whether no step before this one is queued or being made."""
+        return step <= self._first_queued and step <= min(self.making, default=step)
 
     def is_all_leased_to(self, token: str) -> bool:
         """Return whether one client leases all steps that are not done."""

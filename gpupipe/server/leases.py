@@ -47,6 +47,14 @@ the only exception.
 10. Reconnect. A client sends OpenSession again after its connection or the server was replaced. The
     message names the batches that the client holds and those that it consumed. The server requeues
     leases whose batches never arrived, and the client drops batches that it no longer leases.
+11. Order. The batches of a partition are leased in the order of its steps: one that is ready waits
+    for earlier ones that were requeued. So a client that is alone in its partition gets its batches
+    in order, and what it has consumed is all that comes before its position.
+12. Stopped server. Clients that were connected when the server was stopped continue with the next
+    one, as after a crash. If none of them comes within RETURN_SECONDS, the run has ended, and a new
+    client starts at the first epoch.
+13. Server without a record. A client that shared a pass with others does not continue it with a
+    server of another history: it cannot know what the others consumed.
 
 Partitions per mode:
 
@@ -63,8 +71,11 @@ from collections.abc import Callable
 
 from gpupipe.protocol import messages
 from gpupipe.protocol.messages import MAX_UNACKED, Key
-from gpupipe.server.client_state import Client
+from gpupipe.server.client_state import Client, RequestRefused
 from gpupipe.server.pass_schedule import PassSchedule
+
+RETURN_SECONDS = 5.0
+"""How long new clients wait for those of a server that was stopped. These come after about one."""
 
 
 class Leases(PassSchedule):
@@ -87,6 +98,7 @@ class Leases(PassSchedule):
             request: The client's message.
             now: Seconds, of a monotonic clock.
             is_known: The request names this server's history: the client had a session here before.
+                What another client holds and consumed is of another server, and does not count.
 
         Raises:
             RequestRefused: The server has no room, or no partition, for this client.
@@ -97,12 +109,34 @@ class Leases(PassSchedule):
         client.request, client.last_heard = request, now
         client.is_silent, client.revoked = False, []
         client.reconnect()
-        self._mark_consumed(client, request.consumed)
+        held, consumed = (request.held, request.consumed) if is_known else ([], [])
+        self._mark_consumed(client, consumed)
         self._settle_all()
-        self._reconcile(client, request)
-        if request.consumed:
-            self._send(client, messages.Confirm(request.consumed))
+        self._reconcile(client, held)
+        if consumed:
+            self._send(client, messages.Confirm(consumed))
         return client
+
+    def settle_stopped_run(self, is_known: bool, now: float) -> None:
+        """Decide whether the run of a server that was stopped goes on, when the first client comes.
+
+        Args:
+            is_known: That client is one of the run.
+            now: Seconds, of a monotonic clock.
+
+        Raises:
+            RequestRefused: It is a new client, and those of the run may still come.
+        """
+        if self.stopped_at is not None and self.clients and not is_known:
+            if now < self.stopped_at + RETURN_SECONDS:
+                raise RequestRefused(
+                    f"the server waits {RETURN_SECONDS:g} s for the clients of the last one, which "
+                    "was stopped",
+                    is_temporary=True,
+                )
+            for token in list(self.clients):
+                self.end_session(token)
+        self.stopped_at = None
 
     def _add_client(self, request: messages.OpenSession, now: float, is_known: bool) -> Client:
         partition = self.partition_for(request)

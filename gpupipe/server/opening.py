@@ -18,6 +18,9 @@ _MAX_QUEUED_ANSWERS = 100_000
 _MAX_REFUSED = 100
 """Refused keys that are logged: anyone can connect with any number of keys."""
 _SOCKET_BUFFER = 4 << 20
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10000
+"""ZeroMQ's own heartbeats: how often they are sent, and when a connection without them is closed.
+"""
 
 
 def prepare_loader(loader: Loader, options: ServerOptions) -> tuple[Loader, dict[str, Any]]:
@@ -41,6 +44,7 @@ def prepare_loader(loader: Loader, options: ServerOptions) -> tuple[Loader, dict
         )
     served_loader, tail = (loader, ()) if options.ship == "batch" else _without_client_steps(loader)
     description = describe(loader.config, loader.index, tail, loader.sampler)
+    description["mode"] = options.mode
     _check_fits(description)
     return served_loader, description
 
@@ -77,8 +81,8 @@ def listen(options: ServerOptions) -> tuple[Any, Any, Any]:
         (zmq.MAXMSGSIZE, codec.HEAD_LIMIT),
         (zmq.ROUTER_MANDATORY, 1),
         (zmq.SNDBUF, _SOCKET_BUFFER),
-        (zmq.HEARTBEAT_IVL, 2000),
-        (zmq.HEARTBEAT_TIMEOUT, 10000),
+        (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+        (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
         (zmq.IPV6, int("[" in options.address)),
         (zmq.BACKLOG, 1024),
         (zmq.HANDSHAKE_IVL, 10000),

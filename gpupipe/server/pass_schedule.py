@@ -76,8 +76,8 @@ class PassSchedule(BatchLeases):
             self._enter(client, current)
         elif 0 <= begin.pass_number < client.partition.first_pass:
             raise RequestRefused(
-                f"this client was not heard for over {self.rules.session_timeout:g} s, and another "
-                "has begun again since: connect again"
+                "another client has begun again since the server last heard of this one: connect "
+                "again, and load the state of a checkpoint to go on from there"
             )
         elif goes_on or (
             0 <= begin.pass_number < self.next_pass
@@ -202,7 +202,12 @@ class PassSchedule(BatchLeases):
 
     def _enter(self, client: Client, current: EpochPass) -> None:
         client.enter(current.number)
-        self._send(client, messages.IterationStarted(client.iteration, current.number))
+        readers = self.readers(client.partition, current)
+        for reader in readers:
+            self._send(
+                reader,
+                messages.IterationStarted(reader.iteration, current.number, len(readers) > 1),
+            )
 
     def _send(self, client: Client, message: messages.ToClient) -> None:
         self.outbox.append((client.token, message))

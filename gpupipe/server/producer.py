@@ -2,8 +2,9 @@
 
 1. An engine works ahead: it takes plans before there is demand for them. A batch is ready until a
    client has credits for it.
-2. Backpressure: the producer asks the engine for the next batch only while clients have more
-   credits than batches are ready for them. That bounds the memory.
+2. Backpressure: the producer asks the engine for the next batch only while a client has credits
+   and no batch is ready for it. Batches that were ready or in flight when earlier steps were
+   requeued wait for these, but no more than `hwm` of a pass. That bounds the memory.
 3. With `broadcast` a batch is made once for all clients. If its plan is in flight, the further keys
    are attached to that plan; else the batch is taken from the ready or the last leased ones.
 4. The engine returns batches in the order of the plans. A plan that it skips had no sample that
@@ -119,9 +120,10 @@ class Producer(threading.Thread):
         return None
 
     def _should_pull(self) -> bool:
+        """Return whether a client has credits. Nothing that is ready can be leased to it."""
         waiting = {key[0] for keys in self._in_flight.values() for key in keys}
         return self._leases.neediest() is not None or any(
-            self._leases.total_credits(n) > sum(key[0] == n for key in self._ready) for n in waiting
+            self._leases.total_credits(n) > 0 for n in waiting
         )
 
     def _source(self) -> Iterator[Plan]:
@@ -187,9 +189,19 @@ class Producer(threading.Thread):
             first, keys = self._in_flight.popitem(last=False)
             if first == identity and planned_batch is not None:
                 self._ready.update((key, planned_batch) for key in keys)
+                for key in keys:
+                    self._drop_surplus(key[0])
                 return
             for key in keys:
                 self._leases.skip(key)
+
+    def _drop_surplus(self, pass_number: int) -> None:
+        """Requeue the last ready batches of a pass if many wait for a requeued one."""
+        ready = sorted(key for key in self._ready if key[0] == pass_number)
+        if not self._leases.is_first(ready[0]):
+            for key in ready[self._leases.rules.hwm :]:
+                del self._ready[key]
+                self._leases.requeue_unmade(key)
 
     def _remember(self, planned_batch: PlannedBatch) -> None:
         if self._leases.rules.mode == "broadcast":

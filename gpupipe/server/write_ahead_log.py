@@ -1,19 +1,19 @@
-"""Write-ahead log of a server: one JSON line per event, written before any message about it.
+"""Write-ahead log of a server: one record per event, written before any message about it.
 
-A server that was killed resumes from it. A server that is stopped writes that as the last line; the
-next server then starts from the beginning, unless it is asked to resume.
+A server that was killed resumes from it. A server that is stopped writes that as the last line. The
+next server then resumes if it is asked to, or if clients were connected (rule 12 of leases.py).
 
 Events are lists: ["client", token, ...], ["gone", token], ["run", partition, pass, ...] for a new
 pass, ["lease", pass, step, token], ["done", pass, step], ["back", pass, step] for a requeued step,
 ["anew", partition, pass] for a partition that started over, and ["stopped"].
 
-Each line is one write to the kernel: it survives the process, but not a power failure. The file is
-compacted when it is opened and at the start of each pass: it then holds only the current state.
+A record (log_records.py) is in the kernel before the server goes on: it survives the process, but
+not a power failure. The file is compacted when it is opened and at the start of each pass: it then
+holds only the current state.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +25,7 @@ from gpupipe.protocol import messages
 from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.runtime.file_lock import try_lock
 from gpupipe.runtime.forked_children import close_in_forks, keep_in_forks
+from gpupipe.server import log_records
 from gpupipe.server.client_state import Client, Idle, Reconnecting
 from gpupipe.server.epoch_pass import EpochPass, Partition
 from gpupipe.server.leases import Leases
@@ -73,21 +74,23 @@ class WriteAheadLog:
             history: Name of the history if a new one begins, because there is nothing to resume.
             now: Seconds, of the leases' clock.
             after_stop: Resume also from a server that was stopped, not only from one that crashed.
+                Without it, such a server's clients alone may go on; see `leases.stopped_at`.
 
         Returns:
-            True if the file held events to resume from.
+            True if the file held events to resume from, for new clients too.
 
         Raises:
             ServerError: The file cannot be written.
-            StateError: The file belongs to a server of other work.
+            StateError: The file belongs to a server of other work, or is damaged.
         """
         self._leases, self.history = leases, history
-        events = self._events(after_stop)
+        events, was_stopped = self._events(after_stop)
         for event in events:
             _replay(leases, event, now)
         after_restart(leases)
+        leases.stopped_at = now if was_stopped and not after_stop else None
         self._compact()
-        return bool(events)
+        return bool(events) and leases.stopped_at is None
 
     def log(self, *event: Any) -> None:
         """Log an event; the start of a pass compacts the file instead. Raises ServerError."""
@@ -95,7 +98,7 @@ class WriteAheadLog:
             self._compact()
         else:
             with _writing(self.path):
-                os.write(self._file, json.dumps(event).encode() + b"\n")
+                log_records.append(self._file, event)
 
     def stop(self) -> None:
         """Log that the server was stopped, so that the next one does not resume its pass.
@@ -117,41 +120,36 @@ class WriteAheadLog:
                 os.close(descriptor)
         self._file = self._lock = -1
 
-    def _events(self, after_stop: bool) -> list[list[Any]]:
-        """Return the events to resume from, but for a torn last line. Raises StateError."""
-        try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-        except OSError:
-            return []
-        if not lines:
-            return []
-        head = _parse(lines[0])
-        events = [event for event in map(_parse, lines[1:]) if isinstance(event, list)]
-        if (
-            isinstance(head, dict)
-            and "serves" in head
-            and events[-1:] == [[_STOPPED]]
-            and not after_stop
-        ):
-            return []
-        if not isinstance(head, dict) or head.get("serves") != self._work:
+    def _events(self, after_stop: bool) -> tuple[list[list[Any]], bool]:
+        """Return the events to resume from, and whether the server was stopped.
+
+        Raises StateError.
+        """
+        head, *events = log_records.read(self.path) or [None]
+        if head is None:
+            return [], False
+        was_stopped = events[-1:] == [[_STOPPED]]
+        is_same = isinstance(head, dict) and head.get("serves") == self._work
+        if was_stopped and not after_stop and not (is_same and _has_clients(events)):
+            return [], False
+        if not is_same:
             raise StateError(
                 f"{self.path} is the state of a server of something else "
                 f"({_difference(head, self._work)}): name another --state, or begin again "
                 "with --fresh"
             )
         self.history = head["history"]
-        return [event for event in events if event != [_STOPPED]]
+        return [event for event in events if event != [_STOPPED]], was_stopped
 
     def _compact(self) -> None:
         """Replace the file by the current state, and open it to append."""
         assert self._leases is not None
         head = {"history": self.history, "runs": self._leases.next_pass, "serves": self._work}
-        text = "".join(json.dumps(line) + "\n" for line in [head, *_state(self._leases)])
+        data = b"".join(map(log_records.encode, [head, *_state(self._leases)]))
         with _writing(self.path):
             with write_atomically(self.path) as new:
                 new.touch(0o600)
-                new.write_text(text, encoding="utf-8")
+                new.write_bytes(data)
             if self._file >= 0:
                 os.close(self._file)
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -182,11 +180,10 @@ def after_restart(leases: Leases) -> None:
         client.phase = Reconnecting() if client.leases else Idle()
 
 
-def _parse(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
+def _has_clients(events: list[list[Any]]) -> bool:
+    """Return whether any client's session was open at the end."""
+    is_open = {event[1]: event[0] == "client" for event in events if event[0] in ("client", "gone")}
+    return any(is_open.values())
 
 
 def _difference(head: Any, serves: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ def opened(history: str, leased: list[messages.Key]) -> messages.SessionOpened:
 def reading() -> Session:
     """A session in pass 0, with two batches that wait for the consumer."""
     session = Session()
-    session.reopen(opened("a", []))
+    session.reopen(opened("a", []), ADDRESS)
     session.start_iteration(0, 0, keep, False)
     session.handle(messages.IterationStarted(1, 0), ADDRESS, False)
     for step in range(2):
@@ -35,14 +35,14 @@ def reading() -> Session:
 
 def test_a_reconnect_keeps_what_the_server_still_leases_to_it() -> None:
     session = reading()
-    session.reopen(opened("a", [(0, 1)]))
+    session.reopen(opened("a", [(0, 1)]), ADDRESS)
     assert session.inbox.keys == [(0, 1)]
     assert list(session.outgoing) == [messages.StartIteration(1, 0, 0, 0)]
 
 
 def test_a_server_with_another_history_leaves_it_nothing() -> None:
     session = reading()
-    session.reopen(opened("b", [(0, 1)]))
+    session.reopen(opened("b", [(0, 1)]), ADDRESS)
     assert session.inbox.keys == []
     assert list(session.outgoing) == [messages.StartIteration(1, 0, 0, -1)]
 
@@ -64,7 +64,7 @@ def test_an_error_of_the_server_lasts_until_a_server_answers_again() -> None:
     assert list(session.outgoing) == [messages.EndIteration()]
     session.start_iteration(0, 0, keep, False)
     assert isinstance(session.errors.current(), gpupipe.EngineError)
-    session.reopen(opened("a", []))
+    session.reopen(opened("a", []), ADDRESS)
     assert session.errors.current() is None
 
 

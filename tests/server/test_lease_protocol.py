@@ -124,7 +124,7 @@ class Disasters(RuleBasedStateMachine):
             self.leases.close_session(token, message.consumed)
             consumer.down.append(messages.SessionClosed())
         elif isinstance(message, messages.OpenSession):
-            client = self.leases.open_session(message, self.now)
+            client = self.leases.open_session(message, self.now, is_known=True)
             consumer.down.append(
                 messages.SessionOpened(1, "0" * 32, 1, list(client.leases), 0, 0, 0, 1, {})
             )

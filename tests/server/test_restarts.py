@@ -15,58 +15,17 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from forked_python import Process
+from serve_commands import Commands, stop
 from served import Batches, ids_of, same_batches, serving
 
 import gpupipe
-
-
-class Commands:
-    """`gpupipe serve` on one config and one port, again and again."""
-
-    def __init__(self, config: dict[str, Any], folder: Path) -> None:
-        with socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.address = f"tcp://127.0.0.1:{s.getsockname()[1]}"
-        (folder / "little.yaml").write_text(yaml.safe_dump(config))
-        self._words = [
-            str(folder / "little.yaml"),
-            "--port",
-            self.address.rpartition(":")[2],
-            "--hwm",
-            "2",
-        ]
-        self._environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
-
-    @contextmanager
-    def serve(self, *words: str) -> Iterator[Process]:
-        with Process(
-            ["-m", "gpupipe", "serve", *self._words, *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self._environment,
-        ) as process:
-            try:
-                assert process.stdout is not None
-                assert process.stdout.readline().strip() == self.address
-                yield process
-            finally:
-                process.kill()
+from gpupipe.server import log_records
 
 
 @pytest.fixture
 def commands(config: dict[str, Any], tmp_path: Path) -> Commands:
     return Commands(config, tmp_path)
-
-
-def _stop(process: Process, number: int) -> str:
-    """What it said on the standard error stream."""
-    assert process.stderr is not None
-    process.send_signal(number)
-    said = process.stderr.read()
-    assert process.wait(60) == (0 if number != signal.SIGKILL else -signal.SIGKILL)
-    return said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
@@ -80,12 +39,12 @@ def test_a_training_that_starts_with_a_server_begins_with_the_first_epoch(
             iterator = iter(loader)
             first = [next(iterator) for _ in range(taken)]
             assert same_batches(first, whole[0][:taken])
-        assert "--resume goes on there" in _stop(process, number)
+        assert "--resume goes on there" in stop(process, number)
     with commands.serve() as process:
         with gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
             assert len(loader) == 8
             assert same_batches(list(loader), whole[0])
-        assert "going on" not in _stop(process, number)
+        assert "going on" not in stop(process, number)
 
 
 def test_a_server_that_is_asked_to_resume_goes_on_where_the_last_was_stopped(
@@ -95,7 +54,7 @@ def test_a_server_that_is_asked_to_resume_goes_on_where_the_last_was_stopped(
         with gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
             iterator = iter(loader)
             first = [next(iterator) for _ in range(3)]
-        said = _stop(process, signal.SIGINT)
+        said = stop(process, signal.SIGINT)
         assert "beginning with the first epoch" in said, "there was no state"
         assert "stopped in epoch 0 of rank 0: 3 of 8 batches done" in said
     with commands.serve("--resume") as process:
@@ -108,7 +67,7 @@ def test_a_server_that_is_asked_to_resume_goes_on_where_the_last_was_stopped(
             assert len(loader) == 5
             assert same_batches(first + list(loader), whole[0])
             assert same_batches(list(loader), whole[1])
-        assert "going on with epoch 0 of rank 0: 3 of 8 batches done" in _stop(
+        assert "going on with epoch 0 of rank 0: 3 of 8 batches done" in stop(
             process, signal.SIGINT
         )
     with (
@@ -125,7 +84,7 @@ def test_a_server_that_crashed_goes_on_for_its_own_client(
         loader = gpupipe.connect(commands.address, device="cpu", ids=True, hwm=1)
         iterator = iter(loader)
         found = [next(iterator) for _ in range(3)]
-        _stop(process, signal.SIGKILL)
+        stop(process, signal.SIGKILL)
     with loader, commands.serve():
         found += list(iterator)
         assert same_batches(found, whole[0])
@@ -160,7 +119,7 @@ def test_a_new_client_after_a_crash_that_its_own_did_not_outlive_begins_with_the
     commands: Commands, whole: list[Batches]
 ) -> None:
     with commands.serve() as process, _other_client(commands.address) as other:
-        _stop(process, signal.SIGKILL)
+        stop(process, signal.SIGKILL)
         other.kill()
     with commands.serve(), gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
         assert len(loader) == 8
@@ -171,7 +130,7 @@ def test_a_new_client_after_a_crash_joins_those_that_outlived_it(
     commands: Commands, whole: list[Batches]
 ) -> None:
     with commands.serve() as process, _other_client(commands.address):
-        _stop(process, signal.SIGKILL)
+        stop(process, signal.SIGKILL)
         with (
             commands.serve(),
             pytest.warns(UserWarning, match=r"[34] of the 8 batches of epoch 0 went to others"),
@@ -257,7 +216,7 @@ def test_a_server_process_ends_its_run_when_it_is_closed_and_not_when_its_parent
             parent.kill()
         parent.stdin.close()
         parent.wait(60)
-    events = [json.loads(line) for line in _when_ended(tmp_path / "state").read_text().splitlines()]
+    events = log_records.read(_when_ended(tmp_path / "state"))
     assert (events[-1] == ["stopped"]) == (end == "close")
 
 
