@@ -209,8 +209,8 @@ def _progress(server: Any) -> list[str]:
 def _say_where_it_stopped(server: Any) -> None:
     for position in _progress(server):
         click.echo(
-            f"stopped in {position}; --resume goes on there, without it the next server begins "
-            "with the first epoch",
+            f"stopped in {position}; --resume goes on there, without it only the clients that are "
+            "still running do",
             err=True,
         )
 

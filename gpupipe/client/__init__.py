@@ -2,6 +2,6 @@
 
 `connection` has the thread, the socket and the calls of the consumer, `receiver` handles what
 arrives. `session`, `iteration` and `inbox` are plain state, without sockets, threads or clocks.
-`reassembly` joins the parts of a batch, `dialing` opens the socket. The remote engine imports this
-folder. Start reading in connection.py.
+`served_work` compares what servers serve, `reassembly` joins the parts of a batch, `dialing` opens
+the socket. The remote engine imports this folder. Start reading in connection.py.
 """

@@ -107,6 +107,7 @@ class Leases(PassSchedule):
         if client is None:
             client = self._add_client(request, now, is_known)
         client.request, client.last_heard = request, now
+        client.hwm = min(request.hwm, self.rules.hwm)
         client.is_silent, client.revoked = False, []
         client.reconnect()
         held, consumed = (request.held, request.consumed) if is_known else ([], [])
@@ -142,8 +143,7 @@ class Leases(PassSchedule):
         partition = self.partition_for(request)
         if not (is_known or self.rules.resume or self.members(partition)):
             self._drop_pass(partition)
-        hwm = min(request.hwm, self.rules.hwm)
-        client = Client(request.token, request, partition, hwm, now)
+        client = Client(request.token, request, partition, 0, now)
         self.clients[request.token] = client
         client.is_late = not is_known and self.pass_in_progress(client, now) is not None
         self._log(

@@ -22,3 +22,13 @@ def test_a_consumer_gets_no_more_than_the_server_counts_on() -> None:
     holding.confirm([(0, 1), (0, 2)])
     assert holding.take() is None, "what was revoked is not handed out"
     assert not holding.consume((0, 4))
+
+
+def test_a_batch_that_the_consumer_is_done_with_does_not_come_again() -> None:
+    """It was sent again before the server knew."""
+    inbox: Inbox[int] = Inbox()
+    inbox.arrive((0, 0), 0)
+    assert inbox.take() == ((0, 0), 0)
+    inbox.consume((0, 0))
+    inbox.arrive((0, 0), 0)
+    assert inbox.take() is None

@@ -49,3 +49,15 @@ def test_after_a_reconnect_it_names_its_pass_only_to_a_server_that_knows_it() ->
     iteration.enter(IterationStarted(1, 4))
     assert iteration.resume(True) == StartIteration(1, 2, 8, 4)
     assert iteration.resume(False) == StartIteration(1, 2, 8, -1)
+
+
+def test_a_pass_that_was_shared_stays_shared_to_its_end() -> None:
+    iteration = Iteration()
+    iteration.start(0, 0)
+    iteration.enter(IterationStarted(1, 4))
+    assert not iteration.is_shared
+    iteration.enter(IterationStarted(1, 4, True))
+    iteration.enter(IterationStarted(1, 4))
+    assert iteration.is_shared, "others have left, with what they consumed"
+    iteration.end_pass(4)
+    assert not iteration.is_shared

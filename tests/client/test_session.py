@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import gpupipe
 from gpupipe.client.session import ReceivedBatch, Session, rebuild_error
@@ -89,3 +90,25 @@ def test_errors_of_other_classes_become_server_errors(kind: str) -> None:
     error = rebuild_error(messages.Failed(kind, "what happened", "", ""))
     assert type(error) is gpupipe.ServerError
     assert str(error) == "what happened"
+
+
+def test_a_server_that_serves_something_else_ends_the_connection() -> None:
+    session = Session()
+    session.reopen(replace(opened("a", []), description={"loader": {"seed": 5}}), ADDRESS)
+    session.reopen(replace(opened("b", []), description={"loader": {"seed": 6}}), ADDRESS)
+    session.start_iteration(0, 0, keep, False)
+    error = session.errors.current()
+    assert isinstance(error, gpupipe.ServerError)
+    assert str(error).startswith(f"{ADDRESS} was started again")
+    assert "(seed: 5 before, 6 now)" in str(error)
+
+
+def test_a_client_that_shared_its_pass_does_not_continue_it_without_a_record() -> None:
+    session = reading()
+    session.handle(messages.IterationStarted(1, 0, True), ADDRESS, False)
+    session.reopen(opened("b", []), ADDRESS)
+    assert "without a record" in str(session.errors.current())
+    assert list(session.outgoing) == []
+    session.start_iteration(1, 0, keep, False)
+    assert session.errors.current() is None
+    assert list(session.outgoing) == [messages.StartIteration(2, 1, 0, -1)]

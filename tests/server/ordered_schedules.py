@@ -89,7 +89,8 @@ class Stage:
         self.resume = self.dice.random() < 0.5
         self.config = schedules._config(folder, 2 * batches * CLIENTS[self.kind] - 1, 2)
         if self.dice.random() < 0.5:
-            self.config["loader"] |= {"engine": "cpu", "workers": None}
+            self.config["loader"]["engine"] = "cpu"
+            del self.config["loader"]["workers"]
         self.pause = 8.0 * scale / batches
         self.port = schedules._free_port()
         self.done: Counter[str] = Counter()

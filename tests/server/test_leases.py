@@ -114,3 +114,66 @@ def test_a_place_that_others_bar_is_refused() -> None:
     assert leases.outbox[-1] == (second, messages.IterationStarted(3, 1)), (
         "alone it may go where it likes"
     )
+
+
+def take(leases: Leases) -> messages.Key:
+    lane = leases.neediest() or leases.partition_to_prefetch()
+    assert lane is not None
+    key = leases.take(lane)
+    assert key is not None
+    return key
+
+
+def test_a_ready_batch_waits_for_earlier_ones_that_came_back() -> None:
+    """A paused client: five leases, of which two come back while further ones are being made."""
+    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    token = joined(leases, 1)
+    assert lease_all(leases) == {token: [0, 1, 2, 3, 4]}
+    ahead = [take(leases), take(leases)]
+    assert ahead == [(0, 5), (0, 6)]
+    leases.apply_timeouts(11.0, lambda hello: False)
+    leases.record_heartbeat(token, 12.0)
+    assert [leases.lease(key) for key in ahead] == [None, None]
+    assert leases.neediest() is not None, "what came back is made, though as many are ready"
+    earlier = [take(leases), take(leases)]
+    assert earlier == [(0, 3), (0, 4)]
+    assert leases.neediest() is None
+    assert leases.lease(earlier[1]) is None
+    for key in [*earlier, *ahead][: RULES.hwm - messages.MAX_UNACKED]:
+        assert leases.lease(key) is not None
+    assert leases.clients[token].leases == [(0, step) for step in range(5)]
+
+
+def test_a_client_keeps_what_it_holds_only_behind_what_it_holds() -> None:
+    """Behind its session: a step that is being made again comes before those that it holds."""
+    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    token = joined(leases, 1)
+    lease_all(leases)
+    leases.apply_timeouts(11.0, lambda hello: False)
+    assert take(leases) == (0, 3)
+    held = [(0, step) for step in range(5)]
+    client = leases.open_session(hello(token, held, []), 12.0, is_known=True)
+    assert client.leases == held[: messages.MAX_UNACKED]
+
+
+def test_what_a_client_had_from_another_server_does_not_count() -> None:
+    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    first = joined(leases, 1)
+    lease_all(leases)
+    leases.end_session(first)
+    joined(leases, 2)
+    leases.open_session(hello("3" * 32, [(0, 3)], [(0, 1), (0, 2)]), 0.0, is_known=False)
+    assert leases.clients["3" * 32].leases == []
+    current = leases.partitions["0"].current
+    assert current is not None
+    assert current.done == set()
+
+
+def test_readers_are_told_that_they_share_a_pass() -> None:
+    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    first = joined(leases, 1)
+    assert leases.outbox == [(first, messages.IterationStarted(1, 0, False))]
+    leases.outbox.clear()
+    second = joined(leases, 2)
+    shared = messages.IterationStarted(1, 0, True)
+    assert sorted(leases.outbox, key=lambda pair: pair[0]) == [(first, shared), (second, shared)]

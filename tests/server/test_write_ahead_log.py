@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lease_tables import RULES, STEPS, joined, lease_all
+from lease_tables import RULES, STEPS, hello, joined, lease_all
 
+from gpupipe.server.client_state import RequestRefused
 from gpupipe.server.leases import Leases
 from gpupipe.server.write_ahead_log import WriteAheadLog
 
@@ -65,3 +68,68 @@ def test_what_came_back_before_a_restart_is_made_again_behind_it(tmp_path: Path)
     assert run.leased == {0: silent, 1: silent, 2: silent}
     assert run.requeued == list(range(3, STEPS))
     assert list(resumed.clients) == [silent]
+
+
+def stopped(path: Path, work: dict[str, int], clients: int) -> None:
+    """Write the log of a server that was stopped, whose clients are in the middle of a pass."""
+    log = WriteAheadLog(path, work)
+    leases = Leases(RULES, lambda *place: STEPS, (0, 0), log.log)
+    log.resume(leases, "a" * 32, 0.0)
+    for number in range(1, 3):
+        token = joined(leases, number)
+        lease_all(leases)
+        leases.acknowledge(token, [leases.clients[token].leases[0]])
+    for number in range(clients + 1, 3):
+        leases.end_session(f"{number:032x}")
+    log.stop()
+    log.close()
+
+
+@contextmanager
+def restarted(
+    path: Path, work: dict[str, int], after_stop: bool = False
+) -> Iterator[tuple[Leases, bool]]:
+    """The leases of the next server, and whether it has resumed."""
+    log = WriteAheadLog(path, work)
+    leases = Leases(RULES, lambda *place: STEPS, (0, 0), log.log)
+    yield leases, log.resume(leases, "b" * 32, 100.0, after_stop)
+    log.close()
+
+
+def test_the_clients_of_a_stopped_server_alone_go_on(tmp_path: Path) -> None:
+    stopped(tmp_path / "state", {}, clients=2)
+    with restarted(tmp_path / "state", {}) as (leases, has_resumed):
+        assert (has_resumed, leases.stopped_at) == (False, 100.0)
+        first = leases.clients[f"{1:032x}"]
+        leases.settle_stopped_run(True, 100.5)
+        assert leases.stopped_at is None
+        request = hello(first.token, list(first.leases), [])
+        assert leases.open_session(request, 100.5, is_known=True).leases == first.leases
+        assert first.hwm == request.hwm
+
+
+def test_a_new_client_waits_and_then_ends_the_run_of_a_stopped_server(tmp_path: Path) -> None:
+    stopped(tmp_path / "state", {}, clients=2)
+    with restarted(tmp_path / "state", {}) as (leases, _):
+        with pytest.raises(RequestRefused, match="waits 5 s for the clients of the last") as caught:
+            leases.settle_stopped_run(False, 104.9)
+        assert caught.value.is_temporary
+        leases.settle_stopped_run(False, 105.1)
+        assert not leases.clients
+        leases.open_session(hello("3" * 32, [], []), 105.1)
+        assert leases.partitions["0"].current is None, "it begins with the first epoch"
+
+
+@pytest.mark.parametrize(("clients", "work"), [(0, {}), (2, {"seed": 2})], ids=["gone", "other"])
+def test_a_stopped_server_leaves_nothing_to_others(
+    tmp_path: Path, clients: int, work: dict[str, int]
+) -> None:
+    stopped(tmp_path / "state", {}, clients)
+    with restarted(tmp_path / "state", work) as (leases, has_resumed):
+        assert (has_resumed, leases.stopped_at, leases.clients) == (False, None, {})
+
+
+def test_a_server_that_is_asked_to_resume_waits_for_nobody(tmp_path: Path) -> None:
+    stopped(tmp_path / "state", {}, clients=2)
+    with restarted(tmp_path / "state", {}, after_stop=True) as (leases, has_resumed):
+        assert (has_resumed, leases.stopped_at, len(leases.clients)) == (True, None, 2)

@@ -1,0 +1,120 @@
+"""A state file on a disk that is full, torn, or damaged."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpupipe.errors import ServerError, StateError
+from gpupipe.server import log_records
+from gpupipe.server.client_state import LeaseRules
+from gpupipe.server.leases import Leases
+from gpupipe.server.write_ahead_log import WriteAheadLog
+
+STEPS = 5000
+LIMIT = 32 << 10
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A file system of 32 KiB in a folder."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={LIMIT}", "gpupipe-test", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@contextmanager
+def small_files() -> Iterator[None]:
+    """No file of this process may be larger than 32 KiB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+def fill(state: Path) -> list[list[object]]:
+    """Log events until there is no room, and return those that were logged."""
+    log = WriteAheadLog(state, {})
+    leases = Leases(LeaseRules(), lambda *place: STEPS, (0, 0), log.log)
+    log.resume(leases, "a" * 32, 0.0)
+    events: list[list[object]] = [["run", "0", 0, 0, 0, STEPS]]
+    log.log(*events[0])
+    with pytest.raises(ServerError, match=r"cannot be kept .*make room"):
+        for step in range(STEPS):
+            log.log("done", 0, step)
+            events.append(["done", 0, step])
+    log.close()
+    return events
+
+
+def test_a_full_disk_loses_no_event_that_was_logged(tmp_path: Path) -> None:
+    """Also not the one before the error, of which only a part has room."""
+    with small_disk(tmp_path):
+        logged = fill(tmp_path / "state")
+        assert log_records.read(tmp_path / "state")[2:] == logged[1:]
+        assert (tmp_path / "state").read_bytes().endswith(b"\n"), "no part of a record is left"
+
+
+def test_a_limit_of_the_file_size_loses_no_event_that_was_logged(tmp_path: Path) -> None:
+    with small_files():
+        logged = fill(tmp_path / "state")
+    assert len(logged) > 500
+    assert log_records.read(tmp_path / "state")[2:] == logged[1:]
+
+
+RECORDS = [{"history": "a"}, ["lease", 0, 1, "b"], ["done", 0, 1]]
+
+
+def write(path: Path, records: list[object] = RECORDS) -> bytes:
+    data = b"".join(log_records.encode(record) for record in records)
+    path.write_bytes(data)
+    return data
+
+
+def test_a_torn_last_record_is_dropped_wherever_it_was_torn(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    data = write(file)
+    last = len(log_records.encode(RECORDS[-1]))
+    for size in range(len(data) - last, len(data)):
+        file.write_bytes(data[:size])
+        assert log_records.read(file) == RECORDS[:-1]
+
+
+@pytest.mark.parametrize("line", [0, 1, 2])
+def test_a_damaged_record_is_refused_with_its_line(tmp_path: Path, line: int) -> None:
+    file = tmp_path / "state"
+    lines = write(file).splitlines(keepends=True)
+    lines[line] = lines[line].replace(b'"', b"'", 1)
+    file.write_bytes(b"".join(lines))
+    with pytest.raises(StateError, match=rf"state:{line + 1}: .*damaged.*--fresh"):
+        log_records.read(file)
+
+
+def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    lines = [json.dumps(record) + "\n" for record in RECORDS]
+    file.write_text("".join(lines) + '["done", 0')
+    assert log_records.read(file) == RECORDS
+    file.write_text("".join([*lines[:2], '["lea["done", 0, 2]\n', lines[2]]))
+    with pytest.raises(StateError, match=r"state:3: .*damaged"):
+        log_records.read(file)
+
+
+def test_no_file_has_no_records(tmp_path: Path) -> None:
+    assert log_records.read(tmp_path / "state") == []
