@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 
 import gpupipe
@@ -30,6 +31,17 @@ def test_random_schedules() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 schedules" in done.stdout
+
+
+def test_random_schedules_in_order() -> None:
+    """Ten short ones with all timeouts divided by ten, for the longer ones take minutes: python
+    tests/server/ordered_schedules.py. They take about ten seconds, since they mostly wait.
+    """
+    script = Path(__file__).with_name("ordered_schedules.py")
+    words = "--count 10 --first 4 --jobs 10 --scale 0.1 --batches 30 --disasters 3"
+    done = forked_python.run([script, *words.split()])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "10 of 10 schedules ok" in done.stdout
 
 
 PARENT = """

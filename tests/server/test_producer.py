@@ -1,0 +1,30 @@
+"""The batches that the producer keeps."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from lease_tables import RULES, STEPS, joined, lease_all
+
+from gpupipe.server.leases import Leases
+from gpupipe.server.producer import Producer
+
+
+def test_few_batches_wait_for_one_that_came_back() -> None:
+    """Else a client that is silent again and again would make the memory of the server grow."""
+    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    joined(leases, 1)
+    lease_all(leases)
+    unused: Any = None
+    producer = Producer(unused, unused, leases, threading.Condition(), unused, unused)
+    current = leases.partitions["0"].current
+    assert current is not None
+    while (key := leases.take(leases.partitions["0"])) is not None:
+        producer._ready[key] = unused
+    producer._drop_surplus(0)
+    assert len(producer._ready) == STEPS - RULES.hwm, "nothing came back"
+    leases.apply_timeouts(11.0, lambda hello: False)
+    producer._drop_surplus(0)
+    assert sorted(producer._ready) == [(0, step) for step in range(5, 5 + RULES.hwm)]
+    assert current.requeued == [3, 4, 10, 11]
