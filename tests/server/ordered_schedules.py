@@ -6,7 +6,8 @@ all clients of a broadcast. Order and states must be those of a loader in proces
 
 A client writes down the ids of every batch that its consumer gets, and its state_dict() behind it.
 Meanwhile clients and the server are killed (SIGKILL), or paused (SIGSTOP) for 8 to 15 seconds,
-around the heartbeat timeout of 10. A new client goes on from the last state that was written down.
+around the heartbeat timeout of 10; the server is also stopped (SIGTERM) and started again. A new
+client goes on from the last state that was written down.
 `--scale` multiplies all timeouts and pauses.
 """
 
@@ -16,6 +17,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -34,7 +36,13 @@ from gpupipe.server.options import ServerOptions
 
 EPOCHS = 2
 CLIENTS = {"one client": 1, "ranks": 2, "broadcast": 2}
-EVENTS = {"pause client": 5, "pause server": 2, "kill client": 2, "kill server": 3}
+EVENTS = {
+    "pause client": 5,
+    "pause server": 2,
+    "kill client": 2,
+    "kill server": 2,
+    "stop server": 2,
+}
 Line = list[int]
 """Epoch and position of the state behind a batch, then the ids of the batch."""
 
@@ -141,16 +149,16 @@ class Stage:
         elif kind == "pause server":
             schedules._pause(self.server, seconds)
         elif kind == "kill client":
-            self._replace(self.clients[number], 0)
+            self._end(self.clients[number], signal.SIGKILL)
             self.clients[number] = self.start_client(number)
         else:
-            self._replace(self.server, seconds / 10)
+            self._end(self.server, signal.SIGKILL if kind == "kill server" else signal.SIGTERM)
+            time.sleep(seconds / 10)
             self.server = self.start_server()
 
-    def _replace(self, process: Any, seconds: float) -> None:
-        process.kill()
+    def _end(self, process: Any, number: int) -> None:
+        os.kill(process.pid, number)
         process.join()
-        time.sleep(seconds)
 
     def wait_for_batches(self) -> None:
         """Wait until all clients have begun."""
