@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.disk import disk_size
 from gpupipe.cache.shard_files import ShardSample
 from gpupipe.dataset.strings import StringArray
+from gpupipe.dataset.table_file import compute_checksum
 from gpupipe.errors import DataError
 from gpupipe.runtime.atomic_write import write_atomically
 
@@ -138,16 +140,19 @@ def save(listing: Listing, folder: CacheFolder) -> None:
     for name, array in arrays.items():
         with write_atomically(directory / f"{name}.npy") as path, path.open("xb") as f:
             np.save(f, array, allow_pickle=False)
-    header = json.dumps(
-        {
-            "classes": listing.classes,
-            "fingerprint": listing.fingerprint,
-            "rows": len(listing),
-            "values": list(listing.values),
-        }
-    )
+    header = {
+        "classes": listing.classes,
+        "fingerprint": listing.fingerprint,
+        "rows": len(listing),
+        "values": list(listing.values),
+        "checksums": {name: compute_checksum(array) for name, array in arrays.items()},
+    }
     with write_atomically(directory / "listing.json") as temporary:
-        temporary.write_text(header)
+        temporary.write_text(json.dumps(header | {"crc": _compute_crc(header)}))
+
+
+def _compute_crc(header: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(header).encode())
 
 
 def _string_arrays(key: str, strings: StringArray) -> dict[str, NDArray[Any]]:
@@ -163,16 +168,20 @@ def load(folder: CacheFolder) -> Listing:
     """
     directory = folder.dir / "listing"
     try:
-        header = json.loads((directory / "listing.json").read_bytes())
+        header = _read_header(directory)
+        checksums = header.get("checksums", {})
         arrays = {
-            name: _load_array(directory / f"{name}.npy", dtype) for name, dtype in _DTYPES.items()
+            name: _load_array(directory / f"{name}.npy", dtype, checksums.get(name))
+            for name, dtype in _DTYPES.items()
         }
         names, metadata = (
             StringArray.from_ends(arrays.pop(f"{name}.letters"), arrays.pop(f"{name}.ends"))
             for name in ("names", "about")
         )
         values = {
-            name: _load_array(directory / f"values.{number}.npy", None)
+            name: _load_array(
+                directory / f"values.{number}.npy", None, checksums.get(f"values.{number}")
+            )
             for number, name in enumerate(header["values"])
         }
         listing = Listing(
@@ -199,10 +208,21 @@ def load(folder: CacheFolder) -> Listing:
     return listing
 
 
-def _load_array(path: Path, dtype: type | None) -> NDArray[Any]:
+def _read_header(directory: Path) -> dict[str, Any]:
+    """Return what listing.json holds. A listing of an earlier version has no checksums."""
+    header: dict[str, Any] = json.loads((directory / "listing.json").read_bytes())
+    crc = header.pop("crc", None)
+    if crc is not None and crc != _compute_crc(header):
+        raise ValueError("listing.json: its checksum differs")
+    return header
+
+
+def _load_array(path: Path, dtype: type | None, checksum: int | None) -> NDArray[Any]:
     array: NDArray[Any] = np.load(
         path, mmap_mode="r" if path.stat().st_size > 4096 else None, allow_pickle=False
     )
     if (dtype is not None and array.dtype != dtype) or array.ndim != 1:
         raise ValueError(f"{path.name} holds {array.dtype}")
+    if checksum is not None and compute_checksum(array) != checksum:
+        raise ValueError(f"{path.name}: its checksum differs")
     return array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 from gpupipe.dataset.columns import ArrayLayout, Column, FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.strings import StringArray
-from gpupipe.dataset.table_file import Arrays, open_table, write_table
+from gpupipe.dataset.table_file import Arrays, OtherVersion, open_table, write_table
 from gpupipe.errors import UsageError
 
+_log = logging.getLogger("gpupipe")
 _RACY_SECONDS = 2.0
 """A file that changed this shortly before it was read may change again with the same mtime."""
 
@@ -104,13 +106,19 @@ def open_saved(path: Path) -> Index | None:
 
     Returns:
         The index; None if there is no such file, or it is of another version, truncated or
-        otherwise not as `save` wrote it.
+        otherwise not as `save` wrote it. The last is logged.
     """
     try:
         index = _build_index(*open_table(path))
-        return index if _is_consistent(index) else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError):
+        if _is_consistent(index):
+            return index
+        problem = "its columns do not fit each other"
+    except (FileNotFoundError, OtherVersion):
         return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as e:
+        problem = str(e)
+    _log.warning("%s: the saved index is damaged (%s): it is made again", path, problem)
+    return None
 
 
 def _build_index(header: dict[str, Any], arrays: Arrays) -> Index:
@@ -165,10 +173,15 @@ def _read_texts(key: str, arrays: Arrays) -> StringArray:
     texts = StringArray(
         _typed(arrays[f"{key}.data"], np.uint8), _typed(arrays[f"{key}.offsets"], np.int64)
     )
-    # Checks only the last end: reading all of them would take as long as a scan.
-    if int(texts.offsets[-1]) != len(texts.data):
-        raise ValueError("cut off")
+    if not _is_ascending_to(texts.offsets, len(texts.data)):
+        raise ValueError(f"'{key}' has texts outside of its bytes")
     return texts
+
+
+def _is_ascending_to(offsets: NDArray[np.int64], end: int) -> bool:
+    """Whether offsets begin at 0, end at `end`, and never descend."""
+    ascends = bool((offsets[1:] >= offsets[:-1]).all())
+    return ascends and int(offsets[0]) == 0 and int(offsets[-1]) == end
 
 
 def _typed(array: NDArray[Any], dtype: Any, axes: int = 1) -> NDArray[Any]:
@@ -178,7 +191,7 @@ def _typed(array: NDArray[Any], dtype: Any, axes: int = 1) -> NDArray[Any]:
 
 
 def _is_consistent(index: Index) -> bool:
-    """Whether the columns of an index from a file have the same length."""
+    """Whether the columns of an index from a file have the same length, and refer to what is."""
     if not (
         isinstance(index.root, str)
         and isinstance(index.fingerprint, str)
@@ -187,10 +200,20 @@ def _is_consistent(index: Index) -> bool:
     ):
         return False
     lengths = [len(index.names), *map(len, index.values.values())]
+    in_range = _is_within(index.labels, len(index.classes))
     for column in index.columns.values():
         lengths.append(len(column))
         if isinstance(column, SpanColumn):
             lengths += [len(column.offset), len(column.length)]
+            in_range &= _is_within(column.file, len(column.files))
+            in_range &= _is_within(column.offset) and _is_within(column.length)
         if column.array is not None and column.array.shapes is not None:
             lengths.append(len(column.array.shapes))
-    return bool(index.columns) and set(lengths) == {len(index)}
+    return bool(index.columns) and set(lengths) == {len(index)} and in_range
+
+
+def _is_within(numbers: NDArray[Any], count: int | None = None) -> bool:
+    """Whether all numbers are at least 0, and below `count`."""
+    if not len(numbers):
+        return True
+    return int(numbers.min()) >= 0 and (count is None or int(numbers.max()) < count)

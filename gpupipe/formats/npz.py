@@ -1,7 +1,8 @@
 """Find the arrays of .npz files, which are ZIP archives of .npy files.
 
 numpy.savez stores them without compression, so each is a byte range of the file. Those of
-numpy.savez_compressed are refused: they have no bytes that can be mapped.
+numpy.savez_compressed are refused: they have no bytes that can be mapped. An array is read once
+when it is found, to verify the CRC-32 that ZIP keeps of it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import BinaryIO
 
@@ -18,6 +20,7 @@ from gpupipe.formats import Damaged
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 """Of a local file header: the signature, and the lengths of the name and of the extra field."""
 _ENCRYPTED = 1
+_PIECE_BYTES = 1 << 20
 
 
 def find_array(file: BinaryIO, name: str) -> tuple[int, int]:
@@ -29,9 +32,14 @@ def find_array(file: BinaryIO, name: str) -> tuple[int, int]:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: There is no such array, or it is compressed; Damaged if the file is no ZIP.
+        ValueError: There is no such array, or it is compressed; Damaged if the file is no ZIP, or
+            the array's bytes are not those that were written.
     """
-    return _locate(file, _choose(_read_directory(file), name))
+    info = _choose(_read_directory(file), name)
+    start, size = _locate(file, info)
+    if _compute_crc(file, start, size) != info.CRC:
+        raise Damaged(f"damaged: the bytes of the array '{info.filename}' do not have its CRC-32")
+    return start, size
 
 
 def list_arrays(file: BinaryIO) -> list[str]:
@@ -82,3 +90,11 @@ def _locate(file: BinaryIO, info: zipfile.ZipInfo) -> tuple[int, int]:
     if start + info.file_size > file.seek(0, os.SEEK_END):
         raise Damaged(f"cut off: the array '{info.filename}' ends past the file's end")
     return start, info.file_size
+
+
+def _compute_crc(file: BinaryIO, start: int, size: int) -> int:
+    file.seek(start)
+    crc, end = 0, start + size
+    while start < end and (piece := file.read(min(_PIECE_BYTES, end - start))):
+        crc, start = zlib.crc32(piece, crc), start + len(piece)
+    return crc

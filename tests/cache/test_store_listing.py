@@ -230,6 +230,17 @@ def test_a_kept_listing_that_is_damaged_is_named(make: Any, file: str, content: 
         listing.load(made.folder)
 
 
+def test_a_turned_bit_in_a_kept_listing_is_named(make: Any) -> None:
+    made = make()
+    for file in sorted((made.folder.dir / "listing").iterdir()):
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(DataError, match="the list of the samples is damaged"):
+            listing.load(made.folder)
+        file.write_bytes(whole)
+    listing.load(made.folder)
+
+
 def test_a_missing_client_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"abfs://c/x: cannot be opened: .*(adlfs|[Ii]nstall)"):
         Store(DataSet(url="abfs://c/x"), 0, 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,65 @@ def test_an_index_of_nothing_can_be_saved(tmp_path: Path) -> None:
     assert len(again) == 0
 
 
+def spans_of(count: int, **changes: Any) -> Index:
+    """Return an index of `count` rows in two files."""
+    parts: dict[str, Any] = {
+        "file": np.arange(count, dtype=np.int32) % 2,
+        "offset": np.arange(count) * 10,
+        "length": np.full(count, 10),
+    }
+    column = SpanColumn("/", StringArray.from_strings(["x.tar", "y.tar"]), **(parts | changes))
+    names = [f"{n}.jpg" for n in range(count)]
+    return some_index(names=names, labels=np.arange(count) % 2, columns={"image": column})
+
+
+@pytest.mark.parametrize("count", [3, 3000])
+def test_every_turned_bit_of_a_column_is_noticed_and_logged(
+    tmp_path: Path, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "some.idx"
+    save(spans_of(count), file)
+    whole, opened = file.read_bytes(), open_saved(file)
+    assert opened is not None
+    column = opened.columns["image"]
+    assert isinstance(column, SpanColumn)
+    for array in (opened.labels, opened.names.data, column.file, column.offset, column.length):
+        place = whole.index(array.tobytes())
+        for byte in (0, array.nbytes // 2, array.nbytes - 1):
+            damaged = bytearray(whole)
+            damaged[place + byte] ^= 16
+            file.write_bytes(damaged)
+            caplog.clear()
+            assert open_saved(file) is None
+            (line,) = caplog.messages
+            assert str(file) in line and "made again" in line
+
+
+def test_an_index_of_another_version_is_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(some_index(), tmp_path / "some.idx")
+    data = (tmp_path / "some.idx").read_bytes()
+    (tmp_path / "some.idx").write_bytes(data.replace(table_file._MAGIC, b"gpupipe-index-3\n"))
+    assert open_saved(tmp_path / "some.idx") is None
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        some_index(labels=np.array([0, 1, 2])),
+        some_index(labels=np.array([0, -1, 1])),
+        spans_of(3, file=np.array([0, 1, 2], np.int32)),
+        spans_of(3, offset=np.array([0, -1, 2])),
+        spans_of(3, length=np.array([0, 1, -2])),
+    ],
+)
+def test_no_column_refers_to_what_is_not_there(tmp_path: Path, index: Index) -> None:
+    save(index, tmp_path / "some.idx")
+    assert open_saved(tmp_path / "some.idx") is None
+
+
 def test_no_file_is_no_index(tmp_path: Path) -> None:
     assert open_saved(tmp_path / "none.idx") is None
     assert open_saved(tmp_path) is None
@@ -164,6 +224,12 @@ def test_the_fingerprint_is_of_paths_labels_and_classes_but_not_of_the_root() ->
     assert len({plain, *(index.fingerprint for index in others)}) == len(others) + 1
 
 
+def labelled(header: dict[str, Any], dtype: str, shape: object) -> dict[str, Any]:
+    """Return the header with another dtype and shape of the labels, and their checksum as it is."""
+    arrays = header["arrays"]
+    return header | {"arrays": arrays | {"labels": [dtype, shape, arrays["labels"][2]]}}
+
+
 HEADERS = {
     "no object": lambda header: [1, 2],
     "no arrays": lambda header: {k: v for k, v in header.items() if k != "arrays"},
@@ -171,29 +237,17 @@ HEADERS = {
     "a column missing": lambda header: (
         header | {"arrays": {k: v for k, v in header["arrays"].items() if k != "names.offsets"}}
     ),
-    "objects": lambda header: header | {"arrays": header["arrays"] | {"names.data": ["|O", [10]]}},
-    "floats": lambda header: (
-        header | {"arrays": header["arrays"] | {"labels": ["<f8", header["arrays"]["labels"][1]]}}
+    "objects": lambda header: (
+        header | {"arrays": header["arrays"] | {"names.data": ["|O", [10], 0]}}
     ),
-    "a negative length": lambda header: (
-        header | {"arrays": header["arrays"] | {"labels": ["<i8", [-1]]}}
-    ),
-    "a length in words": lambda header: (
-        header | {"arrays": header["arrays"] | {"labels": ["<i8", "many"]}}
-    ),
-    "no length": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", None]}},
-    "beyond the end": lambda header: (
-        header | {"arrays": header["arrays"] | {"labels": ["<i8", [10**6]]}}
-    ),
-    "beyond all memory": lambda header: (
-        header | {"arrays": header["arrays"] | {"labels": ["<i8", [10**40]]}}
-    ),
-    "fewer labels than names": lambda header: (
-        header | {"arrays": header["arrays"] | {"labels": ["<i8", [1]]}}
-    ),
-    "a length for all": lambda header: (
-        header | {"arrays": header["arrays"] | {"labels": ["<i8", 3]}}
-    ),
+    "floats": lambda header: labelled(header, "<f8", header["arrays"]["labels"][1]),
+    "a negative length": lambda header: labelled(header, "<i8", [-1]),
+    "a length in words": lambda header: labelled(header, "<i8", "many"),
+    "no length": lambda header: labelled(header, "<i8", None),
+    "beyond the end": lambda header: labelled(header, "<i8", [10**6]),
+    "beyond all memory": lambda header: labelled(header, "<i8", [10**40]),
+    "fewer labels than names": lambda header: labelled(header, "<i8", [1]),
+    "a length for all": lambda header: labelled(header, "<i8", 3),
     "no columns": lambda header: header | {"columns": {}},
     "columns no object": lambda header: header | {"columns": []},
     "a column of another kind": lambda header: (
@@ -220,9 +274,10 @@ def test_a_foreign_header_is_no_index(tmp_path: Path, change: str) -> None:
 
 def rewrite(file: Path, change: object) -> None:
     """Give an index file another header."""
-    data, start, place = file.read_bytes(), 24, table_file._ALIGNMENT
+    data, start, place = file.read_bytes(), 32, table_file._ALIGNMENT
     end = start + int.from_bytes(data[16:24], "little")
     text = json.dumps(change(json.loads(data[start:end]))).encode()  # type: ignore[operator]
     columns = data[end + -end % place :]
-    header = data[:16] + len(text).to_bytes(8, "little") + text
+    numbers = [len(text), zlib.crc32(text)]
+    header = data[:16] + b"".join(number.to_bytes(8, "little") for number in numbers) + text
     file.write_bytes(header + bytes(-len(header) % place) + columns)

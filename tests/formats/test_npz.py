@@ -65,6 +65,17 @@ def test_any_change_is_a_result_or_a_value_error() -> None:
         assert 0 <= start <= start + size <= len(data)
 
 
+def test_an_array_whose_bytes_changed_is_damaged() -> None:
+    whole = written(**ARRAYS).getvalue()
+    start, size = find_array(io.BytesIO(whole), "x")
+    for place in (start, start + size - 1):
+        data = bytearray(whole)
+        data[place] ^= 1
+        with pytest.raises(Damaged, match=r"'x\.npy' do not have its CRC-32"):
+            find_array(io.BytesIO(data), "x")
+        find_array(io.BytesIO(data), "y")
+
+
 def test_an_entry_that_ends_past_the_file_is_damaged() -> None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:

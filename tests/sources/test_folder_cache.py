@@ -206,9 +206,9 @@ DAMAGE = {
     "a byte too many": lambda data: data + b"\0",
     "zeros": lambda data: bytes(len(data)),
     "text": lambda data: b"hello\n" * 100,
-    "header not JSON": lambda data: data[:24] + b"?" + data[25:],
+    "header not JSON": lambda data: data[:32] + b"?" + data[33:],
     "header length absurd": lambda data: data[:16] + b"\xff" * 8 + data[24:],
-    "another version": lambda data: data.replace(b"gpupipe-index-3", b"gpupipe-index-2"),
+    "another version": lambda data: data.replace(b"gpupipe-index-4", b"gpupipe-index-3"),
 }
 
 
