@@ -19,17 +19,27 @@ Change = str | tuple[str, Any]
 _TOP_LEVEL = ("data", "pipeline", "batch", "loader")
 
 
-def to_plain_types(value: Any) -> Any:
+def to_plain_types(value: Any, location: str = "config", depth: int = 0) -> Any:
     """Convert a value to plain YAML types: dict, list, str, int, float, bool, None.
 
     Mappings, sequences, paths, dtypes of NumPy and torch, and NumPy scalars are converted; other
     values are returned as they are. Containers are copied, so that no two keys share one (as YAML
     aliases do).
+
+    Args:
+        value: The value.
+        location: What the value is called in messages.
+        depth: How many containers the value stands in.
+
+    Raises:
+        ConfigError: Containers are nested too deeply, or hold themselves.
     """
+    if depth > yaml_parser.MAX_DEPTH:
+        raise ConfigError([Problem(location, yaml_parser.TOO_DEEP)])
     if isinstance(value, Mapping):
-        return {str(k): to_plain_types(v) for k, v in value.items()}
+        return {str(k): to_plain_types(v, location, depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [to_plain_types(v) for v in value]
+        return [to_plain_types(v, location, depth + 1) for v in value]
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
@@ -70,7 +80,8 @@ def apply_overrides(
 
 
 def _parse_keyword(key: str, value: Any) -> _ParsedChange:
-    return _ParsedChange(key, to_plain_types(value), f"'{short(f'{key}={value!r}')}'")
+    plain = to_plain_types(value, key)
+    return _ParsedChange(key, plain, f"'{short(f'{key}={value!r}')}'")
 
 
 def _replace_source(document: Document, changes: Sequence[_ParsedChange]) -> None:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import omegaconf
 from omegaconf import OmegaConf
 
-from gpupipe.errors import Problem, did_you_mean, nearest, shown
+from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
 
 _SHELL_VARIABLE = re.compile(r"(?:^|/)\$([A-Za-z_]\w*)(?=/|$)")
 """Matches $HOME as a part of a path."""
+_MAX_NESTED = 20
+"""How many ${...} may stand in each other, or refer to the next one: OmegaConf recurses into each.
+"""
+_MAX_RESOLVED = 5_000
+"""How many ${...} a document may take to resolve. OmegaConf resolves one again for each reference
+to it, so that ten lines may take hours.
+"""
+_REFERENCE = re.compile(r"\$\{(\.*)([^${}:]+)\}")
 
 
 def resolve(document: Document) -> tuple[Document, list[Problem]]:
@@ -22,8 +30,12 @@ def resolve(document: Document) -> tuple[Document, list[Problem]]:
     Returns:
         The resolved document, and a problem for each ${...} that cannot be resolved. Its value
         is UNRESOLVED.
+
+    Raises:
+        ConfigError: Too many ${...} refer to each other.
     """
     problems: list[Problem] = []
+    _ReferenceCounter(document).check()
     config = OmegaConf.create(
         _map(document.data, (), lambda loc, text: text if _is_grammatical(text) else "???"),
         flags={"allow_objects": True},
@@ -46,11 +58,12 @@ def resolve(document: Document) -> tuple[Document, list[Problem]]:
             return (
                 OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
             )
-        except omegaconf.errors.OmegaConfBaseException as e:
+        except (omegaconf.errors.OmegaConfBaseException, RecursionError) as e:
             problems.append(
                 Problem(
                     document.where(loc),
-                    f"{'.'.join(map(str, loc))}: {_describe_failure(text, e, document)}",
+                    f"{'.'.join(map(str, loc))}: "
+                    + (_describe_depth(text, e) or _describe_failure(text, e, document)),
                 )
             )
             return UNRESOLVED
@@ -58,6 +71,62 @@ def resolve(document: Document) -> tuple[Document, list[Problem]]:
     return Document(
         document.name, _map(document.data, (), replaced), document.keys, document.values
     ), problems
+
+
+class _ReferenceCounter:
+    """Counts what it takes to resolve the plain references (${key.key}) of a document."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._counts: dict[Loc, tuple[int, int]] = {}
+
+    def check(self) -> None:
+        """Raise ConfigError if that is too much."""
+        total = 0
+        for loc, text in _iterate_texts(self._document.data, ()):
+            try:
+                count, length = self._count(loc, 0)
+            except RecursionError:
+                count, length = 0, _MAX_NESTED + 1
+            total += count
+            if length > _MAX_NESTED or total > _MAX_RESOLVED:
+                what = (
+                    f"{'.'.join(map(str, loc))}: {shown(text)} refers to others that refer to "
+                    f"others: at most {_MAX_NESTED} in a row, and {_MAX_RESOLVED:,} in all"
+                )
+                raise ConfigError([Problem(self._document.where(loc), what)])
+
+    def _count(self, loc: Loc, depth: int) -> tuple[int, int]:
+        """Return how many references the value at `loc` leads to, and how many in a row."""
+        if depth > _MAX_NESTED:
+            raise RecursionError
+        if loc not in self._counts:
+            self._counts[loc] = 0, 0  # of one that leads back to itself, which OmegaConf reports
+            texts = _iterate_texts(self._document.at(loc), loc)
+            targets = [target for place, text in texts for target in _find_targets(place, text)]
+            counts = [self._count(target, depth + 1) for target in targets]
+            self._counts[loc] = (
+                len(counts) + sum(count for count, _ in counts),
+                1 + max((length for _, length in counts), default=-1),
+            )
+        return self._counts[loc]
+
+
+def _iterate_texts(value: Any, loc: Loc) -> Iterator[tuple[Loc, str]]:
+    """Yield every text in `value` that has a ${...}."""
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _iterate_texts(part, (*loc, key))
+    elif isinstance(value, str) and "${" in value:
+        yield loc, value
+
+
+def _find_targets(loc: Loc, text: str) -> Iterator[Loc]:
+    """Yield the places that the references of a text name; dots in front are relative."""
+    for dots, path in _REFERENCE.findall(text):
+        keys = [key for key in re.split(r"[.\[\]]", path) if key]
+        above = loc[: max(0, len(loc) - len(dots))] if dots else ()
+        yield (*above, *(int(key) if key.isdecimal() else key for key in keys))
 
 
 def _map(value: Any, loc: Loc, change: Callable[[Loc, str], Any]) -> Any:
@@ -73,11 +142,29 @@ def _map(value: Any, loc: Loc, change: Callable[[Loc, str], Any]) -> Any:
 
 
 def _is_grammatical(text: str) -> bool:
+    if _count_nested(text) > _MAX_NESTED:
+        return False
     try:
         OmegaConf.create([text])
-    except omegaconf.errors.GrammarParseError:
+    except (omegaconf.errors.GrammarParseError, RecursionError):
         return False
     return True
+
+
+def _count_nested(text: str) -> int:
+    """Return how many ${...} stand in each other."""
+    depth = deepest = 0
+    for bracket in re.findall(r"\$\{|\}", text):
+        depth = depth + 1 if bracket == "${" else max(0, depth - 1)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _describe_depth(text: str, error: Exception) -> str:
+    """Say that a text is nested too deeply for OmegaConf; "" if that is not why it failed."""
+    if _count_nested(text) <= _MAX_NESTED and "recursion depth" not in str(error):
+        return ""
+    return f"{shown(text)}: nested too deeply: at most {_MAX_NESTED} ${{...}} in each other"
 
 
 def _describe_failure(text: str, error: Exception, document: Document) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,10 @@ from gpupipe.errors import ConfigError, Problem
 from gpupipe.schema.document import Document, Loc
 
 _TAG = "tag:yaml.org,2002:"
-_DEEPEST, _LARGEST = 50, 100_000
+MAX_DEPTH = 50
+"""How many lists and mappings may stand in each other."""
+_MAX_VALUES = 100_000
+TOO_DEEP = f"nested too deeply: more than {MAX_DEPTH} lists and mappings stand in each other"
 
 
 class _Loader(yaml.SafeLoader):
@@ -20,6 +25,19 @@ class _Loader(yaml.SafeLoader):
 
     So 1e-3 is a number, 010 is ten, and 1:30 is text.
     """
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self._name, self._depth = name, 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose a node, which recurses into the nodes that it holds."""
+        if self._depth > MAX_DEPTH:
+            raise ConfigError([Problem(_locate(self._name, self.peek_event()), TOO_DEEP)])
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -84,7 +102,7 @@ def parse(text: str, name: str) -> Document:
         ConfigError: The text is not YAML, or has a key twice.
     """
     try:
-        loader = _Loader(text)
+        loader = _Loader(text, name)
         node = loader.get_single_node()
         marks = _Marks(name)
         if node is None:
@@ -113,10 +131,10 @@ def parse(text: str, name: str) -> Document:
                 )
             ]
         ) from None
-    except RecursionError:
-        raise ConfigError(
-            [Problem(name, "not YAML that can be read: it is nested too deeply")]
-        ) from None
+
+
+def _locate(name: str, node: yaml.Node | yaml.Event) -> str:
+    return f"{name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
 
 
 def _construct(loader: _Loader, node: yaml.Node, where: str) -> Any:
@@ -153,36 +171,44 @@ def _describe_yaml_error(error: yaml.MarkedYAMLError, line: str) -> str:
 
 
 class _Marks:
-    """Collects the location of every key and value of a YAML node."""
+    """Collects the location of every key and value of a YAML node.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    Args:
+        name: The file's name in messages.
+        visited: Counts the nodes, with those that aliases and merges (`<<`) repeat.
+    """
+
+    def __init__(self, name: str, visited: Iterator[int] | None = None) -> None:
+        self.name, self._visited = name, visited or itertools.count(1)
         self.keys: dict[Loc, str] = {}
         self.values: dict[Loc, str] = {}
         self.problems: list[Problem] = []
 
-    def visit(self, node: yaml.Node, loc: Loc) -> None:
-        if len(loc) > _DEEPEST or len(self.values) > _LARGEST:
-            raise ConfigError(
-                [
-                    Problem(
-                        self._locate(node),
-                        "nested too deeply, or too large; an alias (*name) must not stand "
-                        "inside its own anchor (&name)",
-                    )
-                ]
-            )
+    def visit(self, node: yaml.Node, loc: Loc, depth: int = 0) -> None:
+        self._check_size(node, depth)
         self.values[loc] = self._locate(node)
         if isinstance(node, yaml.MappingNode):
             own = self._own_keys(node, loc)
             for key, value in node.value:
                 if key.tag == f"{_TAG}merge":
-                    self._merge(value, loc, own)
+                    self._merge(value, loc, own, depth + 1)
                 elif isinstance(key, yaml.ScalarNode):
-                    self.visit(value, (*loc, key.value))
+                    self.visit(value, (*loc, key.value), depth + 1)
         elif isinstance(node, yaml.SequenceNode):
             for i, item in enumerate(node.value):
-                self.visit(item, (*loc, i))
+                self.visit(item, (*loc, i), depth + 1)
+
+    def _check_size(self, node: yaml.Node, depth: int) -> None:
+        problem = ""
+        if depth > MAX_DEPTH:
+            problem = f"{TOO_DEEP}; an alias (*name) must not stand inside its own anchor (&name)"
+        elif next(self._visited) > _MAX_VALUES:
+            problem = (
+                f"too large: more than {_MAX_VALUES:,} values, where each alias (*name) counts "
+                "as all that its anchor (&name) holds"
+            )
+        if problem:
+            raise ConfigError([Problem(self._locate(node), problem)])
 
     def _own_keys(self, node: yaml.MappingNode, loc: Loc) -> set[str]:
         """Return the mapping's keys, after tagging each as text. Reports duplicate keys."""
@@ -207,11 +233,11 @@ class _Marks:
                 self.keys[(*loc, key.value)] = location
         return set(own)
 
-    def _merge(self, node: yaml.Node, loc: Loc, own: set[str]) -> None:
+    def _merge(self, node: yaml.Node, loc: Loc, own: set[str], depth: int) -> None:
         """Add the locations of keys that `<<` brings in. The mapping's own keys win."""
         for mapping in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-            inner = _Marks(self.name)
-            inner.visit(mapping, loc)
+            inner = _Marks(self.name, self._visited)
+            inner.visit(mapping, loc, depth)
             for mine, theirs in ((self.keys, inner.keys), (self.values, inner.values)):
                 mine.update(
                     {
@@ -222,4 +248,4 @@ class _Marks:
                 )
 
     def _locate(self, node: yaml.Node) -> str:
-        return f"{self.name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+        return _locate(self.name, node)

@@ -228,3 +228,17 @@ def test_mistakes_in_a_dict_have_a_place_too() -> None:
         "config: data.root: the environment variable NOT_SET is not set: set it, or write "
         "a default: ${oc.env:NOT_SET,default}"
     ]
+
+
+def test_nested_too_deeply_in_a_dict_or_a_change_is_a_mistake() -> None:
+    deep: list[object] = []
+    for _ in range(900):
+        deep = [deep]
+    itself: list[object] = []
+    itself.append(itself)
+    data = {"source": "folder", "root": "/x"}
+    for steps in (deep, itself):
+        (line,) = mistakes({"data": data, "pipeline": steps})
+        assert line.startswith("config: nested too deeply")
+        (line,) = mistakes({"data": data, "pipeline": ["decode"]}, pipeline=steps)
+        assert line.startswith("pipeline: nested too deeply")

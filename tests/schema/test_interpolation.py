@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gpupipe.errors import ConfigError
 from gpupipe.schema import interpolation
 from gpupipe.schema.document import UNRESOLVED
 from gpupipe.schema.yaml_parser import parse
@@ -54,3 +55,28 @@ def test_every_interpolation_that_fails_is_said_where_it_stands(
     ]
     assert data["root"] is data["list"][1] is data["open"] is UNRESOLVED
     assert data["fine"] == 1
+
+
+CHAINS = {
+    "in a row": [f"k{n}: ${{k{n + 1}}}" for n in range(200)],
+    "in a row, from the end": [f"k{n}: ${{k{n + 1}}}" for n in reversed(range(200))],
+    "twice each": [f"k{n}: ${{k{n + 1}}}${{k{n + 1}}}" for n in range(18)],
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_references_to_references_are_bounded(chain: str) -> None:
+    with pytest.raises(ConfigError, match=r"^f:\d+:\d+: k\d+: .*at most 20 in a row") as error:
+        resolved("\n".join(CHAINS[chain]))
+    assert len(error.value.problems) == 1
+
+
+@pytest.mark.parametrize("inner", ["${%s}", "${oc.env:%s}", "${oc.env:X,%s}", "${oc.decode:[%s]}"])
+def test_what_is_nested_too_deeply_is_said_in_one_line(inner: str) -> None:
+    text = "x"
+    for _ in range(200):
+        text = inner % text
+    (problem,) = resolved(f"a:\n  root: '{text}'\n")[1]
+    assert problem.startswith("f:2:9: a.root: ")
+    assert problem.endswith("nested too deeply: at most 20 ${...} in each other")
+    assert "\n" not in problem

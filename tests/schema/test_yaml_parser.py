@@ -11,9 +11,6 @@ from gpupipe.errors import ConfigError
 from gpupipe.schema import yaml_parser
 from gpupipe.schema.document import Document
 
-DEEP = "[" * 5000
-
-
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
     for before, name in zip("abcdefg", "bcdefgh", strict=True)
@@ -77,15 +74,14 @@ def complaint(text: str) -> str:
         ("? [a, b]\n: 1\n", "f:1:3: a key must be a name, not a list or a mapping"),
         (
             "a: &x [*x]\n",
-            "f:1:4: nested too deeply, or too large; an alias (*name) must not stand inside its "
-            "own anchor (&name)",
+            "f:1:4: nested too deeply: more than 50 lists and mappings stand in each other; an "
+            "alias (*name) must not stand inside its own anchor (&name)",
         ),
         (
             LAUGHS,
-            "f:1:4: nested too deeply, or too large; an alias (*name) must not stand inside its "
-            "own anchor (&name)",
+            "f:1:35: too large: more than 100,000 values, where each alias (*name) counts as all "
+            "that its anchor (&name) holds",
         ),
-        (DEEP, "f: not YAML that can be read: it is nested too deeply"),
     ],
     ids=lambda text: text[:20],
 )
@@ -175,6 +171,33 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
     (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfa: 1\n")
     assert yaml_parser.read(tmp_path / "bom.yaml").data == {"a": 1}
+
+
+@pytest.mark.parametrize("line", ["{<<: [%s]}", "{m: 1, <<: [%s]}", "[%s]", "{v: [%s]}"])
+def test_aliases_and_merges_count_as_what_they_repeat(line: str) -> None:
+    lines = ["x0: &a0 {k: 1}"]
+    for n in range(1, 9):
+        lines.append(f"x{n}: &a{n} {line % ', '.join([f'*a{n - 1}'] * 9)}")
+    with pytest.raises(ConfigError, match=r"^f:\d+:\d+: too large: more than 100,000 values"):
+        parse("\n".join(lines))
+
+
+DEEP = {
+    "lists": "a: " + "[" * 900 + "x" + "]" * 900,
+    "lists without an end": "a: " + "[" * 100_000,
+    "steps": "a: " + "[{random_apply: {p: 0.5, steps: " * 900 + "x" + "}}]" * 900,
+    "JSON": '{"a": ' * 900 + "1" + "}" * 900,
+    "indented": "\n".join("  " * n + "- " for n in range(900)),
+    "merges in a row": "\n".join(f"x{n}: &a{n} {{<<: *a{max(0, n - 1)}}}" for n in range(900)),
+    "an anchor in itself": "a: &a\n  <<: *a\n",
+}
+
+
+@pytest.mark.parametrize("text", DEEP)
+def test_what_is_nested_too_deeply_is_said_where_it_stands(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^f:\d+:\d+: nested too deeply: more than 50") as error:
+        parse(DEEP[text])
+    assert len(error.value.problems) == 1
 
 
 PIECES = [
