@@ -42,6 +42,9 @@ PyObject* create_type() {
   return PyType_FromSpec(&spec);
 }
 
+// The number for a FIFO, a socket or a device, which has no errno of its own.
+constexpr int kNotRegular = -1;
+
 // A part of a file, and what came of reading it.
 class Part {
  public:
@@ -68,7 +71,8 @@ class Part {
 
   // Does not touch Python.
   void read() {
-    const int file = ::open(PyBytes_AS_STRING(path_), O_RDONLY | O_CLOEXEC);
+    // Without O_NONBLOCK, opening a FIFO would wait for a writer.
+    const int file = ::open(PyBytes_AS_STRING(path_), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file < 0) {
       error_ = errno;
       return;
@@ -90,7 +94,8 @@ class Part {
  private:
   int fill(int file) {
     struct stat about;
-    if (length_ < 0 && ::fstat(file, &about) != 0) return errno;
+    if (::fstat(file, &about) != 0) return errno;
+    if (!S_ISREG(about.st_mode)) return S_ISDIR(about.st_mode) ? EISDIR : kNotRegular;
     const int64_t length = length_ < 0 ? int64_t(about.st_size) : length_;
     data_ = static_cast<uint8_t*>(std::malloc(length > 0 ? size_t(length) : 1));
     if (!data_) return ENOMEM;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,16 @@ def to_a_folder(path: Path, image: Image.Image) -> None:
 def to_a_broken_link(path: Path, image: Image.Image) -> None:
     path.unlink()
     path.symlink_to("nowhere.jpg")
+
+
+def to_a_fifo(path: Path, image: Image.Image) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def to_a_device(path: Path, image: Image.Image) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
 
 
 def damaged_png(path: Path, image: Image.Image) -> None:
@@ -102,6 +113,12 @@ BAD: dict[str, tuple[Callable[[Path, Image.Image], Any], str]] = {
 """By name: what makes a bad file of a good one, and the reason that gpupipe must give (a regular
 expression).
 """
+
+
+IRREGULAR = {
+    "FIFO": (to_a_fifo, "^not a regular file, but a pipe, a socket or a device$"),
+    "link to a device": (to_a_device, "^not a regular file, but a pipe, a socket or a device$"),
+}
 
 
 SLOTS = "x.....xx......xxxxxxxxxxxxxxxx....................x.........x"

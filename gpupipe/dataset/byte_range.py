@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,8 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.runtime.compiled_extension import find_extension
+from gpupipe.runtime.regular_file import NOT_REGULAR, open_regular
 
 _extension = find_extension()
+_NOT_REGULAR = -1
+"""What stands for errno where a file is a FIFO, a socket or a device."""
 
 
 def missing(path: str, lacking: int) -> str:
@@ -49,7 +53,7 @@ class Span(NamedTuple):
             OSError: The file cannot be read.
             ValueError: The file ends before the range does.
         """
-        with open(self.path, "rb") as f:
+        with open_regular(self.path) as f:
             size = max(0, f.seek(0, os.SEEK_END) - self.offset)
             if self.length is not None and size < self.length:
                 raise ValueError(missing(self.path, self.length - size))
@@ -94,6 +98,8 @@ def _read_state(path: str) -> tuple[int, int] | None:
 def _checked(span: Span, data: Any) -> NDArray[np.uint8]:
     """Return the bytes that were read, or raise the error with this number."""
     if isinstance(data, int):
+        if data == _NOT_REGULAR:
+            raise OSError(errno.EINVAL, NOT_REGULAR, span.path)
         raise OSError(data, os.strerror(data), span.path)
     array = np.frombuffer(data, np.uint8)
     if span.length is not None and len(array) < span.length:
@@ -110,13 +116,13 @@ def _read_parts(spans: Sequence[Span]) -> list[Any]:
 
 def _read_part(span: Span) -> Any:
     try:
-        with open(span.path, "rb", buffering=0) as f:
+        with open_regular(span.path, buffering=0) as f:
             length = os.fstat(f.fileno()).st_size if span.length is None else span.length
             data = np.empty(length, np.uint8)
             f.seek(span.offset)
             received = 0
-            while received < length and (count := f.readinto(data[received:].data)):
+            while received < length and (count := f.readinto(data[received:].data)):  # type: ignore[attr-defined]
                 received += count
             return data[:received]
     except OSError as e:
-        return e.errno
+        return _NOT_REGULAR if e.strerror == NOT_REGULAR else e.errno

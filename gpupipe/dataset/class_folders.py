@@ -148,9 +148,7 @@ class _Tree:
                 if entry.is_dir():
                     inner = f"{folder}/{entry.name}" if folder else entry.name
                     self.read(inner, (*above, _get_identity(here)))
-                elif entry.name.lower().endswith(self._suffixes) and (
-                    entry.is_file() or entry.is_symlink()
-                ):
+                elif entry.name.lower().endswith(self._suffixes):
                     files.append(entry.name)
 
 

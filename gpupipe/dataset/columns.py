@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.byte_range import Span, read_spans
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import EngineError, GpupipeError, shown
+from gpupipe.runtime.regular_file import is_irregular
 
 Rows = NDArray[np.int64]
 
@@ -163,6 +164,10 @@ class FileColumn(Column):
 
     def span(self, row: int) -> Span:
         return Span(os.path.join(self.root, self.paths[row]))
+
+    def find_irregular(self, rows: Rows) -> list[int]:
+        """Return the positions in `rows` of FIFOs, sockets and devices; links are followed."""
+        return [n for n, row in enumerate(rows.tolist()) if is_irregular(self.span(row).path)]
 
     def encoded_paths(self, rows: Rows) -> NDArray[np.uint8]:
         """Return absolute paths in the form that DALI's io.file.read takes.

@@ -16,6 +16,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.dataset.strings import StringArray
 from gpupipe.dataset.table_file import Arrays, OtherVersion, open_table, write_table
 from gpupipe.errors import UsageError
+from gpupipe.runtime.regular_file import check_regular
 
 _log = logging.getLogger("gpupipe")
 _RACY_SECONDS = 2.0
@@ -95,9 +96,10 @@ def file_state(file: Path) -> list[int]:
     Call this before reading the file, so that a change during the read is noticed next time.
 
     Raises:
-        OSError: The file cannot be read.
+        OSError: The file cannot be read, or is not a regular file.
     """
     status = os.stat(file)
+    check_regular(status, file)
     return [status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino]
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.runtime.atomic_write import write_atomically
+from gpupipe.runtime.regular_file import open_regular
 
 _MAGIC = b"gpupipe-index-4\n"
 _NUMBER_BYTES = 8
@@ -86,7 +87,7 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
 
     Raises ValueError or TypeError if the file is no table.
     """
-    with path.open("rb") as f:
+    with open_regular(path) as f:
         if f.read(len(_MAGIC)) != _MAGIC:
             raise OtherVersion("another format, or another version")
         length, checksum = (int.from_bytes(f.read(_NUMBER_BYTES), "little") for _ in range(2))

@@ -18,6 +18,7 @@ from gpupipe.dataset.source import Progress
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 from gpupipe.runtime.atomic_write import write_atomically
+from gpupipe.runtime.regular_file import open_regular
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ def _unpack_file(path: Path, column: str, groups: int) -> tuple[Path, NDArray[np
 def _open_lengths(target: Path, lengths_file: Path) -> NDArray[np.int64] | None:
     """Return the lengths of the images of an earlier load; None if they are not whole."""
     try:
-        lengths: NDArray[np.int64] = np.load(lengths_file, allow_pickle=False)
+        with open_regular(lengths_file) as file:
+            lengths: NDArray[np.int64] = np.load(file, allow_pickle=False)
         return lengths if target.stat().st_size == lengths.sum() else None
     except (OSError, ValueError):
         return None

@@ -38,6 +38,7 @@ from gpupipe.decoded_cache.layout import (
 )
 from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.runtime.file_lock import hold_lock
+from gpupipe.runtime.regular_file import open_regular
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 """Linux then maps files that are larger than the memory, though the map is writable."""
@@ -70,7 +71,7 @@ def read_header(path: Path) -> CacheHeader:
         OSError: It cannot be read.
         DamagedCache: It is no cache file, or is damaged.
     """
-    with path.open("rb") as f:
+    with open_regular(path) as f:
         head = f.read(SLOTS_OFFSET)
         header = CacheHeader.unpack(head[:COUNTERS_OFFSET])
         counters = Counters.unpack(head[COUNTERS_OFFSET:][:COUNTERS_SIZE])

@@ -252,7 +252,7 @@ def explain_image_failure(column: Column, row: int, message: str) -> str:
         message: The engine's message.
     """
     line, suspected = find_cause(message), describe_damage(column, row)
-    if not line.startswith(_UNINFORMATIVE):
+    if not line.startswith(_UNINFORMATIVE) and line != suspected:
         return f"cannot be decoded or transformed: {line}" + (
             f" ({suspected})" if suspected else ""
         )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, counted, shown
+from gpupipe.runtime.regular_file import open_regular
 
 _BOM = b"\xef\xbb\xbf"
 _MAX_DIGITS = 18
@@ -28,7 +29,8 @@ def read_ids(file: Path, count: int) -> NDArray[np.int64]:
             are no ids.
     """
     try:
-        lines = file.read_bytes().removeprefix(_BOM).splitlines()
+        with open_regular(file) as stream:
+            lines = stream.read().removeprefix(_BOM).splitlines()
     except OSError as e:
         raise DataError(
             f"{file}: cannot be read: {e.strerror or e}: set loader.subset to a share such as "

@@ -14,6 +14,7 @@ from gpupipe.formats.manifest_parquet import read_parquet
 from gpupipe.formats.manifest_rows import ManifestColumns, ManifestRows, Tick
 from gpupipe.formats.manifest_table import DELIMITERS, read_table
 from gpupipe.formats.manifest_text import read_text
+from gpupipe.runtime.regular_file import open_regular
 
 SUFFIXES = (".txt", *DELIMITERS, ".parquet")
 
@@ -35,7 +36,7 @@ def read(file: Path, wanted: ManifestColumns, tick: Tick) -> ManifestRows:
         DataError: A row or column is missing or wrong.
         OSError: The file cannot be read.
     """
-    with open(file, "rb") as f:
+    with open_regular(file) as f:
         # Paths of files may hold bytes that are not UTF-8.
         return read_stream(str(file), f, wanted, tick, "surrogateescape")
 

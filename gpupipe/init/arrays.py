@@ -14,6 +14,7 @@ from gpupipe.errors import DataError
 from gpupipe.formats import npz
 from gpupipe.init.detected import Detected
 from gpupipe.init.names import TRAIN, choose_parts, find_part_word, name_some, split_words
+from gpupipe.runtime.regular_file import open_regular
 
 SUFFIXES = (".npy", ".npz")
 _SAMPLES = ("x", "data", "images", "image", "features", "inputs", "array")
@@ -97,7 +98,7 @@ def _name_labels(path: str, member: str) -> tuple[str, list[str]]:
 
 def _detect_npz(file: Path) -> dict[str, Detected]:
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             names = npz.list_arrays(opened)
     except (OSError, ValueError) as e:
         raise DataError(f"{file}: {e}") from e

@@ -14,6 +14,7 @@ from gpupipe.formats import manifest
 from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.formats.manifest_table import DELIMITERS
 from gpupipe.runtime.extras import require_extra
+from gpupipe.runtime.regular_file import open_regular
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".json", ".jsonl")
 Table = dict[str, list[str]]
@@ -30,6 +31,7 @@ def read_table(file: Path) -> Table:
     """
     suffix = file.suffix.lower()
     try:
+        open_regular(file).close()  # the readers below would wait for a pipe
         if suffix == ".parquet":
             return _read_parquet(file)
         if suffix in (".json", ".jsonl"):

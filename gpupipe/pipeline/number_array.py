@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, SerializationInfo, WithJsonSchema
 
 from gpupipe.errors import shown
+from gpupipe.runtime.regular_file import open_regular
 from gpupipe.schema.field_types import expand_home, should_be
 
 _DTYPES = ("float32", "float64")
@@ -106,7 +107,7 @@ def _is_description(value: Any, ndim: int) -> bool:
 def _load(path: Path) -> NDArray[Any]:
     """Return the array in an .npy file; raise ValueError if it cannot be read."""
     try:
-        with expand_home(path).open("rb") as file:
+        with open_regular(expand_home(path)) as file:
             array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     except OSError as e:
         raise ValueError(f"{path} cannot be read: {e.strerror}") from None

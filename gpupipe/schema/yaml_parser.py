@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import re
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import yaml
 
 from gpupipe.errors import ConfigError, Problem
+from gpupipe.runtime.regular_file import open_regular
 from gpupipe.schema.document import Document, Loc
 
 _TAG = "tag:yaml.org,2002:"
@@ -33,7 +35,8 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose a node, which recurses into the nodes that it holds."""
         if self._depth > MAX_DEPTH:
-            raise ConfigError([Problem(_locate(self._name, self.peek_event()), TOO_DEEP)])
+            event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise ConfigError([Problem(_locate(self._name, event), TOO_DEEP)])
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -79,7 +82,8 @@ def read(path: Path) -> Document:
         ConfigError: The file cannot be read, is not YAML, or has a key twice.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8").read()
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(
             [Problem(str(path), f"cannot be read: {getattr(e, 'strerror', None) or e}")]
@@ -134,7 +138,8 @@ def parse(text: str, name: str) -> Document:
 
 
 def _locate(name: str, node: yaml.Node | yaml.Event) -> str:
-    return f"{name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+    mark: Any = node.start_mark  # of every event that the parser makes
+    return f"{name}:{mark.line + 1}:{mark.column + 1}"
 
 
 def _construct(loader: _Loader, node: yaml.Node, where: str) -> Any:

@@ -16,6 +16,7 @@ from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.errors import did_you_mean
 from gpupipe.formats import Damaged, npy, npz
+from gpupipe.runtime.regular_file import open_regular
 
 
 class Numpy(ArraySource):
@@ -123,7 +124,7 @@ def _header(path: str, name: str) -> npy.Header:
     Raises:
         OSError, ValueError, Damaged: It cannot be read.
     """
-    with open(path, "rb", buffering=0) as file:
+    with open_regular(path, buffering=0) as file:
         start, size = 0, os.fstat(file.fileno()).st_size
         if path.lower().endswith(".npz"):
             start, size = npz.find_array(file, name)

@@ -121,3 +121,17 @@ def test_the_extension_refuses_what_is_no_part(parts: Any, error: type[Exception
         find_extension().read_files(parts)
     with pytest.raises(TypeError):
         find_extension().stat_files([3])
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for name in ("fifo", "device"):
+        for span in (Span(str(tmp_path / name)), Span(str(tmp_path / name), 0, 10)):
+            with pytest.raises(OSError, match="not a regular file, but a pipe") as error:
+                span.read()
+            assert error.value.filename == str(tmp_path / name)
+            with pytest.raises(OSError, match="not a regular file, but a pipe"):
+                span.read_ends(4, 4)
+    with pytest.raises(IsADirectoryError):
+        Span(str(tmp_path)).read()

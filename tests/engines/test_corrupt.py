@@ -10,6 +10,7 @@ import pytest
 import torch
 from corrupt_images import (
     BAD,
+    IRREGULAR,
     change,
     epoch,
     ids,
@@ -25,11 +26,11 @@ from gpupipe.dataset.strings import StringArray
 from gpupipe.engines.bad_samples import describe_damage
 
 
-@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("kind", BAD | IRREGULAR)
 def test_raise_names_the_sample_and_the_reason(
     few: Path, pictures: list[Image.Image], kind: str, cache: Path
 ) -> None:
-    write, reason = BAD[kind]
+    write, reason = (BAD | IRREGULAR)[kind]
     bad = sample(few, 4)
     with load(few, batch_size=2, shuffle=False) as loader:
         write(bad, pictures[4])
@@ -49,11 +50,11 @@ def test_raise_names_the_sample_and_the_reason(
     assert not (cache / "quarantine").exists()
 
 
-@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("kind", BAD | IRREGULAR)
 def test_skip_writes_the_same_reason(
     few: Path, pictures: list[Image.Image], kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    write, reason = BAD[kind]
+    write, reason = (BAD | IRREGULAR)[kind]
     file = tmp_path_factory.mktemp("quarantine") / "bad.jsonl"
     with load(few, batch_size=4, on_error="skip", max_bad=0.5, quarantine=file) as loader:
         write(sample(few, 4), pictures[4])

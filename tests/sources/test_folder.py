@@ -94,16 +94,17 @@ def test_a_folder_with_an_images_name_is_a_folder(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_no_file_is_left_out_but_a_broken_link_is_not(tmp_path: Path) -> None:
-    """Reading a pipe would wait for ever.
-
-    A link to nothing is a sample that is lost, and must be reported as one.
-    """
+def test_a_fifo_and_a_broken_link_are_samples_that_cannot_be_read(tmp_path: Path) -> None:
+    """As for ImageFolder. A run reports them, where leaving them out would say nothing."""
     grow(tmp_path, "a/1.jpg")
     os.mkfifo(tmp_path / "a" / "2.jpg")
     (tmp_path / "a" / "3.jpg").symlink_to(tmp_path / "nowhere.jpg")
     index = Folder(root=tmp_path).index()
-    assert names(index) == ["a/1.jpg", "a/3.jpg"]
+    assert names(index) == ["a/1.jpg", "a/2.jpg", "a/3.jpg"]
+    with pytest.raises(OSError, match="not a regular file"):
+        index.read(1)
+    with pytest.raises(FileNotFoundError):
+        index.read(2)
 
 
 def test_extensions(tmp_path: Path) -> None:

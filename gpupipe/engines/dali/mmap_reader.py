@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.byte_range import missing
 from gpupipe.dataset.columns import ArrayLayout, SpanColumn
 from gpupipe.engines.dali.field_reader import PLACEHOLDER, CannotRead
+from gpupipe.runtime.regular_file import open_regular
 
 _MOST_OPEN = 8192
 """How many files stay mapped. Mapping a file of 1 MB again costs twice as much as copying it. Linux
@@ -87,7 +88,7 @@ class MmapReader:
 def _open_map(path: str) -> NDArray[np.uint8]:
     """Map a file. If that fails, return no bytes, so that its samples fail and are named."""
     try:
-        with open(path, "rb", buffering=0) as f:
+        with open_regular(path, buffering=0) as f:
             return np.frombuffer(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     except (OSError, ValueError):
         return PLACEHOLDER[:0]

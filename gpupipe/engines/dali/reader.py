@@ -35,6 +35,10 @@ from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan
 
+_NO_PATH = 1
+"""The first byte of a path that does not exist, as it is relative and begins with a control
+character.
+"""
 Inputs = Callable[[NDArray[np.int64]], Any]
 
 
@@ -175,7 +179,32 @@ class _Source:
 def _inputs(index: Index, name: str, fields: dict[str, FieldReader]) -> Inputs:
     """The function that returns DALI's input for a field: paths to read, or bytes."""
     column = index.columns[name]
-    return column.encoded_paths if isinstance(column, FileColumn) else fields[name].read_encoded
+    return _Paths(column) if isinstance(column, FileColumn) else fields[name].read_encoded
+
+
+class _Paths:
+    """The paths of image files, which DALI reads. It would wait for ever for a FIFO's bytes.
+
+    Each file is looked at once, before its first read.
+    """
+
+    def __init__(self, column: FileColumn) -> None:
+        self._column = column
+        self._is_regular = np.zeros(len(column), np.bool_)
+
+    def __call__(self, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the paths; that of a FIFO, a socket or a device becomes one that does not exist.
+
+        DALI then reports a file that cannot be read, as for one that is missing.
+        """
+        paths = self._column.encoded_paths(ids)
+        unknown = np.flatnonzero(~self._is_regular[ids])
+        if len(unknown):
+            irregular = unknown[self._column.find_irregular(ids[unknown])]
+            self._is_regular[ids[unknown]] = True
+            self._is_regular[ids[irregular]] = False
+            paths[irregular, 0] = _NO_PATH
+        return paths
 
 
 class FileReader:
