@@ -82,8 +82,8 @@ def read(path: Path) -> Document:
         ConfigError: The file cannot be read, is not YAML, or has a key twice.
     """
     try:
-        with open_regular(path) as file:
-            text = io.TextIOWrapper(file, encoding="utf-8").read()
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(
             [Problem(str(path), f"cannot be read: {getattr(e, 'strerror', None) or e}")]
