@@ -29,7 +29,7 @@ from gpupipe.loading.assembly import (
 )
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
-from gpupipe.loading.resume import check_state, identify
+from gpupipe.loading.run_state import RunState
 from gpupipe.runtime.transfer import to_device
 from gpupipe.sampling.sampler import Plan
 
@@ -181,7 +181,7 @@ class Loader:
         self.as_tuple = parts.config.loader.format == "tuple"
         self._population = parts.population
         self._life_cycle = LifeCycle(parts.engine, parts.sampler, parts.population)
-        self._identity = identify(parts.config, parts.index)
+        self._run_state = RunState(parts)
         self._process = os.getpid()
 
     @property
@@ -223,10 +223,13 @@ class Loader:
 
         Returns:
             A dict for load_state_dict(), of plain values: fingerprints of data and pipeline,
-            seed, shuffle, epoch and position (samples of the epoch delivered over all ranks); and
-            repeats, weights, epoch_size and subset if they are not at their defaults.
+            seed, shuffle, epoch and position (samples of the epoch delivered over all ranks);
+            repeats, weights, epoch_size and subset if they are not at their defaults; step
+            (batches so far on each rank), content (sizes and hashes of some samples, found at the
+            first call), skipped (rows that on_error skipped on this rank), and history (the step
+            and settings of each resume with another batch size or number of ranks).
         """
-        return self._identity | self._life_cycle.position
+        return self._run_state.make(self._life_cycle.position, self._life_cycle.delivered)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Continue where a state was taken: the next iteration delivers the rest of that epoch.
@@ -242,9 +245,10 @@ class Loader:
         Raises:
             StateError: If the state does not fit this loader, or is no state.
         """
-        check_state(state, self.state_dict(), strict)
+        self._run_state.check(state, self._life_cycle.position, strict)
         self._life_cycle.stop()
         self.sampler.load_state(dict(state), strict)
+        self._run_state.resume(state, self._life_cycle.position, self._life_cycle.delivered)
 
     def close(self) -> None:
         """End all iterations, and free threads, processes and memory. Idempotent.
@@ -263,7 +267,7 @@ class Loader:
         grows = sampler.population is not None
         ranks = f", rank {sampler.rank} of {sampler.world_size}" if sampler.world_size > 1 else ""
         batches = f"up to {counted(sampler.batch_size, 'sample')}"
-        state = self.state_dict()
+        state = self._life_cycle.position
         size = "" if grows else f" of {sampler.epoch_size:,}"
         stands = f"epoch {state['epoch']}, {state['position']:,}{size}"
         steps = ", ".join(dict.fromkeys(e.key for e in pipeline.entries))

@@ -99,6 +99,13 @@ class ReadThroughColumn(Column):
     def fingerprint_parts(self, names: StringArray) -> list[NDArray[Any]]:
         return []
 
+    def get_sizes(self, rows: Rows) -> list[int | None]:
+        return [None if size < 0 else size for size in self.sizes[rows].tolist()]
+
+    @property
+    def can_sample(self) -> bool:
+        return False  # reading may download
+
     def take(self, rows: Rows) -> ReadThroughColumn:
         return ReadThroughColumn(
             self.dataset, self.cache, self.names.take(rows), self.sizes[rows], self.tags[rows]

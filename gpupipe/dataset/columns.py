@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.byte_range import Span, read_spans
+from gpupipe.dataset.byte_range import Span, read_spans, read_states
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import EngineError, GpupipeError, shown
 from gpupipe.runtime.regular_file import is_irregular
@@ -55,7 +55,7 @@ class Column(Protocol):
 
     A column is immutable, and can be pickled: the DataLoader engine sends the rows of a batch to a
     worker process. So it opens files and connections in `read`, and keeps none as an attribute.
-    Derive from this class: it implements `array`, `read_ends` and `span`.
+    Derive from this class: it implements all that is not abstract.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -136,6 +136,21 @@ class Column(Protocol):
         """Return the part of a local file that holds the bytes; None if no file holds them."""
         return None
 
+    def get_sizes(self, rows: Rows) -> list[int | None]:
+        """Return the size in bytes of each of `rows` without reading them.
+
+        None stands for a row that is missing, or whose size is not known. By default all are None.
+        """
+        return [None] * len(rows)
+
+    @property
+    def can_sample(self) -> bool:
+        """Whether a state may read some rows, to recognise the data again.
+
+        False if that may download a row, or if it reads many other rows too.
+        """
+        return True
+
 
 @dataclass(frozen=True)
 class FileColumn(Column):
@@ -164,6 +179,10 @@ class FileColumn(Column):
 
     def span(self, row: int) -> Span:
         return Span(os.path.join(self.root, self.paths[row]))
+
+    def get_sizes(self, rows: Rows) -> list[int | None]:
+        states = read_states([self.span(row).path for row in rows.tolist()])
+        return [None if state is None else state[0] for state in states]
 
     def find_irregular(self, rows: Rows) -> list[int]:
         """Return the positions in `rows` of FIFOs, sockets and devices; links are followed."""
@@ -204,6 +223,9 @@ class SpanColumn(Column):
 
     def __len__(self) -> int:
         return len(self.file)
+
+    def get_sizes(self, rows: Rows) -> list[int | None]:
+        return list(self.length[rows].tolist())
 
     def path(self, number: int) -> str:
         """Return the path of `files[number]`, with the root."""

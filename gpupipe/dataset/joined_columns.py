@@ -62,6 +62,19 @@ class JoinedColumn(Column):
         layout = None if self.layout is None else self.layout.take(rows)
         return JoinedColumn(self.columns, self.part[rows], self.row[rows], layout)
 
+    def get_sizes(self, rows: Rows) -> list[int | None]:
+        sizes: list[int | None] = [None] * len(rows)
+        for number in np.unique(self.part[rows]).tolist():
+            places = np.flatnonzero(self.part[rows] == number)
+            own = self.columns[number].get_sizes(self.row[rows[places]])
+            for place, size in zip(places.tolist(), own, strict=True):
+                sizes[place] = size
+        return sizes
+
+    @property
+    def can_sample(self) -> bool:
+        return all(column.can_sample for column in self.columns)
+
     def span(self, row: int) -> Span | None:
         return self.columns[int(self.part[row])].span(int(self.row[row]))
 

@@ -130,5 +130,9 @@ class RowGroupColumn(Column):
     def fingerprint_parts(self, names: StringArray) -> list[NDArray[Any]]:
         return [*self.files.fingerprint_parts, self.sizes, self.file, self.group, self.row]
 
+    @property
+    def can_sample(self) -> bool:
+        return False  # a row group is read whole, and its file's size is in the fingerprint
+
     def take(self, rows: Rows) -> RowGroupColumn:
         return replace(self, file=self.file[rows], group=self.group[rows], row=self.row[rows])

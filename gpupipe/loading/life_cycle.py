@@ -101,6 +101,7 @@ class LifeCycle:
 
     Attributes:
         waited: Seconds that iterations have waited for batches so far.
+        delivered: How many batches were delivered so far.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class LifeCycle:
         self._state: _Idle | _InEpoch | _Between | _Closed = _Idle()
         self._newest = 0
         """Number of the newest iterator, the only one that may be used."""
-        self.waited = 0.0
+        self.waited, self.delivered = 0.0, 0
         self._at_exit = ExitHandler(self._stop_at_exit)
 
     @property
@@ -182,6 +183,7 @@ class LifeCycle:
             if state.delivered is None and self._population is not None:
                 self._population.release(state.epoch.__le__)
             state.delivered = plan
+            self.delivered += 1
             try:
                 yield converted
             finally:

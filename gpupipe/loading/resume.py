@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpupipe.config import Config
@@ -10,7 +10,9 @@ from gpupipe.dataset.index import Index
 from gpupipe.errors import StateError, short
 from gpupipe.sampling.selection import DEFAULTS
 
-_VERSION = 1
+_VERSION = 2
+_VERSIONS = (1, _VERSION)
+"""Those that can be loaded. A state of version 1 has no key of `_OF_VERSION_2`."""
 _TAKES = "load_state_dict() takes the dict that state_dict() of a loader returned"
 _TYPES = {
     "version": int,
@@ -19,6 +21,25 @@ _TYPES = {
     "batch": str,
     "seed": int,
     "shuffle": bool,
+}
+_ENTRY = ("step", "epoch", "position", "world_size", "batch_size")
+"""Keys of an entry of the history."""
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_entry(value: object) -> bool:
+    return isinstance(value, Mapping) and all(_is_count(value.get(key)) for key in _ENTRY)
+
+
+_OF_VERSION_2: dict[str, Callable[[Any], bool]] = {
+    "step": _is_count,
+    "content": lambda value: isinstance(value, Mapping),
+    "functions": lambda value: isinstance(value, Mapping),
+    "skipped": lambda value: isinstance(value, list) and all(map(_is_count, value)),
+    "history": lambda value: isinstance(value, list) and all(map(_is_entry, value)),
 }
 
 
@@ -33,12 +54,12 @@ def identify(config: Config, index: Index) -> dict[str, Any]:
     }
 
 
-def check_state(state: object, own: Mapping[str, Any], strict: bool) -> None:
-    """Raise StateError if a state is none, or does not fit a loader.
+def check_state(state: object, own: Mapping[str, Any], strict: bool) -> Mapping[str, Any]:
+    """Return a state; raise StateError if it is none, or does not fit a loader.
 
     Args:
         state: The argument of load_state_dict().
-        own: A state of the loader itself.
+        own: What `identify` returns for the loader, and its sampler's state.
         strict: Whether the state must belong to the same data and pipeline.
     """
     if not isinstance(state, Mapping):
@@ -52,11 +73,19 @@ def check_state(state: object, own: Mapping[str, Any], strict: bool) -> None:
     for key, kind in _TYPES.items():
         if key in state and type(state[key]) is not kind:
             raise StateError(f"{_TAKES}, and not one whose {key!r} is {short(repr(state[key]))}")
-    if state["version"] != _VERSION:
+    if state["version"] not in _VERSIONS:
         versions = f"{state['version']}, not {_VERSION}"
         raise StateError(f"the state is of another version of gpupipe: {versions}")
-    if not strict:
-        return
+    for key, is_valid in _OF_VERSION_2.items():
+        if key in state and not is_valid(state[key]):
+            raise StateError(f"{_TAKES}, and not one whose {key!r} is {short(repr(state[key]))}")
+    if strict:
+        _check_same(state, own)
+    return state
+
+
+def _check_same(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raise StateError if a state belongs to other data, or to other steps."""
     for key, difference in (
         ("data", "other data (the paths or labels differ)"),
         ("pipeline", "another pipeline (its steps or their parameters differ)"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpupipe.cache import listing, worker_pool
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
@@ -17,7 +18,7 @@ from gpupipe.cache.sample_locations import SampleLocations, create_span_column, 
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shard_files import min_shard_bytes
 from gpupipe.cache.waiting import explain_too_large
-from gpupipe.dataset.columns import Column, Rows
+from gpupipe.dataset.columns import Column, Rows, SpanColumn
 from gpupipe.dataset.index import Index, spans_of
 from gpupipe.dataset.source import Population, Progress, Source, UnmapFiles, ignore_progress
 from gpupipe.errors import DataError
@@ -102,7 +103,12 @@ def _index(folder: CacheFolder, source: Remote) -> Index:
             raise DataError(
                 explain_too_large(folder, f"the whole data set takes at least {needed:,} bytes")
             )
-    columns: dict[str, Column] = {"image": create_span_column(folder, len(listed))}
+    spans = create_span_column(folder, len(listed))
+    columns: dict[str, Column] = {
+        "image": CachedColumn(
+            spans.root, spans.files, spans.file, spans.offset, spans.length, sizes=listed.sizes
+        )
+    }
     return Index(
         source.url,
         listed.names,
@@ -113,3 +119,33 @@ def _index(folder: CacheFolder, source: Remote) -> Index:
         dict(listed.values),
         extra={"cache": str(folder.dir)},
     )
+
+
+@dataclass(frozen=True)
+class CachedColumn(SpanColumn):
+    """The files of a remote data set, as byte ranges of the shards that the cache has of them.
+
+    Attributes:
+        sizes: Bytes of each file in the store, int64 (N,); -1 if unknown.
+    """
+
+    sizes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def get_sizes(self, rows: Rows) -> list[int | None]:
+        """Return the sizes of the listing: which rows are in the cache changes."""
+        return [None if size < 0 else size for size in self.sizes[rows].tolist()]
+
+    @property
+    def can_sample(self) -> bool:
+        return False  # a row may not be in the cache
+
+    def take(self, rows: Rows) -> CachedColumn:
+        spans = super().take(rows)
+        return CachedColumn(
+            spans.root,
+            spans.files,
+            spans.file,
+            spans.offset,
+            spans.length,
+            sizes=self.sizes[rows],
+        )

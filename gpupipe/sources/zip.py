@@ -70,6 +70,9 @@ class ZipColumn(Column):
     def fingerprint_parts(self, names: StringArray) -> list[NDArray[Any]]:
         return [*self.spans.fingerprint_parts(names), self.size, self.crc, self.is_deflated]
 
+    def get_sizes(self, rows: Rows) -> list[int | None]:
+        return list(self.size[rows].tolist())
+
     def take(self, rows: Rows) -> ZipColumn:
         return ZipColumn(
             self.spans.take(rows), self.size[rows], self.crc[rows], self.is_deflated[rows]

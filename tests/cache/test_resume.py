@@ -6,11 +6,12 @@ import json
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 from cached_loading import ENGINES, Config, complete, ids, load
 
 import gpupipe
-from gpupipe.cache import evict
+from gpupipe.cache import evict, listing
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 
@@ -113,3 +114,14 @@ def test_states_of_another_cache_or_of_long_ago_are_refused(config: Config) -> N
         ),
     ):
         loader.load_state_dict(state)
+
+
+def test_the_content_in_a_state_is_that_of_the_listing(config: Config) -> None:
+    settings = config(workers=0)
+    folder = complete(settings)
+    with load(settings, engine="cpu") as loader:
+        content = loader.state_dict()["content"]
+    assert content["sizes"] == listing.load(folder).sizes.tolist()
+    assert set(content["hashes"]) == {None}, "a sample may have to be downloaded"
+    subset = loader.index.subset(np.array([3, 5]))
+    assert subset.columns["image"].get_sizes(np.array([1])) == [content["sizes"][5]]
