@@ -82,7 +82,7 @@ def test_in_the_place_of_other_files_of_a_config(tmp_path: Path, kind: str) -> N
         ({"data": data, "pipeline": str(tmp_path / "p.yaml")}, {}),
         (str(tmp_path / "p.yaml"), {}),
     ):
-        with pytest.raises(GpupipeError, match="/test_in_the_plac"):
+        with pytest.raises(GpupipeError, match=r"not a regular file|no pipeline|no config"):
             gpupipe.load(config, device="cpu", **options)
 
 
