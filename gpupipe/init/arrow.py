@@ -10,6 +10,7 @@ from gpupipe.errors import GpupipeError
 from gpupipe.formats import arrow_columns
 from gpupipe.init.labels import find_label_name
 from gpupipe.runtime.extras import require_extra
+from gpupipe.runtime.regular_file import open_regular
 
 
 def has_images(file: Path) -> bool:
@@ -21,7 +22,8 @@ def has_images(file: Path) -> bool:
     import pyarrow.parquet
 
     try:
-        schema = pa.parquet.read_schema(file)
+        with open_regular(file) as opened:
+            schema = pa.parquet.read_schema(opened)
     except (OSError, ValueError, pa.ArrowException) as e:
         raise GpupipeError(f"{file}: cannot be read as .parquet: {e}") from e
     if "image" not in schema.names:
