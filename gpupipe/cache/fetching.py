@@ -34,7 +34,7 @@ class FailedRows:
     def add(self, row: int, why: str) -> None:
         """Record a failure, and when to try the row again."""
         _, pause = self._retries.get(row, (0.0, _FIRST_RETRY_SECONDS / 2))
-        self._retries[row] = (time.time() + 2 * pause, min(2 * pause, _LAST_RETRY_SECONDS))
+        self._retries[row] = (time.monotonic() + 2 * pause, min(2 * pause, _LAST_RETRY_SECONDS))
         self.reasons[row] = why
 
     def remove(self, row: int) -> None:
@@ -44,7 +44,7 @@ class FailedRows:
 
     def list_waiting(self) -> list[int]:
         """Return the rows that must not be tried again yet."""
-        now = time.time()
+        now = time.monotonic()
         return [row for row, (when, _) in self._retries.items() if when > now]
 
 
