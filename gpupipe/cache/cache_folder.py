@@ -148,8 +148,10 @@ class CacheFolder:
         """Remove what is no longer needed. Needs the lock.
 
         That is: claims and temporary files of dead processes, shards that no generation in use
-        holds, and the oldest tables beyond their share.
+        holds, and the oldest tables beyond their share. Creates the folder of the shards, if
+        somebody removed it.
         """
+        (self.dir / "shards").mkdir(exist_ok=True)
         for kind in _CLAIM_KINDS[1:]:
             for path in _files(self.dir / kind):
                 if path.suffix != ".json" and is_abandoned(path):
@@ -251,9 +253,11 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _stems(folder: Path) -> set[str]:
-    return {
-        name for name in (file.partition(".")[0] for file in os.listdir(folder)) if name.isdecimal()
-    }
+    try:
+        files = os.listdir(folder)
+    except FileNotFoundError:  # somebody removed it
+        return set()
+    return {name for name in (file.partition(".")[0] for file in files) if name.isdecimal()}
 
 
 def _size(entry: os.DirEntry[str]) -> int:

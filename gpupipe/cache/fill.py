@@ -150,7 +150,7 @@ class Filler:
             if not len(writer):
                 return "no room" if is_full else "failed"
             writer.finish()
-            shard = _describe_shard(job, writer, shard_files.save_table(writer.table, table))
+            shard = _describe_shard(job, writer, _save_table(job, writer, table))
             if job.before is not None and (shard.hash, shard.table_hash) != (
                 job.before.hash,
                 job.before.table_hash,
@@ -219,6 +219,14 @@ class Filler:
             job.claim.write({"reserved": need, "rows": [s.row for s in job.samples]})
             job.reserved = need
             return True
+
+
+def _save_table(job: _ShardJob, writer: ShardWriter, path: Path) -> str:
+    """Write the table of a shard as it was published before; return its hash."""
+    table = writer.table
+    if job.before is not None:
+        table = shard_files.as_published(table, job.before.table_bytes)
+    return shard_files.save_table(table, path)
 
 
 def _describe_shard(job: _ShardJob, writer: ShardWriter, table_hash: str) -> CachedShard:

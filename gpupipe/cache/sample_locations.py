@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpupipe.cache import shard_files
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.commit_log import CachedShard
-from gpupipe.dataset.columns import Rows, SpanColumn
+from gpupipe.cache.shard_column import ShardColumn, forget_checked
+from gpupipe.dataset.columns import Rows
 from gpupipe.dataset.source import UnmapFiles
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
@@ -25,28 +28,34 @@ class ShardNames(StringArray):
         return f"{i:08}.tar"
 
 
-def create_span_column(folder: CacheFolder, rows: int) -> SpanColumn:
-    """Return a column for the locations of `rows` samples, which are not yet known.
+def create_column(folder: CacheFolder, sizes: NDArray[np.int64]) -> ShardColumn:
+    """Return a column for the locations of all samples of a data set, which are not yet known.
 
     Args:
         folder: The cache.
-        rows: Number of rows of the data set.
+        sizes: Bytes of each file in the store, int64 (N,); -1 if unknown.
     """
-    return SpanColumn(
-        str(folder.dir / "shards"),
+    root, rows = str(folder.dir / "shards"), len(sizes)
+    forget_checked(root, rows)
+    return ShardColumn(
+        root,
         ShardNames.from_strings([]),
         np.zeros(rows, np.int32),
         np.zeros(rows, np.int64),
         np.zeros(rows, np.int64),
+        checksum=np.zeros(rows, np.uint32),
+        sizes=sizes,
+        cache=folder.options,
+        num_rows=rows,
     )
 
 
-def locate_newest(folder: CacheFolder, spans: SpanColumn) -> Rows:
+def locate_newest(folder: CacheFolder, spans: ShardColumn) -> Rows:
     """Locate the samples of the newest generation. Pins nothing.
 
     Args:
         folder: The cache.
-        spans: The column to write to, from `create_span_column`.
+        spans: The column to write to, from `create_column`.
 
     Returns:
         Row numbers, ascending, int64 (n,).
@@ -65,20 +74,29 @@ def locate_newest(folder: CacheFolder, spans: SpanColumn) -> Rows:
     return rows
 
 
-def _locate_shard(folder: CacheFolder, spans: SpanColumn, shard: CachedShard) -> Rows:
+def _locate_shard(folder: CacheFolder, spans: ShardColumn, shard: CachedShard) -> Rows:
     """Write the locations of a shard's samples into `spans`, and return their rows.
 
     Raises DataError if the shard's table is damaged.
     """
     table = folder.table_path(shard.name)
     rows: Rows
-    rows, offset, length = shard_files.load_table(table, shard.table_hash)
+    rows, offset, length, *checksum = shard_files.load_table(table, shard.table_hash)
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(spans.file):
         raise DataError(
             f"{table}: holds rows that the data set has not: run 'gpupipe cache verify CONFIG'"
         )
     spans.file[rows], spans.offset[rows], spans.length[rows] = int(shard.name), offset, length
+    spans.checksum[rows] = checksum[0] if checksum else 0
     return rows
+
+
+def _inode(path: Path) -> int:
+    """Return the inode of a shard; 0 if it is gone, so that its readers have it fetched again."""
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return 0
 
 
 class SampleLocations:
@@ -90,7 +108,7 @@ class SampleLocations:
         unmap_files: Unmaps the files of shards, which are about to be removed or replaced.
     """
 
-    def __init__(self, folder: CacheFolder, spans: SpanColumn, unmap_files: UnmapFiles) -> None:
+    def __init__(self, folder: CacheFolder, spans: ShardColumn, unmap_files: UnmapFiles) -> None:
         self._folder, self._spans, self._unmap_files = folder, spans, unmap_files
         self._rows: dict[str, Rows] = {}
         self._inodes: dict[str, int] = {}
@@ -108,7 +126,7 @@ class SampleLocations:
         Raises:
             DataError: The table of a shard is damaged.
         """
-        inodes = {name: os.stat(self._folder.shard_path(name)).st_ino for name in shards}
+        inodes = {name: _inode(self._folder.shard_path(name)) for name in shards}
         self._unmap_files(
             {int(name) for name, inode in inodes.items() if self._inodes.get(name, inode) != inode}
         )

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import tarfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,15 @@ from gpupipe.cache.disk import write_all
 from gpupipe.errors import DataError
 
 Table = NDArray[np.int64]
-"""int64 (3, samples): row of the data set; offset and length of its image in the shard, in bytes.
+"""int64 (4, samples): row of the data set; offset and length of its image in the shard, in bytes;
+CRC-32 of the image. Tables that earlier versions wrote are (3, samples), without the checksum.
 """
 END = 2 * tarfile.BLOCKSIZE
 _BLOCKS_BESIDE = 5
 """Tar blocks of a sample besides its image, at least: three headers, the label, the JSON."""
 _CHUNK = 1 << 22
 _TABLE_HEADER = 128
+_TABLE_ROWS, _TABLE_ROWS_BEFORE = 4, 3
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class ShardWriter:
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb", buffering=0)
         self._digest = hashlib.blake2b(digest_size=16)
-        self._rows: list[tuple[int, int, int]] = []
+        self._rows: list[tuple[int, int, int, int]] = []
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -132,7 +135,7 @@ class ShardWriter:
         for info, content in sample.members(len(image)):
             self._write(info.tobuf(tarfile.USTAR_FORMAT))
             if content is None:
-                self._rows.append((sample.row, self.bytes, len(image)))
+                self._rows.append((sample.row, self.bytes, len(image), zlib.crc32(image)))
             part = image if content is None else content
             self._write(part + b"\0" * (_padded(len(part)) - len(part)))
 
@@ -157,12 +160,23 @@ class ShardWriter:
 
     @property
     def table(self) -> Table:
-        return np.array(self._rows, np.int64).reshape(-1, 3).T.copy()
+        return np.array(self._rows, np.int64).reshape(-1, _TABLE_ROWS).T.copy()
 
 
 def table_file_size(samples: int) -> int:
     """Return the bytes of the file of a table with this many samples."""
-    return _TABLE_HEADER + 24 * samples
+    return _TABLE_HEADER + 8 * _TABLE_ROWS * samples
+
+
+def as_published(table: Table, table_bytes: int) -> Table:
+    """Return the table of a shard as it was first published.
+
+    Args:
+        table: The table, with checksums.
+        table_bytes: Bytes of the file that was published; fewer if an earlier version wrote it.
+    """
+    has_checksums = table_bytes == table_file_size(table.shape[1])
+    return table if has_checksums else table[:_TABLE_ROWS_BEFORE]
 
 
 def save_table(table: Table, path: Path) -> str:
@@ -171,7 +185,7 @@ def save_table(table: Table, path: Path) -> str:
     The commit log holds the hash of the file, so the same table must always give the same bytes.
 
     Args:
-        table: int64 (3, samples).
+        table: int64 (4, samples); (3, samples) without checksums.
         path: The new file.
 
     Returns:
@@ -241,7 +255,7 @@ def scan_tar(path: Path, rows: int) -> Table:
         rows: Number of rows of the data set.
 
     Returns:
-        The table, int64 (3, samples).
+        The table, int64 (4, samples).
 
     Raises:
         DataError: The tar file is damaged, or gpupipe does not write such members.
@@ -249,12 +263,19 @@ def scan_tar(path: Path, rows: int) -> Table:
     try:
         with path.open("rb") as f, tarfile.open(fileobj=f, mode="r:") as tar:
             members = [(_parse_row(path, m, rows), m) for m in tar]
+            images = [
+                (row, m.offset_data, m.size, _checksum(f, m))
+                for row, m in members
+                if not m.name.endswith((".cls", ".json"))
+            ]
     except (tarfile.TarError, OSError, EOFError) as e:
         raise DataError(f"{path}: not a whole tar file: {e}") from e
-    images = [
-        (row, m.offset_data, m.size) for row, m in members if not m.name.endswith((".cls", ".json"))
-    ]
-    return np.array(images, np.int64).reshape(-1, 3).T.copy()
+    return np.array(images, np.int64).reshape(-1, _TABLE_ROWS).T.copy()
+
+
+def _checksum(file: io.BufferedReader, member: tarfile.TarInfo) -> int:
+    file.seek(member.offset_data)
+    return zlib.crc32(file.read(member.size))
 
 
 def _parse_row(path: Path, member: tarfile.TarInfo, rows: int) -> int:

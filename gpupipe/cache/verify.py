@@ -87,7 +87,8 @@ def _rebuild_table(folder: CacheFolder, shard: CachedShard, table: shard_files.T
     """Rebuild a damaged table from its shard; return what is wrong with it, or ""."""
     try:
         with folder.lock(), write_atomically(folder.table_path(shard.name)) as temporary:
-            if shard_files.save_table(table, temporary) != shard.table_hash:
+            published = shard_files.as_published(table, shard.table_bytes)
+            if shard_files.save_table(published, temporary) != shard.table_hash:
                 raise DataError("its table is damaged, and does not follow from it")
     except DataError as e:
         return str(e)

@@ -227,6 +227,17 @@ class SpanColumn(Column):
     def get_sizes(self, rows: Rows) -> list[int | None]:
         return list(self.length[rows].tolist())
 
+    def accept(self, rows: Rows, contents: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+        """Return the bytes of rows that were read without `read`, such as slices of memory maps.
+
+        A column that checks them replaces those that are damaged; by no bytes if it cannot.
+
+        Args:
+            rows: The rows.
+            contents: Their bytes, as far as the files have them.
+        """
+        return contents
+
     def path(self, number: int) -> str:
         """Return the path of `files[number]`, with the root."""
         return os.path.join(self.root, self.files[number])

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpupipe.cache import listing, worker_pool
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
 from gpupipe.cache.cached_population import CachedPopulation
 from gpupipe.cache.rank_agreement import TrainingRun
-from gpupipe.cache.read_through import create_column
-from gpupipe.cache.sample_locations import SampleLocations, create_span_column, locate_newest
+from gpupipe.cache.read_through import create_column as create_read_through
+from gpupipe.cache.sample_locations import SampleLocations, create_column, locate_newest
 from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.cache.shard_column import ShardColumn
 from gpupipe.cache.shard_files import min_shard_bytes
 from gpupipe.cache.waiting import explain_too_large
-from gpupipe.dataset.columns import Column, Rows, SpanColumn
-from gpupipe.dataset.index import Index, spans_of
+from gpupipe.dataset.columns import Column, Rows
+from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Population, Progress, Source, UnmapFiles, ignore_progress
 from gpupipe.errors import DataError
 
@@ -56,7 +56,7 @@ class Remote(DataSet, Source):
             if world_size > 1
             else None
         )
-        locations = SampleLocations(folder, spans_of(index, "image"), unmap_files)
+        locations = SampleLocations(folder, _shards_of(index), unmap_files)
         count = self.cache.workers if rank == 0 else 0
         workers = worker_pool.WorkerPool(self.dataset, self.cache, count)
         return CachedPopulation(folder, locations, num_rows, workers, run)
@@ -65,7 +65,7 @@ class Remote(DataSet, Source):
         listed = listing.load(CacheFolder(self.cache))
         if index.fingerprint != listed.fingerprint:
             return index  # a subset, of rows that are in the growing cache
-        column = create_column(self.dataset, self.cache, listed)
+        column = create_read_through(self.dataset, self.cache, listed)
         whole = replace(index, columns={"image": column})
         if self.weight is None or (listed.weights > 0).all():
             return whole
@@ -73,7 +73,7 @@ class Remote(DataSet, Source):
 
     def find_available_rows(self, index: Index) -> Rows | None:
         folder = CacheFolder(self.cache)
-        rows = locate_newest(folder, spans_of(index, "image"))
+        rows = locate_newest(folder, _shards_of(index))
         if not len(rows):
             raise DataError(
                 f"{folder.dir}: nothing is in the cache yet: run 'gpupipe cache fill CONFIG'"
@@ -95,6 +95,12 @@ class Remote(DataSet, Source):
         )
 
 
+def _shards_of(index: Index) -> ShardColumn:
+    column = index.columns["image"]
+    assert isinstance(column, ShardColumn)
+    return column
+
+
 def _index(folder: CacheFolder, source: Remote) -> Index:
     listed = listing.load(folder)
     if source.cache.epoch == "full":
@@ -103,12 +109,7 @@ def _index(folder: CacheFolder, source: Remote) -> Index:
             raise DataError(
                 explain_too_large(folder, f"the whole data set takes at least {needed:,} bytes")
             )
-    spans = create_span_column(folder, len(listed))
-    columns: dict[str, Column] = {
-        "image": CachedColumn(
-            spans.root, spans.files, spans.file, spans.offset, spans.length, sizes=listed.sizes
-        )
-    }
+    columns: dict[str, Column] = {"image": create_column(folder, listed.sizes)}
     return Index(
         source.url,
         listed.names,
@@ -119,33 +120,3 @@ def _index(folder: CacheFolder, source: Remote) -> Index:
         dict(listed.values),
         extra={"cache": str(folder.dir)},
     )
-
-
-@dataclass(frozen=True)
-class CachedColumn(SpanColumn):
-    """The files of a remote data set, as byte ranges of the shards that the cache has of them.
-
-    Attributes:
-        sizes: Bytes of each file in the store, int64 (N,); -1 if unknown.
-    """
-
-    sizes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-
-    def get_sizes(self, rows: Rows) -> list[int | None]:
-        """Return the sizes of the listing: which rows are in the cache changes."""
-        return [None if size < 0 else size for size in self.sizes[rows].tolist()]
-
-    @property
-    def can_sample(self) -> bool:
-        return False  # a row may not be in the cache
-
-    def take(self, rows: Rows) -> CachedColumn:
-        spans = super().take(rows)
-        return CachedColumn(
-            spans.root,
-            spans.files,
-            spans.file,
-            spans.offset,
-            spans.length,
-            sizes=self.sizes[rows],
-        )

@@ -22,7 +22,7 @@ def test_every_sample_is_fetched_once_and_is_what_the_store_has(make: Any, blobs
         data = made.folder.shard_path(name).read_bytes()
         assert len(data) == shard.bytes <= 100_000
         assert shard_files.hash_file(made.folder.shard_path(name)) == shard.hash
-        for row, offset, length in shard_files.load_table(
+        for row, offset, length, _ in shard_files.load_table(
             made.folder.table_path(name), shard.table_hash
         ).T:
             assert data[offset : offset + length] == (blobs / made.listing.names[row]).read_bytes()
@@ -178,7 +178,7 @@ def test_a_store_that_fails_now_and_then_never_poisons_the_cache(
     assert made.fill() == "complete"
     for name, shard in made.folder.commit_log.live_shards().items():
         data = made.folder.shard_path(name).read_bytes()
-        for row, offset, length in shard_files.load_table(
+        for row, offset, length, _ in shard_files.load_table(
             made.folder.table_path(name), shard.table_hash
         ).T:
             assert data[offset : offset + length] == (blobs / made.listing.names[row]).read_bytes()

@@ -51,7 +51,7 @@ def check_what_a_reader_sees(folder: CacheFolder) -> int:
     for name, shard in alive.items():
         assert shard_files.hash_file(reader.shard_path(name)) == shard.hash
         assert shard_files.load_table(reader.table_path(name), shard.table_hash).shape == (
-            3,
+            4,
             shard.samples,
         )
         with tarfile.open(reader.shard_path(name)) as tar:

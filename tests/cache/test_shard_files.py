@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -50,8 +51,9 @@ def test_the_table_says_where_the_bytes_are_and_can_be_made_again(tmp_path: Path
     writer = written(tmp_path / "1.tar")
     data = (tmp_path / "1.tar").read_bytes()
     assert [
-        (row, data[offset : offset + length]) for row, offset, length in writer.table.T.tolist()
-    ] == [(s.row, image) for s, image in SAMPLES]
+        (row, data[offset : offset + length], checksum)
+        for row, offset, length, checksum in writer.table.T.tolist()
+    ] == [(s.row, image, zlib.crc32(image)) for s, image in SAMPLES]
     assert np.array_equal(shard_files.scan_tar(tmp_path / "1.tar", 10**12), writer.table)
     hash = shard_files.save_table(writer.table, tmp_path / "1.npy")
     assert (tmp_path / "1.npy").stat().st_size == shard_files.table_file_size(3)

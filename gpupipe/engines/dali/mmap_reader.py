@@ -55,15 +55,15 @@ class MmapReader:
     def _slices(self, ids: NDArray[np.int64]) -> list[tuple[NDArray[np.uint8], int]]:
         """The available bytes of each sample, and the size that the index states."""
         column = self._column
-        rows = zip(
-            column.file[ids].tolist(),
-            column.offset[ids].tolist(),
-            column.length[ids].tolist(),
-            strict=True,
-        )
-        return [
-            (self._map(file)[offset : offset + length], length) for file, offset, length in rows
+        files, offsets = column.file[ids].tolist(), column.offset[ids].tolist()
+        lengths = column.length[ids].tolist()
+        slices = [
+            self._map(file)[offset : offset + length]
+            for file, offset, length in zip(files, offsets, lengths, strict=True)
         ]
+        accepted = column.accept(ids, slices)
+        self.unmap_files({f for f, a, b in zip(files, slices, accepted, strict=True) if a is not b})
+        return list(zip(accepted, lengths, strict=True))
 
     def _array(
         self, i: int, array: ArrayLayout, data: NDArray[np.uint8], size: int

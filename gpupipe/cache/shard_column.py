@@ -1,0 +1,144 @@
+"""The column of the images in shards, which checks each image when a process first uses it."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.cache.refetching import refetch_image
+from gpupipe.cache.settings import CacheOptions
+from gpupipe.dataset.columns import Rows, SpanColumn
+
+_NO_BYTES = np.empty(0, np.uint8)
+_GONE_OR_DAMAGED = (errno.ENOENT, errno.ESTALE, errno.EIO)
+_checked: dict[str, NDArray[np.int32]] = {}
+"""For each folder of shards, and each row of its data set: the number of the shard whose image of
+this row this process has checked; 0 for none. Forked children share it.
+"""
+
+
+def forget_checked(root: str, num_rows: int) -> NDArray[np.int32]:
+    """Check all images of a folder of shards again on their next use.
+
+    Args:
+        root: The folder.
+        num_rows: Rows of the data set.
+    """
+    shards = np.frombuffer(mmap.mmap(-1, 4 * max(num_rows, 1)), np.int32)
+    _checked[root] = shards
+    return shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardColumn(SpanColumn):
+    """The images in the shards of a growing cache.
+
+    If an image does not match its checksum, or its shard is gone, the download workers fetch the
+    shard again, and the reader waits for it.
+
+    Attributes:
+        checksum: CRC-32 of each image, uint32 (N,); 0 if it is unknown.
+        sizes: Bytes of each file in the store, int64 (N,); -1 if unknown.
+        cache: The settings of the cache.
+        num_rows: Rows of the data set.
+        rows: Each row's number in the data set, int64 (N,); None if the column has all rows.
+    """
+
+    checksum: NDArray[np.uint32]
+    sizes: NDArray[np.int64]
+    cache: CacheOptions
+    num_rows: int
+    rows: Rows | None = None
+
+    def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
+        contents = self._read_files(rows)
+        for n in self._find_unchecked(rows, contents):
+            contents[n] = self._check(int(rows[n]), contents[n])
+        return contents
+
+    def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
+        (data,) = self.read(np.array([row]))
+        return data[:head].tobytes(), data[max(0, len(data) - tail) :].tobytes(), len(data)
+
+    def accept(self, rows: Rows, contents: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+        accepted = list(contents)
+        for n in self._find_unchecked(rows, contents):
+            try:
+                accepted[n] = self._check(int(rows[n]), contents[n])
+            except OSError:  # `read` raises it again for the message
+                accepted[n] = _NO_BYTES
+        return accepted
+
+    def get_sizes(self, rows: Rows) -> list[int | None]:
+        """Return the sizes of the listing: which rows are in the cache changes."""
+        return [None if size < 0 else size for size in self.sizes[rows].tolist()]
+
+    @property
+    def can_sample(self) -> bool:
+        return False  # a row may not be in the cache
+
+    def take(self, rows: Rows) -> ShardColumn:
+        return ShardColumn(
+            self.root,
+            self.files,
+            self.file[rows],
+            self.offset[rows],
+            self.length[rows],
+            checksum=self.checksum[rows],
+            sizes=self.sizes[rows],
+            cache=self.cache,
+            num_rows=self.num_rows,
+            rows=rows if self.rows is None else self.rows[rows],
+        )
+
+    def _read_files(self, rows: Rows) -> list[NDArray[np.uint8]]:
+        """Return the bytes of rows, or none for a row whose shard is gone, too short or damaged."""
+        try:
+            return super().read(rows)
+        except (OSError, ValueError):
+            return [self._read_file(row) for row in rows.tolist()]
+
+    def _read_file(self, row: int) -> NDArray[np.uint8]:
+        try:
+            return self.span(row).read()
+        except ValueError:
+            return _NO_BYTES
+        except OSError as e:
+            if e.errno not in _GONE_OR_DAMAGED:
+                raise
+            return _NO_BYTES
+
+    def _find_unchecked(self, rows: Rows, contents: list[NDArray[np.uint8]]) -> list[int]:
+        """Return the positions of images that were not checked yet, or are not whole."""
+        checked = self._checked_shards()[rows if self.rows is None else self.rows[rows]]
+        sizes = np.fromiter((len(data) for data in contents), np.int64, len(contents))
+        is_unchecked = (checked != self.file[rows]) | (sizes != self.length[rows])
+        return np.flatnonzero(is_unchecked).tolist()
+
+    def _checked_shards(self) -> NDArray[np.int32]:
+        checked = _checked.get(self.root)
+        return forget_checked(self.root, self.num_rows) if checked is None else checked
+
+    def _check(self, row: int, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the image of a row, which is fetched again if `data` is damaged.
+
+        Raises OSError.
+        """
+
+        def read_whole() -> NDArray[np.uint8] | None:
+            image = self._read_file(row)
+            return image if self._is_whole(row, image) else None
+
+        if not self._is_whole(row, data):
+            data = refetch_image(self.cache, f"{self.file[row]:08}", read_whole)
+        self._checked_shards()[row if self.rows is None else self.rows[row]] = self.file[row]
+        return data
+
+    def _is_whole(self, row: int, data: NDArray[np.uint8]) -> bool:
+        checksum = int(self.checksum[row])
+        return len(data) == self.length[row] and checksum in (0, zlib.crc32(data.data))
