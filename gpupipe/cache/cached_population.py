@@ -110,7 +110,9 @@ class CachedPopulation(Population):
         """Return the pinned generation of an epoch, or why there is none yet. Needs the lock."""
         agreed = self._agreed_generation(epoch)
         generation = self._next_generation(epoch)
-        samples = sum(s.samples for s in self._folder.commit_log.live_shards(generation).values())
+        log = self._folder.commit_log
+        samples = sum(s.samples for s in log.live_shards(generation).values())
+        samples += len(log.broken_rows(generation))
         reason = "" if agreed is not None else self._why_incomplete(samples) or problem(samples)
         if reason:
             return reason
@@ -185,7 +187,8 @@ class CachedPopulation(Population):
         try:
             purpose = f"generation {generation} is not whole"
             wait_until(self._folder, self._workers, purpose, check_complete)
-            ids = self._locations.locate(shards)
+            broken = self._folder.commit_log.broken_rows(generation)
+            ids = self._locations.locate(shards, broken)
             return _PinnedEpoch(generation, pin, frozenset(shards), ids)
         except BaseException:
             pin.release()

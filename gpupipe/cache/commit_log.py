@@ -1,5 +1,6 @@
 """The append-only log of published and evicted shards: manifest.jsonl, one JSON object a line.
 
+It also names the broken samples: those whose files changed in the store after the listing.
 Generation n is the state after n lines.
 """
 
@@ -17,6 +18,10 @@ from gpupipe.errors import DataError
 
 _NAME = re.compile(r"[0-9]{8}")
 _HASH = re.compile(r"[0-9a-f]{32}")
+
+
+BrokenRows = dict[int, str | None]
+"""What is wrong with samples, by row; None if a sample is no longer broken."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class CommitLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read_bytes = 0
-        self._records: list[CachedShard | list[str]] = []
+        self._records: list[CachedShard | list[str] | BrokenRows] = []
         self._live: dict[str, CachedShard] = {}
         self.published: dict[str, CachedShard] = {}
 
@@ -108,6 +113,18 @@ class CommitLog:
             _apply(record, shards)
         return shards
 
+    def broken_rows(self, generation: int | None = None) -> dict[int, str]:
+        """Return what is wrong with each broken sample of a generation, by row.
+
+        Args:
+            generation: By default the newest that was read.
+        """
+        broken: BrokenRows = {}
+        for record in self._records[:generation]:
+            if isinstance(record, dict):
+                broken |= record
+        return {row: why for row, why in broken.items() if why is not None}
+
     def publication_generations(self) -> dict[str, int]:
         """Return the generation in which each shard was published."""
         return {
@@ -124,6 +141,10 @@ class CommitLog:
         """Append an eviction: the next generation is without these shards. Needs the lock."""
         self._append({"evict": names, "why": why})
 
+    def mark_broken(self, rows: BrokenRows) -> None:
+        """Append what is wrong with samples: they are broken from now on. Needs the lock."""
+        self._append({"broken": rows})
+
     def _append(self, record: dict[str, Any]) -> None:
         self.refresh()
         line = json.dumps({"generation": self.generation + 1} | record).encode() + b"\n"
@@ -138,16 +159,16 @@ class CommitLog:
         self.refresh()
 
 
-def _apply(record: CachedShard | list[str], live: dict[str, CachedShard]) -> None:
+def _apply(record: CachedShard | list[str] | BrokenRows, live: dict[str, CachedShard]) -> None:
     if isinstance(record, CachedShard):
         live[record.name] = record
-        return
-    for name in record:
-        live.pop(name, None)
+    elif isinstance(record, list):
+        for name in record:
+            live.pop(name, None)
 
 
-def _parse_record(record: Any, generation: int) -> CachedShard | list[str]:
-    """Return a published shard or the names of evicted ones.
+def _parse_record(record: Any, generation: int) -> CachedShard | list[str] | BrokenRows:
+    """Return a published shard, the names of evicted ones, or broken samples.
 
     Raises ValueError, TypeError or KeyError if the line is malformed.
     """
@@ -162,6 +183,8 @@ def _parse_record(record: Any, generation: int) -> CachedShard | list[str]:
             raise ValueError("sizes or hashes that are none")
         _check_name(shard.name)
         return shard
+    if "broken" in record:
+        return {int(row): why for row, why in record["broken"].items()}
     return [_check_name(name) for name in record["evict"]]
 
 

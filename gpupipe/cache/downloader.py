@@ -171,11 +171,23 @@ def list_rows(folder: CacheFolder, task: Task) -> None:
     """
     with hold_lock(folder.dir / "listing.lock"):  # otherwise each rank would ask the store
         if not listing.is_listed(folder):
-            rows = store_listing.list_samples(
-                task.dataset, Store(task.dataset, task.cache.retries, task.cache.timeout)
-            )
+            store = Store(task.dataset, task.cache.retries, task.cache.timeout)
+            rows = store_listing.list_samples(task.dataset, store, task.cache.connections)
             with folder.lock():
                 listing.save(rows, folder)
+            _print_unversioned(rows, task.dataset)
+
+
+def _print_unversioned(rows: listing.Listing, dataset: DataSet) -> None:
+    """Print once how many files were listed without a version."""
+    if count := int((rows.tags == 0).sum()):
+        print(
+            f"gpupipe cache: {dataset.url}: {count:,} of {len(rows):,} files were listed without a "
+            "version (ETag, MD5, time of change): if such a file changes, only another length is "
+            "noticed, if its length is known",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _exit_with_parent() -> None:

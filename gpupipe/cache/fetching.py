@@ -9,10 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 
+from gpupipe.cache.commit_log import BrokenRows
 from gpupipe.cache.listing import UNKNOWN, Listing
 from gpupipe.cache.rate_limit import RateLimit
 from gpupipe.cache.shard_files import ShardSample
-from gpupipe.cache.store import Store, Unfetchable
+from gpupipe.cache.store import Changed, Store, Unfetchable
 
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 30.0, 3600.0
 
@@ -56,12 +57,15 @@ class FetchStatistics:
         bytes: Bytes fetched.
         samples: Samples written to shards.
         failed: Samples that could not be fetched.
+        changed: What is wrong with samples whose files changed after the listing, by row; None
+            for those that were fetched.
         lost: Why an evicted or damaged shard cannot be fetched again, by its name.
     """
 
     bytes: int = 0
     samples: int = 0
     failed: FailedRows = field(default_factory=FailedRows)
+    changed: BrokenRows = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
 
 
@@ -112,7 +116,11 @@ class Fetcher:
     def _fetch_one(self, sample: ShardSample) -> bytes:
         size = int(self._listing.sizes[sample.row])
         self._rate_limit.take(max(size, 0))
-        data = self._store.fetch(sample.name, size, int(self._listing.tags[sample.row]))
+        version_hash, version = (
+            int(self._listing.tags[sample.row]),
+            self._listing.versions[sample.row],
+        )
+        data = self._store.fetch(sample.name, size, version_hash, version)
         if size == UNKNOWN:
             self._rate_limit.take(len(data))
         return data
@@ -122,7 +130,10 @@ class Fetcher:
             data = future.result()
         except Unfetchable as e:
             self._statistics.failed.add(sample.row, f"{sample.name}: {e}")
+            if isinstance(e, Changed):
+                self._statistics.changed[sample.row] = str(e)
             return None
         self._statistics.bytes += len(data)
         self._statistics.failed.remove(sample.row)
+        self._statistics.changed[sample.row] = None
         return data

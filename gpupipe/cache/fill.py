@@ -145,6 +145,7 @@ class Filler:
         writer = ShardWriter(tar)
         try:
             is_full = self._write_samples(job, writer)
+            self._mark_broken()
             if job.before is not None and len(writer) < len(job.samples):
                 return self._evict_lost(job, self._why_incomplete(job))
             if not len(writer):
@@ -164,6 +165,15 @@ class Filler:
             table.unlink(missing_ok=True)
             with self._folder.lock():
                 job.claim.release()
+
+    def _mark_broken(self) -> None:
+        """Record in the commit log which samples changed in the store, and which no longer are."""
+        changed, self.statistics.changed = self.statistics.changed, {}
+        with self._folder.lock():
+            known = self._folder.commit_log.broken_rows()
+            new = {row: why for row, why in changed.items() if known.get(row) != why}
+            if new:
+                self._folder.commit_log.mark_broken(new)
 
     def _why_incomplete(self, job: _ShardJob) -> str:
         reasons = self.statistics.failed.reasons

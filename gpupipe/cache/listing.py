@@ -47,6 +47,7 @@ class Listing:
         labels: int64 (N,), indices into `classes`.
         sizes: int64 (N,), bytes; -1 if unknown.
         tags: uint64 (N,), hash of the file's version (ETag...); 0 if unknown.
+        versions: The version of each file with its kind, such as "ETag 4f2a"; "" if unknown.
         weights: float64 (N,), or (0,) if all rows weigh the same.
         metadata: Further columns of the manifest, as a JSON object for each row; or empty.
         classes: Names of the classes.
@@ -62,6 +63,7 @@ class Listing:
     metadata: StringArray
     classes: list[str]
     fingerprint: str
+    versions: StringArray
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -125,6 +127,7 @@ def save(listing: Listing, folder: CacheFolder) -> None:
     arrays: dict[str, NDArray[Any]] = {
         **_string_arrays("names", listing.names),
         **_string_arrays("about", listing.metadata),
+        **_string_arrays("versions", listing.versions),
         "labels": listing.labels,
         "sizes": listing.sizes,
         "tags": listing.tags,
@@ -190,6 +193,7 @@ def load(folder: CacheFolder) -> Listing:
             **arrays,
             classes=header["classes"],
             fingerprint=header["fingerprint"],
+            versions=_load_versions(directory, header["rows"], checksums),
             values=values,
         )
         if (
@@ -197,6 +201,7 @@ def load(folder: CacheFolder) -> Listing:
             == len(listing.labels)
             == len(listing.sizes)
             == len(listing.tags)
+            == len(listing.versions)
             == header["rows"]
         ):
             raise ValueError("columns of different lengths")
@@ -215,6 +220,17 @@ def _read_header(directory: Path) -> dict[str, Any]:
     if crc is not None and crc != _compute_crc(header):
         raise ValueError("listing.json: its checksum differs")
     return header
+
+
+def _load_versions(directory: Path, rows: int, checksums: dict[str, int]) -> StringArray:
+    """Return the versions; those that an earlier version of gpupipe listed have no texts."""
+    if not (directory / "versions.ends.npy").exists():
+        return StringArray(np.empty(0, np.uint8), np.zeros(rows + 1, np.int64))
+    letters, ends = (
+        _load_array(directory / f"{name}.npy", dtype, checksums.get(name))
+        for name, dtype in (("versions.letters", np.uint8), ("versions.ends", np.int64))
+    )
+    return StringArray.from_ends(letters, ends)
 
 
 def _load_array(path: Path, dtype: type | None, checksum: int | None) -> NDArray[Any]:

@@ -65,6 +65,7 @@ class ReadThroughColumn(Column):
         names: The path of each row's file under the data set's url.
         sizes: Bytes of each file, int64 (N,); -1 if unknown.
         tags: Hash of each file's version, uint64 (N,); 0 if unknown.
+        versions: Each file's version in words; "" if unknown.
     """
 
     dataset: DataSet
@@ -72,6 +73,7 @@ class ReadThroughColumn(Column):
     names: StringArray
     sizes: NDArray[np.int64]
     tags: NDArray[np.uint64]
+    versions: StringArray
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -88,7 +90,9 @@ class ReadThroughColumn(Column):
             self.dataset.model_dump_json(exclude_unset=True), self.cache, os.getpid()
         )
         wanted = [
-            SampleFile(self.names[row], int(self.sizes[row]), int(self.tags[row]))
+            SampleFile(
+                self.names[row], int(self.sizes[row]), int(self.tags[row]), self.versions[row]
+            )
             for row in rows.tolist()
         ]
         return [np.frombuffer(data, np.uint8) for data in samples.read(wanted)]
@@ -108,22 +112,30 @@ class ReadThroughColumn(Column):
 
     def take(self, rows: Rows) -> ReadThroughColumn:
         return ReadThroughColumn(
-            self.dataset, self.cache, self.names.take(rows), self.sizes[rows], self.tags[rows]
+            self.dataset,
+            self.cache,
+            self.names.take(rows),
+            self.sizes[rows],
+            self.tags[rows],
+            self.versions.take(rows),
         )
 
 
 def create_column(dataset: DataSet, cache: CacheOptions, listing: Listing) -> ReadThroughColumn:
     """Return the column of all files of a listing."""
-    return ReadThroughColumn(dataset, cache, listing.names, listing.sizes, listing.tags)
+    return ReadThroughColumn(
+        dataset, cache, listing.names, listing.sizes, listing.tags, listing.versions
+    )
 
 
 @dataclass(frozen=True)
 class SampleFile:
-    """A file of the store: its name under the url, its size, and the hash of its version."""
+    """A file of the store: its name under the url, its size, its version and the hash of it."""
 
     name: str
     size: int
     tag: int
+    version: str
 
     @property
     def key(self) -> str:
@@ -177,7 +189,7 @@ class SampleCache:
         """Fetch a file, and keep it."""
         url = f"{self._store.url}/{file.name}"
         try:
-            data = self._store.fetch(file.name, file.size, file.tag)
+            data = self._store.fetch(file.name, file.size, file.tag, file.version)
         except StoreFailed as e:
             raise EngineError(
                 f"{url}: cannot be fetched: {e}: see data.url, data.storage_options and the network"

@@ -1,4 +1,7 @@
-"""Has a shard that is damaged or gone fetched again while an epoch trains on it."""
+"""Has a shard that is damaged or gone fetched again while an epoch trains on it.
+
+Also says what is wrong with a sample that no shard has.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,21 @@ def refetch_image(options: CacheOptions, shard: str, read: Callable[[], Image | 
     except (OSError, DataError) as e:
         _failures[path] = time.monotonic(), str(e)
         raise OSError(str(e)) from e
+
+
+def explain_broken_row(options: CacheOptions, row: int) -> str:
+    """Return what is wrong with a sample of an epoch that is in no shard.
+
+    Args:
+        options: The settings of the cache.
+        row: The sample's row of the data set.
+    """
+    log = CacheFolder(options).commit_log
+    try:
+        log.refresh()
+    except DataError as e:
+        return str(e)
+    return log.broken_rows().get(row, "changed since it was listed, and was then changed back")
 
 
 def _wait_for_image(folder: CacheFolder, shard: str, read: Callable[[], Image | None]) -> Image:

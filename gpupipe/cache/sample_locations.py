@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from gpupipe.cache import shard_files
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.commit_log import CachedShard
-from gpupipe.cache.shard_column import ShardColumn, forget_checked
+from gpupipe.cache.shard_column import NO_SHARD, ShardColumn, forget_checked
 from gpupipe.dataset.columns import Rows
 from gpupipe.dataset.source import UnmapFiles
 from gpupipe.dataset.strings import StringArray
@@ -28,11 +29,12 @@ class ShardNames(StringArray):
         return f"{i:08}.tar"
 
 
-def create_column(folder: CacheFolder, sizes: NDArray[np.int64]) -> ShardColumn:
+def create_column(folder: CacheFolder, url: str, sizes: NDArray[np.int64]) -> ShardColumn:
     """Return a column for the locations of all samples of a data set, which are not yet known.
 
     Args:
         folder: The cache.
+        url: The data set's url.
         sizes: Bytes of each file in the store, int64 (N,); -1 if unknown.
     """
     root, rows = str(folder.dir / "shards"), len(sizes)
@@ -46,6 +48,7 @@ def create_column(folder: CacheFolder, sizes: NDArray[np.int64]) -> ShardColumn:
         checksum=np.zeros(rows, np.uint32),
         sizes=sizes,
         cache=folder.options,
+        url=url,
         num_rows=rows,
     )
 
@@ -114,7 +117,7 @@ class SampleLocations:
         self._inodes: dict[str, int] = {}
         self._shards_overlap = False
 
-    def locate(self, shards: dict[str, CachedShard]) -> Rows:
+    def locate(self, shards: dict[str, CachedShard], broken: Iterable[int] = ()) -> Rows:
         """Write the locations of all samples of the shards, and return their ids, ascending.
 
         Reads only tables of new or replaced shards. If shards overlap, it reads all of them in
@@ -122,6 +125,7 @@ class SampleLocations:
 
         Args:
             shards: The shards of a pinned generation by name, in the order of publication.
+            broken: Rows that are broken unless a shard has them.
 
         Raises:
             DataError: The table of a shard is damaged.
@@ -135,12 +139,20 @@ class SampleLocations:
             if self._shards_overlap or self._inodes.get(name) != inodes[name]:
                 self._rows[name] = _locate_shard(self._folder, self._spans, shard)
             is_located[self._rows[name]] = True
-        ids = np.flatnonzero(is_located)
         self._inodes |= inodes
-        if len(ids) < sum(s.samples for s in shards.values()) and not self._shards_overlap:
+        num_located = np.count_nonzero(is_located)
+        if num_located < sum(s.samples for s in shards.values()) and not self._shards_overlap:
             self._shards_overlap = True
-            return self.locate(shards)
-        return ids
+            return self.locate(shards, broken)
+        self._mark_broken([row for row in broken if not is_located[row]])
+        is_located[list(broken)] = True
+        return np.flatnonzero(is_located)
+
+    def _mark_broken(self, rows: list[int]) -> None:
+        """Let reading these rows fail, except those that an earlier epoch still has."""
+        in_use = {int(name) for name in self._inodes}
+        lost = [row for row in rows if int(self._spans.file[row]) not in in_use]
+        self._spans.file[lost], self._spans.length[lost] = NO_SHARD, 1
 
     def forget(self, names: frozenset[str]) -> None:
         """Unmap the files of shards that no epoch uses any more."""

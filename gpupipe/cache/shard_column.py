@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.refetching import refetch_image
+from gpupipe.cache.refetching import explain_broken_row, refetch_image
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.dataset.columns import Rows, SpanColumn
 
+NO_SHARD = 0
+"""The number of the shard of a broken sample; shards count from 1."""
 _NO_BYTES = np.empty(0, np.uint8)
 _GONE_OR_DAMAGED = (errno.ENOENT, errno.ESTALE, errno.EIO)
 _checked: dict[str, NDArray[np.int32]] = {}
@@ -45,6 +47,7 @@ class ShardColumn(SpanColumn):
         checksum: CRC-32 of each image, uint32 (N,); 0 if it is unknown.
         sizes: Bytes of each file in the store, int64 (N,); -1 if unknown.
         cache: The settings of the cache.
+        url: The data set's url.
         num_rows: Rows of the data set.
         rows: Each row's number in the data set, int64 (N,); None if the column has all rows.
     """
@@ -52,6 +55,7 @@ class ShardColumn(SpanColumn):
     checksum: NDArray[np.uint32]
     sizes: NDArray[np.int64]
     cache: CacheOptions
+    url: str
     num_rows: int
     rows: Rows | None = None
 
@@ -64,6 +68,9 @@ class ShardColumn(SpanColumn):
     def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
         (data,) = self.read(np.array([row]))
         return data[:head].tobytes(), data[max(0, len(data) - tail) :].tobytes(), len(data)
+
+    def location(self, row: int, name: str) -> str:
+        return f"{self.url}/{name}" if self.file[row] == NO_SHARD else super().location(row, name)
 
     def accept(self, rows: Rows, contents: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
         accepted = list(contents)
@@ -92,6 +99,7 @@ class ShardColumn(SpanColumn):
             checksum=self.checksum[rows],
             sizes=self.sizes[rows],
             cache=self.cache,
+            url=self.url,
             num_rows=self.num_rows,
             rows=rows if self.rows is None else self.rows[rows],
         )
@@ -134,10 +142,15 @@ class ShardColumn(SpanColumn):
             image = self._read_file(row)
             return image if self._is_whole(row, image) else None
 
+        if self.file[row] == NO_SHARD:
+            raise OSError(explain_broken_row(self.cache, self._row_in_data_set(row)))
         if not self._is_whole(row, data):
             data = refetch_image(self.cache, f"{self.file[row]:08}", read_whole)
-        self._checked_shards()[row if self.rows is None else self.rows[row]] = self.file[row]
+        self._checked_shards()[self._row_in_data_set(row)] = self.file[row]
         return data
+
+    def _row_in_data_set(self, row: int) -> int:
+        return row if self.rows is None else int(self.rows[row])
 
     def _is_whole(self, row: int, data: NDArray[np.uint8]) -> bool:
         checksum = int(self.checksum[row])

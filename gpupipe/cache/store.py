@@ -1,6 +1,7 @@
 """A remote store, accessed through fsspec: lists its files and fetches them.
 
-A fetched file is complete, and has the version that was listed.
+A fetched file is complete, and has the version that was listed. If the store reports its MD5, its
+content has it.
 """
 
 from __future__ import annotations
@@ -9,27 +10,26 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gpupipe.cache.listing import UNKNOWN, hash_version
 from gpupipe.cache.settings import DataSet
+from gpupipe.cache.versions import (
+    describe_change,
+    file_version,
+    find_etag_md5,
+    find_md5,
+    has_version,
+    hash_file_version,
+)
 from gpupipe.errors import DataError
 from gpupipe.runtime.extras import require_extra
 
-_VERSIONS = (
-    "ETag",
-    "etag",
-    "md5Hash",
-    "generation",
-    "mtime",
-    "Last-Modified",
-    "LastModified",
-    "last_modified",
-    "created",
-)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _OPTIONS = {"use_listings_cache": False}
+_S3_URLS = ("s3://", "s3a://")
 _S3_OPTIONS = {"max_concurrency": 1}
 """Stops s3fs from fetching parts of an object at the same time, for which it first asks for the
 size. A download worker already fetches many objects at the same time.
@@ -44,20 +44,12 @@ class StoreFailed(Unfetchable):
     """The store or the network failed at every attempt. The sample may be there."""
 
 
-class _Changed(OSError):
+class Changed(Unfetchable):
     """A file is another one than was listed."""
 
 
-def file_version(info: dict[str, Any]) -> str:
-    """Return what identifies the version of a file: its ETag, MD5, time of change...
-
-    Args:
-        info: What the store reports about the file.
-
-    Returns:
-        The version, or "" if the store reports none.
-    """
-    return next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
+class _NotAsListed(OSError):
+    """A file seems to be another one than was listed: a first attempt may be wrong."""
 
 
 def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
@@ -65,7 +57,7 @@ def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     require_extra("remote", ("fsspec",), "a remote data set", DataError)
     import fsspec
 
-    preset = _OPTIONS | (_S3_OPTIONS if url.startswith(("s3://", "s3a://")) else {})
+    preset = _OPTIONS | (_S3_OPTIONS if url.startswith(_S3_URLS) else {})
     try:
         file_system_and_path: tuple[Any, str] = fsspec.core.url_to_fs(url, **(preset | options))
     except (ImportError, ValueError, TypeError) as e:
@@ -135,59 +127,120 @@ class Store:
             if info.get("type") != "directory"
         }
 
-    def fetch(self, name: str, size: int = UNKNOWN, version_hash: int = 0) -> bytes:
+    def describe_files(self, names: Sequence[str], connections: int) -> list[dict[str, Any]]:
+        """Return what the store reports about each file; {} for a file that it does not show.
+
+        Args:
+            names: Paths under the url.
+            connections: How many files to ask for at the same time.
+
+        Raises:
+            DataError: The store fails.
+        """
+        with ThreadPoolExecutor(connections) as pool:
+            try:
+                return list(pool.map(self._describe_file, names))
+            except StoreFailed as e:
+                pool.shutdown(cancel_futures=True)
+                raise DataError(
+                    f"{self.url}: the versions of its files cannot be read: {e}: see data.url, "
+                    "data.storage_options and the network"
+                ) from e
+
+    def _describe_file(self, name: str) -> dict[str, Any]:
+        try:
+            info: dict[str, Any] = self._retry(
+                lambda: self._call_with_timeout("info", self._path(name))
+            )
+        except StoreFailed:
+            raise
+        except Unfetchable:  # fetching it says why
+            return {}
+        return info
+
+    def fetch(
+        self, name: str, size: int = UNKNOWN, version_hash: int = 0, version: str = ""
+    ) -> bytes:
         """Return the content of a file.
 
         Args:
             name: Path under the url.
             size: Its expected bytes; -1 if unknown.
-            version_hash: `hash_version` of the expected version; 0 if unknown.
+            version_hash: `hash_file_version` of the expected version; 0 if unknown.
+            version: The `file_version`, for messages; "" if unknown.
 
         Raises:
             StoreFailed: All attempts failed.
-            Unfetchable: The file is missing, was changed, or access is denied.
+            Changed: The file was changed.
+            Unfetchable: The file is missing, or access is denied.
         """
+        data: bytes = self._retry(lambda: self._fetch_once(name, size, version_hash, version))
+        return data
+
+    def _retry(self, call: Callable[[], Any]) -> Any:
+        """Return the result of a call that asks the store, which may fail now and then."""
         kind: type[Unfetchable] = StoreFailed
         for attempt in range(self._retries + 1):
             try:
-                return self._fetch_once(name, size, version_hash)
+                return call()
             except (FileNotFoundError, PermissionError) as e:
                 raise Unfetchable(describe_error(e)) from e
             except Exception as e:  # whatever the clients of the stores raise
                 reason = describe_error(e)
-                kind = Unfetchable if isinstance(e, _Changed) else StoreFailed
+                kind = Changed if isinstance(e, _NotAsListed) else StoreFailed
             if attempt < self._retries:
                 self._pause(
                     min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * random.uniform(0.5, 1.5)
                 )
         raise kind(f"{reason} ({self._retries + 1} attempts)")
 
-    def _fetch_once(self, name: str, size: int, version_hash: int) -> bytes:
-        path = f"{self._root.rstrip('/')}/{name}"
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+    def _fetch_once(self, name: str, size: int, version_hash: int, version: str) -> bytes:
+        path = self._path(name)
         if size == UNKNOWN or not version_hash:
             before = self._call_with_timeout("info", path)
-            size = (
-                before["size"] if size == UNKNOWN and isinstance(before.get("size"), int) else size
-            )
-            version_hash = version_hash or hash_version(file_version(before))
+            if size == UNKNOWN and isinstance(before.get("size"), int):
+                size = before["size"]
+            if not version_hash:
+                version_hash, version = hash_file_version(before), file_version(before)
         data: bytes = self._call_with_timeout("cat_file", path)
-        if size not in (UNKNOWN, len(data)):
-            is_whole = self._call_with_timeout("info", path).get("size") == len(data)
-            kind = _Changed if is_whole else OSError
-            raise kind(f"{len(data):,} bytes came in place of {size:,}")
-        if version_hash and version_hash != hash_version(
-            hashlib.md5(data, usedforsecurity=False).hexdigest()
-        ):
-            now = file_version(self._call_with_timeout("info", path))
-            if hash_version(now) != version_hash:
-                raise _Changed(
-                    "it was changed since it was listed (its version is now "
-                    f"{now or 'not known'}): to list the data set again, delete the cache's "
-                    "folder"
-                )
+        is_whole = size in (UNKNOWN, len(data))
+        if is_whole and not version_hash:
+            return data
+        md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+        if is_whole and version_hash == hash_version(md5):
+            return data  # the ETag of most objects in S3
+        now = self._call_with_timeout("info", path)
+        if version_hash and not has_version(now, version_hash):
+            raise _changed(describe_change(version, now))
+        if not is_whole and now.get("size") == len(data):
+            raise _changed(f"{size:,} bytes, now {len(data):,}")
+        if not is_whole:
+            raise OSError(f"{len(data):,} bytes came in place of {size:,}")
+        expected = find_md5(now) or self._find_s3_md5(path, now)
+        if expected not in (None, md5):
+            raise OSError(f"other content came: its MD5 is {md5} in place of {expected}")
         return data
 
-    def _call_with_timeout(self, method: str, path: str) -> Any:
+    def _find_s3_md5(self, path: str, info: dict[str, Any]) -> str | None:
+        """Return the MD5 of an object in S3, which is its ETag unless it is encrypted.
+
+        Buckets whose names end in --x-s3 have other ETags.
+        """
+        etag = find_etag_md5(info)
+        if etag is None or not self.url.startswith(_S3_URLS):
+            return None
+        bucket, key, _ = self._files.split_path(path)
+        head = self._call_with_timeout(
+            "call_s3", "head_object", self._files.kwargs, Bucket=bucket, Key=key
+        )
+        is_plain = head.get("ServerSideEncryption") in (None, "AES256")
+        has_md5 = is_plain and "SSECustomerAlgorithm" not in head and not bucket.endswith("--x-s3")
+        return etag if has_md5 else None
+
+    def _call_with_timeout(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Return the result of a call of the file system.
 
         If the file system is asynchronous, as those of networks are, a stalled call raises OSError.
@@ -195,19 +248,40 @@ class Store:
         from fsspec.asyn import AsyncFileSystem, sync
 
         if not isinstance(self._files, AsyncFileSystem):
-            return getattr(self._files, method)(path)
+            return getattr(self._files, method)(*arguments, **keywords)
 
         async def call() -> Any:
             try:
                 return await asyncio.wait_for(
-                    getattr(self._files, f"_{method}")(path), self._timeout
+                    getattr(self._files, f"_{method}")(*arguments, **keywords), self._timeout
                 )
+            except FileNotFoundError as e:
+                if (cause := _find_http_failure(e)) is None:
+                    raise
+                raise OSError(describe_error(cause)) from e
             except asyncio.TimeoutError as e:
                 raise OSError(
                     f"it was not whole after {self._timeout:g} s (data.cache.timeout)"
                 ) from e
 
         return sync(self._files.loop, call)
+
+
+def _changed(how: str) -> _NotAsListed:
+    return _NotAsListed(
+        f"changed since it was listed ({how}): delete the cache's folder to list the data set again"
+    )
+
+
+def _find_http_failure(error: FileNotFoundError) -> BaseException | None:
+    """Return why HTTP failed if the file may be there all the same, else None.
+
+    fsspec's `info` raises FileNotFoundError whatever happened.
+    """
+    cause = error.__cause__
+    if cause is None or not type(cause).__module__.startswith("aiohttp."):
+        return None
+    return None if getattr(cause, "status", 500) in (404, 410) else cause
 
 
 def describe_error(error: BaseException) -> str:

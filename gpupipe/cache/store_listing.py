@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.listing import UNKNOWN, Listing, compute_fingerprint, hash_version
+from gpupipe.cache.listing import UNKNOWN, Listing, compute_fingerprint
 from gpupipe.cache.settings import DataSet
-from gpupipe.cache.store import Store, file_version, read_url
+from gpupipe.cache.store import Store, read_url
+from gpupipe.cache.versions import file_version, hash_file_version
 from gpupipe.dataset import labels as classes_of
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, shown
@@ -28,27 +29,35 @@ _UNSAFE_NAME = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)|^[a-zA-Z][a-zA-Z0-9+.-]
 '', '.' or '..', or URLs.
 """
 _MAX_NAME_LENGTH = 4096
+_MAX_ASKED_FILES = 100_000
+"""Of how many files the version is asked for, one by one: that takes minutes."""
 
 
 @dataclass
 class StoreRows:
-    """The columns of a listing, as read. Columns that the data set lacks are empty."""
+    """The columns of a listing, as read. Columns that the data set lacks are empty.
+
+    `infos` are what the store reports about the files; {} if it was not asked.
+    """
 
     names: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    tags: list[int] = field(default_factory=list)
+    infos: list[dict[str, Any]] = field(default_factory=list)
     weights: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     metadata: list[str] = field(default_factory=list)
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
-def list_samples(dataset: DataSet, store: Store) -> Listing:
+def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listing:
     """List the samples of a data set.
+
+    The versions of files are asked for one by one if the store's own listing has none, and for the
+    rows of a manifest, but only if these are at most 100,000.
 
     Args:
         dataset: Which samples there are.
         store: Where the files are.
+        connections: How many files to ask for at the same time.
 
     Raises:
         DataError: There are no samples, or a name or a value is invalid.
@@ -61,22 +70,36 @@ def list_samples(dataset: DataSet, store: Store) -> Listing:
     if not rows.names:
         raise DataError(_explain_no_rows(dataset))
     labels, classes = _number_labels(rows, dataset.manifest)
-    names, unknown = StringArray.from_strings(rows.names), [UNKNOWN] * len(rows.names)
-    sizes, tags = (
-        np.array(rows.sizes or unknown, np.int64),
-        np.array(rows.tags or [0] * len(unknown), np.uint64),
-    )
+    names = StringArray.from_strings(rows.names)
+    _ask_for_versions(rows, store, connections)
     return Listing(
         names,
         labels,
-        sizes,
-        tags,
+        np.array([_get_size(info) for info in rows.infos], np.int64),
+        np.array([hash_file_version(info) for info in rows.infos], np.uint64),
         rows.weights,
         StringArray.from_strings(rows.metadata),
         classes,
         compute_fingerprint(names, labels, classes),
+        StringArray.from_strings(file_version(info) for info in rows.infos),
         rows.values,
     )
+
+
+def _ask_for_versions(rows: StoreRows, store: Store, connections: int) -> None:
+    """Ask the store about files of which no version is known, unless they are too many."""
+    lacking = [n for n, info in enumerate(rows.infos) if not hash_file_version(info)]
+    names = list(dict.fromkeys(rows.names[n] for n in lacking))
+    if len(names) > _MAX_ASKED_FILES:
+        return
+    infos = dict(zip(names, store.describe_files(names, connections), strict=True))
+    for n in lacking:
+        rows.infos[n] = rows.infos[n] | infos[rows.names[n]]
+
+
+def _get_size(info: dict[str, Any]) -> int:
+    size = info.get("size")
+    return size if type(size) is int and size >= 0 else UNKNOWN
 
 
 def _explain_no_rows(dataset: DataSet) -> str:
@@ -113,9 +136,7 @@ def _list_files(dataset: DataSet, store: Store) -> StoreRows:
         if not name.lower().endswith(suffixes):
             continue
         rows.names.append(check_name(name, dataset.url))
-        size = info.get("size")
-        rows.sizes.append(size if type(size) is int and size >= 0 else UNKNOWN)
-        rows.tags.append(hash_version(file_version(info)))
+        rows.infos.append(info)
         if dataset.label is not None:
             rows.labels.append(_get_class(name, dataset.url))
     return rows
@@ -155,6 +176,7 @@ def _read_manifest(dataset: DataSet, manifest: str) -> StoreRows:
             for i, path in enumerate(rows.paths["image"])
         ],
         labels=[_check_label(label, rows.where(i)) for i, label in enumerate(rows.labels)],
+        infos=[{} for _ in rows.paths["image"]],
         weights=_check_weights(rows),
         metadata=[json.dumps(record, default=str) for record in rows.rest],
         values=rows.values,

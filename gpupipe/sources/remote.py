@@ -109,7 +109,7 @@ def _index(folder: CacheFolder, source: Remote) -> Index:
             raise DataError(
                 explain_too_large(folder, f"the whole data set takes at least {needed:,} bytes")
             )
-    columns: dict[str, Column] = {"image": create_column(folder, listed.sizes)}
+    columns: dict[str, Column] = {"image": create_column(folder, source.url, listed.sizes)}
     return Index(
         source.url,
         listed.names,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -134,13 +135,17 @@ def bucket(s3: dict[str, Any], blobs: Path) -> str:
 @dataclass
 class Faults:
     """What an HTTP server does wrong, by the path's end: how often it answers 500, cuts a body off,
-    stalls, or tells another ETag.
+    stalls, tells another ETag, sends other content, or answers 500 to HEAD and the GET after it.
+    `headers` are sent with every image, in place of its own; "" for none.
     """
 
     errors: dict[str, int] = field(default_factory=dict)
     cuts: dict[str, int] = field(default_factory=dict)
     stalls: dict[str, int] = field(default_factory=dict)
     changes: dict[str, int] = field(default_factory=dict)
+    garbled: dict[str, int] = field(default_factory=dict)
+    heads: dict[str, int] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -162,21 +167,37 @@ def _handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler]:
         def log_message(self, *args: Any) -> None:
             pass
 
+        def send_header(self, name: str, value: str) -> None:
+            value = faults.headers.get(name, value) if self.path.endswith(".jpg") else value
+            if value:
+                super().send_header(name, value)
+
         def end_headers(self) -> None:
             if self.path.endswith(".jpg"):
-                self.send_header(
-                    "ETag",
-                    f'"{len(faults.asked) if faults.due(faults.changes, self.path) else "same"}"',
-                )
+                is_due = faults.due(faults.changes, self.path)
+                self.send_header("ETag", f'"{len(faults.asked) if is_due else "same"}"')
+                self.send_header("Content-MD5", "")
             super().end_headers()
+
+        def do_HEAD(self) -> None:
+            if faults.due(faults.heads, self.path):
+                self.send_error(500)
+            else:
+                super().do_HEAD()
 
         def do_GET(self) -> None:
             faults.asked.append(self.path)
-            if faults.due(faults.errors, self.path):
+            if faults.due(faults.errors, self.path) or faults.due(faults.heads, self.path):
                 self.send_error(500)
             elif faults.due(faults.stalls, self.path):
                 faults.over.wait(20)
                 self.close_connection = True
+            elif faults.due(faults.garbled, self.path):
+                size = (root / self.path.lstrip("/")).stat().st_size
+                self.send_response(200)
+                self.send_header("Content-Length", str(size))
+                self.end_headers()
+                self.wfile.write(b"x" * size)
             elif faults.due(faults.cuts, self.path):
                 self.send_response(200)
                 self.send_header("Content-Length", "20000")
@@ -189,11 +210,11 @@ def _handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler]:
     return Handler
 
 
-@pytest.fixture
-def web(blobs: Path) -> Iterator[tuple[str, Faults]]:
-    """An HTTP server of the blobs: its URL, and what it is to do wrong."""
+@contextmanager
+def serve(root: Path) -> Iterator[tuple[str, Faults]]:
+    """Serve a folder over HTTP: its URL, and what the server is to do wrong."""
     faults = Faults()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(blobs, faults))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(root, faults))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", faults
@@ -201,6 +222,20 @@ def web(blobs: Path) -> Iterator[tuple[str, Faults]]:
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def web(blobs: Path) -> Iterator[tuple[str, Faults]]:
+    """An HTTP server of the blobs: its URL, and what it is to do wrong."""
+    with serve(blobs) as served:
+        yield served
+
+
+@pytest.fixture
+def web_faces(faces: Path) -> Iterator[tuple[str, Faults]]:
+    """An HTTP server of 60 faces: its URL, and what it is to do wrong."""
+    with serve(faces) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")

@@ -194,3 +194,39 @@ def test_values_of_a_manifest_come_with_the_batch(
         for batch in loader:
             assert (batch["age"] == batch["id"] + 0.5).all()
             assert (batch["label"] == batch["id"] % 3).all()
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+@pytest.mark.parametrize("has_manifest", [False, True])
+def test_a_file_that_changed_after_the_listing_is_a_broken_sample(
+    web_faces: tuple[str, Any],
+    faces: Path,
+    config: Config,
+    tmp_path: Path,
+    options: dict[str, Any],
+    has_manifest: bool,
+) -> None:
+    from gpupipe import config as configs
+
+    url, faults = web_faces
+    names = sorted(str(p.relative_to(faces)) for p in faces.glob("*/*.jpg"))
+    settings = config(url=url, epoch="full", retries=0)
+    if has_manifest:
+        (tmp_path / "m.csv").write_text("\n".join(["path", *names]))
+        settings["data"] |= {"manifest": str(tmp_path / "m.csv"), "label": None}
+    assert len(configs.read(settings).source.index()) == 60
+    faults.changes[names[7]] = 10**9
+    with (
+        load(settings, **options) as loader,
+        pytest.raises(
+            gpupipe.SampleError,
+            match=rf"{url}/{names[7]}: .*changed since it was listed \(ETag same, now [0-9]+\)",
+        ),
+    ):
+        ids(loader)
+    with load(settings, **options, on_error="skip", max_bad=0.1) as loader:
+        assert sorted(ids(loader)) == [n for n in range(60) if n != 7]
+        state = loader.state_dict()
+    with load(settings, **options, on_error="skip", max_bad=0.1) as loader:
+        loader.load_state_dict(state)
+        assert sorted(ids(loader)) == [n for n in range(60) if n != 7]

@@ -118,9 +118,9 @@ def test_a_shard_whose_samples_changed_cannot_be_had_again(make: Any, tmp_path: 
         pin = made.folder.create_claim("pins", "me", {"generation": 1})
     (root / "1.jpg").write_bytes(b"new")
     assert made.filler.publish_shard() == "failed"
-    assert made.filler.statistics.lost == {
-        "00000001": "its samples are others in the store than when it was made"
-    }
+    assert made.filler.statistics.lost["00000001"].startswith(
+        "a/1.jpg: changed since it was listed (mtime "
+    )
     pin.release()
 
 
@@ -173,8 +173,8 @@ def test_a_store_that_fails_now_and_then_never_poisons_the_cache(
     make: Any, web: tuple[str, Any], blobs: Path, fault: str
 ) -> None:
     url, faults = web
-    getattr(faults, fault).update({f"/{n:03}.jpg": 1 + n % 2 for n in range(0, 40, 3)})
     made = make({"url": url})
+    getattr(faults, fault).update({f"/{n:03}.jpg": 1 + n % 2 for n in range(0, 40, 3)})
     assert made.fill() == "complete"
     for name, shard in made.folder.commit_log.live_shards().items():
         data = made.folder.shard_path(name).read_bytes()
@@ -200,3 +200,26 @@ def test_the_shards_are_readable_by_others_while_the_mask_of_the_maker_is_kept(m
         assert made.folder.shard_path("00000001").stat().st_mode & 0o777 == 0o640
     finally:
         os.umask(old)
+
+
+def test_a_changed_file_is_broken_until_it_is_as_it_was_listed(
+    make: Any, web: tuple[str, Any]
+) -> None:
+    url, faults = web
+    made = make({"url": url})
+    faults.changes["/007.jpg"] = 1000
+    assert made.fill() == "failed"
+    log = made.folder.commit_log
+    ((row, why),) = log.broken_rows().items()
+    assert made.listing.names[row] == "class3/007.jpg"
+    assert why.startswith("changed since it was listed (ETag same, now ")
+    assert log.broken_rows(1) == {}
+    before = log.generation
+    assert made.another().publish_shard() == "failed"
+    log.refresh()
+    assert log.generation == before + 1, "it names another ETag"
+    faults.changes.clear()
+    assert made.another().publish_shard() == "published"
+    assert sorted(rows_of(made.folder)) == list(range(40))
+    assert log.broken_rows() == {}
+    assert log.broken_rows(before) == {row: why}

@@ -39,7 +39,7 @@ def test_files_are_sorted_and_folders_are_classes(blobs: Path) -> None:
     assert (found.tags != 0).all()
 
 
-def test_s3_says_sizes_and_versions_and_http_does_not(
+def test_s3_says_sizes_and_versions_and_http_is_asked_for_them(
     bucket: str, s3: dict[str, Any], blobs: Path, web: tuple[str, Any]
 ) -> None:
     local, remote = listed(f"file://{blobs}"), listed(bucket, storage_options=s3)
@@ -48,7 +48,22 @@ def test_s3_says_sizes_and_versions_and_http_does_not(
     assert remote.fingerprint == local.fingerprint
     over_http = listed(web[0])
     assert over_http.fingerprint == local.fingerprint
-    assert set(over_http.sizes) == {listing.UNKNOWN}
+    assert over_http.sizes.tolist() == local.sizes.tolist()
+    assert {over_http.versions[n] for n in range(40)} == {"ETag same"}
+
+
+def test_the_files_of_a_manifest_have_sizes_and_versions(
+    bucket: str, s3: dict[str, Any], blobs: Path, tmp_path: Path
+) -> None:
+    text = "path\nclass0/000.jpg\nclass1/001.jpg\nclass0/000.jpg\nclass0/missing.jpg\n"
+    options = {"manifest": manifest(tmp_path / "m.csv", text), "label": None}
+    for found in (
+        listed(f"file://{blobs}", **options),
+        listed(bucket, storage_options=s3, **options),
+    ):
+        assert found.sizes.tolist() == [19_015, 19_068, 19_015, listing.UNKNOWN]
+        assert (found.tags != 0).tolist() == [True, True, True, False]
+        assert found.versions[0] == found.versions[2] != found.versions[3] == ""
 
 
 def test_a_csv_with_labels_weights_values_and_further_columns(blobs: Path, tmp_path: Path) -> None:
