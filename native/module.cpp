@@ -11,6 +11,7 @@ PyObject* prepare_convert(PyObject*, PyObject* arguments);
 PyObject* prepare_convert_planes(PyObject*, PyObject* arguments);
 PyObject* read_files(PyObject*, PyObject* parts);
 PyObject* stat_files(PyObject*, PyObject* paths);
+PyObject* compute_crc32s(PyObject*, PyObject* buffers);
 
 const Variant* g_variant = &kScalar;
 
@@ -124,6 +125,9 @@ PyMethodDef kMethods[] = {
      "stat_files(paths) -> list\n\n"
      "For each path, return the file's size in bytes and the time of its last change in ns, or None "
      "if it cannot be seen."},
+    {"compute_crc32s", compute_crc32s, METH_O,
+     "compute_crc32s(buffers) -> list\n\n"
+     "Return the CRC-32 of each buffer, as zlib.crc32 does."},
     {"variants", variants, METH_NOARGS,
      "variants()\n--\n\nReturn the names of the variants that this machine can run."},
     {"select", select, METH_O,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import mmap
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from gpupipe.cache.refetching import explain_broken_row, refetch_image
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.dataset.columns import Rows, SpanColumn
+from gpupipe.runtime.crc32 import compute_crc32s
 
 NO_SHARD = 0
 """The number of the shard of a broken sample; shards count from 1."""
@@ -61,8 +61,8 @@ class ShardColumn(SpanColumn):
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
         contents = self._read_files(rows)
-        for n in self._find_unchecked(rows, contents):
-            contents[n] = self._check(int(rows[n]), contents[n])
+        for n in self._find_damaged(rows, contents):
+            contents[n] = self._refetch(int(rows[n]))
         return contents
 
     def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
@@ -74,9 +74,9 @@ class ShardColumn(SpanColumn):
 
     def accept(self, rows: Rows, contents: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
         accepted = list(contents)
-        for n in self._find_unchecked(rows, contents):
+        for n in self._find_damaged(rows, contents):
             try:
-                accepted[n] = self._check(int(rows[n]), contents[n])
+                accepted[n] = self._refetch(int(rows[n]))
             except OSError:  # `read` raises it again for the message
                 accepted[n] = _NO_BYTES
         return accepted
@@ -121,37 +121,33 @@ class ShardColumn(SpanColumn):
                 raise
             return _NO_BYTES
 
-    def _find_unchecked(self, rows: Rows, contents: list[NDArray[np.uint8]]) -> list[int]:
-        """Return the positions of images that were not checked yet, or are not whole."""
-        checked = self._checked_shards()[rows if self.rows is None else self.rows[rows]]
+    def _find_damaged(self, rows: Rows, contents: list[NDArray[np.uint8]]) -> list[int]:
+        """Return the positions of images that are not whole; check those that were not checked."""
+        checked = self._checked_shards()
+        in_data_set = rows if self.rows is None else self.rows[rows]
         sizes = np.fromiter((len(data) for data in contents), np.int64, len(contents))
-        is_unchecked = (checked != self.file[rows]) | (sizes != self.length[rows])
-        return np.flatnonzero(is_unchecked).tolist()
+        is_whole = sizes == self.length[rows]
+        unchecked = np.flatnonzero(is_whole & (checked[in_data_set] != self.file[rows]))
+        if len(unchecked):
+            crcs = np.array(compute_crc32s([contents[n] for n in unchecked]), np.uint32)
+            expected = self.checksum[rows[unchecked]]
+            is_whole[unchecked] = (crcs == expected) | (expected == 0)
+            good = unchecked[is_whole[unchecked]]
+            checked[in_data_set[good]] = self.file[rows[good]]
+        return np.flatnonzero(~is_whole).tolist()
 
     def _checked_shards(self) -> NDArray[np.int32]:
         checked = _checked.get(self.root)
         return forget_checked(self.root, self.num_rows) if checked is None else checked
 
-    def _check(self, row: int, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the image of a row, which is fetched again if `data` is damaged.
-
-        Raises OSError.
-        """
+    def _refetch(self, row: int) -> NDArray[np.uint8]:
+        """Return the image of a row after its shard was fetched again. Raises OSError."""
+        in_data_set = row if self.rows is None else int(self.rows[row])
+        if self.file[row] == NO_SHARD:
+            raise OSError(explain_broken_row(self.cache, in_data_set))
 
         def read_whole() -> NDArray[np.uint8] | None:
             image = self._read_file(row)
-            return image if self._is_whole(row, image) else None
+            return None if self._find_damaged(np.array([row]), [image]) else image
 
-        if self.file[row] == NO_SHARD:
-            raise OSError(explain_broken_row(self.cache, self._row_in_data_set(row)))
-        if not self._is_whole(row, data):
-            data = refetch_image(self.cache, f"{self.file[row]:08}", read_whole)
-        self._checked_shards()[self._row_in_data_set(row)] = self.file[row]
-        return data
-
-    def _row_in_data_set(self, row: int) -> int:
-        return row if self.rows is None else int(self.rows[row])
-
-    def _is_whole(self, row: int, data: NDArray[np.uint8]) -> bool:
-        checksum = int(self.checksum[row])
-        return len(data) == self.length[row] and checksum in (0, zlib.crc32(data.data))
+        return refetch_image(self.cache, f"{self.file[row]:08}", read_whole)

@@ -66,6 +66,27 @@ def test_the_files_of_a_manifest_have_sizes_and_versions(
         assert found.versions[0] == found.versions[2] != found.versions[3] == ""
 
 
+def test_a_listing_of_an_earlier_version_has_versions_without_their_texts(make: Any) -> None:
+    made = make()
+    versions = made.listing.versions
+    assert versions[0].startswith("mtime ")
+    for file in (made.folder.dir / "listing").glob("versions.*"):
+        file.unlink()
+    found = listing.load(made.folder)
+    assert (found.tags == made.listing.tags).all()
+    assert [found.versions[n] for n in range(40)] == [""] * 40
+    assert len(found.versions) == 40
+
+
+def test_too_many_files_are_not_asked_for(
+    web: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_listing, "_MAX_ASKED_FILES", 39)
+    found = listed(web[0])
+    assert not found.tags.any()
+    assert found.versions[0] == ""
+
+
 def test_a_csv_with_labels_weights_values_and_further_columns(blobs: Path, tmp_path: Path) -> None:
     first = "file,who,w,age,note\nclass0/000.jpg,eve,1,33,a\n"
     text = first + f'file://{blobs}/class1/001.jpg,adam,0.5,-4,"b,c"\n\n'
