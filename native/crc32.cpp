@@ -2,6 +2,8 @@
 //
 // With PCLMULQDQ it is several times as fast as zlib: see "Fast CRC Computation for Generic
 // Polynomials Using PCLMULQDQ Instruction" (Intel, 2009), whose names the constants have.
+#include "crc32.h"
+
 #include "arguments.h"
 
 #include <array>
@@ -98,7 +100,9 @@ uint32_t update_blocks(uint32_t crc, const uint8_t* data, size_t size) {
 bool has_clmul() { return false; }
 #endif
 
-uint32_t compute(const uint8_t* data, size_t size) {
+}  // namespace
+
+uint32_t compute_crc32(const uint8_t* data, size_t size) {
   static const bool kHasClmul = has_clmul();
   uint32_t crc = ~uint32_t{0};
   if (kHasClmul && size >= 64) {
@@ -108,6 +112,8 @@ uint32_t compute(const uint8_t* data, size_t size) {
   }
   return ~update(crc, data, size);
 }
+
+namespace {
 
 // A buffer of Python, held until the end.
 class Buffer {
@@ -125,7 +131,7 @@ class Buffer {
   }
 
   // Does not touch Python.
-  void compute_crc() { crc = compute(static_cast<uint8_t*>(view_.buf), size_t(view_.len)); }
+  void compute_crc() { crc = compute_crc32(static_cast<uint8_t*>(view_.buf), size_t(view_.len)); }
 
   uint32_t crc = 0;
 

@@ -1,5 +1,6 @@
 // Reads files and their sizes without the GIL, many in one call.
 #include "arguments.h"
+#include "crc32.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -91,6 +92,9 @@ class Part {
     return reinterpret_cast<PyObject*>(bytes);
   }
 
+  // The CRC-32 of the bytes that were read. Does not touch Python.
+  uint32_t compute_crc() const { return data_ ? compute_crc32(data_, size_t(received_)) : 0; }
+
  private:
   int fill(int file) {
     struct stat about;
@@ -114,6 +118,25 @@ class Part {
   int64_t offset_ = 0, length_ = -1, received_ = 0;
   uint8_t* data_ = nullptr;
   int error_ = 0;
+};
+
+// A part of a file, and the CRC-32 of its bytes.
+class CheckedPart : public Part {
+ public:
+  void read() {
+    Part::read();
+    crc_ = compute_crc();
+  }
+
+  // Returns a tuple of the bytes and their CRC-32, or the number of the error.
+  PyObject* take(PyTypeObject* type) {
+    PyObject* const bytes = Part::take(type);
+    if (!bytes || PyLong_Check(bytes)) return bytes;
+    return Py_BuildValue("NI", bytes, static_cast<unsigned int>(crc_));
+  }
+
+ private:
+  uint32_t crc_ = 0;
 };
 
 // A path, and what is seen of the file.
@@ -174,14 +197,19 @@ PyObject* read_all(PyObject* items, const Take& take) {
   return results;
 }
 
-}  // namespace
-
-PyObject* read_files(PyObject*, PyObject* parts) {
+template <typename Item>
+PyObject* read_parts(PyObject* parts) {
   static PyObject* const type = create_type();
   if (!type) return nullptr;
-  return read_all<Part>(
-      parts, [](Part& part) { return part.take(reinterpret_cast<PyTypeObject*>(type)); });
+  return read_all<Item>(
+      parts, [](Item& part) { return part.take(reinterpret_cast<PyTypeObject*>(type)); });
 }
+
+}  // namespace
+
+PyObject* read_files(PyObject*, PyObject* parts) { return read_parts<Part>(parts); }
+
+PyObject* read_files_and_crcs(PyObject*, PyObject* parts) { return read_parts<CheckedPart>(parts); }
 
 PyObject* stat_files(PyObject*, PyObject* paths) {
   return read_all<FileState>(paths, [](const FileState& state) { return state.take(); });

@@ -10,6 +10,7 @@ PyObject* prepare_resize(PyObject*, PyObject* arguments);
 PyObject* prepare_convert(PyObject*, PyObject* arguments);
 PyObject* prepare_convert_planes(PyObject*, PyObject* arguments);
 PyObject* read_files(PyObject*, PyObject* parts);
+PyObject* read_files_and_crcs(PyObject*, PyObject* parts);
 PyObject* stat_files(PyObject*, PyObject* paths);
 PyObject* compute_crc32s(PyObject*, PyObject* buffers);
 
@@ -121,6 +122,10 @@ PyMethodDef kMethods[] = {
      "Read parts of files: tuples (path, offset, length), where a length of None means the whole "
      "file.\nFor each, return its bytes as a buffer, fewer if the file ends before, or the number "
      "of an error."},
+    {"read_files_and_crcs", read_files_and_crcs, METH_O,
+     "read_files_and_crcs(parts) -> list\n\n"
+     "Read parts of files as read_files does. For each, return a tuple of its bytes and their "
+     "CRC-32, or the number of an error."},
     {"stat_files", stat_files, METH_O,
      "stat_files(paths) -> list\n\n"
      "For each path, return the file's size in bytes and the time of its last change in ns, or None "

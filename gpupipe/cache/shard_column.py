@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpupipe.cache.refetching import explain_broken_row, refetch_image
 from gpupipe.cache.settings import CacheOptions
+from gpupipe.dataset.byte_range import read_spans_and_crcs
 from gpupipe.dataset.columns import Rows, SpanColumn
 from gpupipe.runtime.crc32 import compute_crc32s
 
@@ -60,8 +61,8 @@ class ShardColumn(SpanColumn):
     rows: Rows | None = None
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
-        contents = self._read_files(rows)
-        for n in self._find_damaged(rows, contents):
+        contents, crcs = self._read_files(rows)
+        for n in self._find_damaged(rows, contents, crcs):
             contents[n] = self._refetch(int(rows[n]))
         return contents
 
@@ -101,15 +102,20 @@ class ShardColumn(SpanColumn):
             cache=self.cache,
             url=self.url,
             num_rows=self.num_rows,
-            rows=rows if self.rows is None else self.rows[rows],
+            rows=self._rows_in_data_set(rows),
         )
 
-    def _read_files(self, rows: Rows) -> list[NDArray[np.uint8]]:
-        """Return the bytes of rows, or none for a row whose shard is gone, too short or damaged."""
+    def _read_files(self, rows: Rows) -> tuple[list[NDArray[np.uint8]], list[int] | None]:
+        """Return the bytes of rows, and their CRC-32 if an image was not checked yet.
+
+        A row whose shard is gone, too short or damaged has no bytes.
+        """
         try:
-            return super().read(rows)
+            if self._is_checked(rows).all():
+                return super().read(rows), None
+            return read_spans_and_crcs([self.span(row) for row in rows.tolist()])
         except (OSError, ValueError):
-            return [self._read_file(row) for row in rows.tolist()]
+            return [self._read_file(row) for row in rows.tolist()], None
 
     def _read_file(self, row: int) -> NDArray[np.uint8]:
         try:
@@ -121,20 +127,35 @@ class ShardColumn(SpanColumn):
                 raise
             return _NO_BYTES
 
-    def _find_damaged(self, rows: Rows, contents: list[NDArray[np.uint8]]) -> list[int]:
-        """Return the positions of images that are not whole; check those that were not checked."""
-        checked = self._checked_shards()
-        in_data_set = rows if self.rows is None else self.rows[rows]
+    def _find_damaged(
+        self, rows: Rows, contents: list[NDArray[np.uint8]], crcs: list[int] | None = None
+    ) -> list[int]:
+        """Return the positions of images that are not whole; check those that were not checked.
+
+        `crcs` are the CRC-32 of the contents, if they have been computed.
+        """
         sizes = np.fromiter((len(data) for data in contents), np.int64, len(contents))
         is_whole = sizes == self.length[rows]
-        unchecked = np.flatnonzero(is_whole & (checked[in_data_set] != self.file[rows]))
+        unchecked = np.flatnonzero(is_whole & ~self._is_checked(rows))
         if len(unchecked):
-            crcs = np.array(compute_crc32s([contents[n] for n in unchecked]), np.uint32)
+            if crcs is None:
+                computed = compute_crc32s([contents[n] for n in unchecked])
+            else:
+                computed = [crcs[n] for n in unchecked]
             expected = self.checksum[rows[unchecked]]
-            is_whole[unchecked] = (crcs == expected) | (expected == 0)
-            good = unchecked[is_whole[unchecked]]
-            checked[in_data_set[good]] = self.file[rows[good]]
+            is_whole[unchecked] = (np.array(computed, np.uint32) == expected) | (expected == 0)
+            good = rows[unchecked[is_whole[unchecked]]]
+            self._checked_shards()[self._rows_in_data_set(good)] = self.file[good]
         return np.flatnonzero(~is_whole).tolist()
+
+    def _is_checked(self, rows: Rows) -> NDArray[np.bool_]:
+        is_checked: NDArray[np.bool_] = (
+            self._checked_shards()[self._rows_in_data_set(rows)] == self.file[rows]
+        )
+        return is_checked
+
+    def _rows_in_data_set(self, rows: Rows) -> Rows:
+        return rows if self.rows is None else self.rows[rows]
 
     def _checked_shards(self) -> NDArray[np.int32]:
         checked = _checked.get(self.root)
@@ -142,12 +163,12 @@ class ShardColumn(SpanColumn):
 
     def _refetch(self, row: int) -> NDArray[np.uint8]:
         """Return the image of a row after its shard was fetched again. Raises OSError."""
-        in_data_set = row if self.rows is None else int(self.rows[row])
+        rows = np.array([row])
         if self.file[row] == NO_SHARD:
-            raise OSError(explain_broken_row(self.cache, in_data_set))
+            raise OSError(explain_broken_row(self.cache, int(self._rows_in_data_set(rows)[0])))
 
         def read_whole() -> NDArray[np.uint8] | None:
             image = self._read_file(row)
-            return None if self._find_damaged(np.array([row]), [image]) else image
+            return None if self._find_damaged(rows, [image]) else image
 
         return refetch_image(self.cache, f"{self.file[row]:08}", read_whole)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.runtime.compiled_extension import find_extension
+from gpupipe.runtime.crc32 import compute_crc32s
 from gpupipe.runtime.regular_file import NOT_REGULAR, open_regular
 
 _extension = find_extension()
@@ -74,6 +75,27 @@ def read_spans(spans: Sequence[Span]) -> list[NDArray[np.uint8]]:
         ValueError: A file ends before its span does.
     """
     return [_checked(*pair) for pair in zip(spans, _read_parts(spans), strict=True)]
+
+
+def read_spans_and_crcs(
+    spans: Sequence[Span],
+) -> tuple[list[NDArray[np.uint8]], list[int]]:
+    """Read the bytes of spans as `read_spans` does, and compute the CRC-32 of each.
+
+    The extension does both in one call: beside a busy thread, a second one waits for the GIL.
+
+    Raises:
+        OSError, ValueError: As for `read_spans`.
+    """
+    if _extension is None:
+        contents = read_spans(spans)
+        return contents, compute_crc32s(contents)
+    pairs = [
+        (part, 0) if isinstance(part, int) else part
+        for part in _extension.read_files_and_crcs(spans)
+    ]
+    contents = [_checked(span, data) for span, (data, _) in zip(spans, pairs, strict=True)]
+    return contents, [crc for _, crc in pairs]
 
 
 def read_states(paths: Sequence[str]) -> list[tuple[int, int] | None]:

@@ -20,7 +20,7 @@ _NEEDS = {
     "_kernels": "a C++ compiler",
     "_jpeg": "a C++ compiler and libjpeg-turbo 2.1 or newer with its headers",
 }
-_NEWEST = {"_kernels": "compute_crc32s", "_jpeg": "prepare"}
+_NEWEST = {"_kernels": "read_files_and_crcs", "_jpeg": "prepare"}
 """What was added to each last: without it, an extension is older than the sources."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from gpupipe.dataset import byte_range
-from gpupipe.dataset.byte_range import Span, read_spans, read_states
+from gpupipe.dataset.byte_range import Span, read_spans, read_spans_and_crcs, read_states
 from gpupipe.runtime.compiled_extension import find_extension
 
 CONTENT = bytes(range(256)) * 500
@@ -55,6 +56,12 @@ def test_whole_files_and_parts_of_them(file: str, tmp_path: Path) -> None:
     expected = [CONTENT, CONTENT[3:13], b"", CONTENT[-1:], b"", b"abc"]
     assert [data.tobytes() for data in found] == expected
     assert all(data.dtype == np.uint8 and data.flags.writeable for data in found)
+    assert read_spans_and_crcs(spans)[1] == [zlib.crc32(data) for data in expected]
+    assert [data.tobytes() for data in read_spans_and_crcs(spans)[0]] == expected
+    with pytest.raises(OSError, match="No such file"):
+        read_spans_and_crcs([*spans, Span(str(tmp_path / "none"))])
+    with pytest.raises(ValueError, match="ends 1 bytes before"):
+        read_spans_and_crcs([*spans, Span(file, 1, len(CONTENT))])
     found[0][:] = 0
     assert spans[0].read().tobytes() == CONTENT, "the bytes are a copy"
     assert read_spans([]) == []
