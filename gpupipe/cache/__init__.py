@@ -7,8 +7,10 @@ Terms:
 
     download worker  a process that fetches samples
     shard            a WebDataset tar file of samples, which never changes once it is published
-    table            which rows a shard holds, and where their images lie in the tar
-    commit log       manifest.jsonl: one line for each publication or eviction of a shard
+    table            which rows a shard holds, where their images lie in the tar, and their CRC-32
+    commit log       manifest.jsonl: one line for each publication or eviction of a shard, and for
+                     samples whose files changed in the store
+    broken sample    a sample whose file changed since it was listed; it is in no shard
     generation       the state of the cache after that many lines of the commit log
     pin              a claim on a generation: its shards stay while an epoch trains on them
     claim            a file that its process locks until it ends; without the lock it is abandoned
@@ -26,7 +28,7 @@ The cache folder DIR:
     DIR/workers/             claims: running download workers, with their state
     DIR/runs/                claims: ranks of a training run; and the generations they agreed on
     DIR/epochs.jsonl         one line for each epoch that began
-    DIR/rate                 the state of the common rate limit
+    DIR/rate                 the state of the common rate limit, see rate_limit.py
     DIR/listing.lock         the lock for listing the data set
     DIR/lock                 the lock for changing any of the rest
 """

@@ -9,7 +9,9 @@ from gpupipe.runtime.compiled_extension import find_extension
 from gpupipe.runtime.installation import rebuild_command
 
 
-@pytest.mark.parametrize(("name", "function"), [("_kernels", "read_files_and_crcs"), ("_jpeg", "prepare")])
+@pytest.mark.parametrize(
+    ("name", "function"), [("_kernels", "read_files_and_crcs"), ("_jpeg", "prepare")]
+)
 def test_an_extension_of_an_earlier_version_is_not_used(
     name: str, function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
