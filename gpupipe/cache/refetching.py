@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
+from gpupipe.cache.worker_pool import restart_killed_workers
 from gpupipe.errors import DataError
 
 Image = NDArray[np.uint8]
@@ -74,6 +75,7 @@ def _wait_for_image(folder: CacheFolder, shard: str, read: Callable[[], Image | 
     began = last_change = time.monotonic()
     last_bytes = 0
     while (image := read()) is None:
+        restart_killed_workers()  # the main thread, which does it too, may wait for this image
         reports = _remove_damaged(folder, shard, read)
         _refuse_lost(shard, reports)
         now, fetched = time.monotonic(), sum(int(r.get("bytes", 0)) for r in reports)

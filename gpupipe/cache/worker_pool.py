@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gpupipe.errors import DataError
 from gpupipe.runtime.child_process import ChildProcess
 
 _PACKAGES = str(Path(__file__).parents[2])
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 
 
 class WorkerPool:
@@ -31,7 +33,9 @@ class WorkerPool:
     ) -> None:
         self._task_line = _task_line(dataset, cache, do)
         self._processes = [_start_process(self._task_line) for _ in range(count)]
-        self._finalizer = weakref.finalize(self, _stop_processes, self._processes, os.getpid())
+        self._owner, self._lock = os.getpid(), threading.Lock()
+        self._finalizer = weakref.finalize(self, _stop_processes, self._processes, self._owner)
+        _pools.add(self)
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -39,9 +43,16 @@ class WorkerPool:
     def restart_killed(self) -> None:
         """Restart download workers that a signal killed or that exited with status 0.
 
+        Does nothing after `stop`, or in a forked child. Several threads may call it.
+
         Raises:
             DataError: A download worker failed; the message has its reason.
         """
+        with self._lock:
+            if self._finalizer.alive and os.getpid() == self._owner:
+                self._restart_killed()
+
+    def _restart_killed(self) -> None:
         for i, process in enumerate(self._processes):
             status = process.poll()
             if status is None:
@@ -66,6 +77,16 @@ class WorkerPool:
     def stop(self) -> None:
         """End the download workers, and wait for them. Idempotent."""
         self._finalizer()
+
+
+def restart_killed_workers() -> None:
+    """Restart the killed download workers of all pools of this process.
+
+    Raises:
+        DataError: A download worker failed; the message has its reason.
+    """
+    for pool in list(_pools):
+        pool.restart_killed()
 
 
 def list_dataset(dataset: DataSet, cache: CacheOptions) -> None:

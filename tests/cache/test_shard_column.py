@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cached_loading import ENGINES, STEPS, Config, complete, ids, load
+from cached_loading import ENGINES, STEPS, Config, complete, ids, load, waited
 
 import gpupipe
 from gpupipe.cache import shard_files
@@ -76,6 +78,20 @@ def test_shards_that_are_removed_by_hand_are_fetched_again(
         assert sorted(got + ids(epoch)) == list(range(60))
         assert sorted(ids(loader)) == list(range(60))
     check_shards(folder)
+
+
+@pytest.mark.parametrize("options", ENGINES[:2], ids=str)
+def test_a_worker_that_is_killed_meanwhile_is_restarted(
+    config: Config, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    folder = complete(config(workers=0))
+    with load(config(workers=1), **options) as loader:
+        epoch = iter(loader)
+        got = ids([next(epoch)])
+        (worker,) = waited(lambda: [c["pid"] for c in folder.read_claims("workers").values() if c])
+        (folder.dir / "shards").rename(tmp_path / "removed")
+        os.kill(worker, signal.SIGKILL)
+        assert sorted(got + ids(epoch)) == list(range(60))
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
