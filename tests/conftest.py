@@ -11,9 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import forked_python
 import pytest
-from helpers import photographs
+from helpers import forked_python, photographs
 
 from gpupipe.dataset.source import ignore_progress
 from gpupipe.fetch import synthetic_faces

@@ -21,11 +21,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import corpus_table
-import forked_python
-import image_corpus
 import numpy as np
-from image_corpus import Sample, corpus, encoded, lossy, picture
+from helpers import corpus_table, forked_python, image_corpus
+from helpers.image_corpus import Sample, corpus, encoded, lossy, picture
 
 ENGINES: dict[str, dict[str, Any]] = {
     "dali": {"engine": "dali"},
@@ -156,7 +154,7 @@ class Corpus:
     ) -> subprocess.CompletedProcess[str]:
         what = self.folder / "runs.json"
         what.write_text(json.dumps(runs))
-        script = str(Path(__file__).with_name("corpus_process.py"))
+        script = str(Path(__file__).parent / "helpers" / "corpus_process.py")
         command = ["-W", "ignore", script, self.folder, what]
         return forked_python.run(command, timeout=seconds)
 

@@ -21,9 +21,9 @@ from typing import Any
 
 import ray
 import torch
-from loaders import load
-from ray_cluster import RayCluster, assert_nothing_left, start_cluster, wait_until
-from ray_disasters import EVENTS, Disasters, count_sends
+from helpers.loaders import load
+from helpers.ray_cluster import RayCluster, assert_nothing_left, start_cluster, wait_until
+from helpers.ray_disasters import EVENTS, Disasters, count_sends
 
 from gpupipe.errors import GpupipeError
 

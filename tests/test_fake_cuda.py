@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fake_cuda import FakeCuda
+from helpers.fake_cuda import FakeCuda
 
 
 @pytest.fixture

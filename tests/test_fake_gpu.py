@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fake_gpu import GPU, FakeGpu, Waits
+from helpers.fake_gpu import GPU, FakeGpu, Waits
 
 WAITING: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "a blocking copy": lambda here, there: here.to(GPU),

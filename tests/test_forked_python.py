@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from forked_python import Process, executable, run
-from forks import in_fork
+from helpers.forked_python import Process, executable, run
+from helpers.forks import in_fork
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import forked_python
 import numpy as np
 import pytest
 import torch
-from loaders import loading
-from reference import by_id, reference
+from helpers import forked_python
+from helpers.loaders import loading
+from helpers.reference import by_id, reference
 
 import gpupipe
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loaders import loading
+from helpers.loaders import loading
 from torch.utils.data import DataLoader
 
 import gpupipe

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loaders import loading
+from helpers.loaders import loading
 from PIL import Image
 
 import gpupipe

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from sync_waits import waits_of_this_thread
+from helpers.sync_waits import waits_of_this_thread
 
 
 @pytest.fixture

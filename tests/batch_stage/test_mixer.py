@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from batch_stage.mixing_cases import CLASSES, ids, made_batch, mixer_of, stage_of
-from fake_gpu import GPU, FakeGpu
+from helpers.fake_gpu import GPU, FakeGpu
 
 from gpupipe.batch_stage.batch_step import BatchField
 from gpupipe.batch_stage.mixer import BatchMixer

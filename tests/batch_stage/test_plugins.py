@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import forked_python
 import pytest
-from plugin import install
+from helpers import forked_python
+from helpers.plugin import install
 
 MODULE = '''
 from gpupipe.batch_stage.batch_step import BatchStep

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import forked_python
 import pytest
-from made_comparison import RATES, measured
+from helpers import forked_python
+from helpers.made_comparison import RATES, measured
 
 from gpupipe import config as configs
 from gpupipe.bench import parity, report

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from helpers.served import serving
 from PIL import Image
-from served import serving
 
 import gpupipe
 from gpupipe import config as configs

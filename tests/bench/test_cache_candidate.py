@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from decoded_caches import MEMORY
-from decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
+from helpers.decoded_caches import MEMORY
+from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
 
 from gpupipe import config as configs
 from gpupipe.bench import cache_candidate, tune

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_python import executable
+from helpers.forked_python import executable
 
 from gpupipe import config as configs
 from gpupipe.bench.compare import sides

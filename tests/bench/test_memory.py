@@ -209,7 +209,7 @@ def test_without_pss_peaks_are_added_up_and_said_to_be() -> None:
 
 
 def test_a_comparison_without_pss_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from made_comparison import outcome
+    from helpers.made_comparison import outcome
 
     def run_contest(side: Side, contest: Contest) -> Any:
         found = outcome(100.0)

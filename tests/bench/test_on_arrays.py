@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arrays import numbers, saved
+from helpers.arrays import numbers, saved
 
 import gpupipe
 from gpupipe import config as configs

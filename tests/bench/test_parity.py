@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.plugin import install
 from PIL import Image
-from plugin import install
 
 import gpupipe
 from gpupipe import config as configs

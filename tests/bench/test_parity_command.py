@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plugin import install
+from helpers.plugin import install
 
 from gpupipe import config as configs
 from gpupipe.bench.parity import measure

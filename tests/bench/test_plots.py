@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_comparison import BATCH_SIZE, RATES, measured
+from helpers.made_comparison import BATCH_SIZE, RATES, measured
 from PIL import Image
 
 from gpupipe.bench import plots

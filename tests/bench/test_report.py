@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from made_comparison import BATCHES, COMMAND, RATES, measured
+from helpers.made_comparison import BATCHES, COMMAND, RATES, measured
 from PIL import Image
 
 from gpupipe.bench import parity, plots, report

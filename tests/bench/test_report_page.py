@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import browsers
 import pytest
-from made_comparison import COMMAND, RATES
+from helpers import browsers
+from helpers.made_comparison import COMMAND, RATES
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import forked_python
 import pytest
+from helpers import forked_python
 
 from gpupipe import config as configs
 from gpupipe.bench import training

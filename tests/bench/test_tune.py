@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from made_comparison import result
-from plugin import install
+from helpers.made_comparison import result
+from helpers.plugin import install
 
 from gpupipe import config as configs
 from gpupipe.bench import contestant, tune

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from made_comparison import result
+from helpers.made_comparison import result
 
 from gpupipe.bench.tune import TuneResult
 from gpupipe.bench.tuning_advice import describe_tuning

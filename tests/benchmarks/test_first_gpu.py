@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from forked_python import executable
+from helpers.forked_python import executable
 
 MOST_FILES = 8
 """That a machine may give back after a call."""

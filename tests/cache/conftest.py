@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cached_loading import STEPS, Config
+from helpers.cached_loading import STEPS, Config
 
 from gpupipe.cache import listing, store_listing
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder

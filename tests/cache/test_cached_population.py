@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cached_loading import ENGINES, STEPS, Config, complete, ids, load
+from helpers.cached_loading import ENGINES, STEPS, Config, complete, ids, load
 
 import gpupipe
 from gpupipe.cache.cache_folder import CacheFolder

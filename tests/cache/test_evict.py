@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cache_contents import began, disk_size, rows_of
+from helpers.cache_contents import began, disk_size, rows_of
 
 from gpupipe.cache import epochs, evict, status
 

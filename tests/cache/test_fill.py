@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cache_contents import rows_of
+from helpers.cache_contents import rows_of
 
 from gpupipe.cache import evict, shard_files
 

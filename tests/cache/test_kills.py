@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import disks
 import pytest
+from helpers import disks
 
 from gpupipe.cache import evict, shard_files
 from gpupipe.cache.cache_folder import CacheFolder

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from cached_loading import Config, alive, complete, ids, load, waited
-from forked_python import executable
+from helpers.cached_loading import Config, alive, complete, ids, load, waited
+from helpers.forked_python import executable
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import disks
 import numpy as np
 import pytest
-from cache_contents import disk_size
+from helpers import disks
+from helpers.cache_contents import disk_size
 
 from gpupipe.cache import listing, read_through, store_listing
 from gpupipe.cache.cache_folder import prepare_folder

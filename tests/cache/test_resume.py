@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cached_loading import ENGINES, Config, complete, ids, load
+from helpers.cached_loading import ENGINES, Config, complete, ids, load
 
 import gpupipe
 from gpupipe.cache import evict, listing

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cached_loading import ENGINES, STEPS, Config, complete, ids, load, waited
+from helpers.cached_loading import ENGINES, STEPS, Config, complete, ids, load, waited
 
 import gpupipe
 from gpupipe.cache import shard_files

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cache_contents import began
+from helpers.cache_contents import began
 
 from gpupipe.cache import status
 

@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-import forked_python
 import pytest
-from forked_python import executable
+from helpers import forked_python
+from helpers.forked_python import executable
 from PIL import Image
 
 CONFIG = """\

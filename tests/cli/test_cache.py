@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from forked_python import executable
+from helpers.forked_python import executable
 
 from gpupipe.cli.app import main
 

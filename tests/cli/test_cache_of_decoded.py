@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from decoded_caches import DISK, MEMORY, epochs_of, the_file
-from decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
-from loaders import load
+from helpers.decoded_caches import DISK, MEMORY, epochs_of, the_file
+from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
+from helpers.loaders import load
 
 from gpupipe.cli.app import main
 from gpupipe.decoded_cache.location import list_files

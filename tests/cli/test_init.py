@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from init_runs import init, jpeg
-from lmdb_files import write_lmdb
-from record_files import packed, written
+from helpers.init_runs import init, jpeg
+from helpers.lmdb_files import write_lmdb
+from helpers.record_files import packed, written
+from helpers.zip_files import write_zip
 from tfrecord import TFRecordWriter
-from zip_files import write_zip
 
 import gpupipe
 from gpupipe import config

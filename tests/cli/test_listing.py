@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from plugin import install
+from helpers.plugin import install
 from rich.console import Console
 
 from gpupipe.cli.app import main

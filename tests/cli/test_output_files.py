@@ -8,10 +8,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import disks
-import forked_python
 import pytest
-from forked_python import executable
+from helpers import disks, forked_python
+from helpers.forked_python import executable
 
 COMMANDS = [
     ["run", "--json"],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from language_server import LanguageServer
+from helpers.language_server import LanguageServer
 
 from gpupipe.cli.app import main
 

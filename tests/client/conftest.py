@@ -1,1 +1,1 @@
-from leftovers import nothing_left  # noqa: F401  # used by every test
+from helpers.leftovers import nothing_left  # noqa: F401  # used by every test

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from config_texts import INLINE, JARGON
+from helpers.config_texts import INLINE, JARGON
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from config_texts import JARGON
+from helpers.config_texts import JARGON
 
 from gpupipe.batch_stage import registry
 from gpupipe.config.validation import TopLevel

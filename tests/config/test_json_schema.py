@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import plugin
 import pytest
+from helpers import plugin
 
 from gpupipe import config
 from gpupipe.batch_stage import registry

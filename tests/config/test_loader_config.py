@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from config_texts import DATA, LOADER, STEPS, read
+from helpers.config_texts import DATA, LOADER, STEPS, read
 
 from gpupipe import config
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from config_texts import DATA, INLINE, STEPS, mistakes, read
+from helpers.config_texts import DATA, INLINE, STEPS, mistakes, read
 
 from gpupipe import config
 from gpupipe.steps.decode import Decode

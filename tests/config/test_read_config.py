@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from config_texts import DATA, STEPS, mistakes, read
+from helpers.config_texts import DATA, STEPS, mistakes, read
 
 from gpupipe import config
 from gpupipe.errors import ConfigError

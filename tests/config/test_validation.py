@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from config_texts import DATA, LOADER, STEPS, mistakes
+from helpers.config_texts import DATA, LOADER, STEPS, mistakes
 
 from gpupipe import config
 from gpupipe.dataset import source

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from manifests import listed, names, refused, save_parquet, written
+from helpers.manifests import listed, names, refused, save_parquet, written
 
 from gpupipe.errors import DataError
 from gpupipe.sources.file_list import FileList

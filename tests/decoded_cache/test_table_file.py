@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from decoded_caches import key, new_file, picture
+from helpers.decoded_caches import key, new_file, picture
 
 from gpupipe.decoded_cache.layout import COUNTERS_OFFSET, SLOTS_OFFSET, DamagedCache
 from gpupipe.decoded_cache.table_file import TableFile, is_in_use, read_header

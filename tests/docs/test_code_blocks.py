@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import forked_python
 import jsonschema
 import numpy as np
 import pytest
-from code_blocks import Block, read_blocks, write_blocks
+from helpers import forked_python
+from helpers.code_blocks import Block, read_blocks, write_blocks
 
 from gpupipe import config as configs
 from gpupipe.cli.app import main
@@ -83,7 +83,7 @@ def test_the_blocks_of_a_page_run(name: str, folder: Path, monkeypatch: pytest.M
     monkeypatch.setenv("GPUPIPE_DATA", str(folder / "data"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
-    script = ROOT / "tests" / "code_blocks.py"
+    script = ROOT / "tests" / "helpers" / "code_blocks.py"
     done = forked_python.run(["-W", "ignore", str(script), "blocks.json"], cwd=folder)
     assert done.returncode == 0, f"{name}\n{done.stdout}\n{done.stderr}"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-import browsers
 import pytest
+from helpers import browsers
 
 from gpupipe.pipeline import step_registry
 

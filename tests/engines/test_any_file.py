@@ -11,12 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import forked_python
-import loaders
 import numpy as np
 import pytest
 import torch
-from image_files import encoded, png_chunk
+from helpers import forked_python, loaders
+from helpers.image_files import encoded, png_chunk
 from PIL import Image
 
 import gpupipe

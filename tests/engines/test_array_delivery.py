@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import COUNT, ENGINES, both, delivered, exactly, numbers, saved
+from helpers.arrays import COUNT, ENGINES, both, delivered, exactly, numbers, saved
 
 import gpupipe
 from gpupipe.formats.npy import DTYPES

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from arrays import COUNT, ULP, both, numbers, saved
+from helpers.arrays import COUNT, ULP, both, numbers, saved
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.formats.npy import DTYPES

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import COUNT, SHAPES, both, delivered, exactly, numbers, saved
+from helpers.arrays import COUNT, SHAPES, both, delivered, exactly, numbers, saved
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.formats.npy import DTYPES

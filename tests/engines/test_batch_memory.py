@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from forks import in_fork
-from loaders import loading
+from helpers.forks import in_fork
+from helpers.loaders import loading
 
 from gpupipe.engines.batch_memory import BatchMemory
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import corpus_table
 import pytest
 from corpus_runs import ENGINES, Corpus
-from image_corpus import LEFT_OUT
+from helpers import corpus_table
+from helpers.image_corpus import LEFT_OUT
 
 
 @pytest.fixture(scope="module")

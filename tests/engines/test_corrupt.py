@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from corrupt_images import (
+from helpers.corrupt_images import (
     BAD,
     IRREGULAR,
     change,
@@ -17,7 +17,7 @@ from corrupt_images import (
     load,
     sample,
 )
-from image_files import encoded
+from helpers.image_files import encoded
 from PIL import Image
 
 import gpupipe

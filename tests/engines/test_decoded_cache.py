@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from decoded_caches import DISK, MEMORY, are_equal, counters, epochs_of
-from decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
-from loaders import load
+from helpers.decoded_caches import DISK, MEMORY, are_equal, counters, epochs_of
+from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
+from helpers.loaders import load
 
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 PIPELINES: dict[str, list[Any]] = {

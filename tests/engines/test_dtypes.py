@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import ENGINES, numbers, saved
-from every_step import CASES, COLORS, LINEAR, POLICIES, SIZE, STEPS, of_image, photograph
+from helpers.arrays import ENGINES, numbers, saved
+from helpers.every_step import CASES, COLORS, LINEAR, POLICIES, SIZE, STEPS, of_image, photograph
 
 import gpupipe
 from gpupipe import config

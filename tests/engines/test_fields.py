@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from many_fields import COUNT, SIDE, STEPS, loaded, make, samples
+from helpers.many_fields import COUNT, SIDE, STEPS, loaded, make, samples
 from PIL import Image
 
 import gpupipe

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_cuda import FakeCuda
-from fake_gpu import FakeGpu
+from helpers.fake_cuda import FakeCuda
+from helpers.fake_gpu import FakeGpu
 
 import gpupipe
 from gpupipe import config as configs

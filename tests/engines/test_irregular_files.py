@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from loaders import load
+from helpers.loaders import load
 
 import gpupipe
 

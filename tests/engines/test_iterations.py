@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from loaders import loading
+from helpers.loaders import loading
 
 import gpupipe
 

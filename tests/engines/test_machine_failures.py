@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broken_machine import run_on_broken_machine
-from cut_jpegs import jpeg
+from helpers.broken_machine import run_on_broken_machine
+from helpers.cut_jpegs import jpeg
 from nvidia.dali import fn
 
 import gpupipe

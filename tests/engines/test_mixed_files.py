@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mixed_files import check_a_refusal_is_named, check_pixels, check_uint16
+from helpers.mixed_files import check_a_refusal_is_named, check_pixels, check_uint16
 
 
 @pytest.mark.parametrize("mode", ["rgb", "gray"])

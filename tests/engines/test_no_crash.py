@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import forked_python
 import pytest
+from helpers import forked_python
 
 PROGRAM = """
 import sys

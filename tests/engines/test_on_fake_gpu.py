@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_gpu import GPU, STREAM, FakeGpu
+from helpers.fake_gpu import GPU, STREAM, FakeGpu
 
 import gpupipe
 from gpupipe import config as configs

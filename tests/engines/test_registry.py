@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import forked_python
 import pytest
-from plugin import install
+from helpers import forked_python
+from helpers.plugin import install
 
 import gpupipe
 from gpupipe import config as configs

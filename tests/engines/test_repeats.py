@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loaders import loading
+from helpers.loaders import loading
+from helpers.reference import transform
 from PIL import Image
-from reference import transform
 
 import gpupipe
 

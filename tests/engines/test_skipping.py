@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from corrupt_images import (
+from helpers.corrupt_images import (
     AUGMENT,
     BAD,
     BAD_IDS,

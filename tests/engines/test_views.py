@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from served import serving
+from helpers.served import serving
 
 import gpupipe
 from gpupipe.steps.decode import Decode

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from served_archives import FILES, Server, tar_of
+from helpers.served_archives import FILES, Server, tar_of
 
 from gpupipe.fetch import dataset_catalog, download
 

@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from served_archives import FILES, WANTED, Server, damaged, tar_of, tree
+from helpers.served_archives import FILES, WANTED, Server, damaged, tar_of, tree
 
 from gpupipe.errors import FetchError
 from gpupipe.fetch.archive import unpack

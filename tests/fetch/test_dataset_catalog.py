@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from served_archives import FILES, WANTED, Server, tar_of, tree
+from helpers.served_archives import FILES, WANTED, Server, tar_of, tree
 
 from gpupipe.errors import DataError, FetchError
 from gpupipe.fetch import dataset_catalog

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from served_archives import FILES, WANTED, Server, tar_of, tree
+from helpers.served_archives import FILES, WANTED, Server, tar_of, tree
 
 from gpupipe.errors import FetchError
 from gpupipe.fetch.dataset_catalog import fetch

@@ -8,9 +8,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import forked_python
 import pytest
-from served import serving
+from helpers import forked_python
+from helpers.served import serving
 
 import gpupipe
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from helpers.tfrecords import FLOATS, entry, field, framed, images, record, varint, written
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tfrecord import example_pb2
-from tfrecords import FLOATS, entry, field, framed, images, record, varint, written
 
 from gpupipe.formats import framing
 from gpupipe.formats.example import parse_features

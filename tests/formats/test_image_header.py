@@ -9,9 +9,9 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import image_files
 import numpy as np
 import pytest
+from helpers import image_files
 from PIL import Image
 
 from gpupipe.formats import image_header

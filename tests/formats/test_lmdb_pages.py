@@ -6,7 +6,7 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
-from lmdb_files import write_lmdb
+from helpers.lmdb_files import write_lmdb
 
 from gpupipe.formats import Damaged, lmdb_pages
 

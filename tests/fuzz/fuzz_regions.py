@@ -24,8 +24,15 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fenced_memory import FencedMemory
+from helpers.jpeg_kinds import (
+    damaged,
+    decode_whole,
+    draw_window,
+    is_one_scan,
+    one_scan,
+    several_scans,
+)
 from image_mutants import FORMATS, mutants
-from jpeg_kinds import damaged, decode_whole, draw_window, is_one_scan, one_scan, several_scans
 
 from gpupipe.runtime.compiled_extension import find_extension
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from forked_python import executable
+from helpers.forked_python import executable
 from image_mutants import FORMATS, Mutant, mutants
 from image_seeds import SUFFIXES, seed
 from PIL import Image

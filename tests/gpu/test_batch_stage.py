@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from either_device import DEVICE, TYPE
-from sync_waits import waits_of_this_thread
+from helpers.either_device import DEVICE, TYPE
+from helpers.sync_waits import waits_of_this_thread
 
 import gpupipe
 from gpupipe.batch_stage.mixer import BatchMixer

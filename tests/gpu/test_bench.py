@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from either_device import DEVICE, TYPE
+from helpers.either_device import DEVICE, TYPE
 
 import gpupipe
 from gpupipe import config as configs

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from either_device import DEVICE, TYPE
-from loaders import load
+from helpers.either_device import DEVICE, TYPE
+from helpers.loaders import load
 
 from gpupipe.engines.batch_memory import BatchMemory, new_pinned_block
 

@@ -6,9 +6,9 @@ import itertools
 from pathlib import Path
 
 import pytest
-from cut_jpegs import jpeg, tails
-from loaders import loading
-from reference import by_id
+from helpers.cut_jpegs import jpeg, tails
+from helpers.loaders import loading
+from helpers.reference import by_id
 
 import gpupipe
 

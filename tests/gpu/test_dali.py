@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from either_device import DEVICE, TYPE
-from loaders import loading
-from reference import by_id, reference
+from helpers.either_device import DEVICE, TYPE
+from helpers.loaders import loading
+from helpers.reference import by_id, reference
 
 import gpupipe
 

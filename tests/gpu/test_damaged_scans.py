@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from damaged_scans import DAMAGES, outcome
+from helpers.damaged_scans import DAMAGES, outcome
 
 from gpupipe.runtime.capability_probe import installed_version
 from gpupipe.runtime.capability_probe_child import NVJPEG

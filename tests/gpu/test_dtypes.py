@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import numbers, saved
-from every_step import CASES, COLORS, LINEAR, SIZE, of_image, photograph
+from helpers.arrays import numbers, saved
+from helpers.every_step import CASES, COLORS, LINEAR, SIZE, of_image, photograph
 
 import gpupipe
 from gpupipe import config

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from either_device import DEVICE, TYPE
-from many_fields import COUNT, loaded, make, samples
+from helpers.either_device import DEVICE, TYPE
+from helpers.many_fields import COUNT, loaded, make, samples
 
 pytestmark = pytest.mark.either_device
 

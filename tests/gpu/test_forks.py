@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from forks import in_fork, said_by
+from helpers.forks import in_fork, said_by
 
 import gpupipe
 

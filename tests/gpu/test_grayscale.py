@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from either_device import DEVICE
+from helpers.either_device import DEVICE
+from helpers.reference import by_id, reference
 from PIL import Image
-from reference import by_id, reference
 
 import gpupipe
 

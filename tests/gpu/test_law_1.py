@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from cut_jpegs import jpeg
-from either_device import DEVICE
-from reference import by_id
+from helpers.cut_jpegs import jpeg
+from helpers.either_device import DEVICE
+from helpers.reference import by_id
 
 import gpupipe
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from loaders import loading
+from helpers.loaders import loading
 
 import gpupipe
 from gpupipe.engines.dali.memory import BLOCK, estimate_need

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from odd_steps import failure, installer, load
+from helpers.odd_steps import failure, installer, load
 
 pytestmark = pytest.mark.gpu
 CAST = """    def lower(self, image, p):

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from loaders import loading
+from helpers.loaders import loading
 
 from gpupipe.runtime import region_decoding
 from gpupipe.runtime.capability_probe import installed_codec_fault, jpeg_engines, probe

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from either_device import DEVICE
+from helpers.either_device import DEVICE
 
 import gpupipe
 

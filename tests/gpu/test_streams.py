@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from either_device import TYPE
-from loaders import load
-from step_examples import CASES, drawn, givens
-from sync_waits import waits_of_this_thread
+from helpers.either_device import TYPE
+from helpers.loaders import load
+from helpers.step_examples import CASES, drawn, givens
+from helpers.sync_waits import waits_of_this_thread
 
 import gpupipe
 
@@ -40,7 +40,7 @@ def loader(engine: str, faces: Path, ids: bool = False) -> Iterator[gpupipe.Load
     pytest.importorskip(
         "msgspec", reason="the tests of the server need msgspec: pip install msgspec"
     )
-    from served import serving
+    from helpers.served import serving
 
     config = {
         "data": {"source": "folder", "root": str(faces)},

@@ -12,7 +12,7 @@ lightning = pytest.importorskip(
     "lightning.pytorch", reason="the tests of training need Lightning: pip install lightning"
 )
 
-from either_device import DEVICE, TYPE  # noqa: E402
+from helpers.either_device import DEVICE, TYPE  # noqa: E402
 from nets import Seen  # noqa: E402
 
 from gpupipe.lightning import PipeDataModule  # noqa: E402

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from init_runs import data_of, init_and_run, refused
+from helpers.init_runs import data_of, init_and_run, refused
 
 from gpupipe.init.arrays import infer_layout
 

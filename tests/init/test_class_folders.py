@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from init_runs import data_of, init_and_run, refused, write_images
+from helpers.init_runs import data_of, init_and_run, refused, write_images
 from PIL import Image
 
 

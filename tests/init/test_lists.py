@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from init_runs import data_of, init, init_and_run, refused, write_images
-from manifests import save_parquet
+from helpers.init_runs import data_of, init, init_and_run, refused, write_images
+from helpers.manifests import save_parquet
 
 FOUR = tuple(f"train/a{n}.jpg" for n in range(4))
 WRITTEN = "source: file_list file: train_list.csv root: set"

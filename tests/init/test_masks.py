@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from init_runs import data_of, init, init_and_run, write_images, write_mask
+from helpers.init_runs import data_of, init, init_and_run, write_images, write_mask
 from PIL import Image
 
 import gpupipe

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cached_loading import waited
-from served import serving
+from helpers.cached_loading import waited
+from helpers.served import serving
 
 TIMES = int(os.environ.get("GPUPIPE_EXITS", "0"))
 NURSERY = """

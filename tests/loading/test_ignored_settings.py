@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import forked_python
 import pytest
 import yaml
-from served import serving
+from helpers import forked_python
+from helpers.served import serving
 
 import gpupipe
 from gpupipe import config as configs

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loaders import load
+from helpers.loaders import load
 
 import gpupipe
 

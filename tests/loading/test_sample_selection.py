@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loaders import load
+from helpers.loaders import load
 from PIL import Image
 
 import gpupipe

@@ -3,14 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import many_fields
 import numpy as np
 import pytest
 import torch
-from color_differences import as_gray
+from helpers import many_fields
+from helpers.color_differences import as_gray
+from helpers.plugin import install
+from helpers.reference import Difference, differences
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
-from plugin import install
-from reference import Difference, differences
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2._utils import _setup_fill_arg
 

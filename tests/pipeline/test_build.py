@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_texts import DEGREES, PER_CHANNEL, SHAPE, SIDES, STEPS, mistakes
+from helpers.pipeline_texts import DEGREES, PER_CHANNEL, SHAPE, SIDES, STEPS, mistakes
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pipeline_texts import FLOAT, NORM, STEPS, build, mistakes
+from helpers.pipeline_texts import FLOAT, NORM, STEPS, build, mistakes
 
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.step import Spec

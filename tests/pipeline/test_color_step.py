@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from every_step import COLORS
-from many_fields import loaded, make, samples
-from pipeline_texts import FLOAT, NORM, build, mistakes
+from helpers.every_step import COLORS
+from helpers.many_fields import loaded, make, samples
+from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline import step_registry

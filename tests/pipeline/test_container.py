@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import ENGINES
-from many_fields import loaded, make, samples
-from pipeline_texts import STEPS, build, mistakes
+from helpers.arrays import ENGINES
+from helpers.many_fields import loaded, make, samples
+from helpers.pipeline_texts import STEPS, build, mistakes
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.build import build_pipeline

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import ENGINES
-from loaders import load
-from reference import by_id
+from helpers.arrays import ENGINES
+from helpers.loaders import load
+from helpers.reference import by_id
 
 import gpupipe
 from gpupipe.pipeline.build import build_pipeline

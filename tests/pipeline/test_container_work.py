@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arrays import ENGINES
-from loaders import load
+from helpers.arrays import ENGINES
+from helpers.loaders import load
+from helpers.plugin import install
+from helpers.reference import by_id, differences
 from PIL import Image
-from plugin import install
-from reference import by_id, differences
 
 import gpupipe
 from gpupipe.pipeline.build import build_pipeline

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_texts import mistakes
+from helpers.pipeline_texts import mistakes
 
 from gpupipe.pipeline.dali_arguments import DRAWS
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_texts import FLOAT, build, mistakes
+from helpers.pipeline_texts import FLOAT, build, mistakes
 
 DECODE = "decode"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from pipeline_texts import build
+from helpers.pipeline_texts import build
 
 from gpupipe.sampling import draws
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.pipeline_texts import mistakes as list_mistakes
+from helpers.served import serving
 from PIL import Image
-from pipeline_texts import mistakes as list_mistakes
-from served import serving
 from torchvision.transforms.v2 import functional as F
 
 import gpupipe

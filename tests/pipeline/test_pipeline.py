@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_texts import FLOAT, build
+from helpers.pipeline_texts import FLOAT, build
 
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.step import Spec

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from config_texts import mistakes as config_mistakes
-from odd_steps import installer
-from pipeline_texts import build, mistakes
+from helpers.config_texts import mistakes as config_mistakes
+from helpers.odd_steps import installer
+from helpers.pipeline_texts import build, mistakes
 
 from gpupipe.pipeline.schedule_parsing import Jump, Linear
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from odd_steps import installer
-from pipeline_texts import FLOAT, build, mistakes
+from helpers.odd_steps import installer
+from helpers.pipeline_texts import FLOAT, build, mistakes
 
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline.build import build_pipeline

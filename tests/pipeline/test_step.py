@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pydantic
 import pytest
-from pipeline_texts import NORM, mistakes
-from plugin import install
+from helpers.pipeline_texts import NORM, mistakes
+from helpers.plugin import install
 
 from gpupipe.schema import yaml_parser
 

@@ -10,7 +10,7 @@ from socket import create_server
 
 import pytest
 import zmq
-from served import free_port
+from helpers.served import free_port
 
 import gpupipe
 from gpupipe.protocol import keys, peer

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fake_cuda import FakeCuda
+from helpers.fake_cuda import FakeCuda
 
 from gpupipe.runtime.devices import gpu_count, why_unused
 

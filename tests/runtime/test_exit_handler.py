@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import forked_python
+from helpers import forked_python
 
 PROGRAM = """
 import os, sys

@@ -10,7 +10,7 @@ from pathlib import Path
 from socket import AF_UNIX, create_connection, create_server, socket
 
 import pytest
-from forks import in_fork
+from helpers.forks import in_fork
 
 from gpupipe.runtime import forked_children
 

@@ -8,11 +8,11 @@ from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
-import forked_python
 import pytest
-from odd_steps import ENGINES, HEAD, Plugin, failure, installer, load
+from helpers import forked_python
+from helpers.odd_steps import ENGINES, HEAD, Plugin, failure, installer, load
+from helpers.plugin import install
 from PIL import Image
-from plugin import install
 
 import gpupipe
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from odd_steps import ENGINES, Plugin, failure, installer
+from helpers.odd_steps import ENGINES, Plugin, failure, installer
 
 import gpupipe
 

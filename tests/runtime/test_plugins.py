@@ -6,9 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
-import forked_python
 import pytest
-from plugin import install
+from helpers import forked_python
+from helpers.plugin import install
 
 from gpupipe.pipeline.step import Step
 from gpupipe.runtime import plugins
@@ -73,7 +73,7 @@ def python(site: Path, code: str) -> str:
 def test_a_step_and_a_source_of_a_plugin_run_and_agree(site: Path) -> None:
     code = f"""
 import gpupipe
-from reference import by_id, reference
+from helpers.reference import by_id, reference
 data = {{"source": "two_files", "root": {str(site)!r}}}
 config = {{"data": data, "pipeline": ["decode", "invert", "random_horizontal_flip"]}}
 with gpupipe.load(config, batch_size=2, ids=True) as loader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from epochs_of_ranks import DROP, PAD, PARTIAL, Case, cases, delivered, steps_of
+from helpers.epochs_of_ranks import DROP, PAD, PARTIAL, Case, cases, delivered, steps_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -6,7 +6,16 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from epochs_of_ranks import DROP, PAD, PARTIAL, Case, chosen_cases, in_order, selections, steps_of
+from helpers.epochs_of_ranks import (
+    DROP,
+    PAD,
+    PARTIAL,
+    Case,
+    chosen_cases,
+    in_order,
+    selections,
+    steps_of,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

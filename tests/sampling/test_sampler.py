@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from epochs_of_ranks import PARTIAL, Case, cases, delivered, steps_of
+from helpers.epochs_of_ranks import PARTIAL, Case, cases, delivered, steps_of
 from hypothesis import given
 from hypothesis import strategies as st
 

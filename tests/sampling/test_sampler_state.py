@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from epochs_of_ranks import (
+from helpers.epochs_of_ranks import (
     DROP,
     PAD,
     PARTIAL,

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from leftovers import nothing_left  # noqa: F401  # used by every test
+from helpers.leftovers import nothing_left  # noqa: F401  # used by every test
+from helpers.served import Batches
 from PIL import Image
-from served import Batches
 
 import gpupipe
 

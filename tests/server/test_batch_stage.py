@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from served import serving
+from helpers.served import serving
 
 import gpupipe
 from gpupipe.config import read as read_config

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-import disks
 import pytest
 import yaml
 from click.testing import CliRunner
-from forked_python import executable
-from served import free_port
+from helpers import disks
+from helpers.forked_python import executable
+from helpers.served import free_port
 
 import gpupipe
 from gpupipe.cli.app import main

@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import torch
-from lease_tables import RULES, STEPS, hello, joined, lease_all
+from helpers.lease_tables import RULES, STEPS, hello, joined, lease_all
 from msgspec.structs import replace
 
 from gpupipe.protocol import processes

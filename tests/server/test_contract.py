@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from served import serving
+from helpers.served import serving
 
 import gpupipe
 from gpupipe.server.service import Server

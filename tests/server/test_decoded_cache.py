@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoded_caches import MEMORY, are_equal, counters, epochs_of
-from decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
-from served import serving
+from helpers.decoded_caches import MEMORY, are_equal, counters, epochs_of
+from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
+from helpers.served import serving
 
 import gpupipe
 from gpupipe import config as configs

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import forked_python
 import pytest
+from helpers import forked_python
 
 import gpupipe
 from gpupipe.server.start import ServerProcess, start_server

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from forked_python import Process
+from helpers.forked_python import Process
+from helpers.served import serving
 from PIL import Image
-from served import serving
 
 import gpupipe
 from gpupipe.server.start import ServerProcess, start_server

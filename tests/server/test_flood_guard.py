@@ -6,7 +6,7 @@ from socket import create_connection, create_server
 from typing import Any
 
 import zmq
-from forked_python import run
+from helpers.forked_python import run
 
 from gpupipe.server import flood_guard
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from served import serving
+from helpers.served import serving
 
 import gpupipe
 from gpupipe.remote_loader import ServerDataStream

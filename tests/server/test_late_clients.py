@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from served import Batches, ids_of, same_batches, serving
+from helpers.served import Batches, ids_of, same_batches, serving
 
 import gpupipe
 

@@ -9,10 +9,10 @@ from collections import Counter, deque
 from dataclasses import replace
 from typing import Any
 
+from helpers.lease_tables import RULES, STEPS, hello
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from lease_tables import RULES, STEPS, hello
 
 from gpupipe.client.inbox import Inbox
 from gpupipe.protocol import messages

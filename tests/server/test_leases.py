@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from lease_tables import RULES, STEPS, consume_all, hello, joined, lease_all
+from helpers.lease_tables import RULES, STEPS, consume_all, hello, joined, lease_all
 
 from gpupipe.protocol import messages
 from gpupipe.server.client_state import LeaseRules, RequestRefused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from lease_tables import RULES, STEPS, joined, lease_all
+from helpers.lease_tables import RULES, STEPS, joined, lease_all
 
 from gpupipe.server.leases import Leases
 from gpupipe.server.producer import Producer

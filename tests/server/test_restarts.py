@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from forked_python import Process
-from serve_commands import Commands, stop
-from served import Batches, ids_of, same_batches, serving
+from helpers.forked_python import Process
+from helpers.serve_commands import Commands, stop
+from helpers.served import Batches, ids_of, same_batches, serving
 
 import gpupipe
 from gpupipe.server import log_records

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from served import same_batches, serving
+from helpers.served import same_batches, serving
 
 import gpupipe
 from gpupipe.config import read as read_config

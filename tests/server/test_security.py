@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import zmq
-from served import serving
+from helpers.served import serving
 
 import gpupipe
 from gpupipe.protocol import codec, keys, messages

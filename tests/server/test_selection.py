@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import ids_of, same_batches, serving
+from helpers.served import ids_of, same_batches, serving
 
 import gpupipe
 from gpupipe.server.service import Server

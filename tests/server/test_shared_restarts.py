@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_commands import Commands, stop
-from served import Batches, free_port, ids_of, same_batches, serving
+from helpers.serve_commands import Commands, stop
+from helpers.served import Batches, free_port, ids_of, same_batches, serving
 
 import gpupipe
 

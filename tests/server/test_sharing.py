@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from served import serving
+from helpers.served import serving
 
 import gpupipe
 

@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import forked_python
 import pytest
-from served import free_port, serving
+from helpers import forked_python
+from helpers.served import free_port, serving
 
 import gpupipe
 from gpupipe.protocol import peer

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lease_tables import RULES, STEPS, hello, joined, lease_all
+from helpers.lease_tables import RULES, STEPS, hello, joined, lease_all
 
 from gpupipe.server.client_state import RequestRefused
 from gpupipe.server.leases import Leases

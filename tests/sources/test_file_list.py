@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from manifests import found, listed, names, save_parquet, written
+from helpers.manifests import found, listed, names, save_parquet, written
 
 import gpupipe
 from gpupipe.sources.file_list import FileList

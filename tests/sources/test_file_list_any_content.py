@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from helpers.manifests import listed, save_parquet
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from manifests import listed, save_parquet
 
 from gpupipe.errors import DataError
 

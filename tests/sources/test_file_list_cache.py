@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from manifests import found, listed, names, written
+from helpers.manifests import found, listed, names, written
 
 from gpupipe.dataset import index_file
 from gpupipe.dataset.index import Index

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from image_fields import COUNT, ENGINES, STEPS, mask, png
+from helpers.image_fields import COUNT, ENGINES, STEPS, mask, png
 
 import gpupipe
 from gpupipe.sources.file_list import FileList

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from manifests import refused, save_parquet, written
+from helpers.manifests import refused, save_parquet, written
 
 from gpupipe import config
 from gpupipe.errors import ConfigError, DataError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from folders import found, grow, is_mapped, names, settle
+from helpers.folders import found, grow, is_mapped, names, settle
 from PIL import Image
 from torchvision.datasets import ImageFolder
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from folders import found, grow, is_mapped, names, settle
+from helpers.folders import found, grow, is_mapped, names, settle
 from torchvision.datasets import ImageFolder
 
 from gpupipe.dataset import index_file

@@ -12,7 +12,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 import torch
-from zip_files import png
+from helpers.zip_files import png
 
 import gpupipe
 from gpupipe.dataset import index_file, row_groups

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from folders import grow
+from helpers.folders import grow
 
 import gpupipe
 from gpupipe.dataset import index_cache

@@ -10,9 +10,9 @@ import lmdb
 import numpy as np
 import pytest
 import torch
-from lmdb_files import write_lmdb
+from helpers.lmdb_files import write_lmdb
+from helpers.zip_files import png
 from pydantic import ValidationError
-from zip_files import png
 
 import gpupipe
 from gpupipe.dataset import index_file

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from served import serving
-from zip_files import png, write_zip
+from helpers.served import serving
+from helpers.zip_files import png, write_zip
 
 import gpupipe
 from gpupipe.config import json_schema

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arrays import read
+from helpers.arrays import read
 from pydantic import ValidationError
 
 import gpupipe

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from plugin import install
-from served import serving
+from helpers.plugin import install
+from helpers.served import serving
 
 import gpupipe
 from gpupipe import config as configs
@@ -35,10 +35,10 @@ SPAWN = {"engine": "dataloader", "workers": 1, "multiprocessing_context": "spawn
 
 @pytest.fixture(autouse=True)
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install tests/sqlite_plugin.py as another package, for this process and its children."""
+    """Install tests/helpers/sqlite_plugin.py as another package, for this process and its children."""
     site = tmp_path / "site"
     site.mkdir()
-    code = (Path(__file__).parents[1] / "sqlite_plugin.py").read_text()
+    code = (Path(__file__).parents[1] / "helpers" / "sqlite_plugin.py").read_text()
     install(site, "sqlite_plugin", code, source_sqlite="Sqlite")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arrays import ENGINES, delivered, read
+from helpers.arrays import ENGINES, delivered, read
 from pydantic import ValidationError
 
 from gpupipe.errors import DataError

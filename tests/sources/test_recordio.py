@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.record_files import ENGINES, MAGIC, RECORDS, TOLD, packed, written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from record_files import ENGINES, MAGIC, RECORDS, TOLD, packed, written
 
 import gpupipe
 from gpupipe.dataset import index_file

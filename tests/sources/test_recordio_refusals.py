@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.record_files import RECORDS, packed, part, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_files import RECORDS, packed, part, written
 
 import gpupipe
 from gpupipe.formats import recordio_records

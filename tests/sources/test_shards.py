@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import loaders
 import pytest
 import webdataset
+from helpers import loaders
 from tfrecord import TFRecordWriter
 
 import gpupipe

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.tfrecords import ENGINES, REAL, STEPS, TOLD
 from tfrecord import TFRecordWriter
-from tfrecords import ENGINES, REAL, STEPS, TOLD
 
 import gpupipe
 from gpupipe.sources.tfrecord import Tfrecord

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.tfrecords import FLOATS, REAL, RECORDS, entry, field, framed, images, record, varint
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tfrecords import FLOATS, REAL, RECORDS, entry, field, framed, images, record, varint
 
 import gpupipe
 from gpupipe.formats import protobuf

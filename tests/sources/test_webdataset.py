@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import loaders
 import pytest
 import torch
 import webdataset
+from helpers import loaders
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

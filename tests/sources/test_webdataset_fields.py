@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import webdataset
-from image_fields import COUNT, ENGINES, STEPS, depth, mask, png
+from helpers.image_fields import COUNT, ENGINES, STEPS, depth, mask, png
 
 import gpupipe
 from gpupipe.sources.webdataset import Webdataset

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from zip_files import png, write_zip
+from helpers.zip_files import png, write_zip
 
 import gpupipe
 from gpupipe.dataset import index_file

@@ -3,13 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import augment_draws
-import many_fields
 import numpy as np
 import pytest
 import torch
-from augment_draws import names_and_magnitudes, rounded
-from reference import differences
+from helpers import augment_draws, many_fields
+from helpers.augment_draws import names_and_magnitudes, rounded
+from helpers.reference import differences
 from torchvision.transforms import v2
 
 import gpupipe

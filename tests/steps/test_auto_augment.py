@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import augment_draws
 import numpy as np
 import pytest
-from reference import differences
+from helpers import augment_draws
+from helpers.reference import differences
 from torchvision.transforms import v2
 
 import gpupipe

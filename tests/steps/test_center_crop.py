@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reference import differences, emitted, load
+from helpers.reference import differences, emitted, load
 
 
 @pytest.mark.parametrize("size", [224, 223, [231, 225], [100, 231]], ids=str)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pydantic
 import pytest
-from color_differences import EXACT, compared, drawn, is_uniform, most
-from reference import emitted, load
+from helpers.color_differences import EXACT, compared, drawn, is_uniform, most
+from helpers.reference import emitted, load
 from torchvision.transforms import v2
 
 from gpupipe.pipeline.color_adjustments import ADJUSTMENTS

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loaders import load
+from helpers.loaders import load
+from helpers.pipeline_texts import build, mistakes
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 from PIL import Image
-from pipeline_texts import build, mistakes
 
 import gpupipe
 from gpupipe import config

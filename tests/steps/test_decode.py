@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from reference import differences, emitted, load
+from helpers.reference import differences, emitted, load
 
 from gpupipe.pipeline.step import Spec, StepIncompatible
 from gpupipe.steps.decode import Decode

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import ENGINES, ULP, both, delivered, numbers, saved
-from dali_nodes import check_runs_on_gpu, operators
-from many_fields import loaded, make, samples
+from helpers.arrays import ENGINES, ULP, both, delivered, numbers, saved
+from helpers.dali_nodes import check_runs_on_gpu, operators
+from helpers.many_fields import loaded, make, samples
+from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
+from helpers.reference import differences
 from nvidia.dali import Pipeline, fn, types
-from pipeline_texts import FLOAT, NORM, build, mistakes
-from reference import differences
 from torchvision.transforms.v2 import ElasticTransform as Torchvision
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F

@@ -6,8 +6,8 @@ from typing import Any
 import pydantic
 import pytest
 import torch
-from color_differences import EXACT, drawn, is_uniform, most
-from reference import load
+from helpers.color_differences import EXACT, drawn, is_uniform, most
+from helpers.reference import load
 
 import gpupipe
 from gpupipe.dataset.spec import Spec

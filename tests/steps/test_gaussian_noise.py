@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import ENGINES, both, delivered, exactly, numbers, saved
-from every_step import SIZE, photograph
-from pipeline_texts import FLOAT, NORM, build, mistakes
-from reference import differences
+from helpers.arrays import ENGINES, both, delivered, exactly, numbers, saved
+from helpers.every_step import SIZE, photograph
+from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
+from helpers.reference import differences
 from torchvision.transforms.v2 import functional as F
 
 import gpupipe

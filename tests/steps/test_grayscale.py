@@ -6,8 +6,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from helpers.reference import differences
 from nvidia.dali import Pipeline, backend, fn, types
-from reference import differences
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.dataset.spec import Spec

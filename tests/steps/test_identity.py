@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from reference import differences, emitted, load
+from helpers.reference import differences, emitted, load
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.formats.npy import DTYPES

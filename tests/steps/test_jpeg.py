@@ -7,7 +7,7 @@ import numpy as np
 import pydantic
 import pytest
 import torch
-from color_differences import drawn, most
+from helpers.color_differences import drawn, most
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.dataset.spec import Spec

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import ENGINES, both, numbers, saved
+from helpers.arrays import ENGINES, both, numbers, saved
+from helpers.pipeline_texts import build, mistakes
+from helpers.reference import differences
 from numpy.typing import NDArray
-from pipeline_texts import build, mistakes
-from reference import differences
 from torchvision.transforms.v2 import LinearTransformation as Torchvision
 
 import gpupipe

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pydantic
 import pytest
-from reference import differences, load
+from helpers.reference import differences, load
 
 from gpupipe.pipeline.step import Spec, StepIncompatible
 from gpupipe.steps.normalize import Normalize

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from every_step import STEPS
-from fake_gpu import GPU, FakeGpu
-from step_examples import CASES, drawn, givens
+from helpers.every_step import STEPS
+from helpers.fake_gpu import GPU, FakeGpu
+from helpers.step_examples import CASES, drawn, givens
 
 from gpupipe.pipeline import step_registry
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reference import differences
+from helpers.reference import differences
 
 from gpupipe.pipeline.step import Spec, StepIncompatible
 from gpupipe.steps.pad import Pad

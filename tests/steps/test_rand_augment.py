@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import augment_draws
 import pytest
-from color_differences import as_gray
-from reference import differences
+from helpers import augment_draws
+from helpers.color_differences import as_gray
+from helpers.reference import differences
 from torchvision.transforms import InterpolationMode, v2
 
 import gpupipe

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reference import Difference, differences, emitted, load
+from helpers.reference import Difference, differences, emitted, load
 
 from gpupipe.steps.random_affine import RandomAffine
 

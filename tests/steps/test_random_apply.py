@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import both, exactly, numbers, saved
-from pipeline_texts import build, mistakes
-from reference import differences, emitted, load
+from helpers.arrays import both, exactly, numbers, saved
+from helpers.pipeline_texts import build, mistakes
+from helpers.reference import differences, emitted, load
 
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.schema.document import Document

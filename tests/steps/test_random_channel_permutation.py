@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from color_differences import compared, drawn, most
+from helpers.color_differences import compared, drawn, most
 
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arrays import both, exactly, numbers, saved
-from distributions import MOST, chi_square
-from pipeline_texts import build, mistakes
-from reference import differences, emitted, load
+from helpers.arrays import both, exactly, numbers, saved
+from helpers.distributions import MOST, chi_square
+from helpers.pipeline_texts import build, mistakes
+from helpers.reference import differences, emitted, load
 
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.schema.document import Document

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reference import differences, emitted, load
+from helpers.reference import differences, emitted, load
 
 import gpupipe
 from gpupipe.pipeline.step import Spec, StepIncompatible

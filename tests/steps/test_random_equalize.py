@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pydantic
 import pytest
-from color_differences import compared, drawn, is_share, most
+from helpers.color_differences import compared, drawn, is_share, most
 from torchvision.transforms import v2
 
 from gpupipe.dataset.spec import Spec

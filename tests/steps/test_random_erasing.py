@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import ENGINES, both, delivered, exactly, numbers, saved
-from distributions import largest_gap
-from many_fields import loaded, make, samples
-from pipeline_texts import FLOAT, NORM, build, mistakes
-from reference import differences, emitted, load
+from helpers.arrays import ENGINES, both, delivered, exactly, numbers, saved
+from helpers.distributions import largest_gap
+from helpers.many_fields import loaded, make, samples
+from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
+from helpers.reference import differences, emitted, load
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import RandomErasing as Torchvision
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reference import differences, emitted, load
+from helpers.reference import differences, emitted, load
 
 from gpupipe.steps.random_horizontal_flip import RandomHorizontalFlip
 

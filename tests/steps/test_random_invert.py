@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pydantic
 import pytest
-from color_differences import EXACT, drawn, is_share, most
+from helpers.color_differences import EXACT, drawn, is_share, most
 from torchvision.transforms import v2
 
 from gpupipe.steps.random_invert import RandomInvert

@@ -7,9 +7,9 @@ import numpy as np
 import pydantic
 import pytest
 import torch
-from distributions import MOST, chi_square, largest_gap
-from pipeline_texts import FLOAT, build, mistakes
-from reference import Difference, differences, emitted, load
+from helpers.distributions import MOST, chi_square, largest_gap
+from helpers.pipeline_texts import FLOAT, build, mistakes
+from helpers.reference import Difference, differences, emitted, load
 from torchvision.transforms.v2 import RandomPerspective as Torchvision
 
 from gpupipe.pipeline.geometry import perspective_matrix

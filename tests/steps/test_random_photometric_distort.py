@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pydantic
 import pytest
-from color_differences import EXACT, compared, drawn, is_share, is_uniform, most
+from helpers.color_differences import EXACT, compared, drawn, is_share, is_uniform, most
 from torchvision.transforms import v2
 
 from gpupipe.steps.random_photometric_distort import RandomPhotometricDistort

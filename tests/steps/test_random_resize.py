@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import ENGINES
-from color_differences import as_gray
-from distributions import MOST, chi_square
-from pipeline_texts import mistakes
-from reference import differences, emitted, load
+from helpers.arrays import ENGINES
+from helpers.color_differences import as_gray
+from helpers.distributions import MOST, chi_square
+from helpers.pipeline_texts import mistakes
+from helpers.reference import differences, emitted, load
 from torchvision.transforms.v2 import RandomResize as Torchvision
 from torchvision.transforms.v2 import functional as F
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reference import differences, emitted, load
+from helpers.reference import differences, emitted, load
 from torchvision.transforms.v2 import RandomResizedCrop as Torchvision
 
 from gpupipe.pipeline.step import Params

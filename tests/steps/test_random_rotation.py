@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reference import differences, emitted, load
+from helpers.reference import differences, emitted, load
 
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.random_rotation import RandomRotation

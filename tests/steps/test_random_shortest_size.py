@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from distributions import MOST, chi_square
-from pipeline_texts import mistakes
-from reference import differences
+from helpers.distributions import MOST, chi_square
+from helpers.pipeline_texts import mistakes
+from helpers.reference import differences
 from torchvision.transforms.v2 import RandomShortestSize as Torchvision
 
 from gpupipe.pipeline.step import Spec

@@ -6,7 +6,7 @@ import numpy as np
 import pydantic
 import pytest
 import torch
-from color_differences import EXACT, drawn, is_share, most
+from helpers.color_differences import EXACT, drawn, is_share, most
 from torchvision.transforms import v2
 
 from gpupipe.dataset.spec import Spec

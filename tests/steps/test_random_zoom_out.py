@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import ENGINES, both, exactly, numbers, saved
-from distributions import largest_gap
-from pipeline_texts import mistakes
-from reference import differences, emitted, load
+from helpers.arrays import ENGINES, both, exactly, numbers, saved
+from helpers.distributions import largest_gap
+from helpers.pipeline_texts import mistakes
+from helpers.reference import differences, emitted, load
 from torchvision.transforms.v2 import RandomZoomOut as Torchvision
 from torchvision.transforms.v2 import functional as F
 

@@ -6,7 +6,7 @@ from typing import Any
 import pydantic
 import pytest
 import torch
-from reference import Difference, differences
+from helpers.reference import Difference, differences
 
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.resize import Resize

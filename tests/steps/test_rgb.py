@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from color_differences import compared
-from reference import Difference
+from helpers.color_differences import compared
+from helpers.reference import Difference
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import StepIncompatible

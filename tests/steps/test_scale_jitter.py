@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from distributions import largest_gap
-from pipeline_texts import mistakes
-from reference import differences
+from helpers.distributions import largest_gap
+from helpers.pipeline_texts import mistakes
+from helpers.reference import differences
 from torchvision.transforms.v2 import ScaleJitter as Torchvision
 
 from gpupipe.pipeline.step import Spec

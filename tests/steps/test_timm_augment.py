@@ -3,12 +3,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import augment_draws
-import many_fields
 import numpy as np
 import pytest
-from color_differences import as_gray
-from reference import differences
+from helpers import augment_draws, many_fields
+from helpers.color_differences import as_gray
+from helpers.reference import differences
 
 import gpupipe
 from gpupipe import config

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from reference import differences, emitted, load
+from helpers.reference import differences, emitted, load
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import augment_draws
 import pytest
-from reference import differences, emitted, load
+from helpers import augment_draws
+from helpers.reference import differences, emitted, load
 from torchvision.transforms import v2
 
 from gpupipe.steps.trivial_augment_wide import TrivialAugmentWide

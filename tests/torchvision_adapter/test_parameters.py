@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from every_step import FEW_PIXELS
-from every_step import STEPS as STEPS_ON_TENSORS
+from helpers.every_step import FEW_PIXELS
+from helpers.every_step import STEPS as STEPS_ON_TENSORS
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import v2

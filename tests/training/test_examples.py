@@ -7,9 +7,9 @@ import os
 import re
 from pathlib import Path
 
-import forked_python
 import pytest
 import yaml
+from helpers import forked_python
 from PIL import Image
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

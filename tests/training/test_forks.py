@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import in_fork, said_by
+from helpers.forks import in_fork, said_by
 from torch.utils.data import DataLoader, Dataset
 
 import gpupipe

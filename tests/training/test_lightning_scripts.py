@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-import forked_python
 import pytest
+from helpers import forked_python
 
 CLI = """
 from lightning.pytorch.cli import LightningCLI

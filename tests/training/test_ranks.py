@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from forked_python import executable
+from helpers.forked_python import executable
 
 import gpupipe
 from gpupipe.runtime.devices import cores

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from helpers.served import serving
 from lightning.pytorch.callbacks import ModelCheckpoint
 from nets import Seen
-from served import serving
 from test_lightning import fit, orders, pytestmark  # noqa: F401  # what Lightning's warnings are
 from test_ranks import ranks
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corrupt_images import BAD, GOOD_IDS, SLOTS, epoch, ids, infect, sample
-from image_files import encoded
-from loaders import loading
+from helpers.corrupt_images import BAD, GOOD_IDS, SLOTS, epoch, ids, infect, sample
+from helpers.image_files import encoded
+from helpers.loaders import loading
 from PIL import Image
 
 import gpupipe

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_arguments import NUMBERS, bits, picture, run, tables, target
+from helpers.kernel_arguments import NUMBERS, bits, picture, run, tables, target
 from numpy.typing import NDArray
 
 extension = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")

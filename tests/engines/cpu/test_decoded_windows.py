@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loaders import loading
-from reference import by_id
+from helpers.loaders import loading
+from helpers.reference import by_id
 
 from gpupipe.engines.cpu import recorder, region_decoding
 from gpupipe.engines.cpu.lowering import kernel_table

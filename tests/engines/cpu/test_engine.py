@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from every_step import FEW_PIXELS, LINEAR, STEPS
-from loaders import loading
-from reference import by_id
+from helpers.every_step import FEW_PIXELS, LINEAR, STEPS
+from helpers.loaders import loading
+from helpers.reference import by_id
 
 load = loading(engine="cpu", threads=2, batch_size=1)
 REFERENCE: dict[str, Any] = {"engine": "dataloader", "workers": 0}

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fake_cuda import FakeCuda
-from fake_gpu import GPU, FakeGpu
+from helpers.fake_cuda import FakeCuda
+from helpers.fake_gpu import GPU, FakeGpu
 
 from gpupipe import config as configs
 from gpupipe.engines.base import LoadSpec

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from loaders import loading
-from odd_steps import installer
+from helpers.loaders import loading
+from helpers.odd_steps import installer
 
 import gpupipe
 from gpupipe import config

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jpeg_kinds import as_data, encode, several_scans
-from kernel_arguments import target
-from loaders import loading
-from reference import by_id
+from helpers.jpeg_kinds import as_data, encode, several_scans
+from helpers.kernel_arguments import target
+from helpers.loaders import loading
+from helpers.reference import by_id
 
 import gpupipe
 from gpupipe.engines.cpu import preparation, sample_runner

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jpeg_kinds import (
+from helpers.jpeg_kinds import (
     as_data,
     damaged,
     decode_whole,
@@ -22,7 +22,7 @@ from jpeg_kinds import (
     several_scans,
     with_restarts,
 )
-from loaders import loading
+from helpers.loaders import loading
 
 from gpupipe.engines.cpu import decoding
 from gpupipe.formats import CannotDecode

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_arguments import picture
-from reference import differences
+from helpers.kernel_arguments import picture
+from helpers.reference import differences
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 

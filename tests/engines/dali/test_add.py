@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dali_nodes import check_runs_on_gpu
+from helpers.dali_nodes import check_runs_on_gpu
 from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.dataset.spec import Spec

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loaders import load
-from odd_steps import installer
+from helpers.loaders import load
+from helpers.odd_steps import installer
 
 from gpupipe import config
 from gpupipe.bench import plan

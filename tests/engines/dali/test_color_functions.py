@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from dali_nodes import check_runs_on_gpu
+from helpers.dali_nodes import check_runs_on_gpu
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 from torchvision.transforms.v2 import functional as F

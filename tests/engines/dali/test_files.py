@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from image_files import encoded
-from loaders import load
-from odd_images import DEEP, HEIGHT, ODD, WIDTH, deep
+from helpers.image_files import encoded
+from helpers.loaders import load
+from helpers.odd_images import DEEP, HEIGHT, ODD, WIDTH, deep
 from PIL import Image, ImageOps
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms.v2 import functional as F

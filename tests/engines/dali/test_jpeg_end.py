@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cut_jpegs import END, jpeg, kinds, tails, with_thumbnail
+from helpers.cut_jpegs import END, jpeg, kinds, tails, with_thumbnail
+from helpers.reference import by_id
 from numpy.typing import NDArray
-from reference import by_id
 
 import gpupipe
 from gpupipe import config

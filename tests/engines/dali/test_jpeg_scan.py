@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from cut_jpegs import jpeg, kinds, tails
-from damaged_scans import DAMAGES, damaged, outcome
+from helpers.cut_jpegs import jpeg, kinds, tails
+from helpers.damaged_scans import DAMAGES, damaged, outcome
 
 from gpupipe.engines.dali.jpeg_scan import looks_damaged
 

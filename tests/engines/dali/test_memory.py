@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_cuda import FakeCuda
+from helpers.fake_cuda import FakeCuda
 from PIL import Image
 
 import gpupipe

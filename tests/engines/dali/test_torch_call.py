@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import saved
+from helpers.arrays import saved
+from helpers.plugin import install
 from nvidia.dali import Pipeline, fn, types
 from PIL import Image
-from plugin import install
 
 import gpupipe
 from gpupipe.engines.dali import ops

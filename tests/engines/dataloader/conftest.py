@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from dataloader_engine import load
+from helpers.dataloader_engine import load
 
 
 @pytest.fixture(scope="module")

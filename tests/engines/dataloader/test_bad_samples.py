@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from dataloader_engine import BAD, break_, load
+from helpers.dataloader_engine import BAD, break_, load
 
 import gpupipe
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loaders import loading
+from helpers.loaders import loading
+from helpers.plugin import install
 from PIL import Image
-from plugin import install
 
 import gpupipe
 from gpupipe.engines.dataloader.worker_death import find_dead_workers

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from dataloader_engine import STEPS, left_behind, load, python, same
-from plugin import install
+from helpers.dataloader_engine import STEPS, left_behind, load, python, same
+from helpers.plugin import install
 
 import gpupipe
 from gpupipe import config as configs

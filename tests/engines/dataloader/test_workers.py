@@ -13,8 +13,8 @@ from types import ModuleType
 
 import pytest
 import torch
-from dataloader_engine import CORES, load, python
-from plugin import install
+from helpers.dataloader_engine import CORES, load, python
+from helpers.plugin import install
 
 import gpupipe
 from gpupipe.bench.measure import describe_loader

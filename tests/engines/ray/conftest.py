@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from ray_cluster import RayCluster, assert_nothing_left, start_cluster
+from helpers.ray_cluster import RayCluster, assert_nothing_left, start_cluster
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from loaders import load
-from ray_batches import (
+from helpers.loaders import load
+from helpers.ray_batches import (
     FLOATS,
     OPTIONS,
     PIPELINE,
@@ -16,7 +16,7 @@ from ray_batches import (
     local_batches,
     ray_options,
 )
-from ray_cluster import RayCluster
+from helpers.ray_cluster import RayCluster
 
 from gpupipe.engines.ray import autoscaling
 

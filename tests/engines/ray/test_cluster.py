@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import ray
-from loaders import load
+from helpers.loaders import load
+from helpers.ray_batches import PIPELINE, assert_same, batches, local_batches, ray_options
+from helpers.ray_cluster import wait_until
 from ray._private import utils
-from ray_batches import PIPELINE, assert_same, batches, local_batches, ray_options
-from ray_cluster import wait_until
 
 from gpupipe.errors import EngineError
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from loaders import load
-from ray_batches import FLOATS, assert_same, batches, local_batches, ray_options
-from ray_cluster import STORE, RayCluster, start_cluster, total_cpus, wait_until
+from helpers.loaders import load
+from helpers.ray_batches import FLOATS, assert_same, batches, local_batches, ray_options
+from helpers.ray_cluster import STORE, RayCluster, start_cluster, total_cpus, wait_until
 
 import gpupipe
 from gpupipe.errors import EngineError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from decoded_caches import MEMORY, are_equal, counters, epochs_of
-from decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
-from loaders import load
-from ray_batches import FLOATS, OPTIONS, ray_options
-from ray_cluster import start_cluster
+from helpers.decoded_caches import MEMORY, are_equal, counters, epochs_of
+from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
+from helpers.loaders import load
+from helpers.ray_batches import FLOATS, OPTIONS, ray_options
+from helpers.ray_cluster import start_cluster
 
 
 def test_workers_of_a_node_share_it_and_batches_are_the_same(faces: Path) -> None:

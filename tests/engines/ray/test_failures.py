@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loaders import load
-from ray_batches import FLOATS, PIPELINE, assert_same, batches, local_batches, ray_options
-from ray_cluster import RayCluster
+from helpers.loaders import load
+from helpers.ray_batches import FLOATS, PIPELINE, assert_same, batches, local_batches, ray_options
+from helpers.ray_cluster import RayCluster
 
 from gpupipe.engines.ray.engine import RayEngine
 from gpupipe.errors import EngineError, SampleError, TooManyBadError

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from loaders import load
-from ray_batches import PIPELINE, ray_options
-from ray_cluster import RayCluster, wait_until
+from helpers.loaders import load
+from helpers.ray_batches import PIPELINE, ray_options
+from helpers.ray_cluster import RayCluster, wait_until
 
 from gpupipe.cli.app import main
 from gpupipe.engines.ray import status_report

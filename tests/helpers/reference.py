@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import loaders
 import numpy as np
 import torch
+from helpers import loaders
 
 import gpupipe
 from gpupipe.pipeline.pipeline import Pipeline

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-RECORDS = Path(__file__).parent / "data" / "records"
+RECORDS = Path(__file__).parents[1] / "data" / "records"
 TOLD = json.loads((RECORDS / "records.json").read_text())
 ENGINES: list[dict[str, Any]] = [
     {"engine": "dali"},

@@ -12,7 +12,7 @@ from socket import socket
 from typing import Any
 
 import yaml
-from forked_python import Process
+from helpers.forked_python import Process
 
 
 class Commands:

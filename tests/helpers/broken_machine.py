@@ -1,6 +1,6 @@
 """A process in which the machine fails, and gpupipe says so: run by tests with what is to fail.
 
-    python tests/broken_machine.py WHAT FOLDER '{"engine": "dali", ...}'
+    python -m helpers.broken_machine WHAT FOLDER '{"engine": "dali", ...}'
 
 It prints the class and the message of the error in a line each, and how many samples were skipped.
 """
@@ -14,13 +14,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import forked_python
+from helpers import forked_python
 
 
 def run_on_broken_machine(what: str, root: Path, options: dict[str, Any]) -> tuple[str, str, int]:
     """Run this script, and return what it prints."""
     done = forked_python.run(
-        [__file__, what, root, json.dumps(options)],
+        ["-m", __name__, what, root, json.dumps(options)],
+        cwd=Path(__file__).parents[1],
         env=os.environ | {"GPUPIPE_CACHE": str(root / "cache")},
         timeout=300,
     )

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loaders import load
+from helpers.loaders import load
+from helpers.plugin import install
 from PIL import Image
-from plugin import install
 
 import gpupipe
 

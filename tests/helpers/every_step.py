@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cut_jpegs import pixels
+from helpers.cut_jpegs import pixels
 from PIL import Image
 
 from gpupipe.formats.npy import DTYPES

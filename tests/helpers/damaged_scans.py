@@ -1,7 +1,7 @@
 """JPEGs with damage within their compressed data, among good ones, in a process that one may end.
 
     # zeroed, flipped, removed or swapped pieces; it prints what became of the files, as JSON
-    python tests/damaged_scans.py zeroed gpu 0.9 FOLDER
+    python -m helpers.damaged_scans zeroed gpu 0.9 FOLDER
 
 Every good file must come with the pixels that it has without the others; on a GPU that uses both
 decoders, to three levels. Every damaged file must be delivered or listed.
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cut_jpegs import jpeg
-from forked_python import run
-from loaders import load
-from reference import by_id
+from helpers.cut_jpegs import jpeg
+from helpers.forked_python import run
+from helpers.loaders import load
+from helpers.reference import by_id
 
 Rng = np.random.Generator
 COUNT = 48
@@ -81,7 +81,8 @@ def outcome(damage: str, device: str, hw_decoder_load: float, folder: Path) -> d
     Returns its exit status; and if that is 0, how many files were delivered and listed, and how
     many levels good files are off at most.
     """
-    done = run([__file__, damage, device, str(hw_decoder_load), folder], timeout=300)
+    arguments = ["-m", __name__, damage, device, str(hw_decoder_load), folder]
+    done = run(arguments, cwd=Path(__file__).parents[1], timeout=300)
     if done.returncode:
         return {"status": done.returncode, "error": done.stderr[-2000:]}
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import tifffile
-from image_corpus import (
+from helpers.image_corpus import (
     BITS,
     CMYK,
     COLOURS,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loaders import loading
-from plugin import install
+from helpers.loaders import loading
+from helpers.plugin import install
 
 import gpupipe
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from helpers.reference import Difference, differences
 from numpy.typing import NDArray
 from PIL import Image
-from reference import Difference, differences
 
 from gpupipe.pipeline import step_registry
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import ray
-from ray_cluster import RayCluster
+from helpers.ray_cluster import RayCluster
 
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
 

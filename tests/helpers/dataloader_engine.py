@@ -8,9 +8,9 @@ import sys
 from multiprocessing import active_children
 from pathlib import Path
 
-import forked_python
 import torch
-from loaders import loading
+from helpers import forked_python
+from helpers.loaders import loading
 
 STEPS = [
     {"decode": {"mode": "rgb"}},

@@ -1,6 +1,6 @@
 """Runs of loaders over the corpus, in a process that may die: see corpus_runs.py.
 
-    python tests/corpus_process.py FOLDER RUNS.json
+    python tests/helpers/corpus_process.py FOLDER RUNS.json
 
 Prints a line of JSON before each run and one after it.
 """

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import simplejpeg
 import torch
-from cut_jpegs import jpeg, pixels
+from helpers.cut_jpegs import jpeg, pixels
 from numpy.typing import NDArray
 
 from gpupipe.formats import CannotDecode

@@ -1,6 +1,6 @@
 """The process that forked_python.py forks: a Python with torch, DALI and gpupipe imported.
 
-    python tests/forked_python_server.py SOCKET
+    python tests/helpers/forked_python_server.py SOCKET
 
 It imports nothing from forked_python.py, and ends when its standard input does.
 """

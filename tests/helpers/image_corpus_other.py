@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import imagecodecs
 import numpy as np
-from image_corpus import (
+from helpers.image_corpus import (
     BITS,
     COLOURS,
     GRAY,

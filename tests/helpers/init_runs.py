@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 from click.testing import CliRunner
-from image_files import encoded
+from helpers.image_files import encoded
 from PIL import Image
 
 from gpupipe.cli.app import main

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-FILE = Path(__file__).parents[1] / "docs" / "formats.md"
+FILE = Path(__file__).parents[2] / "docs" / "formats.md"
 BEGIN, END = "<!-- corpus: written by tests/corpus_runs.py --write -->", "<!-- corpus: end -->"
 COLUMNS = {"dali": "DALI", "torchvision": "torchvision", "pil": "pil"}
 _DECODERS = ("DALI", "torchvision", "Pillow")

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import image_files
 import imagecodecs
 import numpy as np
-from image_files import png_chunk
+from helpers import image_files
+from helpers.image_files import png_chunk
 from numpy.typing import NDArray
 from PIL import Image, __version__
 
 WIDTH, HEIGHT = 25, 17
-ARITHMETIC = Path(__file__).with_name("data") / "arithmetic.jpg"
+ARITHMETIC = Path(__file__).parents[1] / "data" / "arithmetic.jpg"
 Pixels = NDArray[Any]
 LEFT_OUT = (
     frozenset({"TIFF, YCbCr", "TIFF, 2 channels"})
@@ -314,8 +314,7 @@ _FORMATS: dict[str, Callable[[], dict[str, Sample]]] = {"JPEG": jpegs, "PNG": pn
 
 def corpus() -> dict[str, Sample]:
     """All samples by name, which begins with the format."""
-    import image_corpus_other
-    import image_corpus_tiff
+    from helpers import image_corpus_other, image_corpus_tiff
 
     formats = _FORMATS | {"TIFF": image_corpus_tiff.tiffs} | image_corpus_other.FORMATS
     found = {f"{kind}, {name}": s for kind, make in formats.items() for name, s in make().items()}

@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from gpupipe.sources.tfrecord import Tfrecord
 
-RECORDS = Path(__file__).parent / "data" / "records"
+RECORDS = Path(__file__).parents[1] / "data" / "records"
 
 
 TOLD = json.loads((RECORDS / "records.json").read_text())

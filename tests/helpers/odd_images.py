@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from image_files import encoded
+from helpers.image_files import encoded
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
@@ -68,7 +68,7 @@ class Odd:
 
 def arithmetic(image: Image.Image) -> bytes:
     """Made with `jpegtran -arithmetic` of a drawn face, because PIL cannot write it."""
-    return (Path(__file__).parent / "data" / "arithmetic.jpg").read_bytes()
+    return (Path(__file__).parents[1] / "data" / "arithmetic.jpg").read_bytes()
 
 
 ODD: dict[str, Odd] = {

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from image_files import encoded
-from loaders import loading
+from helpers.image_files import encoded
+from helpers.loaders import loading
 from PIL import Image
 
 import gpupipe

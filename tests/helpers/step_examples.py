@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from every_step import FEW_PIXELS, LINEAR, STEPS
+from helpers.every_step import FEW_PIXELS, LINEAR, STEPS
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
