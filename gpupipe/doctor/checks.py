@@ -223,7 +223,11 @@ def _gpu(number: int) -> list[Finding]:
             findings.append(gpu_rules.judge_region_decoding(subject, outcome))
         findings.append(
             gpu_rules.judge_damaged_jpegs(
-                f"GPU {number}: damaged JPEGs", installed_version(NVJPEG), capability, _driver()
+                f"GPU {number}: damaged JPEGs",
+                installed_version(NVJPEG),
+                capability,
+                _driver(),
+                install_command("cuda13"),
             )
         )
     return [

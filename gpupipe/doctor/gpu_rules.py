@@ -157,7 +157,11 @@ def judge_region_decoding(subject: str, outcome: ProbeOutcome) -> Finding:
 
 
 def judge_damaged_jpegs(
-    subject: str, nvjpeg: str | None, capability: tuple[int, int], driver: Driver | None
+    subject: str,
+    nvjpeg: str | None,
+    capability: tuple[int, int],
+    driver: Driver | None,
+    cuda13_command: str,
 ) -> Finding:
     """Judge whether a damaged JPEG may crash nvJPEG, and advise CUDA 13 where it runs.
 
@@ -169,6 +173,7 @@ def judge_damaged_jpegs(
         nvjpeg: nvJPEG's version; None if it is not installed.
         capability: The GPU's compute capability.
         driver: The driver; None if it does not answer.
+        cuda13_command: Installs DALI for CUDA 13.
     """
     if nvjpeg is None or parse_release(nvjpeg) >= (13,):
         return Finding(subject, f"nvJPEG {nvjpeg or 'of unknown version'}", "ok")
@@ -177,7 +182,7 @@ def judge_damaged_jpegs(
         return Finding(subject, observation, "ok")
     advice = (
         "DALI for CUDA 13 brings a newer one, and runs here: pip uninstall -y "
-        "nvidia-dali-cuda120 nvidia-nvjpeg-cu12; pip install 'gpupipe[cuda13]'"
+        f"nvidia-dali-cuda120 nvidia-nvjpeg-cu12; {cuda13_command}"
     )
     return Finding(subject, observation, "warning", advice)
 

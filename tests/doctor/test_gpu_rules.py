@@ -122,8 +122,9 @@ def test_cuda_13_is_advised_where_the_gpu_and_its_driver_allow_it(
     nvjpeg, capability, cuda, is_advised
 ):
     driver = None if cuda is None else Driver("580.65.06", cuda, ("H100",))
-    finding = gpu_rules.judge_damaged_jpegs("GPU 0", nvjpeg, capability, driver)
-    assert (finding.status == "warning") is ("gpupipe[cuda13]" in finding.advice) is is_advised
+    command = "pip install '.[cuda13]'"
+    finding = gpu_rules.judge_damaged_jpegs("GPU 0", nvjpeg, capability, driver, command)
+    assert (finding.status == "warning") is (command in finding.advice) is is_advised
     assert (nvjpeg or "unknown") in finding.observation
 
 
