@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import forked_python, photographs
 
 from gpupipe.dataset.source import ignore_progress
 from gpupipe.fetch import synthetic_faces
+from helpers import forked_python, photographs
 
 _GPU = Path(__file__).with_name("gpu")
 

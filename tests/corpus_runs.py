@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from helpers import corpus_table, forked_python, image_corpus
 from helpers.image_corpus import Sample, corpus, encoded, lossy, picture
 

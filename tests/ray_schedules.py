@@ -21,11 +21,11 @@ from typing import Any
 
 import ray
 import torch
+
+from gpupipe.errors import GpupipeError
 from helpers.loaders import load
 from helpers.ray_cluster import RayCluster, assert_nothing_left, start_cluster, wait_until
 from helpers.ray_disasters import EVENTS, Disasters, count_sends
-
-from gpupipe.errors import GpupipeError
 
 EPOCHS = 2
 NODES = 3

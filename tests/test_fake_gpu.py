@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+
 from helpers.fake_gpu import GPU, FakeGpu, Waits
 
 WAITING: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {

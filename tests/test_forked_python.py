@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from helpers.forked_python import Process, executable, run
 from helpers.forks import in_fork
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+import gpupipe
 from helpers import forked_python
 from helpers.loaders import loading
 from helpers.reference import by_id, reference
-
-import gpupipe
 
 HEAVY = [
     "decode",

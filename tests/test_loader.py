@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.loaders import loading
 
 import gpupipe
+from helpers.loaders import loading
 
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.loaders import loading
 from torch.utils.data import DataLoader
 
 import gpupipe
 from gpupipe import config as configs
+from helpers.loaders import loading
 
 STEPS = ["decode", {"random_crop": {"size": 60}}]
 

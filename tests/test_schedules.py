@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.loaders import loading
 from PIL import Image
 
 import gpupipe
 from gpupipe.errors import StateError
+from helpers.loaders import loading
 
 ENGINES: list[dict[str, Any]] = [
     {"engine": "dali", "threads": 2},

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+
 from helpers.sync_waits import waits_of_this_thread
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from batch_stage.mixing_cases import CLASSES, ids, made_batch, mixer_of, stage_of
-from helpers.fake_gpu import GPU, FakeGpu
 
+from batch_stage.mixing_cases import CLASSES, ids, made_batch, mixer_of, stage_of
 from gpupipe.batch_stage.batch_step import BatchField
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
+from helpers.fake_gpu import GPU, FakeGpu
 
 BOTH = {"random_choice": {"transforms": ["mixup", "cutmix"]}}
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from batch_stage.mixing_cases import mixer_of
 
 import gpupipe
+from batch_stage.mixing_cases import mixer_of
 from gpupipe.batch_stage.mixing import count_pairs_of_one_sample, find_shift
 from gpupipe.sampling.epoch_layout import EpochLayout
 

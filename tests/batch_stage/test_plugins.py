@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from helpers import forked_python
 from helpers.plugin import install
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batch_stage.mixing_cases import IMAGE, MASK, read, stage_of
 
+from batch_stage.mixing_cases import IMAGE, MASK, read, stage_of
 from gpupipe import config
 from gpupipe.batch_stage.stage_builder import build_batch_stage
 from gpupipe.errors import ConfigError

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import forked_python
-from helpers.made_comparison import RATES, measured
 
 from gpupipe import config as configs
 from gpupipe.bench import parity, report
 from gpupipe.config import Config
+from helpers import forked_python
+from helpers.made_comparison import RATES, measured
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from helpers.served import serving
 from PIL import Image
 
 import gpupipe
@@ -19,6 +18,7 @@ from gpupipe.bench.profile import Profile, Stage
 from gpupipe.cli.console import console
 from gpupipe.config import Config
 from gpupipe.errors import ConfigError
+from helpers.served import serving
 
 MIXING = [{"one_hot": {"label_smoothing": 0.1}}, {"mixup": {"alpha": 0.4}}]
 

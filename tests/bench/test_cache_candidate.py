@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers.decoded_caches import MEMORY
-from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
 
 from gpupipe import config as configs
 from gpupipe.bench import cache_candidate, tune
@@ -21,6 +19,8 @@ from gpupipe.bench.tuning_advice import describe_tuning
 from gpupipe.config import LoaderConfig
 from gpupipe.decoded_cache.location import cache_folder, own_shared_memory
 from gpupipe.engines.cpu.engine import CpuEngine
+from helpers.decoded_caches import MEMORY
+from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
 
 RESIZE = {"resize": {"size": [60, 90]}}
 FLIP = "random_horizontal_flip"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.forked_python import executable
 
 from gpupipe import config as configs
 from gpupipe.bench.compare import sides
 from gpupipe.bench.comparison import SCHEMA
+from helpers.forked_python import executable
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.arrays import numbers, saved
 
 import gpupipe
 from gpupipe import config as configs
@@ -16,6 +15,7 @@ from gpupipe.bench.measure import image_of
 from gpupipe.bench.parity import drawable_steps, measure
 from gpupipe.bench.plan import facts, operators
 from gpupipe.testing import check_loader
+from helpers.arrays import numbers, saved
 
 CROP: list[Any] = [{"random_crop": {"size": 4}}, {"normalize": {"mean": 0, "std": 2}}]
 

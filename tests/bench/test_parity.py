@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.plugin import install
 from PIL import Image
 
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench.parity import Agreement, measure
+from helpers.plugin import install
 
 COUNT = 500
 EXACT = [

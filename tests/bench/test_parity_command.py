@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.plugin import install
 
 from gpupipe import config as configs
 from gpupipe.bench.parity import measure
+from helpers.plugin import install
 
 ALL_STEPS = [
     "decode",

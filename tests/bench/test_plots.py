@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.made_comparison import BATCH_SIZE, RATES, measured
 from PIL import Image
 
 from gpupipe.bench import plots
+from helpers.made_comparison import BATCH_SIZE, RATES, measured
 
 
 def seconds(name: str) -> list[float]:

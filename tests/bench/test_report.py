@@ -13,12 +13,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from helpers.made_comparison import BATCHES, COMMAND, RATES, measured
 from PIL import Image
 
 from gpupipe.bench import parity, plots, report
 from gpupipe.bench.comparison import SCHEMA
 from gpupipe.config import Config
+from helpers.made_comparison import BATCHES, COMMAND, RATES, measured
 
 if TYPE_CHECKING:
     pass

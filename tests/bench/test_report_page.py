@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from helpers import browsers
 from helpers.made_comparison import COMMAND, RATES
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import forked_python
 
 from gpupipe import config as configs
 from gpupipe.bench import training
 from gpupipe.bench.trace import record_training
+from helpers import forked_python
 
 
 def record(faces: Path, engine: str, steps: int = 3) -> list[dict[str, Any]]:

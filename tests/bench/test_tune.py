@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers.made_comparison import result
-from helpers.plugin import install
 
 from gpupipe import config as configs
 from gpupipe.bench import contestant, tune
@@ -24,6 +22,8 @@ from gpupipe.cli.console import core_numbers
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dataloader.engine import DataLoaderEngine
+from helpers.made_comparison import result
+from helpers.plugin import install
 
 WAIT = '''
 import os

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from helpers.made_comparison import result
-
 from gpupipe.bench.tune import TuneResult
 from gpupipe.bench.tuning_advice import describe_tuning
+from helpers.made_comparison import result
 
 
 def test_why_nothing_was_tried() -> None:

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from helpers.forked_python import executable
 
 MOST_FILES = 8

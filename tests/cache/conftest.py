@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.cached_loading import STEPS, Config
 
 from gpupipe.cache import listing, store_listing
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
 from gpupipe.cache.fill import Filler
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
+from helpers.cached_loading import STEPS, Config
 
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 

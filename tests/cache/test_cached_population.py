@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.cached_loading import ENGINES, STEPS, Config, complete, ids, load
 
 import gpupipe
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.testing import check_loader
+from helpers.cached_loading import ENGINES, STEPS, Config, complete, ids, load
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)

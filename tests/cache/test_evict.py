@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.cache_contents import began, disk_size, rows_of
 
 from gpupipe.cache import epochs, evict, status
+from helpers.cache_contents import began, disk_size, rows_of
 
 
 def test_a_full_cache_waits_until_an_epoch_had_its_samples(make: Any) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.cache_contents import rows_of
 
 from gpupipe.cache import evict, shard_files
+from helpers.cache_contents import rows_of
 
 
 def test_every_sample_is_fetched_once_and_is_what_the_store_has(make: Any, blobs: Path) -> None:

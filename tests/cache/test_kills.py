@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import disks
 
 from gpupipe.cache import evict, shard_files
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.worker_pool import WorkerPool
+from helpers import disks
 
 KILLS = int(os.environ.get("GPUPIPE_KILLS", "50"))
 WORKERS = """

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from helpers.cached_loading import Config, alive, complete, ids, load, waited
-from helpers.forked_python import executable
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
+from helpers.cached_loading import Config, alive, complete, ids, load, waited
+from helpers.forked_python import executable
 
 TRAIN = """
 import json, sys, gpupipe

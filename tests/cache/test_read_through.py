@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import disks
-from helpers.cache_contents import disk_size
 
 from gpupipe.cache import listing, read_through, store_listing
 from gpupipe.cache.cache_folder import prepare_folder
@@ -27,6 +25,8 @@ from gpupipe.cache.read_through import ReadThroughColumn
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
 from gpupipe.errors import EngineError
+from helpers import disks
+from helpers.cache_contents import disk_size
 
 pytest.importorskip("diskcache", reason="needs the extra remote")
 KILLS = int(os.environ.get("GPUPIPE_KILLS", "20"))

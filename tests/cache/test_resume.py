@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.cached_loading import ENGINES, Config, complete, ids, load
 
 import gpupipe
 from gpupipe.cache import evict, listing
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
+from helpers.cached_loading import ENGINES, Config, complete, ids, load
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.cached_loading import ENGINES, STEPS, Config, complete, ids, load
 
 import gpupipe
+from helpers.cached_loading import ENGINES, STEPS, Config, complete, ids, load
 
 SELECTIONS: list[dict[str, Any]] = [
     {"repeats": 3},

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.cached_loading import ENGINES, STEPS, Config, complete, ids, load, waited
 
 import gpupipe
 from gpupipe.cache import shard_files
 from gpupipe.cache.cache_folder import CacheFolder
+from helpers.cached_loading import ENGINES, STEPS, Config, complete, ids, load, waited
 
 WORKERS: list[dict[str, Any]] = [*ENGINES[:2], {"engine": "dataloader", "workers": 2}]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers.cache_contents import began
 
 from gpupipe.cache import status
+from helpers.cache_contents import began
 
 
 def test_hit_rate_and_what_status_counts(make: Any) -> None:

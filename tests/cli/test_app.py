@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
+
 from helpers import forked_python
 from helpers.forked_python import executable
-from PIL import Image
 
 CONFIG = """\
 data: {source: folder, root: ROOT}

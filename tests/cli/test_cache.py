@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from helpers.forked_python import executable
 
 from gpupipe.cli.app import main
+from helpers.forked_python import executable
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from helpers.decoded_caches import DISK, MEMORY, epochs_of, the_file
-from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
-from helpers.loaders import load
 
 from gpupipe.cli.app import main
 from gpupipe.decoded_cache.location import list_files
+from helpers.decoded_caches import DISK, MEMORY, epochs_of, the_file
+from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
+from helpers.loaders import load
 
 OPTIONS = {"engine": "cpu", "threads": 2, "batch_size": 16}
 PIPELINE = ["decode", {"resize": {"size": 64}}, {"random_crop": {"size": 32}}]

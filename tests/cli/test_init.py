@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from helpers.init_runs import init, jpeg
-from helpers.lmdb_files import write_lmdb
-from helpers.record_files import packed, written
-from helpers.zip_files import write_zip
 from tfrecord import TFRecordWriter
 
 import gpupipe
 from gpupipe import config
 from gpupipe.cli.app import main
+from helpers.init_runs import init, jpeg
+from helpers.lmdb_files import write_lmdb
+from helpers.record_files import packed, written
+from helpers.zip_files import write_zip
 
 COUNT = 6
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from helpers.plugin import install
 from rich.console import Console
 
 from gpupipe.cli.app import main
@@ -18,6 +17,7 @@ from gpupipe.cli.catalog import KINDS, OWN_PACKAGE, Item, first_sentence, list_i
 from gpupipe.cli.listing import items_table
 from gpupipe.pipeline import step_registry
 from gpupipe.schema import builtin_configs
+from helpers.plugin import install
 
 PLUGIN = '''\
 from gpupipe.pipeline.step import Step

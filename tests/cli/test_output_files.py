@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from helpers import disks, forked_python
 from helpers.forked_python import executable
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from helpers.language_server import LanguageServer
 
 from gpupipe.cli.app import main
+from helpers.language_server import LanguageServer
 
 PACKAGE = "yaml-language-server@1"
 SECONDS = 600

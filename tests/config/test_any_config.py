@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from helpers.config_texts import INLINE, JARGON
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpupipe import config
 from gpupipe.errors import ConfigError
+from helpers.config_texts import INLINE, JARGON
 
 WORDS = st.sampled_from(
     [

@@ -8,7 +8,6 @@ from typing import Any
 
 import pydantic
 import pytest
-from helpers.config_texts import JARGON
 
 from gpupipe.batch_stage import registry
 from gpupipe.config.validation import TopLevel
@@ -16,6 +15,7 @@ from gpupipe.dataset import source
 from gpupipe.pipeline import step_registry
 from gpupipe.schema.document import Document
 from gpupipe.schema.validation_errors import describe_field, to_problems
+from helpers.config_texts import JARGON
 
 Model = type[pydantic.BaseModel]
 WRONG: list[Any] = [None, True, -7, 1e300, float("nan"), "nonsense", [], ["nonsense"], {"zzz": 1}]

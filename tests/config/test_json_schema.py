@@ -6,7 +6,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from helpers import plugin
 
 from gpupipe import config
 from gpupipe.batch_stage import registry
@@ -16,6 +15,7 @@ from gpupipe.dataset import source
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline import step_registry
 from gpupipe.schema import builtin_configs, yaml_parser
+from helpers import plugin
 
 SHIPPED = [
     (kind, path)

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.config_texts import DATA, LOADER, STEPS, read
 
 from gpupipe import config
+from helpers.config_texts import DATA, LOADER, STEPS, read
 
 
 def test_defaults() -> None:

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.config_texts import DATA, INLINE, STEPS, mistakes, read
 
 from gpupipe import config
 from gpupipe.steps.decode import Decode
 from gpupipe.steps.random_affine import RandomAffine
 from gpupipe.steps.random_horizontal_flip import RandomHorizontalFlip
 from gpupipe.steps.resize import Resize
+from helpers.config_texts import DATA, INLINE, STEPS, mistakes, read
 
 
 def test_overrides() -> None:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.config_texts import DATA, STEPS, mistakes, read
 
 from gpupipe import config
 from gpupipe.errors import ConfigError
 from gpupipe.schema import builtin_configs
 from gpupipe.steps.decode import Decode
 from gpupipe.steps.resize import Resize
+from helpers.config_texts import DATA, STEPS, mistakes, read
 
 
 def test_all_mistakes_at_once_in_the_order_of_the_file() -> None:

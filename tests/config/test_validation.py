@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from helpers.config_texts import DATA, LOADER, STEPS, mistakes
 
 from gpupipe import config
 from gpupipe.dataset import source
+from helpers.config_texts import DATA, LOADER, STEPS, mistakes
 
 SOURCES = ", ".join(source.list_sources())
 KNOWN = "; known: " + ", ".join(sorted(config.LoaderConfig.model_fields))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.manifests import listed, names, refused, save_parquet, written
 
 from gpupipe.errors import DataError
 from gpupipe.sources.file_list import FileList
+from helpers.manifests import listed, names, refused, save_parquet, written
 
 
 def test_the_root_is_the_manifests_folder_or_what_is_said(

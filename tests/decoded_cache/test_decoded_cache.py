@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.decoded_caches import DISK, MEMORY, are_equal, counters, epochs_of, the_file
-from helpers.loaders import load
 
 from gpupipe.decoded_cache.location import cache_folder, list_files
 from gpupipe.errors import DataError, SampleError
+from helpers.decoded_caches import DISK, MEMORY, are_equal, counters, epochs_of, the_file
+from helpers.loaders import load
 
 PIPELINE: list[Any] = [
     "decode",

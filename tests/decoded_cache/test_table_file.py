@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.decoded_caches import key, new_file, picture
 
 from gpupipe.decoded_cache.layout import COUNTERS_OFFSET, SLOTS_OFFSET, DamagedCache
 from gpupipe.decoded_cache.table_file import TableFile, is_in_use, read_header
+from helpers.decoded_caches import key, new_file, picture
 
 FILL = """
 import sys

@@ -15,14 +15,14 @@ import click
 import jsonschema
 import numpy as np
 import pytest
-from helpers import forked_python
-from helpers.code_blocks import Block, read_blocks, write_blocks
 
 from gpupipe import config as configs
 from gpupipe.cli.app import main
 from gpupipe.config.json_schema import make_schema
 from gpupipe.errors import DataError
 from gpupipe.schema import yaml_parser
+from helpers import forked_python
+from helpers.code_blocks import Block, read_blocks, write_blocks
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

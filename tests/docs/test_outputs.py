@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from helpers import photographs
 
 from gpupipe.cli.app import main
+from helpers import photographs
 
 DOCS = Path(__file__).parents[2] / "docs"
 

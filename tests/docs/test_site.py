@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from helpers import browsers
 
 from gpupipe.pipeline import step_registry
+from helpers import browsers
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
+
 from helpers.corrupt_images import (
     AUGMENT,
     SIDE,
@@ -16,7 +18,6 @@ from helpers.corrupt_images import (
     load,
     sample,
 )
-from PIL import Image
 
 
 @pytest.fixture(scope="module")

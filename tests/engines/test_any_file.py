@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import forked_python, loaders
-from helpers.image_files import encoded, png_chunk
 from PIL import Image
 
 import gpupipe
 from gpupipe.engines.dali.files import ImageFiles
 from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.formats import CannotDecode
+from helpers import forked_python, loaders
+from helpers.image_files import encoded, png_chunk
 
 ENGINES = {
     "dali": {"engine": "dali", "threads": 2},

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import COUNT, ENGINES, both, delivered, exactly, numbers, saved
 
 import gpupipe
 from gpupipe.formats.npy import DTYPES
+from helpers.arrays import COUNT, ENGINES, both, delivered, exactly, numbers, saved
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

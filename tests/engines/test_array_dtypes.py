@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import COUNT, ULP, both, numbers, saved
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.formats.npy import DTYPES
+from helpers.arrays import COUNT, ULP, both, numbers, saved
 
 IN_HALVES = ["uint8", "int8", "int16"]
 

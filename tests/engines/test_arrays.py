@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import COUNT, SHAPES, both, delivered, exactly, numbers, saved
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.formats.npy import DTYPES
+from helpers.arrays import COUNT, SHAPES, both, delivered, exactly, numbers, saved
 
 CROPS = {"HW": {"size": [6, 5]}, "L": {"size": 16}, "DHW": {"size": [4, 6, 5]}}
 

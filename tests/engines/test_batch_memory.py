@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.forks import in_fork
-from helpers.loaders import loading
 
 from gpupipe.engines.batch_memory import BatchMemory
+from helpers.forks import in_fork
+from helpers.loaders import loading
 
 SHAPE = (4, 3, 8, 8)
 HOLDERS: dict[str, Callable[[torch.Tensor], Any]] = {

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from corpus_runs import ENGINES, Corpus
 from helpers import corpus_table
 from helpers.image_corpus import LEFT_OUT

@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
+
+import gpupipe
+from gpupipe.dataset.columns import FileColumn
+from gpupipe.dataset.strings import StringArray
+from gpupipe.engines.bad_samples import describe_damage
 from helpers.corrupt_images import (
     BAD,
     IRREGULAR,
@@ -18,12 +24,6 @@ from helpers.corrupt_images import (
     sample,
 )
 from helpers.image_files import encoded
-from PIL import Image
-
-import gpupipe
-from gpupipe.dataset.columns import FileColumn
-from gpupipe.dataset.strings import StringArray
-from gpupipe.engines.bad_samples import describe_damage
 
 
 @pytest.mark.parametrize("kind", BAD | IRREGULAR)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from helpers.decoded_caches import DISK, MEMORY, are_equal, counters, epochs_of
 from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
 from helpers.loaders import load

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import ENGINES, numbers, saved
-from helpers.every_step import CASES, COLORS, LINEAR, POLICIES, SIZE, STEPS, of_image, photograph
 
 import gpupipe
 from gpupipe import config
@@ -26,6 +24,8 @@ from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.primitives import DTYPES_TAKEN
+from helpers.arrays import ENGINES, numbers, saved
+from helpers.every_step import CASES, COLORS, LINEAR, POLICIES, SIZE, STEPS, of_image, photograph
 
 ULP = 2.0**-10
 """Between two float16s."""

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.many_fields import COUNT, SIDE, STEPS, loaded, make, samples
 from PIL import Image
 
 import gpupipe
@@ -19,6 +18,7 @@ from gpupipe import config as configs
 from gpupipe.bench.plan import facts
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.lowering import Lowering
+from helpers.many_fields import COUNT, SIDE, STEPS, loaded, make, samples
 
 ENGINES = [
     {"engine": "dali"},

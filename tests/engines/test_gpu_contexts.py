@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.fake_cuda import FakeCuda
-from helpers.fake_gpu import FakeGpu
 
 import gpupipe
 from gpupipe import config as configs
@@ -23,6 +21,8 @@ from gpupipe.engines.dataloader.workers import Workers
 from gpupipe.engines.dataloader.works import Works
 from gpupipe.engines.pipeline_tail import PipelineTail, find_tail
 from gpupipe.sampling.sampler import Plan
+from helpers.fake_cuda import FakeCuda
+from helpers.fake_gpu import FakeGpu
 
 SECOND = torch.device("cuda", 1)
 

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers.loaders import load
 
 import gpupipe
+from helpers.loaders import load
 
 
 @pytest.mark.parametrize("engine", ["cpu", "dataloader", "dali"])

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.loaders import loading
 
 import gpupipe
+from helpers.loaders import loading
 
 STEPS = [
     "decode",

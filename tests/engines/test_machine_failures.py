@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.broken_machine import run_on_broken_machine
-from helpers.cut_jpegs import jpeg
 from nvidia.dali import fn
 
 import gpupipe
@@ -28,6 +26,8 @@ from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Step
 from gpupipe.runtime.machine_failures import machine_errors, machine_failure
+from helpers.broken_machine import run_on_broken_machine
+from helpers.cut_jpegs import jpeg
 
 # --- words
 

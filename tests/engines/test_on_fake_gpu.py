@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.fake_gpu import GPU, STREAM, FakeGpu
 
 import gpupipe
 from gpupipe import config as configs
@@ -23,6 +22,7 @@ from gpupipe.engines.batch_finisher import BatchFinisher, copy_to_gpu
 from gpupipe.engines.pipeline_tail import PipelineTail, find_tail
 from gpupipe.runtime.transfer import record_stream
 from gpupipe.sampling.sampler import Plan
+from helpers.fake_gpu import GPU, STREAM, FakeGpu
 
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 NORMALIZE = {"normalize": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2]}}

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import forked_python
-from helpers.plugin import install
 
 import gpupipe
 from gpupipe import config as configs
@@ -18,6 +16,8 @@ from gpupipe.engines import registry
 from gpupipe.errors import EngineError
 from gpupipe.runtime import engine_registration
 from gpupipe.runtime.devices import gpu_count
+from helpers import forked_python
+from helpers.plugin import install
 
 PACKAGE = Path(gpupipe.__file__).parent
 CONFIG = {"data": {"source": "folder", "root": "/x"}, "pipeline": ["decode"]}

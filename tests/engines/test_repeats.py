@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.loaders import loading
-from helpers.reference import transform
 from PIL import Image
 
 import gpupipe
+from helpers.loaders import loading
+from helpers.reference import transform
 
 STEPS = ["decode", {"random_crop": {"size": 20}}, "random_horizontal_flip", "random_vertical_flip"]
 ENGINES = [

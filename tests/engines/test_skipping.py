@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
+
+import gpupipe
+from gpupipe.sampling.sampler import Sampler
 from helpers.corrupt_images import (
     AUGMENT,
     BAD,
@@ -22,10 +26,6 @@ from helpers.corrupt_images import (
     load,
     sample,
 )
-from PIL import Image
-
-import gpupipe
-from gpupipe.sampling.sampler import Sampler
 
 
 def test_the_set_is_what_its_description_says() -> None:

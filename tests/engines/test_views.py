@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.served import serving
 
 import gpupipe
 from gpupipe.steps.decode import Decode
+from helpers.served import serving
 
 ENGINES = [
     {"engine": "dali"},

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from helpers.served_archives import FILES, Server, tar_of
 
 from gpupipe.fetch import dataset_catalog, download
+from helpers.served_archives import FILES, Server, tar_of
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from helpers.served_archives import FILES, WANTED, Server, damaged, tar_of, tree
 
 from gpupipe.errors import FetchError
 from gpupipe.fetch.archive import unpack
 from gpupipe.fetch.dataset_catalog import fetch
+from helpers.served_archives import FILES, WANTED, Server, damaged, tar_of, tree
 
 
 def member(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.served_archives import FILES, WANTED, Server, tar_of, tree
 
 from gpupipe.errors import DataError, FetchError
 from gpupipe.fetch import dataset_catalog
 from gpupipe.fetch.dataset_catalog import DatasetLocation, describe_absence, locate
+from helpers.served_archives import FILES, WANTED, Server, tar_of, tree
 
 
 def test_a_root_that_is_there_is_used_as_it_is(offered: Server, tmp_path: Path) -> None:

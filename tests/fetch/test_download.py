@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from helpers.served_archives import FILES, WANTED, Server, tar_of, tree
 
 from gpupipe.errors import FetchError
 from gpupipe.fetch.dataset_catalog import fetch
 from gpupipe.fetch.download import Dataset, get_archive_path
+from helpers.served_archives import FILES, WANTED, Server, tar_of, tree
 
 
 @contextlib.contextmanager

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import forked_python
-from helpers.served import serving
 
 import gpupipe
+from helpers import forked_python
+from helpers.served import serving
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAID = r"stand-in data, not LFW: lfw could not be fetched.*'gpupipe fetch lfw'"

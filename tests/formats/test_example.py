@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from helpers.tfrecords import FLOATS, entry, field, framed, images, record, varint, written
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tfrecord import example_pb2
@@ -14,6 +13,7 @@ from tfrecord import example_pb2
 from gpupipe.formats import framing
 from gpupipe.formats.example import parse_features
 from gpupipe.sources.tfrecord import Tfrecord
+from helpers.tfrecords import FLOATS, entry, field, framed, images, record, varint, written
 
 
 def test_many_records_are_found_in_their_order(tmp_path: Path) -> None:

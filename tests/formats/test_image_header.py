@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import image_files
 from PIL import Image
 
 from gpupipe.formats import image_header
 from gpupipe.formats.image_header import ImageHeader, read_header
+from helpers import image_files
 
 PICTURE = Image.linear_gradient("L").resize((70, 50)).convert("RGB")
 ARITHMETIC = Path(__file__).parents[1] / "data" / "arithmetic.jpg"

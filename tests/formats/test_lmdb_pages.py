@@ -6,9 +6,9 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
-from helpers.lmdb_files import write_lmdb
 
 from gpupipe.formats import Damaged, lmdb_pages
+from helpers.lmdb_files import write_lmdb
 
 DRAW = np.random.default_rng(0)
 VALUES = {f"{'key' * (n % 100)}{n}": DRAW.bytes(int(DRAW.integers(0, 12_000))) for n in range(900)}

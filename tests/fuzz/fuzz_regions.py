@@ -24,6 +24,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fenced_memory import FencedMemory
+from image_mutants import FORMATS, mutants
+
+from gpupipe.runtime.compiled_extension import find_extension
 from helpers.jpeg_kinds import (
     damaged,
     decode_whole,
@@ -32,9 +35,6 @@ from helpers.jpeg_kinds import (
     one_scan,
     several_scans,
 )
-from image_mutants import FORMATS, mutants
-
-from gpupipe.runtime.compiled_extension import find_extension
 
 _jpeg = find_extension("_jpeg")
 _MAX_PIXELS = 1_000_000

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from helpers.forked_python import executable
 from image_mutants import FORMATS, Mutant, mutants
 from image_seeds import SUFFIXES, seed
 from PIL import Image
+
+from helpers.forked_python import executable
 
 ENGINES: dict[str, dict[str, Any]] = {
     "dali": {"engine": "dali", "threads": 2},

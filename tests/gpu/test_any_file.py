@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from helpers.mixed_files import check_a_refusal_is_named, check_pixels, check_uint16
 
 TOLERANCE = 4

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.either_device import DEVICE, TYPE
-from helpers.sync_waits import waits_of_this_thread
 
 import gpupipe
 from gpupipe.batch_stage.mixer import BatchMixer
+from helpers.either_device import DEVICE, TYPE
+from helpers.sync_waits import waits_of_this_thread
 
 OWN = {
     "dali": {"hw_decoder_load": 0.0},

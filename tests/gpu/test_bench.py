@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.either_device import DEVICE, TYPE
 
 import gpupipe
 from gpupipe import config as configs
@@ -19,6 +18,7 @@ from gpupipe.bench import profile, training
 from gpupipe.bench.gpu import Utilisation
 from gpupipe.bench.parity import measure
 from gpupipe.runtime.devices import cores
+from helpers.either_device import DEVICE, TYPE
 
 STEPS: list[Any] = [
     "decode",

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.either_device import DEVICE, TYPE
-from helpers.loaders import load
 
 from gpupipe.engines.batch_memory import BatchMemory, new_pinned_block
+from helpers.either_device import DEVICE, TYPE
+from helpers.loaders import load
 
 STEPS: list[Any] = [
     "decode",

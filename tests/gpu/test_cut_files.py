@@ -6,11 +6,11 @@ import itertools
 from pathlib import Path
 
 import pytest
+
+import gpupipe
 from helpers.cut_jpegs import jpeg, tails
 from helpers.loaders import loading
 from helpers.reference import by_id
-
-import gpupipe
 
 COUNT = 64
 BAD = {0: 50, 17: 90, 31: 99, 32: 0, 63: 99}

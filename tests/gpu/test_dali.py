@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+
+import gpupipe
 from helpers.either_device import DEVICE, TYPE
 from helpers.loaders import loading
 from helpers.reference import by_id, reference
-
-import gpupipe
 
 pytestmark = pytest.mark.either_device
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.damaged_scans import DAMAGES, outcome
 
 from gpupipe.runtime.capability_probe import installed_version
 from gpupipe.runtime.capability_probe_child import NVJPEG
+from helpers.damaged_scans import DAMAGES, outcome
 
 
 @pytest.mark.parametrize("hw_decoder_load", [0.0, 0.9, 1.0])

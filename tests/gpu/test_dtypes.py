@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import numbers, saved
-from helpers.every_step import CASES, COLORS, LINEAR, SIZE, of_image, photograph
 
 import gpupipe
 from gpupipe import config
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline import step_registry
+from helpers.arrays import numbers, saved
+from helpers.every_step import CASES, COLORS, LINEAR, SIZE, of_image, photograph
 
 
 @pytest.mark.parametrize("kind", ["image", "CHW", "HW"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from helpers.either_device import DEVICE, TYPE
 from helpers.many_fields import COUNT, loaded, make, samples
 

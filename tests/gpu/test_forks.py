@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers.forks import in_fork, said_by
-
 import gpupipe
+from helpers.forks import in_fork, said_by
 
 
 def test_a_gpu_is_refused_behind_a_fork(faces: Path) -> None:

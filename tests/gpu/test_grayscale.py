@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.either_device import DEVICE
-from helpers.reference import by_id, reference
 from PIL import Image
 
 import gpupipe
+from helpers.either_device import DEVICE
+from helpers.reference import by_id, reference
 
 pytestmark = pytest.mark.either_device
 

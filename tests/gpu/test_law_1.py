@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+
+import gpupipe
 from helpers.cut_jpegs import jpeg
 from helpers.either_device import DEVICE
 from helpers.reference import by_id
-
-import gpupipe
 
 COUNT = 96
 FLOOR_DB = 48.0

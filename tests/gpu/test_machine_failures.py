@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.broken_machine import run_on_broken_machine
-from helpers.cut_jpegs import jpeg
 
 from gpupipe.engines.dali.known_good import KnownGood
+from helpers.broken_machine import run_on_broken_machine
+from helpers.cut_jpegs import jpeg
 
 ON_ERROR = [{"on_error": "raise"}, {"on_error": "skip", "max_bad": 1.0}]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.loaders import loading
 
 import gpupipe
 from gpupipe.engines.dali.memory import BLOCK, estimate_need
+from helpers.loaders import loading
 
 MIB = 2**20
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from helpers.odd_steps import failure, installer, load
 
 pytestmark = pytest.mark.gpu

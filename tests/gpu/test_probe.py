@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.loaders import loading
 
 from gpupipe.runtime import region_decoding
 from gpupipe.runtime.capability_probe import installed_codec_fault, jpeg_engines, probe
+from helpers.loaders import loading
 
 
 def test_a_gpu_answers() -> None:

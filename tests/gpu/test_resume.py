@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.either_device import DEVICE
 
 import gpupipe
+from helpers.either_device import DEVICE
 
 pytestmark = pytest.mark.either_device
 

@@ -16,11 +16,10 @@ import torch
 pytest.importorskip("zmq", reason="the tests of the server need pyzmq: pip install pyzmq")
 pytest.importorskip("msgspec", reason="the tests of the server need msgspec: pip install msgspec")
 
-from helpers.either_device import DEVICE, TYPE
-from helpers.served import serving
-
 import gpupipe
 from gpupipe.protocol.shared_memory import Mapped, Slots, _pin
+from helpers.either_device import DEVICE, TYPE
+from helpers.served import serving
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+
+import gpupipe
 from helpers.either_device import TYPE
 from helpers.loaders import load
 from helpers.step_examples import CASES, drawn, givens
 from helpers.sync_waits import waits_of_this_thread
-
-import gpupipe
 
 STEPS: list[Any] = [
     "decode",

@@ -12,10 +12,10 @@ lightning = pytest.importorskip(
     "lightning.pytorch", reason="the tests of training need Lightning: pip install lightning"
 )
 
-from helpers.either_device import DEVICE, TYPE  # noqa: E402
 from nets import Seen  # noqa: E402
 
 from gpupipe.lightning import PipeDataModule  # noqa: E402
+from helpers.either_device import DEVICE, TYPE  # noqa: E402
 
 
 class OnGpu(Seen):

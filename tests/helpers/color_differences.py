@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from helpers.reference import Difference, differences
 from numpy.typing import NDArray
 from PIL import Image
 
 from gpupipe.pipeline import step_registry
+from helpers.reference import Difference, differences
 
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 EXACT = 2e-6

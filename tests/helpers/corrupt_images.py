@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from helpers.image_files import encoded
-from helpers.loaders import loading
 from PIL import Image
 
 import gpupipe
+from helpers.image_files import encoded
+from helpers.loaders import loading
 
 SIDE = 96
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from helpers.cut_jpegs import jpeg
 from helpers.forked_python import run
 from helpers.loaders import load

@@ -9,6 +9,7 @@ from multiprocessing import active_children
 from pathlib import Path
 
 import torch
+
 from helpers import forked_python
 from helpers.loaders import loading
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from helpers.cut_jpegs import pixels
 from PIL import Image
 
 from gpupipe.formats.npy import DTYPES
+from helpers.cut_jpegs import pixels
 
 SIZE = (24, 32)
 FEW_PIXELS = (2, 3)

@@ -19,10 +19,11 @@ from typing import Any
 import cv2
 import imagecodecs
 import numpy as np
-from helpers import image_files
-from helpers.image_files import png_chunk
 from numpy.typing import NDArray
 from PIL import Image, __version__
+
+from helpers import image_files
+from helpers.image_files import png_chunk
 
 WIDTH, HEIGHT = 25, 17
 ARITHMETIC = Path(__file__).parents[1] / "data" / "arithmetic.jpg"

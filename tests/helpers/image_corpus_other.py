@@ -5,6 +5,8 @@ from __future__ import annotations
 import cv2
 import imagecodecs
 import numpy as np
+from PIL import Image
+
 from helpers.image_corpus import (
     BITS,
     COLOURS,
@@ -25,7 +27,6 @@ from helpers.image_corpus import (
     lossy,
     widened,
 )
-from PIL import Image
 
 
 def jpeg2000s() -> dict[str, Sample]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tifffile
+
 from helpers.image_corpus import (
     BITS,
     CMYK,

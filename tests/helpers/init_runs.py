@@ -6,10 +6,10 @@ import io
 from pathlib import Path
 
 from click.testing import CliRunner
-from helpers.image_files import encoded
 from PIL import Image
 
 from gpupipe.cli.app import main
+from helpers.image_files import encoded
 
 RUN = ("engine=dataloader", "device=cpu", "workers=0", "last_batch=partial")
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 import simplejpeg
 import torch
-from helpers.cut_jpegs import jpeg, pixels
 from numpy.typing import NDArray
 
 from gpupipe.formats import CannotDecode
 from gpupipe.formats.image_header import read_header
 from gpupipe.steps.decode import Decode
+from helpers.cut_jpegs import jpeg, pixels
 
 SAMPLINGS = ("444", "422", "420", "440", "411")
 Bytes = NDArray[np.uint8]

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.loaders import load
-from helpers.plugin import install
 from PIL import Image
 
 import gpupipe
+from helpers.loaders import load
+from helpers.plugin import install
 
 SOURCE = '''
 import numpy as np

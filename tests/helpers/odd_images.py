@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from helpers.image_files import encoded
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
+
+from helpers.image_files import encoded
 
 WIDTH, HEIGHT = 160, 120
 

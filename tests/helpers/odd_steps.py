@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.loaders import loading
-from helpers.plugin import install
 
 import gpupipe
+from helpers.loaders import loading
+from helpers.plugin import install
 
 ENGINES: list[dict[str, Any]] = [
     {"engine": "dali"},

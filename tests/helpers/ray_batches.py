@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from helpers.loaders import load
 
 PIPELINE = ["decode", {"resize": {"size": [32, 40]}}, {"random_affine": {"degrees": 20}}]

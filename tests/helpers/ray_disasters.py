@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import ray
-from helpers.ray_cluster import RayCluster
 
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
+from helpers.ray_cluster import RayCluster
 
 EVENTS = ("kill process", "kill actor", "pause", "remove node", "add node")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from helpers import loaders
 
 import gpupipe
 from gpupipe.pipeline.pipeline import Pipeline
+from helpers import loaders
 
 DECODE = {"decode": {"mode": "rgb"}}
 

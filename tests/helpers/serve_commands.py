@@ -12,6 +12,7 @@ from socket import socket
 from typing import Any
 
 import yaml
+
 from helpers.forked_python import Process
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from helpers.every_step import FEW_PIXELS, LINEAR, STEPS
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.step import Step
 from gpupipe.schema.document import Document
+from helpers.every_step import FEW_PIXELS, LINEAR, STEPS
 
 CASES = [(name, options) for name, every in STEPS.items() for options in every]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.init_runs import data_of, init_and_run, refused
 
 from gpupipe.init.arrays import infer_layout
+from helpers.init_runs import data_of, init_and_run, refused
 
 LABELS = np.arange(6) % 2
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.init_runs import data_of, init_and_run, refused, write_images
 from PIL import Image
+
+from helpers.init_runs import data_of, init_and_run, refused, write_images
 
 
 def test_a_single_class_is_doubted(data: Path) -> None:

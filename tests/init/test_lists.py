@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from helpers.init_runs import data_of, init, init_and_run, refused, write_images
 from helpers.manifests import save_parquet
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.init_runs import data_of, init, init_and_run, write_images, write_mask
 from PIL import Image
 
 import gpupipe
+from helpers.init_runs import data_of, init, init_and_run, write_images, write_mask
 
 PAIRED = "root: set path: image label: null fields: {mask: mask} masks: [mask]"
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from helpers.cached_loading import waited
 from helpers.served import serving
 

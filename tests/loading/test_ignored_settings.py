@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import forked_python
-from helpers.served import serving
 
 import gpupipe
 from gpupipe import config as configs
@@ -21,6 +19,8 @@ from gpupipe.engines.ray.engine import RayEngine
 from gpupipe.engines.remote.engine import RemoteEngine
 from gpupipe.loading.ignored_settings import LOADER_SETTINGS, list_ignored_settings
 from gpupipe.schema import builtin_configs
+from helpers import forked_python
+from helpers.served import serving
 
 ENGINES = [CpuEngine, DaliEngine, DataLoaderEngine, RayEngine, RemoteEngine]
 SERVER = {"engine": "remote", "server": "tcp://127.0.0.1:5557"}

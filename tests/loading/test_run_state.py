@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.loaders import load
 
 import gpupipe
+from helpers.loaders import load
 
 OPTIONS: dict[str, Any] = {"engine": "cpu", "batch_size": 4, "threads": 1}
 

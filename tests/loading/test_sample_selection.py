@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.loaders import load
 from PIL import Image
 
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.index import build
 from gpupipe.loading.sample_selection import select_samples
+from helpers.loaders import load
 
 CLASSES = [0] * 12 + [1] * 6 + [2] * 2
 

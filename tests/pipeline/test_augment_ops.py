@@ -6,10 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import many_fields
-from helpers.color_differences import as_gray
-from helpers.plugin import install
-from helpers.reference import Difference, differences
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2._utils import _setup_fill_arg
@@ -19,6 +15,10 @@ from gpupipe.pipeline.augment_policy import AugmentPolicy
 from gpupipe.steps.auto_augment import AutoAugment
 from gpupipe.steps.rand_augment import RandAugment
 from gpupipe.steps.trivial_augment_wide import TrivialAugmentWide
+from helpers import many_fields
+from helpers.color_differences import as_gray
+from helpers.plugin import install
+from helpers.reference import Difference, differences
 
 SIZES = [(97, 64), (64, 97), (80, 80), (121, 75), (60, 61), (131, 50)]
 VALUES = {

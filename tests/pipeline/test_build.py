@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from helpers.pipeline_texts import DEGREES, PER_CHANNEL, SHAPE, SIDES, STEPS, mistakes
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline.build import build_pipeline, find_pipeline
 from gpupipe.pipeline.pipeline import IMAGE
 from gpupipe.schema import builtin_configs, yaml_parser
+from helpers.pipeline_texts import DEGREES, PER_CHANNEL, SHAPE, SIDES, STEPS, mistakes
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers.pipeline_texts import FLOAT, NORM, STEPS, build, mistakes
 
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.step import Spec
 from gpupipe.schema import yaml_parser
+from helpers.pipeline_texts import FLOAT, NORM, STEPS, build, mistakes
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.every_step import COLORS
-from helpers.many_fields import loaded, make, samples
-from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.color_step import ColorStep
 from gpupipe.pipeline.step import StepIncompatible
+from helpers.every_step import COLORS
+from helpers.many_fields import loaded, make, samples
+from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
 
 ANY_VALUES = {"gaussian_blur", "random_channel_permutation", "rgb"}
 """They copy or average numbers, whatever their range."""

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import ENGINES
-from helpers.many_fields import loaded, make, samples
-from helpers.pipeline_texts import STEPS, build, mistakes
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema.document import Document
+from helpers.arrays import ENGINES
+from helpers.many_fields import loaded, make, samples
+from helpers.pipeline_texts import STEPS, build, mistakes
 
 FLIP = {"random_horizontal_flip": {"p": 1}}
 PADDED = {"pad": {"padding": [5, 0, 0, 0], "fill": 3}}

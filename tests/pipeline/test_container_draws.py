@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import ENGINES
-from helpers.loaders import load
-from helpers.reference import by_id
 
 import gpupipe
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.sampling import draws
 from gpupipe.schema.document import Document
+from helpers.arrays import ENGINES
+from helpers.loaders import load
+from helpers.reference import by_id
 
 FLIP = {"random_horizontal_flip": {"p": 1}}
 

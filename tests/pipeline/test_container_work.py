@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.arrays import ENGINES
-from helpers.loaders import load
-from helpers.plugin import install
-from helpers.reference import by_id, differences
 from PIL import Image
 
 import gpupipe
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema.document import Document
+from helpers.arrays import ENGINES
+from helpers.loaders import load
+from helpers.plugin import install
+from helpers.reference import by_id, differences
 
 FLIP = {"random_horizontal_flip": {"p": 1}}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from helpers.pipeline_texts import mistakes
 
 from gpupipe.pipeline.dali_arguments import DRAWS
+from helpers.pipeline_texts import mistakes
 
 NUMBER = f"a number, or {DRAWS}"
 

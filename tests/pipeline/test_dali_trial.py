@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from helpers.pipeline_texts import FLOAT, build, mistakes
 
 DECODE = "decode"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from helpers.pipeline_texts import build
 
 from gpupipe.sampling import draws
+from helpers.pipeline_texts import build
 
 
 def test_a_step_draws_by_its_name_and_number() -> None:

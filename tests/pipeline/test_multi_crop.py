@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.pipeline_texts import mistakes as list_mistakes
-from helpers.served import serving
 from PIL import Image
 from torchvision.transforms.v2 import functional as F
 
@@ -22,6 +20,8 @@ from gpupipe.pipeline.step import SampleIncompatible
 from gpupipe.schema import yaml_parser
 from gpupipe.steps.five_crop import FiveCrop
 from gpupipe.steps.ten_crop import TenCrop
+from helpers.pipeline_texts import mistakes as list_mistakes
+from helpers.served import serving
 
 ENGINES = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
 SIZES = [(40, 51), (33, 64), (21, 21), (50, 20)]

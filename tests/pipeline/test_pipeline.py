@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from helpers.pipeline_texts import FLOAT, build
 
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.step import Spec
 from gpupipe.schema import yaml_parser
+from helpers.pipeline_texts import FLOAT, build
 
 
 def test_what_comes_out() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from gpupipe.pipeline.schedule_parsing import Jump, Linear
 from helpers.config_texts import mistakes as config_mistakes
 from helpers.odd_steps import installer
 from helpers.pipeline_texts import build, mistakes
-
-from gpupipe.pipeline.schedule_parsing import Jump, Linear
 
 NUMBER = "a number: schedules change numbers, and nothing else"
 EPOCHS = "whole numbers from 0 to 10000; epochs count from 0"

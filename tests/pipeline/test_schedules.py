@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.odd_steps import installer
-from helpers.pipeline_texts import FLOAT, build, mistakes
 
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import yaml_parser
+from helpers.odd_steps import installer
+from helpers.pipeline_texts import FLOAT, build, mistakes
 
 GROWING = "{from: 16, to: 48, epochs: [1, 5]}"
 SIZES = [16, 16, 24, 32, 40, 48, 48]

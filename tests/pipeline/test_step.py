@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pydantic
 import pytest
-from helpers.pipeline_texts import NORM, mistakes
-from helpers.plugin import install
 
 from gpupipe.schema import yaml_parser
+from helpers.pipeline_texts import NORM, mistakes
+from helpers.plugin import install
 
 MODULE = '''
 from gpupipe.pipeline.step import Spec, Step, StepIncompatible

@@ -10,10 +10,10 @@ from socket import create_server
 
 import pytest
 import zmq
-from helpers.served import free_port
 
 import gpupipe
 from gpupipe.protocol import keys, peer
+from helpers.served import free_port
 
 
 @contextmanager

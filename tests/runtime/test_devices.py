@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.fake_cuda import FakeCuda
 
 from gpupipe.runtime.devices import gpu_count, why_unused
+from helpers.fake_cuda import FakeCuda
 
 ROOT = Path(__file__).parents[2]
 PYNVML = """

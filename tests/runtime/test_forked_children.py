@@ -10,9 +10,9 @@ from pathlib import Path
 from socket import AF_UNIX, create_connection, create_server, socket
 
 import pytest
-from helpers.forks import in_fork
 
 from gpupipe.runtime import forked_children
+from helpers.forks import in_fork
 
 
 def test_a_forked_child_closes_what_its_parent_alone_may_hold(tmp_path: Path) -> None:

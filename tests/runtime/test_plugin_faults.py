@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import forked_python
-from helpers.odd_steps import ENGINES, HEAD, Plugin, failure, installer, load
-from helpers.plugin import install
 from PIL import Image
 
 import gpupipe
+from helpers import forked_python
+from helpers.odd_steps import ENGINES, HEAD, Plugin, failure, installer, load
+from helpers.plugin import install
 
 
 @pytest.fixture

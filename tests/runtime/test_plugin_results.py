@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.odd_steps import ENGINES, Plugin, failure, installer
 
 import gpupipe
+from helpers.odd_steps import ENGINES, Plugin, failure, installer
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers import forked_python
-from helpers.plugin import install
 
 from gpupipe.pipeline.step import Step
 from gpupipe.runtime import plugins
+from helpers import forked_python
+from helpers.plugin import install
 
 MODULE = '''
 import numpy as np

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.epochs_of_ranks import DROP, PAD, PARTIAL, Case, cases, delivered, steps_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpupipe.errors import ConfigError
 from gpupipe.sampling.sampler import Sampler
+from helpers.epochs_of_ranks import DROP, PAD, PARTIAL, Case, cases, delivered, steps_of
 
 
 @given(cases())

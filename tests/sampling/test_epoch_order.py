@@ -6,6 +6,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpupipe.errors import DataError
+from gpupipe.sampling import draws
+from gpupipe.sampling.epoch_order import count_earlier, order_epoch
+from gpupipe.sampling.sampler import Sampler
+from gpupipe.sampling.selection import ALL_ONCE, Selection
 from helpers.epochs_of_ranks import (
     DROP,
     PAD,
@@ -16,14 +24,6 @@ from helpers.epochs_of_ranks import (
     selections,
     steps_of,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-from gpupipe.errors import DataError
-from gpupipe.sampling import draws
-from gpupipe.sampling.epoch_order import count_earlier, order_epoch
-from gpupipe.sampling.sampler import Sampler
-from gpupipe.sampling.selection import ALL_ONCE, Selection
 
 COUNTS = st.integers(1, 40)
 SEEDS = st.integers(0, 2**63 - 1)

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers.epochs_of_ranks import PARTIAL, Case, cases, delivered, steps_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from gpupipe.dataset.source import Population
 from gpupipe.sampling import draws
 from gpupipe.sampling.sampler import Plan, Sampler
 from gpupipe.sampling.selection import Selection
+from helpers.epochs_of_ranks import PARTIAL, Case, cases, delivered, steps_of
 
 
 @given(cases(), st.integers(0, 4), st.integers(0, 2**63 - 1))

@@ -7,6 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gpupipe.errors import StateError, shown
+from gpupipe.sampling.epoch_order import count_earlier
+from gpupipe.sampling.sampler import Plan, Sampler
+from gpupipe.sampling.selection import ALL_ONCE, Selection
 from helpers.epochs_of_ranks import (
     DROP,
     PAD,
@@ -18,13 +25,6 @@ from helpers.epochs_of_ranks import (
     in_order,
     steps_of,
 )
-from hypothesis import assume, given
-from hypothesis import strategies as st
-
-from gpupipe.errors import StateError, shown
-from gpupipe.sampling.epoch_order import count_earlier
-from gpupipe.sampling.sampler import Plan, Sampler
-from gpupipe.sampling.selection import ALL_ONCE, Selection
 
 
 @given(cases(), st.data())

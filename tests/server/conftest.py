@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.leftovers import nothing_left  # noqa: F401  # used by every test
-from helpers.served import Batches
 from PIL import Image
 
 import gpupipe
+from helpers.leftovers import nothing_left  # noqa: F401  # used by every test
+from helpers.served import Batches
 
 COUNT = 23
 

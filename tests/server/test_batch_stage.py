@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.served import serving
 
 import gpupipe
 from gpupipe.config import read as read_config
 from gpupipe.server.fuel import FuelServer, _epoch
 from gpupipe.server.options import ServerOptions
+from helpers.served import serving
 
 FLOATS = ["decode", "random_horizontal_flip", {"to_dtype": {"dtype": "float32", "scale": True}}]
 MIXING = [

@@ -16,13 +16,13 @@ from urllib.request import urlopen
 import pytest
 import yaml
 from click.testing import CliRunner
-from helpers import disks
-from helpers.forked_python import executable
-from helpers.served import free_port
 
 import gpupipe
 from gpupipe.cli.app import main
 from gpupipe.runtime.installation import install_command
+from helpers import disks
+from helpers.forked_python import executable
+from helpers.served import free_port
 
 
 @pytest.fixture

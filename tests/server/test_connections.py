@@ -7,13 +7,13 @@ import threading
 
 import numpy as np
 import torch
-from helpers.lease_tables import RULES, STEPS, hello, joined, lease_all
 from msgspec.structs import replace
 
 from gpupipe.protocol import processes
 from gpupipe.sampling.sampler import Plan
 from gpupipe.server.connections import Connections
 from gpupipe.server.leases import Leases
+from helpers.lease_tables import RULES, STEPS, hello, joined, lease_all
 
 
 def test_a_batch_that_was_requeued_while_it_was_copied_is_not_sent() -> None:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.served import serving
 
 import gpupipe
 from gpupipe.server.service import Server
 from gpupipe.testing import check_loader
+from helpers.served import serving
 
 FLOATS = [
     "decode",

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.decoded_caches import MEMORY, are_equal, counters, epochs_of
-from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
-from helpers.served import serving
 
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.loading.ignored_settings import list_ignored_settings
+from helpers.decoded_caches import MEMORY, are_equal, counters, epochs_of
+from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
+from helpers.served import serving
 
 STEPS = [
     "decode",

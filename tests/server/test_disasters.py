@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import forked_python
 
 import gpupipe
 from gpupipe.server.start import ServerProcess, start_server
+from helpers import forked_python
 
 
 def test_random_schedules() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers.forked_python import Process
-from helpers.served import serving
 from PIL import Image
 
 import gpupipe
 from gpupipe.server.start import ServerProcess, start_server
+from helpers.forked_python import Process
+from helpers.served import serving
 
 
 def _kill_workers(pid: int) -> None:

@@ -6,9 +6,9 @@ from socket import create_connection, create_server
 from typing import Any
 
 import zmq
-from helpers.forked_python import run
 
 from gpupipe.server import flood_guard
+from helpers.forked_python import run
 
 
 def test_a_connection_whose_number_is_another_files_by_now_is_let_alone(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from helpers.served import serving
 
 import gpupipe
 from gpupipe.remote_loader import ServerDataStream
 from gpupipe.server.fuel import FuelServer
 from gpupipe.server.metrics import fetch_stats
 from gpupipe.server.options import ServerOptions
+from helpers.served import serving
 
 
 def recv_arrays(socket: Any) -> list[Any]:

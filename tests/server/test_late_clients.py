@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from helpers.served import Batches, ids_of, same_batches, serving
 
 import gpupipe
+from helpers.served import Batches, ids_of, same_batches, serving
 
 
 def test_a_client_that_comes_when_the_others_are_gone_begins_with_the_first_epoch(

@@ -9,7 +9,6 @@ from collections import Counter, deque
 from dataclasses import replace
 from typing import Any
 
-from helpers.lease_tables import RULES, STEPS, hello
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -17,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gpupipe.client.inbox import Inbox
 from gpupipe.protocol import messages
 from gpupipe.server.leases import Leases
+from helpers.lease_tables import RULES, STEPS, hello
 
 
 class Consumer:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from helpers.lease_tables import RULES, STEPS, consume_all, hello, joined, lease_all
 
 from gpupipe.protocol import messages
 from gpupipe.server.client_state import LeaseRules, RequestRefused
 from gpupipe.server.leases import Leases
+from helpers.lease_tables import RULES, STEPS, consume_all, hello, joined, lease_all
 
 
 def test_a_silent_client_keeps_what_its_consumer_may_have() -> None:

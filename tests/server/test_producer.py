@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from helpers.lease_tables import RULES, STEPS, joined, lease_all
-
 from gpupipe.server.leases import Leases
 from gpupipe.server.producer import Producer
+from helpers.lease_tables import RULES, STEPS, joined, lease_all
 
 
 def test_few_batches_wait_for_one_that_came_back() -> None:

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.forked_python import Process
-from helpers.serve_commands import Commands, stop
-from helpers.served import Batches, ids_of, same_batches, serving
 
 import gpupipe
 from gpupipe.server import log_records
+from helpers.forked_python import Process
+from helpers.serve_commands import Commands, stop
+from helpers.served import Batches, ids_of, same_batches, serving
 
 
 @pytest.fixture

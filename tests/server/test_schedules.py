@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers.served import same_batches, serving
 
 import gpupipe
 from gpupipe.config import read as read_config
+from helpers.served import same_batches, serving
 
 SCHEDULED = [
     "decode",

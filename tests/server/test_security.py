@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import zmq
-from helpers.served import serving
 
 import gpupipe
 from gpupipe.protocol import codec, keys, messages
 from gpupipe.server.metrics import fetch_stats
 from gpupipe.server.options import parse_options
+from helpers.served import serving
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.served import ids_of, same_batches, serving
 
 import gpupipe
 from gpupipe.server.service import Server
+from helpers.served import ids_of, same_batches, serving
 
 SELECTIONS: list[dict[str, Any]] = [
     {"repeats": 3},

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.serve_commands import Commands, stop
-from helpers.served import Batches, free_port, ids_of, same_batches, serving
 
 import gpupipe
+from helpers.serve_commands import Commands, stop
+from helpers.served import Batches, free_port, ids_of, same_batches, serving
 
 CLIENTS = 3
 

@@ -6,9 +6,9 @@ import threading
 from typing import Any
 
 import pytest
-from helpers.served import serving
 
 import gpupipe
+from helpers.served import serving
 
 Epochs = list[list[list[int]]]
 

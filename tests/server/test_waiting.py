@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import forked_python
-from helpers.served import free_port, serving
 
 import gpupipe
 from gpupipe.protocol import peer
+from helpers import forked_python
+from helpers.served import free_port, serving
 
 
 def test_what_is_waited_for_is_said_once_on_the_standard_error_stream() -> None:

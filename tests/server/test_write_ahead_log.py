@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.lease_tables import RULES, STEPS, hello, joined, lease_all
 
 from gpupipe.server.client_state import RequestRefused
 from gpupipe.server.leases import Leases
 from gpupipe.server.write_ahead_log import WriteAheadLog
+from helpers.lease_tables import RULES, STEPS, hello, joined, lease_all
 
 
 def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from helpers.manifests import found, listed, names, save_parquet, written
 
 import gpupipe
 from gpupipe.sources.file_list import FileList
+from helpers.manifests import found, listed, names, save_parquet, written
 
 Rows = list[tuple[str, str]]
 

@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from helpers.manifests import listed, save_parquet
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpupipe.errors import DataError
+from helpers.manifests import listed, save_parquet
 
 FREELY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=200)
 

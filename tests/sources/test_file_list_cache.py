@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.manifests import found, listed, names, written
 
 from gpupipe.dataset import index_file
 from gpupipe.dataset.index import Index
 from gpupipe.sources.file_list import FileList
+from helpers.manifests import found, listed, names, written
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.image_fields import COUNT, ENGINES, STEPS, mask, png
 
 import gpupipe
 from gpupipe.sources.file_list import FileList
+from helpers.image_fields import COUNT, ENGINES, STEPS, mask, png
 
 
 # --- manifests

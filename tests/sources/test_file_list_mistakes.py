@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from helpers.manifests import refused, save_parquet, written
 
 from gpupipe import config
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.runtime.installation import install_command
 from gpupipe.sources.file_list import FileList
+from helpers.manifests import refused, save_parquet, written
 
 BAD = {
     "nothing": (".txt", "", " no rows: list at least one file, a line each"),

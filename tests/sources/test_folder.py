@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.folders import found, grow, is_mapped, names, settle
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
@@ -16,6 +15,7 @@ import gpupipe
 from gpupipe.dataset import index_file
 from gpupipe.errors import DataError
 from gpupipe.sources.folder import Folder
+from helpers.folders import found, grow, is_mapped, names, settle
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.folders import found, grow, is_mapped, names, settle
 from torchvision.datasets import ImageFolder
 
 from gpupipe.dataset import index_file
 from gpupipe.dataset.index_file import open_saved, save
 from gpupipe.sources.folder import Folder
+from helpers.folders import found, grow, is_mapped, names, settle
 
 
 @pytest.fixture

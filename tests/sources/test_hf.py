@@ -12,7 +12,6 @@ import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 import torch
-from helpers.zip_files import png
 
 import gpupipe
 from gpupipe.dataset import index_file, row_groups
@@ -22,6 +21,7 @@ from gpupipe.dataset.unpacked_groups import UnpackedColumn
 from gpupipe.errors import DataError
 from gpupipe.sources.hf import Hf
 from gpupipe.testing import check_loader
+from helpers.zip_files import png
 
 COUNT = 60
 STEPS = ["decode", {"random_crop": {"size": 64}}, "random_horizontal_flip"]

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.folders import grow
 
 import gpupipe
 from gpupipe.dataset import index_cache
 from gpupipe.errors import GpupipeError
+from helpers.folders import grow
 
 FILES = {
     "list.txt": {"source": "file_list", "file": "FILE"},

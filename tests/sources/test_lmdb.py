@@ -10,8 +10,6 @@ import lmdb
 import numpy as np
 import pytest
 import torch
-from helpers.lmdb_files import write_lmdb
-from helpers.zip_files import png
 from pydantic import ValidationError
 
 import gpupipe
@@ -20,6 +18,8 @@ from gpupipe.dataset.columns import SpanColumn
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.lmdb import Lmdb
 from gpupipe.testing import check_loader
+from helpers.lmdb_files import write_lmdb
+from helpers.zip_files import png
 
 STEPS = ["decode", {"random_crop": {"size": 64}}, "random_horizontal_flip"]
 ENGINES: list[dict[str, Any]] = [

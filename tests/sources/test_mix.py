@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.served import serving
-from helpers.zip_files import png, write_zip
 
 import gpupipe
 from gpupipe.config import json_schema
 from gpupipe.dataset.columns import FileColumn, SpanColumn
 from gpupipe.dataset.joined_columns import JoinedColumn
 from gpupipe.errors import ConfigError, DataError, StateError
+from helpers.served import serving
+from helpers.zip_files import png, write_zip
 
 COUNTS = {"a": 40, "b": 10, "c": 24}
 STEPS = ["decode", {"random_crop": {"size": 6}}, "random_horizontal_flip"]

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.arrays import read
 from pydantic import ValidationError
 
 import gpupipe
 from gpupipe.dataset import array_contents, array_files
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.numpy import Numpy
+from helpers.arrays import read
 
 
 @pytest.fixture

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.plugin import install
-from helpers.served import serving
 
 import gpupipe
 from gpupipe import config as configs
@@ -22,6 +20,8 @@ from gpupipe.bench.parity import measure
 from gpupipe.dataset import index_file
 from gpupipe.errors import EngineError, SampleError, UsageError
 from gpupipe.testing import check_loader
+from helpers.plugin import install
+from helpers.served import serving
 
 COUNT = 24
 STEPS = ["decode", {"random_crop": {"size": 64}}, "random_horizontal_flip"]
@@ -35,7 +35,7 @@ SPAWN = {"engine": "dataloader", "workers": 1, "multiprocessing_context": "spawn
 
 @pytest.fixture(autouse=True)
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install tests/helpers/sqlite_plugin.py as another package, for this process and its children."""
+    """Install the helper sqlite_plugin as another package, for this process and its children."""
     site = tmp_path / "site"
     site.mkdir()
     code = (Path(__file__).parents[1] / "helpers" / "sqlite_plugin.py").read_text()

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.arrays import ENGINES, delivered, read
 from pydantic import ValidationError
 
 from gpupipe.errors import DataError
 from gpupipe.sources.raw import Raw
+from helpers.arrays import ENGINES, delivered, read
 
 
 def test_many_samples_a_file_and_their_labels(tmp_path: Path) -> None:

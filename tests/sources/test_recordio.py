@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.record_files import ENGINES, MAGIC, RECORDS, TOLD, packed, written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ import gpupipe
 from gpupipe.dataset import index_file
 from gpupipe.sources.recordio import Recordio
 from gpupipe.testing import check_loader
+from helpers.record_files import ENGINES, MAGIC, RECORDS, TOLD, packed, written
 
 
 def dali_reads(file: Path, count: int) -> list[tuple[bytes, list[float]]]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.record_files import RECORDS, packed, part, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpupipe
 from gpupipe.formats import recordio_records
 from gpupipe.sources.recordio import Recordio
+from helpers.record_files import RECORDS, packed, part, written
 
 # --- what is refused
 PLAIN = part(packed(1, b"abc"))

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import webdataset
-from helpers import loaders
 from tfrecord import TFRecordWriter
 
 import gpupipe
 from gpupipe.dataset import index_file, source
 from gpupipe.dataset.labels import MOST_CLASSES
+from helpers import loaders
 
 ENGINES: list[dict[str, Any]] = [
     {"engine": "dali"},

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.tfrecords import ENGINES, REAL, STEPS, TOLD
 from tfrecord import TFRecordWriter
 
 import gpupipe
 from gpupipe.sources.tfrecord import Tfrecord
 from gpupipe.testing import check_loader
+from helpers.tfrecords import ENGINES, REAL, STEPS, TOLD
 
 
 def test_tensorflows_own_file() -> None:

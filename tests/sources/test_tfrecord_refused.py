@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.tfrecords import FLOATS, REAL, RECORDS, entry, field, framed, images, record, varint
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from gpupipe.formats import protobuf
 from gpupipe.formats.protobuf import Messages
 from gpupipe.runtime.installation import install_command
 from gpupipe.sources.tfrecord import Tfrecord
+from helpers.tfrecords import FLOATS, REAL, RECORDS, entry, field, framed, images, record, varint
 
 X = images(b"x")
 

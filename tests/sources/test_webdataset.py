@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 import webdataset
-from helpers import loaders
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpupipe
 from gpupipe.sources.webdataset import Webdataset
 from gpupipe.testing import check_loader
+from helpers import loaders
 
 STEPS = [
     "decode",

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 import webdataset
-from helpers.image_fields import COUNT, ENGINES, STEPS, depth, mask, png
 
 import gpupipe
 from gpupipe.sources.webdataset import Webdataset
+from helpers.image_fields import COUNT, ENGINES, STEPS, depth, mask, png
 
 
 @pytest.fixture(scope="module")

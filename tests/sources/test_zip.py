@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.zip_files import png, write_zip
 
 import gpupipe
 from gpupipe.dataset import index_file
@@ -17,6 +16,7 @@ from gpupipe.dataset.columns import SpanColumn
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.zip import Zip, ZipColumn
 from gpupipe.testing import check_loader
+from helpers.zip_files import png, write_zip
 
 METHODS = {"stored": zipfile.ZIP_STORED, "deflated": zipfile.ZIP_DEFLATED}
 STEPS = ["decode", {"random_crop": {"size": 64}}, "random_horizontal_flip"]

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import augment_draws, many_fields
-from helpers.augment_draws import names_and_magnitudes, rounded
-from helpers.reference import differences
 from torchvision.transforms import v2
 
 import gpupipe
 from gpupipe import config
 from gpupipe.steps.aug_mix import AugMix
+from helpers import augment_draws, many_fields
+from helpers.augment_draws import names_and_magnitudes, rounded
+from helpers.reference import differences
 
 
 @pytest.mark.parametrize("options", [{}, {"severity": 10, "all_ops": False}, {"chain_depth": 2}])

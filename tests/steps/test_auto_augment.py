@@ -4,8 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import augment_draws
-from helpers.reference import differences
 from torchvision.transforms import v2
 
 import gpupipe
@@ -13,6 +11,8 @@ from gpupipe import config
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import StepIncompatible
 from gpupipe.steps.auto_augment import AutoAugment
+from helpers import augment_draws
+from helpers.reference import differences
 
 POLICIES = ["imagenet", "cifar10", "svhn"]
 

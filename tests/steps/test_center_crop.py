@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from helpers.reference import differences, emitted, load
 
 

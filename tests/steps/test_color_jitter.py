@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pydantic
 import pytest
-from helpers.color_differences import EXACT, compared, drawn, is_uniform, most
-from helpers.reference import emitted, load
 from torchvision.transforms import v2
 
 from gpupipe.pipeline.color_adjustments import ADJUSTMENTS
 from gpupipe.steps.color_jitter import ColorJitter
+from helpers.color_differences import EXACT, compared, drawn, is_uniform, most
+from helpers.reference import emitted, load
 
 ALL: dict[str, Any] = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.2}
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.loaders import load
-from helpers.pipeline_texts import build, mistakes
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 from PIL import Image
@@ -26,6 +24,8 @@ from gpupipe.pipeline.step import Spec, StepIncompatible
 from gpupipe.runtime.installation import install_command
 from gpupipe.sampling import draws
 from gpupipe.steps.dali import Dali
+from helpers.loaders import load
+from helpers.pipeline_texts import build, mistakes
 
 SIZES = ((90, 120), (75, 64), (120, 90), (64, 64), (101, 77), (80, 133), (66, 91))
 TWIST = {

@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.reference import differences, emitted, load
 
 from gpupipe.pipeline.step import Spec, StepIncompatible
 from gpupipe.steps.decode import Decode
+from helpers.reference import differences, emitted, load
 
 
 def test_photographs_decode_to_the_very_pixels_of_torchvision(photos: Path) -> None:

@@ -6,11 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import ENGINES, ULP, both, delivered, numbers, saved
-from helpers.dali_nodes import check_runs_on_gpu, operators
-from helpers.many_fields import loaded, make, samples
-from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
-from helpers.reference import differences
 from nvidia.dali import Pipeline, fn, types
 from torchvision.transforms.v2 import ElasticTransform as Torchvision
 from torchvision.transforms.v2 import InterpolationMode
@@ -22,6 +17,11 @@ from gpupipe.pipeline import noise
 from gpupipe.pipeline.elastic import kernel_size, make_displacement
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.elastic_transform import ElasticTransform
+from helpers.arrays import ENGINES, ULP, both, delivered, numbers, saved
+from helpers.dali_nodes import check_runs_on_gpu, operators
+from helpers.many_fields import loaded, make, samples
+from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
+from helpers.reference import differences
 
 CROP = {"random_crop": {"size": [50, 60]}}
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}

@@ -6,13 +6,13 @@ from typing import Any
 import pydantic
 import pytest
 import torch
-from helpers.color_differences import EXACT, drawn, is_uniform, most
-from helpers.reference import load
 
 import gpupipe
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import SampleIncompatible, StepIncompatible
 from gpupipe.steps.gaussian_blur import GaussianBlur
+from helpers.color_differences import EXACT, drawn, is_uniform, most
+from helpers.reference import load
 
 
 @pytest.mark.parametrize(

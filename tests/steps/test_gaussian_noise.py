@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import ENGINES, both, delivered, exactly, numbers, saved
-from helpers.every_step import SIZE, photograph
-from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
-from helpers.reference import differences
 from torchvision.transforms.v2 import functional as F
 
 import gpupipe
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline import noise
 from gpupipe.steps.gaussian_noise import GaussianNoise
+from helpers.arrays import ENGINES, both, delivered, exactly, numbers, saved
+from helpers.every_step import SIZE, photograph
+from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
+from helpers.reference import differences
 
 CROP = {"random_crop": {"size": [40, 50]}}
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}

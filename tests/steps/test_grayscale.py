@@ -6,13 +6,13 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from helpers.reference import differences
 from nvidia.dali import Pipeline, backend, fn, types
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.dali.image import FusingImage
 from gpupipe.steps.grayscale import Grayscale
+from helpers.reference import differences
 
 
 @pytest.mark.parametrize("channels", [1, 3])

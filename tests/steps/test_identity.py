@@ -3,11 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.reference import differences, emitted, load
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.formats.npy import DTYPES
 from gpupipe.steps.identity import Identity
+from helpers.reference import differences, emitted, load
 
 
 def test_pixels_stay(gallery: Path) -> None:

@@ -7,12 +7,12 @@ import numpy as np
 import pydantic
 import pytest
 import torch
-from helpers.color_differences import drawn, most
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import StepIncompatible
 from gpupipe.steps.jpeg import Jpeg
+from helpers.color_differences import drawn, most
 
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])

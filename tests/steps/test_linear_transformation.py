@@ -6,9 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import ENGINES, both, numbers, saved
-from helpers.pipeline_texts import build, mistakes
-from helpers.reference import differences
 from numpy.typing import NDArray
 from torchvision.transforms.v2 import LinearTransformation as Torchvision
 
@@ -22,6 +19,9 @@ from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema.document import Document
 from gpupipe.steps.linear_transformation import LinearTransformation
+from helpers.arrays import ENGINES, both, numbers, saved
+from helpers.pipeline_texts import build, mistakes
+from helpers.reference import differences
 
 COUNT = 8 * 8 * 3
 RNG = np.random.default_rng(0)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pydantic
 import pytest
-from helpers.reference import differences, load
 
 from gpupipe.pipeline.step import Spec, StepIncompatible
 from gpupipe.steps.normalize import Normalize
+from helpers.reference import differences, load
 
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 IMAGENET = {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}

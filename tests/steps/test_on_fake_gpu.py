@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+
+from gpupipe.pipeline import step_registry
 from helpers.every_step import STEPS
 from helpers.fake_gpu import GPU, FakeGpu
 from helpers.step_examples import CASES, drawn, givens
-
-from gpupipe.pipeline import step_registry
 
 
 def test_there_is_an_example_of_every_step() -> None:

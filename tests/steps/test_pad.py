@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.reference import differences
 
 from gpupipe.pipeline.step import Spec, StepIncompatible
 from gpupipe.steps.pad import Pad
+from helpers.reference import differences
 
 
 @pytest.mark.parametrize("padding", [5, [3, 7], [1, 2, 3, 4], [0, 0, 9, 0]], ids=str)

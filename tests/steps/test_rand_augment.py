@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import augment_draws
-from helpers.color_differences import as_gray
-from helpers.reference import differences
 from torchvision.transforms import InterpolationMode, v2
 
 import gpupipe
 from gpupipe import config
 from gpupipe.steps.rand_augment import RandAugment
+from helpers import augment_draws
+from helpers.color_differences import as_gray
+from helpers.reference import differences
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import numpy as np
 import pydantic
 import pytest
 import torch
-from helpers.color_differences import EXACT, drawn, is_share, most
 from torchvision.transforms import v2
 
 from gpupipe.steps.random_adjust_sharpness import RandomAdjustSharpness
+from helpers.color_differences import EXACT, drawn, is_share, most
 
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.reference import Difference, differences, emitted, load
 
 from gpupipe.steps.random_affine import RandomAffine
+from helpers.reference import Difference, differences, emitted, load
 
 
 def inside(

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import both, exactly, numbers, saved
-from helpers.pipeline_texts import build, mistakes
-from helpers.reference import differences, emitted, load
 
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.schema.document import Document
 from gpupipe.steps.random_apply import RandomApply
+from helpers.arrays import both, exactly, numbers, saved
+from helpers.pipeline_texts import build, mistakes
+from helpers.reference import differences, emitted, load
 
 FLIP = {"random_horizontal_flip": {"p": 1}}
 LAST = {"center_crop": {"size": 240}}

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.reference import differences, emitted, load
 
 import gpupipe
 from gpupipe.pipeline.step import Spec, StepIncompatible
 from gpupipe.steps.random_crop import RandomCrop
+from helpers.reference import differences, emitted, load
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pydantic
 import pytest
-from helpers.color_differences import compared, drawn, is_share, most
 from torchvision.transforms import v2
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import StepIncompatible
 from gpupipe.steps.random_equalize import RandomEqualize
+from helpers.color_differences import compared, drawn, is_share, most
 
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])

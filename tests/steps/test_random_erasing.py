@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import ENGINES, both, delivered, exactly, numbers, saved
-from helpers.distributions import largest_gap
-from helpers.many_fields import loaded, make, samples
-from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
-from helpers.reference import differences, emitted, load
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import RandomErasing as Torchvision
 
 import gpupipe
 from gpupipe.pipeline.step import Params, Spec
 from gpupipe.steps.random_erasing import RandomErasing
+from helpers.arrays import ENGINES, both, delivered, exactly, numbers, saved
+from helpers.distributions import largest_gap
+from helpers.many_fields import loaded, make, samples
+from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
+from helpers.reference import differences, emitted, load
 
 NORMALIZED = [
     {"to_dtype": {"dtype": "float32", "scale": True}},

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pydantic
 import pytest
-from helpers.color_differences import EXACT, compared, drawn, is_share, most
 from torchvision.transforms import v2
 
 from gpupipe.steps.random_grayscale import RandomGrayscale
+from helpers.color_differences import EXACT, compared, drawn, is_share, most
 
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])

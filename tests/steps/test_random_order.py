@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import both, exactly, numbers, saved
-from helpers.distributions import MOST, chi_square
-from helpers.pipeline_texts import build, mistakes
-from helpers.reference import differences, emitted, load
 
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.schema.document import Document
 from gpupipe.steps.random_order import RandomOrder
+from helpers.arrays import both, exactly, numbers, saved
+from helpers.distributions import MOST, chi_square
+from helpers.pipeline_texts import build, mistakes
+from helpers.reference import differences, emitted, load
 
 FLIP = {"random_horizontal_flip": {"p": 1}}
 LAST = {"center_crop": {"size": 240}}

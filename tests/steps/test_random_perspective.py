@@ -7,15 +7,15 @@ import numpy as np
 import pydantic
 import pytest
 import torch
-from helpers.distributions import MOST, chi_square, largest_gap
-from helpers.pipeline_texts import FLOAT, build, mistakes
-from helpers.reference import Difference, differences, emitted, load
 from torchvision.transforms.v2 import RandomPerspective as Torchvision
 
 from gpupipe.pipeline.geometry import perspective_matrix
 from gpupipe.pipeline.step import Spec, StepIncompatible
 from gpupipe.sampling import draws
 from gpupipe.steps.random_perspective import RandomPerspective
+from helpers.distributions import MOST, chi_square, largest_gap
+from helpers.pipeline_texts import FLOAT, build, mistakes
+from helpers.reference import Difference, differences, emitted, load
 
 
 def params(step: RandomPerspective, id: int, epoch: int = 0) -> dict[str, Any]:

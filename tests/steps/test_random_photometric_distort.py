@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pydantic
 import pytest
-from helpers.color_differences import EXACT, compared, drawn, is_share, is_uniform, most
 from torchvision.transforms import v2
 
 from gpupipe.steps.random_photometric_distort import RandomPhotometricDistort
+from helpers.color_differences import EXACT, compared, drawn, is_share, is_uniform, most
 
 
 @pytest.mark.parametrize(("gray", "p"), [(False, 0.5), (False, 1), (True, 1)])

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import ENGINES
-from helpers.color_differences import as_gray
-from helpers.distributions import MOST, chi_square
-from helpers.pipeline_texts import mistakes
-from helpers.reference import differences, emitted, load
 from torchvision.transforms.v2 import RandomResize as Torchvision
 from torchvision.transforms.v2 import functional as F
 
 import gpupipe
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.random_resize import RandomResize
+from helpers.arrays import ENGINES
+from helpers.color_differences import as_gray
+from helpers.distributions import MOST, chi_square
+from helpers.pipeline_texts import mistakes
+from helpers.reference import differences, emitted, load
 
 
 @pytest.mark.parametrize(("mode", "most"), [("rgb", 1), ("gray", 1)])

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.reference import differences, emitted, load
 from torchvision.transforms.v2 import RandomResizedCrop as Torchvision
 
 from gpupipe.pipeline.step import Params
 from gpupipe.steps.random_resized_crop import RandomResizedCrop
+from helpers.reference import differences, emitted, load
 
 
 @pytest.mark.parametrize(

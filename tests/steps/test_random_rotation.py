@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.reference import differences, emitted, load
 
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.random_rotation import RandomRotation
+from helpers.reference import differences, emitted, load
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.distributions import MOST, chi_square
-from helpers.pipeline_texts import mistakes
-from helpers.reference import differences
 from torchvision.transforms.v2 import RandomShortestSize as Torchvision
 
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.random_shortest_size import RandomShortestSize
+from helpers.distributions import MOST, chi_square
+from helpers.pipeline_texts import mistakes
+from helpers.reference import differences
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import numpy as np
 import pydantic
 import pytest
 import torch
-from helpers.color_differences import EXACT, drawn, is_share, most
 from torchvision.transforms import v2
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import StepIncompatible
 from gpupipe.steps.random_solarize import RandomSolarize
+from helpers.color_differences import EXACT, drawn, is_share, most
 
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])

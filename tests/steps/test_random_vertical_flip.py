@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.reference import differences, emitted, load
 
 from gpupipe.steps.random_vertical_flip import RandomVerticalFlip
+from helpers.reference import differences, emitted, load
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0])

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import ENGINES, both, exactly, numbers, saved
-from helpers.distributions import largest_gap
-from helpers.pipeline_texts import mistakes
-from helpers.reference import differences, emitted, load
 from torchvision.transforms.v2 import RandomZoomOut as Torchvision
 from torchvision.transforms.v2 import functional as F
 
 import gpupipe
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.random_zoom_out import RandomZoomOut
+from helpers.arrays import ENGINES, both, exactly, numbers, saved
+from helpers.distributions import largest_gap
+from helpers.pipeline_texts import mistakes
+from helpers.reference import differences, emitted, load
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from typing import Any
 import pydantic
 import pytest
 import torch
-from helpers.reference import Difference, differences
 
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.resize import Resize
+from helpers.reference import Difference, differences
 
 
 def inner(d: Difference) -> torch.Tensor:

@@ -3,12 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.color_differences import compared
-from helpers.reference import Difference
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import StepIncompatible
 from gpupipe.steps.rgb import Rgb
+from helpers.color_differences import compared
+from helpers.reference import Difference
 
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.distributions import largest_gap
-from helpers.pipeline_texts import mistakes
-from helpers.reference import differences
 from torchvision.transforms.v2 import ScaleJitter as Torchvision
 
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.scale_jitter import ScaleJitter
+from helpers.distributions import largest_gap
+from helpers.pipeline_texts import mistakes
+from helpers.reference import differences
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import augment_draws, many_fields
-from helpers.color_differences import as_gray
-from helpers.reference import differences
 
 import gpupipe
 from gpupipe import config
@@ -15,6 +12,9 @@ from gpupipe.pipeline.augment_ops import OPS
 from gpupipe.pipeline.timm_ops import op_names
 from gpupipe.pipeline.timm_policies import RAND_OPS, read_policy
 from gpupipe.steps.timm_augment import TimmAugment
+from helpers import augment_draws, many_fields
+from helpers.color_differences import as_gray
+from helpers.reference import differences
 
 POLICIES = [
     "rand-m7-mstd0.5-inc1",

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import augment_draws
-from helpers.reference import differences, emitted, load
 from torchvision.transforms import v2
 
 from gpupipe.steps.trivial_augment_wide import TrivialAugmentWide
+from helpers import augment_draws
+from helpers.reference import differences, emitted, load
 
 
 @pytest.mark.parametrize("num_magnitude_bins", [31, 5])

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers.every_step import FEW_PIXELS
-from helpers.every_step import STEPS as STEPS_ON_TENSORS
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -19,6 +17,8 @@ from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import yaml_parser
+from helpers.every_step import FEW_PIXELS
+from helpers.every_step import STEPS as STEPS_ON_TENSORS
 
 CLASSES = {
     name.lower(): name

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers import forked_python
 from PIL import Image
+
+from helpers import forked_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.forks import in_fork, said_by
 from torch.utils.data import DataLoader, Dataset
 
 import gpupipe
+from helpers.forks import in_fork, said_by
 
 
 class Nested(Dataset[str]):

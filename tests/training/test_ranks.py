@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers.forked_python import executable
 
 import gpupipe
 from gpupipe.runtime.devices import cores
+from helpers.forked_python import executable
 
 SCRIPT = Path(__file__).with_name("rank.py")
 COUNT = 37

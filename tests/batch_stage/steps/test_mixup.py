@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from batch_stage.mixing_cases import BYTES, IMAGE, MASK, made_batch, stage_of
 from torchvision.transforms import v2
 
+from batch_stage.mixing_cases import BYTES, IMAGE, MASK, made_batch, stage_of
 from gpupipe.batch_stage.batch_step import BatchField
 from gpupipe.batch_stage.mixer import to_soft_labels
 from gpupipe.batch_stage.steps.mixup import Mixup

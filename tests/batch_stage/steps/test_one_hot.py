@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from batch_stage.mixing_cases import BYTES, made_batch, mixer_of, stage_of
 
+from batch_stage.mixing_cases import BYTES, made_batch, mixer_of, stage_of
 from gpupipe.errors import ConfigError
 
 

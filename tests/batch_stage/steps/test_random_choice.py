@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from batch_stage.mixing_cases import BYTES, made_batch, mixer_of, stage_of
 
+from batch_stage.mixing_cases import BYTES, made_batch, mixer_of, stage_of
 from gpupipe.batch_stage.steps.random_choice import RandomStepChoice
 from gpupipe.errors import ConfigError
 from gpupipe.sampling import draws

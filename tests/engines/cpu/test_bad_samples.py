@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.corrupt_images import BAD, GOOD_IDS, SLOTS, epoch, ids, infect, sample
-from helpers.image_files import encoded
-from helpers.loaders import loading
 from PIL import Image
 
 import gpupipe
+from helpers.corrupt_images import BAD, GOOD_IDS, SLOTS, epoch, ids, infect, sample
+from helpers.image_files import encoded
+from helpers.loaders import loading
 
 load = loading(engine="cpu", threads=2)
 REASONS = {

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.kernel_arguments import NUMBERS, bits, picture, run, tables, target
 from numpy.typing import NDArray
+
+from helpers.kernel_arguments import NUMBERS, bits, picture, run, tables, target
 
 extension = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
 SIZES = [(1, 1), (1, 9), (2, 2), (3, 2), (7, 40), (33, 17), (64, 65)]

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.kernel_arguments import NUMBERS, bits, picture, run, tables, target
 from numpy.typing import NDArray
+
+from helpers.kernel_arguments import NUMBERS, bits, picture, run, tables, target
 
 extension = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
 MODES = [(mode, aa) for mode in ("bilinear", "bicubic") for aa in (True, False)]

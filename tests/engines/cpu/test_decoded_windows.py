@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.loaders import loading
-from helpers.reference import by_id
 
 from gpupipe.engines.cpu import recorder, region_decoding
 from gpupipe.engines.cpu.lowering import kernel_table
 from gpupipe.engines.cpu.recorder import Recorder
 from gpupipe.pipeline.step import Spec
+from helpers.loaders import loading
+from helpers.reference import by_id
 
 pytest.importorskip("gpupipe._jpeg", reason="the extension is not built")
 load = loading(engine="cpu", threads=2, batch_size=2)

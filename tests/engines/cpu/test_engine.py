@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from helpers.every_step import FEW_PIXELS, LINEAR, STEPS
 from helpers.loaders import loading
 from helpers.reference import by_id

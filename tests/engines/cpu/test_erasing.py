@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.loaders import loading
-from helpers.reference import by_id
 
 from gpupipe.engines.cpu.lowering import kernel_table
 from gpupipe.engines.cpu.pixels import as_tensor
 from gpupipe.engines.cpu.recorder import Recorder
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.compiled_extension import find_extension
+from helpers.loaders import loading
+from helpers.reference import by_id
 
 load = loading(engine="cpu", threads=2, batch_size=8)
 REFERENCE: dict[str, Any] = {"engine": "dataloader", "workers": 0}

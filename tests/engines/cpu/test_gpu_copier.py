@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.fake_cuda import FakeCuda
-from helpers.fake_gpu import GPU, FakeGpu
 
 from gpupipe import config as configs
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.batch_memory import BatchMemory, Block, new_block
 from gpupipe.engines.cpu.engine import CpuEngine
 from gpupipe.engines.cpu.gpu_copier import SourcesInUse, copy_fields
+from helpers.fake_cuda import FakeCuda
+from helpers.fake_gpu import GPU, FakeGpu
 
 CACHE = {"where": "disk", "max_bytes": "100MB"}
 

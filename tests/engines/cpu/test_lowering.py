@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.loaders import loading
-from helpers.odd_steps import installer
 
 import gpupipe
 from gpupipe import config
 from gpupipe.bench import plan
 from gpupipe.runtime.compiled_extension import find_extension
+from helpers.loaders import loading
+from helpers.odd_steps import installer
 
 load = loading(engine="cpu", threads=2, batch_size=4, shuffle=False)
 CROP = {"center_crop": {"size": [6, 8]}}

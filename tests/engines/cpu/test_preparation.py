@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.jpeg_kinds import as_data, encode, several_scans
-from helpers.kernel_arguments import target
-from helpers.loaders import loading
-from helpers.reference import by_id
 
 import gpupipe
 from gpupipe.engines.cpu import preparation, sample_runner
 from gpupipe.engines.cpu.program import Program
 from gpupipe.engines.cpu.sample_runner import SampleRunner
 from gpupipe.runtime import tracing
+from helpers.jpeg_kinds import as_data, encode, several_scans
+from helpers.kernel_arguments import target
+from helpers.loaders import loading
+from helpers.reference import by_id
 
 jpeg = pytest.importorskip("gpupipe._jpeg", reason="the extension is not built")
 kernels = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")

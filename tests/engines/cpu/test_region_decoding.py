@@ -11,6 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+from gpupipe.engines.cpu import decoding
+from gpupipe.formats import CannotDecode
+from gpupipe.steps.decode import Decode
 from helpers.jpeg_kinds import (
     as_data,
     damaged,
@@ -23,10 +27,6 @@ from helpers.jpeg_kinds import (
     with_restarts,
 )
 from helpers.loaders import loading
-
-from gpupipe.engines.cpu import decoding
-from gpupipe.formats import CannotDecode
-from gpupipe.steps.decode import Decode
 
 extension = pytest.importorskip("gpupipe._jpeg", reason="the extension is not built")
 load = loading(engine="cpu", threads=2, batch_size=2)

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.kernel_arguments import picture
-from helpers.reference import differences
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
@@ -20,6 +18,8 @@ from gpupipe.engines.cpu.program import Table
 from gpupipe.engines.cpu.recorder import Recorder
 from gpupipe.pipeline.geometry import affine_inverse
 from gpupipe.pipeline.step import NoLowering, Spec
+from helpers.kernel_arguments import picture
+from helpers.reference import differences
 
 TABLES = {"machine": kernel_table, "OpenCV": create_table}
 """The kernels that this machine has, and those without the extension."""

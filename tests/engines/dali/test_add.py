@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.dali_nodes import check_runs_on_gpu
 from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.dali.image import FusingImage
 from gpupipe.engines.dali.lowering import FEED_TYPES
+from helpers.dali_nodes import check_runs_on_gpu
 
 
 def source(array: Any, layout: str = "", device: str = "cpu") -> Any:

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.loaders import load
-from helpers.odd_steps import installer
 
 from gpupipe import config
 from gpupipe.bench import plan
@@ -18,6 +16,8 @@ from gpupipe.engines.dali import engine as dali_engine
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan
+from helpers.loaders import load
+from helpers.odd_steps import installer
 
 GROWING = [
     "decode",

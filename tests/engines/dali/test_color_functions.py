@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from helpers.dali_nodes import check_runs_on_gpu
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 from torchvision.transforms.v2 import functional as F
@@ -20,6 +19,7 @@ from gpupipe.pipeline.color_ops import COLOR_OPS
 from gpupipe.pipeline.primitives import IMAGE_DTYPES
 from gpupipe.pipeline.step import SampleIncompatible
 from gpupipe.pipeline.tensors import in_float32
+from helpers.dali_nodes import check_runs_on_gpu
 
 SIZES = [(40, 50), (90, 61), (37, 31), (16, 99), (1, 1), (2, 7), (3, 3)]
 COUNT = len(SIZES)

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.image_files import encoded
-from helpers.loaders import load
-from helpers.odd_images import DEEP, HEIGHT, ODD, WIDTH, deep
 from PIL import Image, ImageOps
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms.v2 import functional as F
+
+from helpers.image_files import encoded
+from helpers.loaders import load
+from helpers.odd_images import DEEP, HEIGHT, ODD, WIDTH, deep
 
 
 @pytest.fixture(scope="module")

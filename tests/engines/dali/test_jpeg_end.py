@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.cut_jpegs import END, jpeg, kinds, tails, with_thumbnail
-from helpers.reference import by_id
 from numpy.typing import NDArray
 
 import gpupipe
@@ -27,6 +25,8 @@ from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.jpeg_end import TAIL_BYTES, CutOff, check_ends, is_cut_off
 from gpupipe.loader import Loader
 from gpupipe.loading.assembly import create_sampler
+from helpers.cut_jpegs import END, jpeg, kinds, tails, with_thumbnail
+from helpers.reference import by_id
 
 CUTS = (50, 90, 99)
 """Percent of a file that is left."""

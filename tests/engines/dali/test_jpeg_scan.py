@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from helpers.cut_jpegs import jpeg, kinds, tails
-from helpers.damaged_scans import DAMAGES, damaged, outcome
 
 from gpupipe.engines.dali.jpeg_scan import looks_damaged
+from helpers.cut_jpegs import jpeg, kinds, tails
+from helpers.damaged_scans import DAMAGES, damaged, outcome
 
 
 @pytest.mark.parametrize(("name", "data"), [*kinds()], ids=[name for name, _ in kinds()])

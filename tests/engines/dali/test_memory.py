@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.fake_cuda import FakeCuda
 from PIL import Image
 
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.memory import BLOCK, PADDING, Need, check_memory, estimate_need
+from helpers.fake_cuda import FakeCuda
 
 MIB = 2**20
 HIGH, WIDE = 300, 400

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.arrays import saved
-from helpers.plugin import install
 from nvidia.dali import Pipeline, fn, types
 from PIL import Image
 
 import gpupipe
 from gpupipe.engines.dali import ops
 from gpupipe.engines.dali.torch_call import call_torch
+from helpers.arrays import saved
+from helpers.plugin import install
 
 COUNT = 8
 

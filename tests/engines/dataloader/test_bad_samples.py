@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.dataloader_engine import BAD, break_, load
 
 import gpupipe
+from helpers.dataloader_engine import BAD, break_, load
 
 
 @pytest.mark.parametrize("decoder", ["torchvision", "pil"])

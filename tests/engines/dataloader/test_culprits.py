@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.loaders import loading
-from helpers.plugin import install
 from PIL import Image
 
 import gpupipe
 from gpupipe.engines.dataloader.worker_death import find_dead_workers
+from helpers.loaders import loading
+from helpers.plugin import install
 
 FRAGILE = """
 import ctypes

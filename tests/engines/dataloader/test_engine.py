@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.dataloader_engine import STEPS, left_behind, load, python, same
-from helpers.plugin import install
 
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench import compare, parity
+from helpers.dataloader_engine import STEPS, left_behind, load, python, same
+from helpers.plugin import install
 
 
 def test_samples_order_and_draws_are_dalis(

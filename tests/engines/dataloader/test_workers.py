@@ -13,11 +13,11 @@ from types import ModuleType
 
 import pytest
 import torch
-from helpers.dataloader_engine import CORES, load, python
-from helpers.plugin import install
 
 import gpupipe
 from gpupipe.bench.measure import describe_loader
+from helpers.dataloader_engine import CORES, load, python
+from helpers.plugin import install
 
 
 def test_a_worker_that_is_killed_is_one_clear_error(faces: Path) -> None:

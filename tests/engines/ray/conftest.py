@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from helpers.ray_cluster import RayCluster, assert_nothing_left, start_cluster
 
 

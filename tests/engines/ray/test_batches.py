@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from gpupipe.engines.ray import autoscaling
 from helpers.loaders import load
 from helpers.ray_batches import (
     FLOATS,
@@ -17,8 +19,6 @@ from helpers.ray_batches import (
     ray_options,
 )
 from helpers.ray_cluster import RayCluster
-
-from gpupipe.engines.ray import autoscaling
 
 
 def test_epochs_are_those_of_the_local_engine_also_after_leaving_one_early(

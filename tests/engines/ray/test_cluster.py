@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import ray
-from helpers.loaders import load
-from helpers.ray_batches import PIPELINE, assert_same, batches, local_batches, ray_options
-from helpers.ray_cluster import wait_until
 from ray._private import utils
 
 from gpupipe.errors import EngineError
+from helpers.loaders import load
+from helpers.ray_batches import PIPELINE, assert_same, batches, local_batches, ray_options
+from helpers.ray_cluster import wait_until
 
 
 def test_a_ray_of_its_own_listens_on_loopback_and_ends_with_the_loader(

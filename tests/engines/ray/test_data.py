@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.loaders import load
-from helpers.ray_batches import FLOATS, assert_same, batches, local_batches, ray_options
-from helpers.ray_cluster import STORE, RayCluster, start_cluster, total_cpus, wait_until
 
 import gpupipe
 from gpupipe.errors import EngineError
+from helpers.loaders import load
+from helpers.ray_batches import FLOATS, assert_same, batches, local_batches, ray_options
+from helpers.ray_cluster import STORE, RayCluster, start_cluster, total_cpus, wait_until
 
 HIDE_AND_RUN = 'mount -t tmpfs none "$0" && exec "$@"'
 """A shell's script, in a mount namespace: an empty folder lies over the first argument."""

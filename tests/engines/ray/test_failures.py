@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.loaders import load
-from helpers.ray_batches import FLOATS, PIPELINE, assert_same, batches, local_batches, ray_options
-from helpers.ray_cluster import RayCluster
 
 from gpupipe.engines.ray.engine import RayEngine
 from gpupipe.errors import EngineError, SampleError, TooManyBadError
+from helpers.loaders import load
+from helpers.ray_batches import FLOATS, PIPELINE, assert_same, batches, local_batches, ray_options
+from helpers.ray_cluster import RayCluster
 
 
 def pids(loader: Any) -> list[int]:

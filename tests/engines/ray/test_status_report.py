@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from helpers.loaders import load
-from helpers.ray_batches import PIPELINE, ray_options
-from helpers.ray_cluster import RayCluster, wait_until
 
 from gpupipe.cli.app import main
 from gpupipe.engines.ray import status_report
 from gpupipe.engines.ray.trainer_status import read_statuses
+from helpers.loaders import load
+from helpers.ray_batches import PIPELINE, ray_options
+from helpers.ray_cluster import RayCluster, wait_until
 
 
 def test_a_trainer_is_shown_with_the_object_store_and_without_grpcio_too(
