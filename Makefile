@@ -11,7 +11,7 @@ RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py
 KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
     compiled_kernels.py compiled_resize.py decoded_windows.py preparation.py region_decoding.py)
 
-.PHONY: demo test test-main test-ray test-without-kernels sanitize lint wheel docs clean
+.PHONY: demo test test-all test-main test-ray test-without-kernels sanitize lint wheel docs clean
 
 $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,10 @@ demo: $(VENV)/.installed
 
 # `make -j 2 test` runs the tests of Ray beside the others.
 test: test-main test-ray test-without-kernels
+
+# The same with the full products of cases, where `make test` takes pairs.
+test-all: export GPUPIPE_TEST_ALL = 1
+test-all: test
 
 PYTEST = $(BIN)/python -m pytest -o faulthandler_exit_on_timeout=true
 

@@ -1,7 +1,8 @@
 """Every step on every dtype: it runs on every engine, or none begins.
 
-Images get every step in every dtype. Arrays have two layouts here, and each pair of a step and a
-dtype gets one of them. With GPUPIPE_ALL_DTYPES=1 it gets both.
+Data are images, and arrays of two layouts. Each pair of a step and a dtype gets one of the three:
+so each step meets each dtype and each kind of data. With GPUPIPE_TEST_ALL=1 (`make test-all`) it
+gets all three.
 """
 
 from __future__ import annotations
@@ -71,16 +72,19 @@ def agree(made: torch.Tensor, expected: torch.Tensor, name: str) -> None:
         assert torch.equal(made, expected)
 
 
+KINDS = ("image", "CHW", "HW")
+
+
 def iter_cases(kind: str, dtype: str) -> Iterator[dict[str, Any]]:
     """The steps to try. to_dtype on arrays: tests/engines/test_arrays.py."""
-    both_layouts = kind == "image" or os.environ.get("GPUPIPE_ALL_DTYPES") == "1"
     for number, case in enumerate(CASES):
-        layout = ("CHW", "HW")[(number + DTYPES.index(dtype)) % 2]
-        if (both_layouts or layout == kind) and (kind == "image" or "to_dtype" not in case):
+        turn = KINDS[(number + DTYPES.index(dtype)) % len(KINDS)]
+        is_tried = kind == turn or os.environ.get("GPUPIPE_TEST_ALL") == "1"
+        if is_tried and (kind == "image" or "to_dtype" not in case):
             yield case
 
 
-@pytest.mark.parametrize("kind", ["image", "CHW", "HW"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_step_runs_on_both_engines_or_is_refused(
     image: dict[str, Any], tmp_path: Path, dtype: str, kind: str
