@@ -51,7 +51,9 @@ def test_a_server_that_comes_later_is_connected_to(
     finally:
         logging.getLogger("gpupipe").removeHandler(handler)
     assert sorted(found) == list(range(23))
-    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    # The server may say that the look of the client at it ended early, if it starts just then.
+    waited = [r for r in caplog.records if "waiting for the server" in r.getMessage()]
+    assert [r.levelname for r in waited] == ["WARNING"]
     assert "for up to 60 s" in caplog.text
 
 
