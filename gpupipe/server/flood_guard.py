@@ -145,6 +145,8 @@ class FloodGuard:
         if sender is None:
             return
         sender.route, sender.last_message, sender.is_fresh = route, now, True
+        # ZeroMQ may report the end of a handshake before it reports the connection.
+        self._in_handshake.discard(descriptor)
         if len(frames) > _MAX_FRAMES:
             self._cut(descriptor, now)
 
