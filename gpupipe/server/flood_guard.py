@@ -119,7 +119,7 @@ class FloodGuard:
         self.events = listening.get_monitor_socket(zmq.EVENT_ACCEPTED | _HANDSHAKE_DONE | _CLOSED)
         self._senders: dict[int, _Sender] = {}
         self._in_handshake: set[int] = set()
-        self._has_warned = False
+        self._has_warned = self._is_early = False
         self._trim_at: float | None = None
         self.num_cut = 0
 
@@ -145,8 +145,6 @@ class FloodGuard:
         if sender is None:
             return
         sender.route, sender.last_message, sender.is_fresh = route, now, True
-        # ZeroMQ may report the end of a handshake before it reports the connection.
-        self._in_handshake.discard(descriptor)
         if len(frames) > _MAX_FRAMES:
             self._cut(descriptor, now)
 
@@ -174,6 +172,7 @@ class FloodGuard:
 
     def _on_event(self, event: Any, now: float) -> None:
         if event["event"] & _HANDSHAKE_DONE:  # the event does not say of which connection
+            self._is_early = not self._in_handshake
             self._in_handshake.clear()
             return
         descriptor = int(event["value"])
@@ -191,7 +190,9 @@ class FloodGuard:
 
         If the socket types do not match, the side that notices first ends the connection like this.
         """
-        if event == zmq.EVENT_ACCEPTED:
+        if event == zmq.EVENT_ACCEPTED and self._is_early:
+            self._is_early = False  # two threads of ZeroMQ: its handshake was reported first
+        elif event == zmq.EVENT_ACCEPTED:
             self._in_handshake.add(descriptor)
         elif descriptor in self._in_handshake:
             self._in_handshake.discard(descriptor)
