@@ -9,7 +9,8 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from gpupipe.fetch import synthetic_faces
 from helpers import forked_python, photographs
 
 _GPU = Path(__file__).with_name("gpu")
+_NEEDS_GPU = "needs an NVIDIA GPU: run `make test`, or `pytest -m gpu`, on a machine that has one"
 
 # pytest-timeout reads this when it is configured. As an option in pyproject.toml it would be an
 # error where the plugin is not installed.
@@ -130,4 +132,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         item.add_marker(pytest.mark.gpu)
         if not has_gpu:
-            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+            item.add_marker(pytest.mark.skip(reason=_NEEDS_GPU))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    """Print as the last line what was skipped, and how to get it: each reason says that."""
+    result = yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and (skipped := reporter.stats.get("skipped")):
+        reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+        texts = [f"{count} {reason}" for reason, count in reasons.most_common()]
+        reporter.write_line(f"skipped: {'; '.join(texts)}")
+    return result
