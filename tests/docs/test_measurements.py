@@ -1,0 +1,25 @@
+"""What the site says of the measurements."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_file_of_results_names_its_script_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "site")
+    from measurements import write_page  # type: ignore[import-not-found]
+
+    rows = [line.split(" | ") for line in write_page().splitlines() if line.startswith("| [")]
+    results = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+    assert len(rows) == len(results) > 20
+    for row, path in zip(rows, results, strict=True):
+        name, script, machine, time = (cell.strip("| ") for cell in row)
+        assert path.name in name
+        assert re.search(r"\.py\)|\.py`\]|`gpupipe ", script), f"{path.name}: by which script?"
+        assert re.match(r"\S.*, [1-9]\d* cores, \S", machine), f"{path.name}: on which machine?"
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", time), f"{path.name}: when?"
