@@ -71,9 +71,12 @@ def draw_mutants(seed: int, count: int) -> list[Mutant]:
         while next_point < end and left:
             kind = dice.choice(sorted({mutation.operator for mutation in left}))
             drawn = dice.choice([mutation for mutation in left if mutation.operator == kind])
-            left = [mutation for mutation in left if mutation.line != drawn.line]
-            mutants.append({"file": str(module), "mutation": asdict(drawn)})
-            next_point += step
+            if mutations.is_mutant(text, drawn):
+                left = [mutation for mutation in left if mutation.line != drawn.line]
+                mutants.append({"file": str(module), "mutation": asdict(drawn)})
+                next_point += step
+            else:
+                left.remove(drawn)
     return mutants
 
 
@@ -167,8 +170,8 @@ def run(out: Path, seed: int, count: int, jobs: int) -> None:
     print(f"{survived} of {len(mutants)} survived")
 
 
-def try_survivors(out: Path, jobs: int) -> None:
-    """Run the second phase."""
+def try_survivors(out: Path, jobs: int, tests: list[str] | None) -> None:
+    """Run the second phase. tests: these alone, and not the two suites."""
     mutants = json.loads(out.read_text())
     survivors = [mutant for mutant in mutants if mutant.get("mirrored") == ""]
     for mutant in survivors:
@@ -178,8 +181,10 @@ def try_survivors(out: Path, jobs: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         copy = TreeCopy(Path(folder))
         for suite, env in SUITES.items() if survivors else []:
-            try_suite(copy, survivors, suite, ["tests"], env, jobs)
-            try_suite(copy, survivors, suite, ["tests/engines/cpu"], env | KERNELS_OFF, jobs)
+            try_suite(copy, survivors, suite, tests or ["tests"], env, jobs)
+            if tests is None:
+                without = env | KERNELS_OFF
+                try_suite(copy, survivors, suite, ["tests/engines/cpu"], without, jobs)
             out.write_text(json.dumps(mutants, indent=1))
     for mutant in mutants:
         columns = ("mirrored", *SUITES)
@@ -228,14 +233,16 @@ def main() -> None:
         command = commands.add_parser(name)
         command.add_argument("out", type=Path, help="the JSON file of the results")
         command.add_argument("--jobs", type=int, default=2, help="how many processes run tests")
-        if name == "run":
+        if name == "survivors":
+            command.add_argument("--tests", nargs="+", help="a part of the suites, for a trial")
+        else:
             command.add_argument("--seed", type=int, default=0)
             command.add_argument("--count", type=int, default=30, help="how many mutants")
     options = parser.parse_args()
     if options.command == "run":
         run(options.out, options.seed, options.count, options.jobs)
     else:
-        try_survivors(options.out, options.jobs)
+        try_survivors(options.out, options.jobs, options.tests)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ def change(source: str) -> dict[str, list[str]]:
     """Return the mutants of a source, by the kind of the change."""
     found: dict[str, list[str]] = {}
     for mutation in mutations.find_mutations(source):
+        assert mutations.is_mutant(source, mutation)
         found.setdefault(mutation.operator, []).append(mutations.apply(source, [mutation]))
     return found
 
@@ -84,12 +84,21 @@ def test_a_mutant_of_a_module_differs_in_one_line(module: str) -> None:
     source = (ROOT / module).read_text()
     found = mutations.find_mutations(source)
     assert len(found) > 10
+    assert all(mutations.is_mutant(source, mutation) for mutation in found[::40])
     for mutation in found[::7]:
         mutant = mutations.apply(source, [mutation])
         lines, changed = source.splitlines(), mutant.splitlines()
         (line,) = [n for n, (a, b) in enumerate(zip(lines, changed, strict=True), 1) if a != b]
         assert line == mutation.line
-        assert ast.dump(ast.parse(mutant)) != ast.dump(ast.parse(source))
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [("a = 1\n", "b c"), ("a = 1\n", "(1)"), ("a = 1\n", "1 is 1")],
+    ids=["does not compile", "is the same program", "warns"],
+)
+def test_what_is_no_mutant(source: str, text: str) -> None:
+    assert not mutations.is_mutant(source, mutations.Mutation("constant", 1, 4, 5, text))
 
 
 def test_mutations_of_one_source_together() -> None:

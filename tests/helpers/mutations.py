@@ -84,27 +84,31 @@ def apply(source: str, mutations: list[Mutation]) -> str:
 
 
 def find_mutations(source: str) -> list[Mutation]:
-    """Return all changes of a source, in its order. Each result compiles, and is another program.
+    """Return all changes of a source, in its order. For a few of them `is_mutant` is false.
 
     Left alone: docstrings, all other texts, annotations, decorators, imports, `__all__`, blocks of
     `if TYPE_CHECKING`, lines that log or warn, and what an exception is raised with.
     """
-    tree, lines = ast.parse(source), source.encode().splitlines()
-    before, found = ast.dump(tree), []
-    for m in sorted(set(_Finder(lines).mutations(tree)), key=lambda m: (m.line, m.start, m.text)):
-        changed = apply(source, [m])
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                different = ast.dump(ast.parse(changed)) != before
-                compile(changed, "mutant", "exec", dont_inherit=True)
-        except (SyntaxError, SyntaxWarning):
-            continue
-        if different:
-            after = changed.splitlines()[m.line - 1].strip()
-            shown = f"{lines[m.line - 1].decode().strip()}  ->  {after}"
-            found.append(Mutation(m.operator, m.line, m.start, m.end, m.text, shown))
-    return found
+    lines = source.encode().splitlines()
+    found = []
+    for m in set(_Finder(lines).mutations(ast.parse(source))):
+        line = lines[m.line - 1]
+        after = line[: m.start] + m.text.encode() + line[m.end :]
+        shown = f"{line.decode().strip()}  ->  {after.decode().strip()}"
+        found.append(Mutation(m.operator, m.line, m.start, m.end, m.text, shown))
+    return sorted(found, key=lambda m: (m.line, m.start, m.text))
+
+
+def is_mutant(source: str, mutation: Mutation) -> bool:
+    """Return whether the changed source compiles, and is another program."""
+    changed = apply(source, [mutation])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            compile(changed, "mutant", "exec", dont_inherit=True)
+    except (SyntaxError, SyntaxWarning):
+        return False
+    return ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source))
 
 
 class _Finder:
