@@ -36,6 +36,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from helpers import mirror, mutations
 from helpers.mirror import ROOT
 from helpers.mutations import Mutation
@@ -104,7 +106,7 @@ class FirstPhase:
     """
 
     def __init__(self, copies: Sequence[TreeCopy], out: Path, mutants: list[Mutant]) -> None:
-        self._mutants, self._out = mutants, out
+        self._mutants, self._out, self._lock = mutants, out, threading.Lock()
         self._free: queue.Queue[TreeCopy] = queue.Queue()
         for copy in copies:
             self._free.put(copy)
@@ -119,18 +121,21 @@ class FirstPhase:
                 self._try(mutant, copy, tests)
         finally:
             self._free.put(copy)
-        self._out.write_text(json.dumps(self._mutants, indent=1))
         print_row(mutant, mutant["mirrored"] or "survived", f"{mutant['seconds']} s")
 
     def _try(self, mutant: Mutant, copy: TreeCopy, tests: list[str]) -> None:
         env = SUITES["short"]
         own = copy.run(tests, *ALONE, env=env) if tests else Result([], 0, 0, 0.0)
+        runs = own.status in (0, 1, pytest.ExitCode.NO_TESTS_COLLECTED)
+        assert runs, f"{tests} do not run on the unchanged tree: {own.caught_by}"
         limit = max(LEAST_SECONDS, TIMES_LONGER * (own.seconds + self._laws.seconds))
         failing = [f"--deselect={test}" for test in own.failed + self._laws.failed]
         with mutated(copy, [mutant]):
             result = copy.run([*tests, LAWS], "-x", *ALONE, *failing, env=env, seconds=limit)
-        mutant |= {"tests": tests, "mirrored": result.caught_by, "seconds": result.seconds}
-        mutant["needs"] = what_it_needs(mutant, own)
+        with self._lock:
+            mutant |= {"tests": tests, "mirrored": result.caught_by, "seconds": result.seconds}
+            mutant["needs"] = what_it_needs(mutant, own)
+            self._out.write_text(json.dumps(self._mutants, indent=1))
 
 
 def choose_tests(module: Path) -> list[str]:
