@@ -44,7 +44,8 @@
 # nvidia-libnvcomp-cu13 astunparse gast six nvtx makefun libcst optree; omegaconf pydantic
 # pydantic-core annotated-types typing-inspection typing-extensions; and for the remote engine,
 # which is else left out with a stated reason, pyzmq msgspec. --photos names real photographs,
-# DIR/CLASS/*.jpg; without any (and without $GPUPIPE_PHOTOS) images are drawn.
+# DIR/CLASS/*.jpg; without it (and without $GPUPIPE_PHOTOS) they are cut out of those that
+# scikit-learn and scikit-image ship, and where these are missing, images are drawn.
 set -u
 
 calls=([1]="versions streams law_1 broken_files rates training"

@@ -72,7 +72,7 @@ def _arguments() -> argparse.Namespace:
         "--photos",
         type=Path,
         help="folder of class folders with photographs (default: GPUPIPE_PHOTOS, else "
-        "shared/data/photos)",
+        "those that tests/helpers/photographs.py cuts)",
     )
     parser.add_argument(
         "--rounds",

@@ -5,32 +5,44 @@ cost depends on the content).
 from __future__ import annotations
 
 import os
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from helpers.photographs import find_or_write
+
 Box = tuple[int, int, int, int]
 
 
 def photographs() -> list[Path]:
-    """The real photographs: the folder GPUPIPE_PHOTOS, else shared/data/photos beside this
-    checkout.
+    """Return the real photographs: those of GPUPIPE_PHOTOS, else those that tests cut.
 
-    Raises FileNotFoundError, saying what to set, where there is none.
+    Raises:
+        FileNotFoundError: There are none; says what to set or to install.
     """
-    folder = Path(
-        os.environ.get("GPUPIPE_PHOTOS", REPOSITORY.parent / "shared" / "data" / "photos")
-    )
-    found = sorted(folder.glob("*/*.jpg"))
-    if not found:
+    if folder := os.environ.get("GPUPIPE_PHOTOS"):
+        return _list_photographs(Path(folder))
+    try:
+        return _list_photographs(find_or_write() / "photos")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error}: install scikit-learn and scikit-image, or set GPUPIPE_PHOTOS to a folder "
+            "with JPEGs in a folder a class"
+        ) from error
+
+
+def _list_photographs(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*/*.jpg"))
+    if not files:
         raise FileNotFoundError(
             f"no photographs under {folder}: set GPUPIPE_PHOTOS to a folder with JPEGs in a "
             "folder a class"
         )
-    return found
+    return files
 
 
 def crops(root: Path, count: int, size: tuple[int, int], quality: int, seed: int = 0) -> Path:

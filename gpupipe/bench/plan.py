@@ -82,9 +82,15 @@ def _describe_mixing(sampler: Sampler) -> str:
     batches = [plan.ids for plan in islice(sampler.begin(), _MEASURED_BATCHES)]
     samples, unmixed = sum(map(len, batches)), sum(find_shift(ids) == 0 for ids in batches)
     share = 100 * sum(map(count_pairs_of_one_sample, batches)) / samples
-    first = counted(len(batches), "batch", "batches")
-    note = f"; {unmixed:,} of them are too small to mix different samples" if unmixed else ""
+    first = "batch" if len(batches) == 1 else f"{len(batches):,} batches"
+    note = f"; {_describe_unmixed(unmixed, len(batches))}" if unmixed else ""
     return f"{share:.3g} % of the samples of the first {first} are mixed with themselves{note}"
+
+
+def _describe_unmixed(unmixed: int, batches: int) -> str:
+    """Say how many batches are too small for pairs of different samples."""
+    subject = "it" if batches == 1 else f"{unmixed:,} of them"
+    return f"{subject} {'is' if unmixed == 1 else 'are'} too small to mix different samples"
 
 
 def _schedules(config: Config) -> Iterator[str]:

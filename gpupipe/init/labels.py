@@ -86,7 +86,7 @@ def _check(label: str, texts: Sequence[str]) -> LabelChoice:
             f"the column '{label}' holds numbers that are no classes: a batch has them as values."
         )
         return LabelChoice(None, [label], [note])
-    if _are_captions(texts):
+    if _has_captions(texts):
         return LabelChoice(notes=[_explain_captions(label, texts)])
     return LabelChoice(label)
 
@@ -101,7 +101,7 @@ def _find_fault(texts: Sequence[str]) -> str:
 
 
 def _explain_no_label(table: Mapping[str, Sequence[str]]) -> str:
-    captions = next((name for name, texts in table.items() if _are_captions(texts)), None)
+    captions = next((name for name, texts in table.items() if _has_captions(texts)), None)
     if captions is not None:
         return _explain_captions(captions, table[captions])
     numbers = [name for name, texts in table.items() if all(map(_is_number, texts))]
@@ -117,7 +117,7 @@ def _explain_captions(name: str, texts: Sequence[str]) -> str:
     )
 
 
-def _are_captions(texts: Sequence[str]) -> bool:
+def _has_captions(texts: Sequence[str]) -> bool:
     """Whether nearly all texts differ, and most are of several words."""
     num_long = sum(text.count(" ") >= 2 for text in texts)
     return 10 * len(set(texts)) > 9 * len(texts) and 2 * num_long > len(texts)

@@ -76,7 +76,7 @@ def detect_lists(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
         parts = {part: one for part, one in parts.items() if one.choice.label}
     whole = groups.get("")
     if whole and (whole.rank > parts[TRAIN].rank or parts == {TRAIN: whole}):
-        parts = _split(whole)
+        parts = _split_into_parts(whole)
     names = list(dict.fromkeys(listing.file.name for listing in parts.values()))
     others = name_some(listing.file.name for listing in lists if listing.file.name not in names)
     chosen = " and ".join(names)
@@ -86,7 +86,7 @@ def detect_lists(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     }
 
 
-def _split(listing: _List) -> dict[str, _List]:
+def _split_into_parts(listing: _List) -> dict[str, _List]:
     """Return the rows of each part, by a column that names the parts or by the images' folders."""
     column = next((name for name, texts in listing.table.items() if holds_parts(texts)), None)
     words = [find_part_word(image.rpartition("/")[0]) for image in listing.images]

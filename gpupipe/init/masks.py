@@ -51,7 +51,7 @@ def detect_masks(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     masks: dict[_Key, str] = {}
     for path in files:
         if is_image(path) or path.lower().endswith(".gif"):
-            is_mask, key = _split(path)
+            is_mask, key = _parse_path(path)
             (masks if is_mask else images).setdefault(key, path)
     pairs = [(path, masks[key]) for key, path in images.items() if key in masks]
     if not pairs or 2 * len(pairs) < min(len(images), len(masks)):
@@ -75,7 +75,7 @@ def detect_masks(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     }
 
 
-def _split(path: str) -> tuple[bool, _Key]:
+def _parse_path(path: str) -> tuple[bool, _Key]:
     """Return whether a file is a mask, and what it has in common with its image."""
     *folders, name = path.lower().split("/")
     words = [split_words(folder) for folder in folders]
