@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,21 @@ def test_a_turned_bit_in_a_kept_listing_is_named(make: Any) -> None:
         with pytest.raises(DataError, match="the list of the samples is damaged"):
             listing.load(made.folder)
         file.write_bytes(whole)
+    listing.load(made.folder)
+
+
+def test_a_turned_bit_in_the_header_of_a_kept_listing_is_named(make: Any) -> None:
+    """It stays JSON, but a class has another name, or the fingerprint is another one."""
+    made = make()
+    file = made.folder.dir / "listing" / "listing.json"
+    whole = file.read_bytes()
+    for text in (made.listing.classes[0], made.listing.fingerprint):
+        place = whole.index(text.encode())
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        json.loads(file.read_bytes())
+        with pytest.raises(DataError, match="the list of the samples is damaged"):
+            listing.load(made.folder)
+    file.write_bytes(whole)
     listing.load(made.folder)
 
 

@@ -169,6 +169,19 @@ def test_every_turned_bit_of_a_column_is_noticed_and_logged(
             assert str(file) in line and "made again" in line
 
 
+def test_every_turned_bit_of_the_header_is_noticed(tmp_path: Path) -> None:
+    """Most of them leave it JSON: a class has another name, or the fingerprint is another one."""
+    file = tmp_path / "some.idx"
+    save(some_index(), file)
+    whole = file.read_bytes()
+    start = len(table_file._MAGIC) + 16
+    for place in range(start - 16, start + int.from_bytes(whole[start - 16 : start - 8], "little")):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert open_saved(file) is None, f"byte {place}: {whole[place : place + 1]!r}"
+    file.write_bytes(whole)
+    assert open_saved(file) is not None
+
+
 def test_an_index_of_another_version_is_no_damage(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
