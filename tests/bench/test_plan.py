@@ -77,6 +77,10 @@ def test_a_single_batch_and_class_are_singular(faces: Path, tmp_path: Path) -> N
         ({"batch_size": 64}, "0 % of the samples of the first batch are mixed with themselves"),
         ({"batch_size": 64, "repeats": 64}, "first batch are mixed with themselves; it is too"),
         ({"batch_size": 59}, "the first 2 batches are mixed with themselves; 1 of them is too"),
+        (
+            {"batch": [{"random_choice": {"transforms": ["one_hot", "cutmix"]}}], "repeats": 4},
+            "0 % of the samples of the first 8 batches are mixed with themselves",
+        ),
         ({"batch": ["one_hot"]}, None),
     ],
 )
