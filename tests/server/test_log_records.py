@@ -97,10 +97,15 @@ def test_a_torn_last_record_is_dropped_wherever_it_was_torn(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
-def test_a_damaged_record_is_refused_with_its_line(tmp_path: Path, line: int) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"), [(b'"', b"'"), (b'"', b'"x')], ids=["no JSON", "other JSON"]
+)
+def test_a_damaged_record_is_refused_with_its_line(
+    tmp_path: Path, line: int, before: bytes, after: bytes
+) -> None:
     file = tmp_path / "state"
     lines = write(file).splitlines(keepends=True)
-    lines[line] = lines[line].replace(b'"', b"'", 1)
+    lines[line] = lines[line].replace(before, after, 1)
     file.write_bytes(b"".join(lines))
     with pytest.raises(StateError, match=rf"state:{line + 1}: .*damaged.*--fresh"):
         log_records.read(file)
