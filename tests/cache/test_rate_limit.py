@@ -54,6 +54,14 @@ def test_a_time_of_before_a_reboot_or_of_another_machine_stalls_nobody_for_long(
     assert waits[2] == pytest.approx(waits[1] + 1, abs=0.2)
 
 
+def test_a_file_stalls_nobody_for_longer_than_an_hour(tmp_path: Path) -> None:
+    """Whatever it holds: damage, or the bytes that were taken under a much lower limit."""
+    waits: list[float] = []
+    RateLimit(tmp_path / "rate", 1, waits.append).take(10**9)
+    RateLimit(tmp_path / "rate", 1000, waits.append).take(1000)
+    assert waits[1] == 3601
+
+
 def test_a_file_of_an_earlier_version_is_replaced(tmp_path: Path) -> None:
     waits: list[float] = []
     (tmp_path / "rate").write_bytes(bytes(8))
