@@ -5,6 +5,7 @@ from pathlib import Path
 from socket import create_connection, create_server
 from typing import Any
 
+import pytest
 import zmq
 
 from gpupipe.server import flood_guard
@@ -67,6 +68,26 @@ def test_a_connection_that_is_silent_without_a_session_is_cut() -> None:
             client.send(b"it goes on")
             assert listening.poll(20_000)
             assert listening.recv_multipart()[1] == b"it goes on"
+        guard.close()
+
+
+def test_memory_goes_back_to_the_system_a_second_after_a_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trims: list[float] = []
+    now = 0.0
+    monkeypatch.setattr(flood_guard, "malloc_trim", lambda: trims.append(now))
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as listening:
+        listening.linger = 0
+        listening.bind("tcp://127.0.0.1:0")
+        port = int(listening.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+        guard = flood_guard.FloodGuard(listening, lambda route: False, 64)
+        with create_connection(("127.0.0.1", port), timeout=20):
+            assert guard.events.poll(20_000)
+            for now in (0.0, 5.0, 11.0, 11.5, 12.5, 20.0):
+                guard.check_connections(now)
+        assert guard.num_cut == 1
+        assert trims == [12.5]
         guard.close()
 
 
