@@ -11,25 +11,28 @@ RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py
 KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
     compiled_kernels.py compiled_resize.py decoded_windows.py preparation.py region_decoding.py)
 
-.PHONY: demo test test-all test-main test-ray test-without-kernels sanitize lint wheel docs clean
+.PHONY: demo test test-all test-main test-ray test-without-kernels sanitize lint lint-mypy lint-rest wheel docs clean
 
 $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: setup.cfg setup.py pyproject.toml $(wildcard native/*) | $(BIN)/activate
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),cpu,fetch]'
+SOURCES = setup.cfg setup.py pyproject.toml $(wildcard native/*)
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
+
+$(VENV)/.installed: $(SOURCES) | $(BIN)/activate
+	$(INSTALL) '.[$(CUDA),cpu,fetch]'
 	touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),cpu,fetch,test]'
-	touch $@
+$(VENV)/.installed-test: $(SOURCES) | $(BIN)/activate
+	$(INSTALL) '.[$(CUDA),cpu,fetch,test]'
+	touch $(VENV)/.installed $@
 
-$(VENV)/.installed-lint: $(VENV)/.installed-test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),cpu,fetch,test,lint]'
-	touch $@
+$(VENV)/.installed-lint: $(SOURCES) | $(BIN)/activate
+	$(INSTALL) '.[$(CUDA),cpu,fetch,test,lint]'
+	touch $(VENV)/.installed $(VENV)/.installed-test $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),cpu,fetch,docs]'
+	$(INSTALL) '.[$(CUDA),cpu,fetch,docs]'
 	touch $@
 
 demo: $(VENV)/.installed
@@ -70,13 +73,16 @@ sanitize: $(VENV)/.installed-test
 	$(SANITIZED_ENV) $(BIN)/pytest -n 0 $(KERNEL_TESTS) tests/dataset/test_byte_range.py tests/runtime/test_crc32.py
 	$(SANITIZED_ENV) $(BIN)/python tests/fuzz/fuzz_regions.py --seconds $(FUZZ_SECONDS)
 
-lint: $(VENV)/.installed-lint
+lint: lint-mypy lint-rest
+
+lint-mypy: $(VENV)/.installed-lint
+	$(BIN)/mypy
+
+lint-rest: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/mypy --follow-imports silent --allow-untyped-calls --allow-untyped-defs $$(ls examples/*.py)
-	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Builds the wheel, and tries it in a new environment without a compiler and without the repository.
 wheel: $(VENV)/.installed-lint
