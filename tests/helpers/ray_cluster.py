@@ -1,17 +1,29 @@
-"""A Ray cluster of several nodes on this machine, and the check that a test left nothing in it."""
+"""A Ray cluster of several nodes on this machine, and the check that a test left nothing in it.
+
+Its workers are forks of a Python that has imported torch: to import it takes each 3 seconds of CPU
+time. tests/engines/ray/test_cluster.py starts workers as Ray does.
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import gc
+import os
+import secrets
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import ray
+from ray._raylet import Config
 from ray.cluster_utils import Cluster
 
 from gpupipe.engines.ray.status_report import read_object_store
+from helpers import forked_python
 
 STORE = 200 * 1024 * 1024
 _PATIENCE = 60.0
@@ -32,20 +44,22 @@ class RayCluster:
         nodes: The nodes that were added, without the first.
     """
 
-    def __init__(self, nodes: int, cpus: int = 1) -> None:
-        self.cluster = Cluster(
-            initialize_head=True,
-            head_node_args={
-                "num_cpus": cpus,
-                "object_store_memory": STORE,
-                "include_dashboard": False,
-                "_system_config": _SYSTEM,
-            },
-        )
+    def __init__(self, nodes: int) -> None:
+        head = {
+            "num_cpus": 1,
+            "object_store_memory": STORE,
+            "include_dashboard": False,
+            "include_log_monitor": False,
+            "no_monitor": True,  # of an autoscaler
+            "_system_config": _SYSTEM,
+        }
+        _enable_token_auth()
+        with _forked_workers():
+            self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes: list[Any] = []
         for _ in range(nodes - 1):
-            self.add_node(cpus)
-        ray.init(address=self.cluster.address, log_to_driver=False, logging_level="ERROR")
+            self.add_node()
+        self.connect()
         self.cluster.wait_for_nodes()
 
     @property
@@ -53,9 +67,24 @@ class RayCluster:
         """The address of the cluster."""
         return str(self.cluster.address)
 
+    def connect(self) -> None:
+        """Connect this process."""
+        ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
+
+    @contextmanager
+    def disconnected(self) -> Iterator[None]:
+        """Disconnect this process for a `with` block."""
+        ray.shutdown()
+        try:
+            yield
+        finally:
+            ray.shutdown()
+            self.connect()
+
     def add_node(self, cpus: int = 1) -> Any:
         """Add a node, and return Ray's object of it."""
-        node = self.cluster.add_node(num_cpus=cpus, object_store_memory=STORE)
+        with _forked_workers():
+            node = self.cluster.add_node(num_cpus=cpus, object_store_memory=STORE)
         self.nodes.append(node)
         return node
 
@@ -70,10 +99,35 @@ class RayCluster:
         self.cluster.shutdown()
 
 
+def _enable_token_auth() -> None:
+    """Let the cluster ask for a token, as the Rays do that `ray.init(address="local")` starts.
+
+    It does so for the rest of its process: a node that is started later must fit this cluster.
+    """
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    Config.initialize("")  # Ray has read the variables when it was imported
+
+
 @contextmanager
-def start_cluster(nodes: int, cpus: int = 1) -> Iterator[RayCluster]:
+def _forked_workers() -> Iterator[None]:
+    """Nodes that start in a `with` block fork their workers."""
+    with mock.patch.object(sys, "executable", forked_python.executable()):
+        yield
+
+
+@functools.cache
+def shared_cluster() -> RayCluster:
+    """The cluster of all tests of this process: three nodes, which end with the process."""
+    cluster = RayCluster(3)
+    atexit.register(cluster.close)
+    return cluster
+
+
+@contextmanager
+def start_cluster(nodes: int) -> Iterator[RayCluster]:
     """Start a cluster for a `with` block."""
-    cluster = RayCluster(nodes, cpus)
+    cluster = RayCluster(nodes)
     try:
         yield cluster
     finally:

@@ -1,4 +1,4 @@
-"""A cluster for all tests of a module, and the check after each test."""
+"""A cluster for all tests, and the check after each test."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.ray_cluster import RayCluster, assert_nothing_left, start_cluster
+from helpers.ray_cluster import RayCluster, assert_nothing_left, shared_cluster
 
 
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[RayCluster]:
+@pytest.fixture(scope="session")
+def nodes() -> RayCluster:
     """Three nodes of one CPU each."""
-    with start_cluster(3) as cluster:
-        yield cluster
+    return shared_cluster()
 
 
 @pytest.fixture
 def cluster(nodes: RayCluster) -> Iterator[RayCluster]:
-    """The cluster of the module. After the test nothing is left in it."""
+    """The cluster of all tests. After the test nothing is left in it."""
     yield nodes
     assert_nothing_left()

@@ -50,7 +50,7 @@ def test_workers_follow_the_waiting_from_1_to_3_and_back_and_change_no_bit(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(autoscaling, "PERIOD", 1.0)
+    monkeypatch.setattr(autoscaling, "PERIOD", 0.5)
     most, pause = 1, 0.0
     with (
         load(faces, PIPELINE, **ray_options((1, 3))) as loader,

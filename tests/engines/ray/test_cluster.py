@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,20 @@ from ray._private import utils
 from gpupipe.errors import EngineError
 from helpers.loaders import load
 from helpers.ray_batches import PIPELINE, assert_same, batches, local_batches, ray_options
-from helpers.ray_cluster import wait_until
+from helpers.ray_cluster import RayCluster, wait_until
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster(nodes: RayCluster) -> Iterator[None]:
+    """This process is connected to no Ray."""
+    with nodes.disconnected():
+        yield
 
 
 def test_a_ray_of_its_own_listens_on_loopback_and_ends_with_the_loader(
     faces: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its worker is a new Python, as a user's are."""
     monkeypatch.setattr(utils, "read_ray_address", lambda _: "127.0.0.1:1")  # a Ray that was killed
     with load(faces, PIPELINE, **ray_options(1)) as loader:
         assert "a Ray with" in caplog.text and "was started on this machine" in caplog.text

@@ -16,7 +16,7 @@ import gpupipe
 from gpupipe.errors import EngineError
 from helpers.loaders import load
 from helpers.ray_batches import FLOATS, assert_same, batches, local_batches, ray_options
-from helpers.ray_cluster import STORE, RayCluster, start_cluster, total_cpus, wait_until
+from helpers.ray_cluster import STORE, RayCluster, total_cpus, wait_until
 
 HIDE_AND_RUN = 'mount -t tmpfs none "$0" && exec "$@"'
 """A shell's script, in a mount namespace: an empty folder lies over the first argument."""
@@ -24,13 +24,14 @@ HIDE_AND_RUN = 'mount -t tmpfs none "$0" && exec "$@"'
 
 @contextmanager
 def node_that_does_not_see(folder: Path, cluster: RayCluster) -> Iterator[None]:
-    """Add a node of one CPU, for whose processes the folder is empty."""
+    """Add a node of two CPUs, for whose processes the folder is empty."""
     ray = Path(sys.executable).with_name("ray")
-    start = f"{ray} start --address={cluster.address} --num-cpus=1 --object-store-memory={STORE}"
+    start = f"{ray} start --address={cluster.address} --num-cpus=2 --object-store-memory={STORE}"
     command = ["unshare", "-m", "sh", "-c", HIDE_AND_RUN, str(folder), *start.split(), "--block"]
+    cpus = total_cpus()
     node = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        wait_until(lambda: total_cpus() == 1, "the node does not come")
+        wait_until(lambda: total_cpus() == cpus + 2, "the node does not come")
         yield
     finally:
         node.terminate()
@@ -44,13 +45,12 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="mount namespaces need more rights")
-def test_a_node_that_does_not_see_the_data_is_named(faces: Path) -> None:
+def test_a_node_that_does_not_see_the_data_is_named(cluster: RayCluster, faces: Path) -> None:
     with (
-        start_cluster(1, cpus=0) as cluster,
         node_that_does_not_see(faces, cluster),
         pytest.raises(EngineError, match="source: remote") as error,
     ):
-        load(faces, FLOATS, **ray_options(1))
+        load(faces, FLOATS, **ray_options(1, cpus=2))  # no other node has room
     assert f"does not see {faces}/" in str(error.value)
 
 

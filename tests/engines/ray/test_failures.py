@@ -105,8 +105,8 @@ def test_skipped_samples_are_listed_at_the_trainer(
 
 
 def test_what_cannot_work_is_refused_at_the_start(cluster: RayCluster, faces: Path) -> None:
-    with pytest.raises(EngineError, match=r"of 4 workers.*gave up after 8 seconds.*ray\.wait"):
-        load(faces, PIPELINE, **ray_options(4, wait=8))
+    with pytest.raises(EngineError, match=r"of 4 workers.*gave up after 2 seconds.*ray\.wait"):
+        load(faces, PIPELINE, **ray_options(4, wait=2))
     with pytest.raises(EngineError, match=r"each with 2 CPUs.*largest node has 1"):
         load(faces, PIPELINE, **ray_options(1, cpus=2, wait=1))
     with pytest.raises(EngineError, match=r"10\.0\.0\.1:6379"):
