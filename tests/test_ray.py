@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import gpupipe
 import gpupipe.ray
 from gpupipe.errors import ConfigError, EngineError
 from gpupipe.runtime.installation import install_command
+from helpers.ray_cluster import shared_cluster
 
 # Ray Data warns of its own settings, and leaves sockets to the garbage collector.
 pytestmark = [
@@ -50,16 +50,15 @@ def config(root: Path, **loader: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def data() -> Iterator[Any]:
-    """ray.data on a Ray of its own, that keeps the order."""
-    import ray
+def data() -> Any:
+    """ray.data, connected to the cluster of all tests; it keeps the order."""
+    from ray import data
 
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    context = ray.data.DataContext.get_current()
+    shared_cluster()
+    context = data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
-    yield ray.data
-    ray.shutdown()
+    return data
 
 
 def test_a_dataset_has_the_samples_of_load_with_their_draws_and_order(
@@ -87,7 +86,7 @@ def test_a_dataset_is_lazy_and_names_a_broken_file(data: Any, dots: Path) -> Non
 
 
 def test_more_cpus_than_a_node_has(data: Any, dots: Path) -> None:
-    with pytest.raises(EngineError, match=r"loader.ray.cpus=64.*2 CPUs"):
+    with pytest.raises(EngineError, match=r"loader.ray.cpus=64.*1 CPU:"):
         gpupipe.ray.dataset(config(dots), ray={"cpus": 64})
 
 

@@ -1,6 +1,6 @@
 """Trains with Ray Train on two workers, and writes what each of them found, as JSON lines.
 
-python ray_ranks.py CONFIG FOLDER
+python ray_ranks.py CONFIG FOLDER [CONFIG FOLDER...]
 """
 
 from __future__ import annotations
@@ -86,18 +86,22 @@ def tell(config: str, folder: Path) -> None:
     (folder / f"told{rank}").write_text(json.dumps(facts))
 
 
-if __name__ == "__main__":
-    config, folder = (str(Path(word).resolve()) for word in sys.argv[1:])
-    settings = {"config": config, "folder": folder}
+def main(words: list[str]) -> None:
+    """Train with each config in its folder, on one Ray."""
     ray.init(address="local", num_cpus=CPUS, include_dashboard=False)
-    ray.train.torch.TorchTrainer(
-        train,
-        train_loop_config=settings,
-        scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(
-            name="train",
-            storage_path=str(Path(folder, "storage")),
-            failure_config=FailureConfig(max_failures=1),
-        ),
-    ).fit()
+    for config, folder in zip(words[::2], words[1::2], strict=True):
+        ray.train.torch.TorchTrainer(
+            train,
+            train_loop_config={"config": config, "folder": folder},
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(
+                name="train",
+                storage_path=str(Path(folder, "storage")),
+                failure_config=FailureConfig(max_failures=1),
+            ),
+        ).fit()
     ray.shutdown()
+
+
+if __name__ == "__main__":
+    main([str(Path(word).resolve()) for word in sys.argv[1:]])

@@ -4,6 +4,7 @@ the trainer sees.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,7 +30,9 @@ def node_that_does_not_see(folder: Path, cluster: RayCluster) -> Iterator[None]:
     start = f"{ray} start --address={cluster.address} --num-cpus=2 --object-store-memory={STORE}"
     command = ["unshare", "-m", "sh", "-c", HIDE_AND_RUN, str(folder), *start.split(), "--block"]
     cpus = total_cpus()
-    node = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    # Its actor holds it for good: else Ray would wait half a minute for the actor to end.
+    environment = os.environ | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+    node = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
     try:
         wait_until(lambda: total_cpus() == cpus + 2, "the node does not come")
         yield
