@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -85,20 +86,29 @@ def test_nothing_heavy_is_imported_before_it_is_used(code: str) -> None:
     assert done.stderr.strip() == "[]"
 
 
-def run_without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run gpupipe where the import system says that a module is absent."""
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_A_MODULE, module, *arguments],
+def run_without(module: str, *commands: list[str]) -> list[tuple[int, str]]:
+    """Run commands of gpupipe in one Python whose import system says that a module is absent.
+
+    Returns:
+        The exit code of each, and what it wrote to standard error.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_A_MODULE, module, json.dumps(commands)],
         capture_output=True,
         text=True,
         check=False,
     )
+    assert done.returncode == 0, done.stderr
+    *errors, rest = done.stderr.split("\0")
+    assert not rest
+    return [(int(code), text) for code, text in zip(errors[1::2], errors[::2], strict=True)]
 
 
 WITHOUT_A_MODULE = """
+import json
 import sys
 
-module = sys.argv.pop(1)
+_, module, commands = sys.argv
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -108,14 +118,18 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 sys.argv[0] = "gpupipe"
 from gpupipe.cli.app import main
-main()
+for command in json.loads(commands):
+    try:
+        main(command)
+    except SystemExit as e:
+        print(end=f"\\0{e.code}\\0", file=sys.stderr)
 """
 
 
 def test_compare_with_ray_says_what_to_install_without_it() -> None:
-    done = run_without("ray", "compare", "lfw", "--ray")
-    assert done.returncode == 1
-    assert install_command("ray") in done.stderr
+    ((code, text),) = run_without("ray", ["compare", "lfw", "--ray"])
+    assert code == 1
+    assert install_command("ray") in text
 
 
 @pytest.mark.parametrize("module", ["matplotlib", "jinja2"])
@@ -123,29 +137,28 @@ def test_a_report_without_its_packages_says_what_to_install(
     module: str, faces: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "report"
-    done = run_without(module, "compare", "lfw", f"data.root={faces}", "--out", str(out))
-    assert done.returncode == 1
-    assert f"needs {module}, which is not installed" in done.stderr
-    assert install_command("compare") in done.stderr
+    command = ["compare", "lfw", f"data.root={faces}", "--out", str(out)]
+    ((code, text),) = run_without(module, command)
+    assert code == 1
+    assert f"needs {module}, which is not installed" in text
+    assert install_command("compare") in text
     assert not out.exists()
 
 
-@pytest.mark.parametrize("command", [("run", "lfw"), ("fetch", "lfw")])
 def test_a_download_without_its_package_says_what_to_install(
-    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUPIPE_DATA", str(tmp_path))
-    done = run_without("pooch", *command)
-    assert done.returncode == 1, done.stderr
-    assert "downloading lfw needs pooch, which is not installed" in done.stderr
-    assert install_command("fetch") in done.stderr
+    for code, text in run_without("pooch", ["run", "lfw"], ["fetch", "lfw"]):
+        assert code == 1, text
+        assert "downloading lfw needs pooch, which is not installed" in text
+        assert install_command("fetch") in text
 
 
-@pytest.mark.parametrize("command", ["run", "check"])
-def test_without_dali_the_message_says_what_to_install(command: str, faces: Path) -> None:
+def test_without_dali_the_message_says_what_to_install(faces: Path) -> None:
     """The import system is told that DALI is absent, as it is on other systems than Linux."""
-    arguments = [command, "lfw", f"data.root={faces}", "engine=dali"]
-    done = run_without("nvidia.dali", *arguments)
-    assert done.returncode == 1
-    assert "pip install nvidia-dali-cuda120" in done.stderr
-    assert "Traceback" not in done.stderr
+    words = ["lfw", f"data.root={faces}", "engine=dali"]
+    for code, text in run_without("nvidia.dali", ["run", *words], ["check", *words]):
+        assert code == 1
+        assert "pip install nvidia-dali-cuda120" in text
+        assert "Traceback" not in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
 
 from gpupipe.dataset.notebook_progress import notebook_progress
+from helpers import forked_python
 
 _LONGEST = 600  # seconds
 
@@ -25,7 +27,9 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlockingKernelC
         "IPYTHONDIR": str(tmp_path_factory.mktemp("ipython")),
         "JUPYTER_RUNTIME_DIR": str(tmp_path_factory.mktemp("jupyter")),
     }
-    manager, client = start_new_kernel(startup_timeout=_LONGEST, env=os.environ | own)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", forked_python.executable())
+        manager, client = start_new_kernel(startup_timeout=_LONGEST, env=os.environ | own)
     try:
         yield client
     finally:
@@ -33,7 +37,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlockingKernelC
         manager.shutdown_kernel(now=True)
 
 
-def run(kernel: BlockingKernelClient, code: str) -> list[tuple[str, dict[str, Any]]]:
+def run_cell(kernel: BlockingKernelClient, code: str) -> list[tuple[str, dict[str, Any]]]:
     """What a cell sends to the page: the type and the content of each message."""
     messages: list[tuple[str, dict[str, Any]]] = []
     reply = kernel.execute_interactive(
@@ -50,7 +54,7 @@ def pages(messages: list[tuple[str, dict[str, Any]]]) -> list[str]:
 
 
 def test_load_shows_a_bar_while_images_are_drawn(kernel: BlockingKernelClient) -> None:
-    messages = run(kernel, "import gpupipe; loader = gpupipe.load('lfw', device='cpu')")
+    messages = run_cell(kernel, "import gpupipe; loader = gpupipe.load('lfw', device='cpu')")
     first, *following = [kind for kind, _ in messages if "display" in kind]
     assert (first, set(following)) == ("display_data", {"update_display_data"})
     *shown, last = pages(messages)
@@ -72,7 +76,7 @@ config = {{"data": {{"source": "folder", "root": {str(faces)!r}}}, "pipeline": "
 gpupipe.load(config, device="cpu", batch_size=4).close()
 module._PATIENCE = patience
 """
-    assert run(kernel, code) == []
+    assert run_cell(kernel, code) == []
 
 
 def test_a_bar_without_a_total_and_with_odd_names(kernel: BlockingKernelClient) -> None:
@@ -86,7 +90,7 @@ with module.notebook_progress() as progress:
     progress("again, at once", 1235, None)
 module._PAUSE = pause
 """
-    assert pages(run(kernel, code)) == [
+    assert pages(run_cell(kernel, code)) == [
         "<progress></progress> reading &lt;a&amp;b&gt; 1,234",
         "",
     ]
@@ -104,7 +108,7 @@ try:
 except ValueError:
     pass
 """
-    assert pages(run(kernel, code)) == [
+    assert pages(run_cell(kernel, code)) == [
         '<progress value="1" max="4"></progress> reading 1 of 4',
         "",
     ]
