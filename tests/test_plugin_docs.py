@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers import forked_python
+
 DOCS = Path(__file__).parents[1] / "docs"
 FIELDS = """
 import gpupipe
@@ -32,47 +34,52 @@ print(int((made[0][1].int() - made[1][1].int()).abs().max()) <= 1)
 """
 
 
-@pytest.fixture
-def folder(faces: Path, tmp_path: Path) -> Path:
-    """Where the reader works: with four photographs in one folder, and the same in two."""
+PAGES = {"mirror": "plugins.md", "pillow_engine": "howto/engine_plugin.md"}
+"""The page of each package."""
+
+
+@pytest.fixture(scope="module")
+def folder(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the reader works: with four photographs in one folder, and the same in two; with the
+    packages and configs of the pages; and with `site`, where the packages are installed.
+    """
+    folder = tmp_path_factory.mktemp("reader")
     for n, path in enumerate(sorted(faces.glob("*/*.jpg"))[:4]):
         for place in (f"photos/{'ab'[n % 2]}_{n}.jpg", f"photos/class_{n % 2}/{n}.jpg"):
-            (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / place).write_bytes(path.read_bytes())
-    return tmp_path
+            (folder / place).parent.mkdir(parents=True, exist_ok=True)
+            (folder / place).write_bytes(path.read_bytes())
+    for package, page in PAGES.items():
+        write_files(page, folder, folder / package)
+    words = ["install", "-q", "--no-deps", "--no-build-isolation", "--target", "site"]
+    packages = [f"./{package}" for package in PAGES]
+    subprocess.run(
+        [sys.executable, "-m", "pip", *words, *packages], cwd=folder, check=True, timeout=600
+    )
+    return folder
+
+
+def write_files(page: str, folder: Path, package: Path) -> None:
+    """Write the files that a page shows: the config to the folder, the rest to the package."""
+    blocks = re.findall(
+        r"```(?:ini|python|yaml)\n# ([\w.]+)\n(.*?)```", (DOCS / page).read_text(), re.S
+    )
+    assert [Path(name).suffix for name, _ in blocks] == [".cfg", ".py", ".yaml"]
+    package.mkdir()
+    for name, content in blocks:
+        ((folder if name.endswith(".yaml") else package) / name).write_text(content)
+    (package / "setup.py").write_text("from setuptools import setup; setup()")
 
 
 @pytest.mark.parametrize(
-    ("page", "package", "script", "printed"),
+    ("script", "printed"),
     [
-        ("plugins.md", "mirror", FIELDS, ["['a', 'b'] [0, 0, 1, 1] (4, 3, 64, 64)"] * 2),
-        ("howto/engine_plugin.md", "pillow_engine", SAME_SAMPLES, ["dataloader True", "True"]),
+        (FIELDS, ["['a', 'b'] [0, 0, 1, 1] (4, 3, 64, 64)"] * 2),
+        (SAME_SAMPLES, ["dataloader True", "True"]),
     ],
+    ids=PAGES,
 )
-def test_the_package_of_the_page(
-    page: str, package: str, script: str, printed: list[str], folder: Path
-) -> None:
-    text = (DOCS / page).read_text()
-    blocks = re.findall(r"```(?:ini|python|yaml)\n# ([\w.]+)\n(.*?)```", text, re.S)
-    assert [Path(name).suffix for name, _ in blocks] == [".cfg", ".py", ".yaml"]
-    (folder / package).mkdir()
-    for name, content in blocks:
-        place = folder if name.endswith(".yaml") else folder / package
-        (place / name).write_text(content)
-    (folder / package / "setup.py").write_text("from setuptools import setup; setup()")
-    site = folder / "site"
-    words = ["install", "-q", "--no-deps", "--no-build-isolation", "--target", str(site)]
-    subprocess.run(
-        [sys.executable, "-m", "pip", *words, f"./{package}"], cwd=folder, check=True, timeout=600
-    )
-    code = f"import site; site.addsitedir({str(site)!r}){script}"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+def test_the_package_of_the_page(script: str, printed: list[str], folder: Path) -> None:
+    code = f"import site; site.addsitedir({str(folder / 'site')!r}){script}"
+    done = forked_python.run(["-W", "ignore", "-c", code], cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == printed
