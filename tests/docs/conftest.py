@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from helpers import forked_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,15 +27,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(folder: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    command = ["-m", "mkdocs", "build", "--strict", "--quiet"]
     part = folder.with_suffix(".part")
-    done = subprocess.run(
-        [*command, "--config-file", "docs/site/mkdocs.yml", "--site-dir", str(part)],
+    done = forked_python.run(
+        [*command, "--config-file", "docs/site/mkdocs.yml", "--site-dir", part],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,6 +4,9 @@ should, and nothing hangs.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from itertools import product
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -92,15 +95,22 @@ CASES: list[tuple[dict[str, Any], list[int], list[int]]] = [
 """What the trainer is told; batches of each epoch of training; samples of each validation."""
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("options", "train", "val"), CASES, ids=str)
+def with_engines() -> Iterator[Any]:
+    """Each case with one of the engines, in turn; with both if GPUPIPE_TEST_ALL=1."""
+    for (number, case), engine in product(enumerate(CASES), ENGINES):
+        is_turn = engine == ENGINES[number % len(ENGINES)]
+        if is_turn or os.environ.get("GPUPIPE_TEST_ALL") == "1":
+            yield pytest.param(*case, engine, id=f"{case[0]}-{engine}")
+
+
+@pytest.mark.parametrize(("options", "train", "val", "engine"), list(with_engines()))
 def test_each_epoch_delivers_what_it_should(
     config: Any,
     tmp_path: Path,
-    engine: str,
     options: dict[str, Any],
     train: list[int],
     val: list[int],
+    engine: str,
 ) -> None:
     net, expected = Seen(), orders(config, 3)
     fit(config, tmp_path, net, engine=engine, **options)
