@@ -1,6 +1,4 @@
-"""Where workers find the data: a remote store through a cache of their node, and a path that only
-the trainer sees.
-"""
+"""The workers of a trainer: what they need of the cluster and of their nodes."""
 
 from __future__ import annotations
 
@@ -13,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import gpupipe
 from gpupipe.errors import EngineError
 from helpers.loaders import load
-from helpers.ray_batches import FLOATS, assert_same, batches, local_batches, ray_options
+from helpers.ray_batches import FLOATS, PIPELINE, ray_options
 from helpers.ray_cluster import STORE, RayCluster, total_cpus, wait_until
 
 HIDE_AND_RUN = 'mount -t tmpfs none "$0" && exec "$@"'
@@ -57,19 +54,12 @@ def test_a_node_that_does_not_see_the_data_is_named(cluster: RayCluster, faces: 
     assert f"does not see {faces}/" in str(error.value)
 
 
-def test_a_remote_store_is_read_through_a_cache_of_each_node(
-    cluster: RayCluster, faces: Path, tmp_path: Path
-) -> None:
-    pytest.importorskip("diskcache", reason="needs the extra remote")
-    cache = {"dir": str(tmp_path / "cache"), "max_bytes": "1GB"}
-    config = {
-        "data": {"source": "remote", "url": f"file://{faces}", "cache": cache},
-        "pipeline": FLOATS,
-        "loader": {"device": "cpu", "ids": True},
-    }
-    with gpupipe.load(config, **ray_options(2)) as loader:
-        epochs = [batches(loader) for _ in range(2)]
-    for number, epoch in enumerate(epochs):
-        assert_same(epoch, local_batches(faces, FLOATS, epoch=number))
-    kept = sum(file.stat().st_size for file in (tmp_path / "cache").rglob("*") if file.is_file())
-    assert kept >= sum(file.stat().st_size for file in faces.rglob("*.jpg"))
+def test_what_cannot_work_is_refused_at_the_start(cluster: RayCluster, faces: Path) -> None:
+    with pytest.raises(EngineError, match=r"of 4 workers.*gave up after 2 seconds.*ray\.wait"):
+        load(faces, PIPELINE, **ray_options(4, wait=2))
+    with pytest.raises(EngineError, match=r"each with 2 CPUs.*largest node has 1"):
+        load(faces, PIPELINE, **ray_options(1, cpus=2, wait=1))
+    with pytest.raises(EngineError, match=r"10\.0\.0\.1:6379"):
+        load(faces, PIPELINE, **ray_options(1, address="10.0.0.1:6379"))
+    with pytest.raises(EngineError, match=r"object store .* too small"):
+        load(faces, FLOATS, hwm=1000, **{**ray_options(1), "batch_size": 60})

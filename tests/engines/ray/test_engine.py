@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import gpupipe
 from gpupipe.engines.ray import autoscaling
 from helpers.loaders import load
 from helpers.ray_batches import (
@@ -107,3 +108,21 @@ def test_two_trainers_deliver_each_sample_once_and_three_resume_them(
             loader.load_state_dict(states[0])
             ids += [id for batch in loader for id in batch["id"].tolist()]
     assert sorted(ids) == list(range(60))
+
+
+def test_a_remote_store_is_read_through_a_cache_of_each_node(
+    cluster: RayCluster, faces: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("diskcache", reason="needs the extra remote")
+    cache = {"dir": str(tmp_path / "cache"), "max_bytes": "1GB"}
+    config = {
+        "data": {"source": "remote", "url": f"file://{faces}", "cache": cache},
+        "pipeline": FLOATS,
+        "loader": {"device": "cpu", "ids": True},
+    }
+    with gpupipe.load(config, **ray_options(2)) as loader:
+        epochs = [batches(loader) for _ in range(2)]
+    for number, epoch in enumerate(epochs):
+        assert_same(epoch, local_batches(faces, FLOATS, epoch=number))
+    kept = sum(file.stat().st_size for file in (tmp_path / "cache").rglob("*") if file.is_file())
+    assert kept >= sum(file.stat().st_size for file in faces.rglob("*.jpg"))

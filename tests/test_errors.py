@@ -1,0 +1,122 @@
+"""The exceptions, and the helpers that word their messages."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpupipe.errors import (
+    ConfigError,
+    Problem,
+    SampleError,
+    StandInWarning,
+    StepError,
+    counted,
+    describe_error,
+    did_you_mean,
+    nearest,
+    short,
+    shown,
+    warn,
+)
+
+
+def test_mistakes_come_once_those_in_files_by_line_and_overrides_last() -> None:
+    error = ConfigError(
+        [
+            Problem("'batch_size=x'", "an override"),
+            Problem("", "no place"),
+            Problem("b.yaml:10:1", "third"),
+            Problem("b.yaml:9:7", "second"),
+            Problem("b.yaml:9:2", "first"),
+            Problem("a.yaml:1:1", "in the file that is named after"),
+            Problem("b.yaml:10:1", "third"),
+        ]
+    )
+    assert str(error).splitlines() == [
+        "b.yaml:9:2: first",
+        "b.yaml:9:7: second",
+        "b.yaml:10:1: third",
+        "a.yaml:1:1: in the file that is named after",
+        "no place",
+        "'batch_size=x': an override",
+    ]
+    assert len(error.problems) == 6
+
+
+def test_a_sample_error_of_another_process_keeps_path_and_reason() -> None:
+    error = pickle.loads(pickle.dumps(SampleError("/a.jpg", "cut off")))
+    assert (error.path, error.reason) == ("/a.jpg", "cut off")
+    assert "/a.jpg: cut off" in str(error) and "loader.on_error=skip" in str(error)
+
+
+def test_a_step_error_of_another_process_prints_the_traceback_from_there() -> None:
+    error = pickle.loads(pickle.dumps(StepError("blur failed", "  line 3, in apply")))
+    assert (str(error), error.traceback) == ("blur failed", "  line 3, in apply")
+    assert "line 3, in apply" in "".join(traceback.format_exception(error))
+    assert pickle.loads(pickle.dumps(StepError("blur failed"))).__cause__ is None
+
+
+def test_a_warning_points_at_the_first_line_outside_of_gpupipe() -> None:
+    inside = {"__name__": "gpupipe.somewhere", "warn": warn, "StandInWarning": StandInWarning}
+    exec("def outer(): inner()\ndef inner(): warn('drawn', StandInWarning)", inside)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        inside["outer"]()
+    (warning,) = caught
+    assert warning.category is StandInWarning
+    assert warning.filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("resise", "resize"), ("lwf", "lfw"), ("zzz", None), ("resize", "resize")]
+)
+def test_the_nearest_name(name: str, near: str | None) -> None:
+    assert nearest(name, ["resize", "lfw", "decode"]) == near
+
+
+def test_an_unknown_name_gets_the_nearest_or_all() -> None:
+    assert did_you_mean("resise", ["resize", "crop"]) == "; did you mean 'resize'?"
+    assert did_you_mean("zzz", ["resize", "crop"]) == "; known: crop, resize"
+    assert did_you_mean("zzz", []) == ""
+
+
+def test_counts() -> None:
+    assert counted(1, "rank") == "1 rank"
+    assert counted(0, "rank") == "0 ranks"
+    assert counted(2000, "batch", "batches") == "2,000 batches"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "empty"),
+        (True, "true"),
+        (Path("a/b"), "'a/b'"),
+        ([1, "x", False], "[1, 'x', false]"),
+        ({"size": (3, None)}, "{size: [3, empty]}"),
+    ],
+)
+def test_values_are_shown_in_yamls_words(value: Any, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_what_is_long_is_cut() -> None:
+    assert len(shown(list(range(100)))) == 60
+    assert shown(list(range(100))).endswith("...")
+    assert short("abcdef", 6) == "abcdef"
+    assert short("abcdefg", 6) == "abc..."
+
+
+def test_an_exception_is_described_by_its_reason() -> None:
+    missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/nowhere")
+    assert describe_error(missing) == "no such file or directory"
+    assert describe_error(ValueError("7 bytes")) == "7 bytes"
+    assert describe_error(EOFError()) == "EOFError"
