@@ -28,7 +28,7 @@ def folder(faces: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *words: str) -> str:
+def run_example(folder: Path, *words: str) -> str:
     done = forked_python.run(words, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
@@ -36,7 +36,7 @@ def run(folder: Path, *words: str) -> str:
 
 def test_plain_torch(folder: Path) -> None:
     script = str(EXAMPLES / "plain_torch.py")
-    said = run(folder, script, "faces.yaml", "--epochs", "2", "batch_size=10")
+    said = run_example(folder, script, "faces.yaml", "--epochs", "2", "batch_size=10")
     assert re.search(
         r"epoch 0: loss .*\nepoch 1: loss .*\nwaiting for data: \d+% of step time .* over 12 steps",
         said,
@@ -53,8 +53,8 @@ def test_plain_torch_goes_on_where_it_was_killed(folder: Path) -> None:
             "if step % 10 == 0:", "if step == 3: raise SystemExit(0)\n            if step % 2 == 0:"
         )
     )
-    assert "epoch 0" not in run(folder, str(script), "faces.yaml")
-    said = run(folder, str(EXAMPLES / "plain_torch.py"), "faces.yaml")
+    assert "epoch 0" not in run_example(folder, str(script), "faces.yaml")
+    said = run_example(folder, str(EXAMPLES / "plain_torch.py"), "faces.yaml")
     assert "resumed in epoch 0" in said
     assert "over 3 steps" in said, "3 of the 6 were done"
 
@@ -71,7 +71,7 @@ def test_resnet_reports_the_accuracy(folder: Path) -> None:
     }
     (folder / "colours.yaml").write_text(yaml.safe_dump(content))
     words = ["colours.yaml", "--epochs", "2", "batch_size=12"]
-    said = run(folder, str(EXAMPLES / "resnet.py"), *words)
+    said = run_example(folder, str(EXAMPLES / "resnet.py"), *words)
     assert re.search(r"epoch 0: loss .*\nepoch 1: loss [\d.]+, accuracy [\d.]+% of 4", said)
 
 
@@ -101,7 +101,7 @@ def test_a_script_of_timm_gets_the_loaders(folder: Path, faces: Path) -> None:
     pytest.importorskip("timm")
     (folder / "train.py").write_text(TRAIN_PY)
     script = str(EXAMPLES / "timm_train.py")
-    said = run(folder, script, "train.py", "--data-dir", str(faces))
+    said = run_example(folder, script, "train.py", "--data-dir", str(faces))
     assert "gpupipe.timm 6 (10, 3, 64, 64) True" in said
     done = forked_python.run([script, "missing.py"], cwd=folder)
     assert (done.returncode, done.stderr.strip()) == (
@@ -122,7 +122,7 @@ def test_train_py_of_timm_for_one_epoch(folder: Path, faces: Path) -> None:
     words = f"train.py -c cpu.yaml --data-dir {faces} --train-split . --val-split ."
     words += " --model test_resnet --num-classes 17 --img-size 64 -b 10 -j 1 --epochs 1"
     words += " --warmup-epochs 0 --log-interval 1 --output out --mixup 0.2 --reprob 0.2"
-    said = run(folder, str(EXAMPLES / "timm_train.py"), *words.split())
+    said = run_example(folder, str(EXAMPLES / "timm_train.py"), *words.split())
     assert len(re.findall(r"^Train: 0 \[", said, re.M)) == 6
     assert "*** Best metric" in said
 
@@ -140,23 +140,23 @@ def test_torch_ddp(folder: Path) -> None:
         "2",
         "batch_size=12",
     ]
-    said = run(folder, *words)
+    said = run_example(folder, *words)
     assert "epoch 0: 60 of 60 images on 2 ranks" in said
     assert "epoch 1: 60 of 60 images on 2 ranks" in said
 
 
 def test_lightning_lfw(folder: Path) -> None:
     words = [str(EXAMPLES / "lightning_lfw.py"), "faces.yaml", "--batch_size", "10"]
-    assert "waiting for data: " in run(folder, *words)
-    said = run(folder, *words, "--max_epochs", "2", "--resume", "lightning_lfw/last.ckpt")
+    assert "waiting for data: " in run_example(folder, *words)
+    said = run_example(folder, *words, "--max_epochs", "2", "--resume", "lightning_lfw/last.ckpt")
     assert "over 7 steps" in said, "the last checkpoint is of step 5 of 12"
 
 
 def test_accelerate_goes_on_where_it_was_stopped(folder: Path) -> None:
     script = str(EXAMPLES / "accelerate_lfw.py")
     words = ["faces.yaml", "--epochs", "2", "--save-every", "2"]
-    assert "epoch 0" not in run(folder, script, *words, "--stop-after", "3")
-    said = run(folder, script, *words)
+    assert "epoch 0" not in run_example(folder, script, *words, "--stop-after", "3")
+    said = run_example(folder, script, *words)
     assert "resumed in epoch 0 after 20 samples" in said
     assert re.search(r"epoch 0: loss .*\nepoch 1: loss .*\nwaiting .* over 10 steps", said)
 
@@ -164,8 +164,8 @@ def test_accelerate_goes_on_where_it_was_stopped(folder: Path) -> None:
 def test_the_trainer_of_transformers_goes_on_where_it_was_stopped(folder: Path) -> None:
     script = str(EXAMPLES / "hf_trainer.py")
     words = ["faces.yaml", "--epochs", "2", "--save-every", "2"]
-    run(folder, script, *words, "--stop-after", "3")
-    said = run(folder, script, *words)
+    run_example(folder, script, *words, "--stop-after", "3")
+    said = run_example(folder, script, *words)
     assert "resumed in epoch 0 after 20 samples" in said
     assert "12 steps, loss " in said
     kept = json.loads((folder / "hf_trainer" / "checkpoint-12" / "loader.json").read_text())

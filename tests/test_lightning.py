@@ -19,6 +19,8 @@ from nets import Seen
 
 import gpupipe
 from gpupipe.lightning import DataWaitMonitor, PipeDataModule
+from helpers.dots import config as config  # noqa: PLC0414  # a fixture
+from helpers.dots import dots as dots  # noqa: PLC0414  # a fixture
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers"),
