@@ -12,11 +12,11 @@ import torch
 import yaml
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
-from test_lightning import pytestmark, trainer  # noqa: F401  # what Lightning's warnings are
 from test_ranks import ranks
 
 import gpupipe
 from gpupipe.lightning import PipeDataModule
+from test_lightning import pytestmark, trainer  # noqa: F401  # what Lightning's warnings are
 
 MIXING = [{"random_choice": {"transforms": [{"mixup": {"alpha": 0.4}}, "cutmix"]}}]
 Batch = tuple[torch.Tensor, torch.Tensor]

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
 from nets import Seen
-from test_lightning import fit, orders, pytestmark  # noqa: F401  # what Lightning's warnings are
 from test_ranks import ranks
 
 import gpupipe
 from helpers.served import serving
+from test_lightning import fit, orders, pytestmark  # noqa: F401  # what Lightning's warnings are
 
 
 def test_lightning_trains_over_a_server(config: dict[str, Any], tmp_path: Path) -> None:
