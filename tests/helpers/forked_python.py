@@ -8,9 +8,7 @@ variable that is read at an import, is tested in a new Python: use `subprocess` 
 that does what this Python does, and forks that process for it.
 
     test process  --socket: arguments, folder, environment, files 0 to 2-->  forked_python_server.py
-                                                                               | fork
-                  <--socket: pid, then exit code--------------------------  monitor
-                                                                               | fork
+                  <--socket: pid, then exit code--------------------------     | fork
                                                                              the program
 
 The program is killed when the test process ends.
@@ -20,14 +18,11 @@ from __future__ import annotations
 
 import atexit
 import functools
-import json
 import os
-import resource
 import select
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -37,7 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+from helpers import forked_python_program
 
 
 class Process:
@@ -49,10 +44,6 @@ class Process:
         stderr: A file to read its errors from if `stderr` is subprocess.PIPE, else None.
         pid: Its process id.
         returncode: Its exit code, -N for signal N; None before `wait` has returned.
-
-    Args:
-        python: Its sys.executable; by default the program that `executable` names.
-        server: The address of the process to fork; None for this process's own.
     """
 
     def __init__(
@@ -64,25 +55,18 @@ class Process:
         stdin: IO[Any] | int | None = None,
         stdout: IO[Any] | int | None = None,
         stderr: IO[Any] | int | None = None,
-        python: str | None = None,
-        server: str | None = None,
     ) -> None:
-        request = {
+        request: dict[str, object] = {
             "arguments": [str(word) for word in arguments],
             "cwd": str(cwd or Path.cwd()),
             "environment": dict(os.environ if env is None else env),
-            "executable": python or executable(),
+            "executable": executable(),
         }
-        self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.connect(server or _server())
         self.stdin, theirs_in = _connected(stdin, 0)
         self.stdout, theirs_out = _connected(stdout, 1)
         self.stderr, theirs_err = _connected(stderr, 2)
-        streams = (theirs_in, theirs_out, theirs_err)
-        content = json.dumps(request).encode() + b"\n"
-        # The kernel takes no more than its buffer in one message: the files go with its first byte.
-        socket.send_fds(self._connection, [content[:1]], streams)
-        self._connection.sendall(content[1:])
+        streams = [theirs_in, theirs_out, theirs_err]
+        self._connection = forked_python_program.send_request(_server(), request, streams)
         for stream in streams:
             os.close(stream)
         self._answers = self._connection.makefile("r", encoding="utf-8")
@@ -166,7 +150,8 @@ def executable() -> str:
     than 0 to 2 it does not pass on.
     """
     script = Path(_server()).with_name("python")
-    command = [sys.executable, "-I", "-S", __file__, str(script), _server()]
+    program = forked_python_program.__file__
+    command = [sys.executable, "-I", "-S", program, str(script), _server()]
     script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
     script.chmod(0o700)
     return str(script)
@@ -191,28 +176,3 @@ def _server() -> str:
 
     atexit.register(end)
     return address
-
-
-# --- the program that `executable` names
-
-
-def _be_executable(path: str, server: str, arguments: list[str]) -> None:
-    """Have `server` fork for these arguments, pass signals on, and end as the fork ends."""
-    if not arguments or (
-        arguments[0].startswith("-") and arguments[0] not in ("-c", "-m", "-u", "-W")
-    ):
-        os.execv(sys.executable, [sys.executable, *arguments])
-    process = Process(arguments, python=path, server=server)
-    for number in _FORWARDED:
-        signal.signal(number, lambda number, _: process.send_signal(number))
-    code = process.wait()
-    if code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if -code not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
-
-
-if __name__ == "__main__":
-    _be_executable(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,4 +1,4 @@
-"""The process that forked_python.py forks: a Python with torch, DALI and gpupipe imported.
+"""The process that forked_python.py has forked: a Python with torch, DALI and gpupipe imported.
 
     python tests/helpers/forked_python_server.py SOCKET
 
@@ -8,7 +8,7 @@ It imports nothing from forked_python.py, and ends when its standard input does.
 from __future__ import annotations
 
 import atexit
-import json
+import marshal
 import os
 import runpy
 import select
@@ -19,6 +19,7 @@ import threading
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 PRELOADED = (
     "torch",
@@ -29,50 +30,81 @@ PRELOADED = (
     "gpupipe.engines.cpu.engine",
     "gpupipe.engines.dali.engine",
     "gpupipe.engines.dataloader.engine",
+    "gpupipe.engines.remote.engine",
+    "gpupipe.server.service",
+    "gpupipe.server.metrics",
+    "gpupipe.sources.remote",
+    "gpupipe.cache.downloader",
+    "fsspec.implementations.local",
 )
 
 
 def _serve(address: str) -> list[str]:
-    """Fork for each request. Returns, in the child, the arguments of the program it is to run."""
+    """Fork for each request. Returns, in the child, the arguments of the program it is to run.
+
+    It has no process for each program that watches over it: a fork of this process takes 40 ms.
+    """
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
     print("ready", flush=True)
-    monitors = set()
-    while listener in select.select([listener, 0], [], [])[0]:
-        connection, _ = listener.accept()
-        monitors = {pid for pid in monitors if not os.waitpid(pid, os.WNOHANG)[0]}
-        if monitor := os.fork():
-            monitors.add(monitor)
-            connection.close()
-            continue
-        listener.close()
-        if arguments := _monitor(connection):
-            return arguments
-        os._exit(0)
-    for pid in monitors:
-        os.waitpid(pid, 0)
+    is_ending = False
+    programs: dict[int, _Program] = {}  # by the descriptor that says when the process has ended
+    while programs or not is_ending:
+        watched: list[int | socket.socket] = [*programs] if is_ending else [*programs, listener, 0]
+        watched += [p.connection for p in programs.values() if not p.is_killed]
+        ready = select.select(watched, [], [])[0]
+        is_ending = is_ending or 0 in ready
+        for descriptor, program in list(programs.items()):
+            if descriptor in ready:
+                program.report_end()
+                del programs[descriptor]
+                os.close(descriptor)
+            elif program.connection in ready:
+                program.kill()
+        if listener in ready:
+            connection, _ = listener.accept()
+            request, streams = _receive(connection)
+            if not (pid := os.fork()):
+                listener.close()
+                connection.close()
+                for descriptor, program in programs.items():
+                    os.close(descriptor)
+                    program.connection.close()
+                return _become(request, streams)
+            for stream in streams:
+                os.close(stream)
+            with suppress(BrokenPipeError):
+                connection.sendall(f"{pid}\n".encode())
+            programs[os.pidfd_open(pid)] = _Program(pid, connection)
     return []
 
 
-def _monitor(connection: socket.socket) -> list[str]:
-    """Fork the program. Returns its arguments in the child; in the parent none, at its end."""
-    content, streams, _, _ = socket.recv_fds(connection, 1, 3)
-    with connection.makefile("rb") as rest:
-        request = json.loads(content + rest.readline())
-    if pid := os.fork():
-        for stream in streams:
-            os.close(stream)
-        with suppress(BrokenPipeError):
-            connection.sendall(f"{pid}\n".encode())
-        if connection in select.select([connection, os.pidfd_open(pid)], [], [])[0]:
-            with suppress(ProcessLookupError):  # nobody waits for it any more
-                os.kill(pid, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        with suppress(BrokenPipeError):
-            connection.sendall(f"{code}\n".encode())
-        return []
-    connection.close()
+class _Program:
+    """A program that runs, and the connection to who asked for it, who ends it by hanging up."""
+
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid, self.connection, self.is_killed = pid, connection, False
+
+    def kill(self) -> None:
+        self.is_killed = True
+        os.kill(self.pid, signal.SIGKILL)
+
+    def report_end(self) -> None:
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        with self.connection, suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.sendall(f"{code}\n".encode())
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """The request that forked_python_program.py sends, and files 0 to 2."""
+    size, streams, _, _ = socket.recv_fds(connection, 8, 3)
+    with connection.makefile("rb") as content:
+        return marshal.loads(content.read(int.from_bytes(size, "little"))), streams
+
+
+def _become(request: dict[str, Any], streams: list[int]) -> list[str]:
+    """Take the files, folder and environment of a request. Returns its arguments."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
