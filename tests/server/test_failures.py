@@ -17,21 +17,20 @@ from PIL import Image
 import gpupipe
 from gpupipe.server.start import ServerProcess, start_server
 from helpers.forked_python import Process
+from helpers.leftovers import list_descendants
 from helpers.served import serving
 
 
-def _kill_workers(pid: int) -> None:
-    """Kill the processes that a server has started."""
-    killed = 0
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = file.read_text(errors="replace").rpartition(")")[2].split()[1]
-        except OSError:
-            continue
-        if parent == str(pid):
-            os.kill(int(file.parent.name), signal.SIGKILL)
-            killed += 1
-    assert killed
+def _kill_workers() -> None:
+    """Kill the DataLoader workers of the servers that this process has started."""
+    workers = [
+        pid
+        for pid in list_descendants(os.getpid())
+        if "pt_data_worker" in Path(f"/proc/{pid}/comm").read_text()
+    ]
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
+    assert workers
 
 
 def test_a_server_whose_worker_was_killed_ends_and_tells_everyone(
@@ -60,7 +59,7 @@ def test_a_server_whose_worker_was_killed_ends_and_tells_everyone(
                 gpupipe.connect(address, device="cpu") as idle,
             ):
                 list(loader)
-                _kill_workers(server.pid)
+                _kill_workers()
                 with pytest.raises(gpupipe.EngineError, match="worker"):
                     for _ in range(100):
                         list(loader)
@@ -79,6 +78,7 @@ def test_a_server_whose_worker_was_killed_ends_and_tells_everyone(
     assert "Traceback" not in said
 
 
+@pytest.mark.usefixtures("forked_executable")
 def test_a_server_process_whose_worker_was_killed_says_so(
     config: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_server_process_whose_worker_was_killed_says_so(
     assert isinstance(server, ServerProcess)
     with server, gpupipe.connect(server.address, device="cpu") as loader:
         list(loader)
-        _kill_workers(server.pid)
+        _kill_workers()
         with pytest.raises(gpupipe.EngineError, match="worker"):
             for _ in range(100):
                 list(loader)
