@@ -25,6 +25,11 @@ from helpers.cached_loading import STEPS, Config
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 
 
+@pytest.fixture(autouse=True)
+def fork_workers(forked_executable: None) -> None:
+    """Download workers are forks of a Python that has imported what they need."""
+
+
 @pytest.fixture(scope="session")
 def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 files of about 20 kB in 4 folders; each begins with its own name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.testing import check_loader
 from helpers.cached_loading import ENGINES, STEPS, Config, complete, ids, load
+from helpers.full_product import IS_FULL
 
 
-@pytest.mark.parametrize("options", ENGINES, ids=str)
+# That epochs grow with every engine: test_selection.py and test_resume.py.
+@pytest.mark.parametrize("options", ENGINES if IS_FULL else ENGINES[:1], ids=str)
 def test_epochs_grow_over_s3_until_all_is_there(
     pictures: str, s3: dict[str, Any], faces: Path, config: Config, options: dict[str, Any]
 ) -> None:
@@ -43,8 +46,15 @@ def test_epochs_grow_over_s3_until_all_is_there(
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
-def test_the_contract_of_a_loader_holds(config: Config, options: dict[str, Any]) -> None:
-    settings = config(workers=0)
+def test_the_contract_of_a_loader_holds(
+    config: Config, faces: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Of 20 faces: it reads a dozen epochs."""
+    for file in sorted(faces.glob("*/*.jpg"))[:20]:
+        copy = tmp_path / "faces" / file.relative_to(faces)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy)
+    settings = config(workers=0, url=f"file://{tmp_path}/faces", shard_size="30kB")
     complete(settings)
     check_loader(lambda **changes: load(settings, **{**options, **changes}))
 
@@ -196,8 +206,13 @@ def test_values_of_a_manifest_come_with_the_batch(
             assert (batch["label"] == batch["id"] % 3).all()
 
 
-@pytest.mark.parametrize("options", ENGINES, ids=str)
-@pytest.mark.parametrize("has_manifest", [False, True])
+@pytest.mark.parametrize(
+    ("options", "has_manifest"),
+    list(product(ENGINES, [False, True]))
+    if IS_FULL
+    else [(options, n % 2 == 1) for n, options in enumerate(ENGINES)],
+    ids=str,
+)
 def test_a_file_that_changed_after_the_listing_is_a_broken_sample(
     web_faces: tuple[str, Any],
     faces: Path,

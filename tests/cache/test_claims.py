@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from gpupipe.cache.claims import Claim, is_abandoned
 from gpupipe.cache.disk import read_json_object
+from helpers.forked_python import Process
 
 HOLD = """
 import sys; from pathlib import Path; from gpupipe.cache.claims import Claim
@@ -19,17 +19,13 @@ claim = Claim(Path(sys.argv[1]), {'a': 1}); print('held', flush=True); sys.stdin
 
 def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "claim"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert holder.stdin and holder.stdout
-    holder.stdout.readline()
-    assert not is_abandoned(path)
-    assert read_json_object(path) == {"a": 1}
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
-    holder.stdin.close()
-    holder.stdout.close()
+    pipe = subprocess.PIPE
+    with Process(["-c", HOLD, path], stdin=pipe, stdout=pipe) as holder:
+        assert holder.stdout
+        holder.stdout.readline()
+        assert not is_abandoned(path)
+        assert read_json_object(path) == {"a": 1}
+        holder.send_signal(signal.SIGKILL)
     assert path.exists()
     assert is_abandoned(path)
 
