@@ -16,6 +16,7 @@ from gpupipe.runtime.capability_probe import (
 from gpupipe.runtime.devices import gpu_count
 
 
+@pytest.mark.usefixtures("forked_executable")
 def test_the_cpu_passes_every_stage():
     assert probe(None) == ProbeOutcome(True, True, True)
 

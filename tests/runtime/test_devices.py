@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from gpupipe.runtime.devices import gpu_count, why_unused
+from helpers import forked_python
 from helpers.fake_cuda import FakeCuda
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +29,8 @@ def nvmlDeviceGetName(handle): return "NVIDIA H100"
 def nvmlDeviceGetMemoryInfo(handle): raise NVMLError
 """
 """What NVML says on a machine with a GPU: there is none here, and so no NVML."""
+FRESH = "import sys; sys.modules.pop('pynvml', None)\n"
+"""Forgets the other pynvml, which torch has imported before the process was forked."""
 
 
 @pytest.fixture
@@ -41,18 +44,12 @@ def with_a_driver(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def run(code: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-
-
 def test_auto_warns_once_of_a_gpu_that_torch_does_not_see(with_a_driver: dict[str, str]) -> None:
-    code = (
+    code = FRESH + (
         "import warnings; warnings.simplefilter('always'); from gpupipe.runtime.devices "
         "import resolve; print(resolve('auto'), resolve('auto'), resolve('cpu'))"
     )
-    done = run(code, with_a_driver)
+    done = forked_python.run(["-c", code], env=with_a_driver, check=True)
     assert done.stdout == "None None None\n"
     assert done.stderr.count("loader.device=auto runs on the CPU") == 1
     assert "NVIDIA H100" in done.stderr
@@ -63,18 +60,17 @@ def test_who_chose_the_cpu_is_not_warned(
     with_a_driver: dict[str, str], device: str, hidden: str | None
 ) -> None:
     environment = with_a_driver | ({} if hidden is None else {"CUDA_VISIBLE_DEVICES": hidden})
-    done = run(
-        f"from gpupipe.runtime.devices import resolve; print(resolve({device!r}))", environment
-    )
+    code = FRESH + f"from gpupipe.runtime.devices import resolve; print(resolve({device!r}))"
+    done = forked_python.run(["-c", code], env=environment, check=True)
     assert (done.stdout, done.stderr) == ("None\n", "")
 
 
 def test_the_doctor_tells_of_it_too(with_a_driver: dict[str, str]) -> None:
-    code = (
+    code = FRESH + (
         "from gpupipe.doctor import checks as doctor; print([(f.status, f.observation) for f in "
         "doctor.run_checks() if f.subject == 'GPU'])"
     )
-    said = run(code, with_a_driver).stdout
+    said = forked_python.run(["-c", code], env=with_a_driver, check=True).stdout
     assert "problem" in said
     assert "NVIDIA H100, but torch" in said
 

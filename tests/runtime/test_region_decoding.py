@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,15 @@ from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.lowering import decodes_regions
 from gpupipe.runtime import capability_probe as probes
 from gpupipe.runtime import region_decoding
-from gpupipe.runtime.capability_probe import ProbeOutcome, probe
+from gpupipe.runtime.capability_probe import ProbeOutcome
 from gpupipe.runtime.capability_probe_child import NVJPEG
 from gpupipe.runtime.region_decoding import Answer, can_decode_regions, probe_once
+from helpers.forked_python import Process
 
-LIMIT = 120
 PROCESS = """
 import os, sys, time
 from pathlib import Path
-from gpupipe.runtime.capability_probe import probe
-from gpupipe.runtime.region_decoding import Answer, _answer, probe_once
+from gpupipe.runtime.region_decoding import Answer, probe_once
 
 folder, name = Path(os.environ["GPUPIPE_CACHE"]), sys.argv[1]
 lasting, waiters = sys.argv[2] == "lasting", int(sys.argv[3])
@@ -48,39 +46,30 @@ def ask():
         time.sleep(0.01)
     if waiters and name == "doomed":
         os.kill(os.getpid(), 9)
-    return _answer(probe(None)) if lasting else Answer(False, f"said by {name}", lasting=False)
+    return Answer(True) if lasting else Answer(False, f"said by {name}", lasting=False)
 
 answer = probe_once("a GPU", ask)
 print(answer.works, answer.reason, answer.lasting, sep="|", flush=True)
 """
 
 
-def process(
-    cache: Path, name: str, lasting: bool = True, waiters: int = 0
-) -> subprocess.Popen[str]:
+def start(cache: Path, name: str, lasting: bool = True, waiters: int = 0) -> Process:
     """One that asks, and when it is the one whose turn it is, does not answer before `waiters`
     others wait for it.
     """
-    command = [
-        sys.executable,
-        "-c",
-        PROCESS,
-        name,
-        "lasting" if lasting else "passing",
-        str(waiters),
-    ]
-    return subprocess.Popen(
-        command, env=os.environ | {"GPUPIPE_CACHE": str(cache)}, stdout=subprocess.PIPE, text=True
-    )
+    words = ["-c", PROCESS, name, "lasting" if lasting else "passing", str(waiters)]
+    return Process(words, env=os.environ | {"GPUPIPE_CACHE": str(cache)}, stdout=subprocess.PIPE)
 
 
-def said(child: subprocess.Popen[str]) -> str:
+def said(child: Process) -> str:
     """Its last line."""
-    out, _ = child.communicate(timeout=LIMIT)
+    with child:
+        assert child.stdout is not None
+        out = child.stdout.read()
     return out.splitlines()[-1] if out.strip() else ""
 
 
-def begun(child: subprocess.Popen[str]) -> subprocess.Popen[str]:
+def begun(child: Process) -> Process:
     """Once it is the one that asks."""
     assert child.stdout is not None
     assert child.stdout.readline() == "asking\n"
@@ -92,15 +81,15 @@ def asked(cache: Path) -> list[str]:
 
 
 def test_ranks_that_start_together_ask_once(cache: Path) -> None:
-    first = begun(process(cache, "first", waiters=3))
-    others = [process(cache, f"other{n}") for n in range(3)]
+    first = begun(start(cache, "first", waiters=3))
+    others = [start(cache, f"other{n}") for n in range(3)]
     assert [said(p) for p in (first, *others)] == ["True||True"] * 4
     assert asked(cache) == ["first"]
 
 
 def test_the_answer_is_there_for_later_runs(cache: Path) -> None:
-    assert said(process(cache, "first")) == "True||True"
-    assert said(process(cache, "later")) == "True||True"
+    assert said(start(cache, "first")) == "True||True"
+    assert said(start(cache, "later")) == "True||True"
     assert asked(cache) == ["first"]
     assert json.loads((cache / "region-decode.json").read_text()) == {
         "a GPU": {"works": True, "reason": ""}
@@ -108,19 +97,19 @@ def test_the_answer_is_there_for_later_runs(cache: Path) -> None:
 
 
 def test_an_answer_that_does_not_last_serves_those_that_wait_and_no_later_run(cache: Path) -> None:
-    first = begun(process(cache, "first", lasting=False, waiters=2))
-    others = [process(cache, f"other{n}", lasting=False) for n in range(2)]
+    first = begun(start(cache, "first", lasting=False, waiters=2))
+    others = [start(cache, f"other{n}", lasting=False) for n in range(2)]
     assert [said(p) for p in (first, *others)] == ["False|said by first|False"] * 3
-    assert said(process(cache, "later", lasting=False)) == "False|said by later|False"
-    assert said(process(cache, "last")) == "True||True"
+    assert said(start(cache, "later", lasting=False)) == "False|said by later|False"
+    assert said(start(cache, "last")) == "True||True"
     assert asked(cache) == ["first", "later", "last"]
 
 
 def test_who_dies_while_it_asks_keeps_nobody_waiting(cache: Path) -> None:
-    doomed = begun(process(cache, "doomed", waiters=1))
-    other = process(cache, "other")
+    doomed = begun(start(cache, "doomed", waiters=1))
+    other = start(cache, "other")
     assert said(other) == "True||True"
-    doomed.communicate(timeout=LIMIT)
+    assert said(doomed) == ""
     assert doomed.returncode == -9
     assert asked(cache) == ["doomed", "other"]
 
@@ -161,10 +150,6 @@ def test_a_file_that_says_nothing_is_replaced(cache: Path, text: str) -> None:
 )
 def test_which_outcomes_are_answers(outcome: ProbeOutcome, lasting: bool) -> None:
     assert region_decoding._answer(outcome) == Answer(outcome.region, outcome.reason, lasting)
-
-
-def test_the_probe_of_the_cpu_is_an_answer() -> None:
-    assert region_decoding._answer(probe(None)) == Answer(True)
 
 
 def test_the_key_has_all_that_the_answer_depends_on() -> None:
