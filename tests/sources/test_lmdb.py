@@ -29,7 +29,7 @@ ENGINES: list[dict[str, Any]] = [
 ]
 
 
-def load(data: dict[str, Any], **options: Any) -> gpupipe.Loader:
+def load_data(data: dict[str, Any], **options: Any) -> gpupipe.Loader:
     config = {"data": data, "pipeline": options.pop("pipeline", STEPS)}
     return gpupipe.load(config, **{"device": "cpu", "batch_size": 7, "ids": True} | options)
 
@@ -48,14 +48,14 @@ def test_a_database_is_the_same_as_its_folder(
     database: dict[str, Any], faces: Path, options: dict[str, Any]
 ) -> None:
     folder = {"source": "folder", "root": str(faces)}
-    with load(database, **options) as ours, load(folder, **options) as theirs:
+    with load_data(database, **options) as ours, load_data(folder, **options) as theirs:
         assert ours.index.classes == theirs.index.classes
         for a, b in zip(ours, theirs, strict=True):
             assert all(torch.equal(a[name], b[name]) for name in ("image", "label", "id"))
 
 
 def test_the_contract_of_a_loader_holds(database: dict[str, Any]) -> None:
-    check_loader(lambda **changes: load(database, **{"engine": "cpu", **changes}))
+    check_loader(lambda **changes: load_data(database, **{"engine": "cpu", **changes}))
 
 
 def numbered(path: Path, **more: bytes) -> str:
@@ -236,9 +236,9 @@ def test_a_value_that_is_no_image_is_named_and_skipped(
     path = numbered(tmp_path / "x", image_05=b"no image")
     data = {"source": "lmdb", "path": path, "fields": {"image": "image-{id}"}}
     with (
-        load(data, pipeline=["decode"], **options) as loader,
+        load_data(data, pipeline=["decode"], **options) as loader,
         pytest.raises(SampleError, match=r"data\.mdb:image-05: not an image"),
     ):
         list(loader)
-    with load(data, pipeline=["decode"], **options, on_error="skip", max_bad=0.1) as loader:
+    with load_data(data, pipeline=["decode"], **options, on_error="skip", max_bad=0.1) as loader:
         assert sum(len(batch["id"]) for batch in loader) == 11

@@ -51,7 +51,7 @@ def data_of(parts: dict[str, Any], **options: Any) -> dict[str, Any]:
     return {"source": "mix", "parts": parts} | options
 
 
-def load(data: dict[str, Any], **options: Any) -> gpupipe.Loader:
+def load_data(data: dict[str, Any], **options: Any) -> gpupipe.Loader:
     config = {"data": data, "pipeline": STEPS}
     defaults = {"engine": "cpu", "device": "cpu", "batch_size": 7, "ids": True}
     return gpupipe.load(config, **defaults | options)
@@ -80,7 +80,7 @@ def count_parts(ids: list[int]) -> list[int]:
 def test_proportions_are_exact_in_each_epoch_and_in_each_stretch(
     sets: dict[str, Any], stop: str, options: dict[str, Any], expected: list[int]
 ) -> None:
-    with load(data_of(sets, stop=stop), **options) as loader:
+    with load_data(data_of(sets, stop=stop), **options) as loader:
         assert len(loader) == -(-sum(expected) // 7)
         for _ in range(3):
             ids = ids_of(loader)
@@ -93,7 +93,7 @@ def test_proportions_are_exact_in_each_epoch_and_in_each_stretch(
 
 
 def test_every_sample_of_a_part_comes_before_one_comes_again(sets: dict[str, Any]) -> None:
-    with load(data_of(sets)) as loader:
+    with load_data(data_of(sets)) as loader:
         epochs = [ids_of(loader) for _ in range(24)]
     counts = Counter(i for ids in epochs for i in ids)
     for first, count, times in ((0, 40, 12), (40, 10, 24), (50, 24, 5)):
@@ -117,14 +117,14 @@ def test_law_1_draws_do_not_depend_on_engine_batch_or_rank(
             for i, image in zip(batch["id"].tolist(), batch["image"], strict=True)
         )
 
-    with load(data, batch_size=1) as loader:
+    with load_data(data, batch_size=1) as loader:
         alone = images(loader)
     assert max(Counter(i for i, _ in alone.elements()).values()) > 2
-    with load(data, **options, batch_size=25) as loader:
+    with load_data(data, **options, batch_size=25) as loader:
         assert images(loader) == alone
     shared: Counter[tuple[int, bytes]] = Counter()
     for rank in range(3):
-        with load(data, **options, shard={"rank": rank, "world_size": 3}) as loader:
+        with load_data(data, **options, shard={"rank": rank, "world_size": 3}) as loader:
             shared += images(loader)
     assert shared == alone
 
@@ -135,47 +135,47 @@ def test_law_2_with_sizes_as_weights_every_sample_comes_once(sets: dict[str, Any
         every: list[int] = []
         for rank in range(3):
             shard = {"rank": rank, "world_size": 3}
-            with load(data_of(parts, stop=stop), shard=shard) as loader:
+            with load_data(data_of(parts, stop=stop), shard=shard) as loader:
                 every += ids_of(loader)
         assert sorted(every) == list(range(sum(COUNTS.values())))
 
 
 def test_a_state_continues_in_the_middle_of_an_epoch(sets: dict[str, Any]) -> None:
-    with load(data_of(sets)) as loader:
+    with load_data(data_of(sets)) as loader:
         loader.sampler.set_epoch(3)
         iterator = iter(loader)
         next(iterator)
         state = json.loads(json.dumps(loader.state_dict()))
         rest = [batch["image"] for batch in iterator] + [batch["image"] for batch in loader]
-    with load(data_of(sets)) as loader:
+    with load_data(data_of(sets)) as loader:
         loader.load_state_dict(state)
         again = [batch["image"] for batch in loader] + [batch["image"] for batch in loader]
     assert all(torch.equal(a, b) for a, b in zip(rest, again, strict=True))
     other = {name: part | {"weight": 1} for name, part in sets.items()}
     for data in (data_of(other), data_of(sets, stop="all")):
         with (
-            load(data) as loader,
+            load_data(data) as loader,
             pytest.raises(StateError, match=r"the mixture 'a 2, b 1, c 0\.5"),
         ):
             loader.load_state_dict(state)
 
 
 def test_classes_are_joined_by_name_or_kept(sets: dict[str, Any]) -> None:
-    with load(data_of(sets, origin="part")) as loader:
+    with load_data(data_of(sets, origin="part")) as loader:
         index = loader.index
         assert index.classes == ["cat", "dog", "emu", "ant"]
         assert np.bincount(index.labels).tolist() == [20, 20 + 5 + 12, 5, 12]
         for batch in loader:
             starts = np.array([0, 40, 50])[batch["part"].numpy()]
             assert ((batch["id"].numpy() - starts) >= 0).all()
-    with load(data_of(sets, classes="keep")) as loader:
+    with load_data(data_of(sets, classes="keep")) as loader:
         assert loader.index.classes == ["a/cat", "a/dog", "b/dog", "b/emu", "c/ant", "c/dog"]
 
 
 def test_classes_that_are_kept_are_other_data_for_a_state(sets: dict[str, Any]) -> None:
     """Also where no class changes its number or name, as with one part of its own."""
     one = {"b": sets["b"]}
-    with load(data_of(one)) as loader, load(data_of(one, classes="keep")) as kept:
+    with load_data(data_of(one)) as loader, load_data(data_of(one, classes="keep")) as kept:
         assert loader.index.labels.tolist() == kept.index.labels.tolist()
         assert loader.state_dict()["data"] != kept.state_dict()["data"]
 
@@ -184,10 +184,10 @@ def test_columns_of_one_kind_stay_of_that_kind(sets: dict[str, Any]) -> None:
     a, b, c = sets.values()
     kinds = [({"x": a, "y": a}, FileColumn), ({"x": b, "y": b}, SpanColumn)]
     for parts, kind in [*kinds, ({"x": a, "y": b, "z": c}, JoinedColumn)]:
-        with load(data_of(parts)) as loader:
+        with load_data(data_of(parts)) as loader:
             column = loader.index.columns["image"]
             assert type(column) is kind
-            alone = [load(part_without_weight(part)).index for part in parts.values()]
+            alone = [load_data(part_without_weight(part)).index for part in parts.values()]
             every = [(i, index) for index in alone for i in range(len(index))]
             assert len(column) == len(every)
             contents = column.read(np.arange(len(column))[::-1])[::-1]
@@ -203,7 +203,7 @@ def part_without_weight(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_subset_keeps_the_proportions(sets: dict[str, Any]) -> None:
-    with load(data_of(sets), subset=0.5) as loader:
+    with load_data(data_of(sets), subset=0.5) as loader:
         ids = ids_of(loader)
         assert count_parts(ids)[:2] == [2 * count_parts(ids)[1], count_parts(ids)[1]]
         assert len(set(ids)) == len(ids)
@@ -225,7 +225,7 @@ def test_a_subset_keeps_the_proportions(sets: dict[str, Any]) -> None:
 )
 def test_a_wrong_part_is_named(sets: dict[str, Any], change: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        load(data_of(sets | {"a": sets["a"] | change}))
+        load_data(data_of(sets | {"a": sets["a"] | change}))
 
 
 @pytest.mark.parametrize(
@@ -241,23 +241,23 @@ def test_settings_that_say_otherwise_are_refused(
     sets: dict[str, Any], options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        load(data_of(sets), **options)
+        load_data(data_of(sets), **options)
 
 
 def test_what_does_not_fit_together(sets: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data\.stop is never: say how many samples"):
-        load(data_of(sets, stop="never"))
+        load_data(data_of(sets, stop="never"))
     small = sets | {"b": sets["b"] | {"weight": 1e-6}}
     with pytest.raises(DataError, match=r"data\.parts\.b\.weight: so small"):
-        load(data_of(small), epoch_size=100)
+        load_data(data_of(small), epoch_size=100)
     np.save(tmp_path / "x.npy", np.zeros((4, 3, 8, 8), np.uint8))
     arrays = {"source": "numpy", "files": str(tmp_path / "x.npy"), "rows": True}
     with pytest.raises(DataError, match=r"data\.parts\.n: its fields are"):
-        load(data_of({"a": sets["a"], "n": arrays}))
+        load_data(data_of({"a": sets["a"], "n": arrays}))
     (tmp_path / "list.csv").write_text("path,label,w\nx.png,a,1\n")
     listed = {"source": "file_list", "file": str(tmp_path / "list.csv"), "values": ["w"]}
     with pytest.raises(DataError, match=r"data\.parts\.a: it has no value 'w', but l has"):
-        load(data_of({"a": sets["a"], "l": listed}))
+        load_data(data_of({"a": sets["a"], "l": listed}))
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def server(sets: dict[str, Any]) -> Iterator[str]:
 
 def test_a_server_delivers_the_same(sets: dict[str, Any], server: str) -> None:
     data = data_of(sets, stop="all")
-    with load(data) as own, gpupipe.connect(server, ids=True) as served:
+    with load_data(data) as own, gpupipe.connect(server, ids=True) as served:
         assert len(own) == len(served)
         for a, b in zip(own, served, strict=True):
             assert all(torch.equal(a[name], b[name]) for name in ("image", "label", "id"))

@@ -30,7 +30,8 @@ ENGINES: list[dict[str, Any]] = [
     {"engine": "cpu"},
     {"engine": "dataloader", "workers": 0},
 ]
-SPAWN = {"engine": "dataloader", "workers": 1, "multiprocessing_context": "spawn"}
+PICKLED = {"engine": "dataloader", "workers": 1, "multiprocessing_context": "forkserver"}
+"""Workers get the column as a pickle, as with spawn, which imports torch again for each."""
 
 
 @pytest.fixture(autouse=True)
@@ -80,11 +81,11 @@ def config_of(database: Path, **data: Any) -> dict[str, Any]:
     return {"data": {"source": "sqlite", "file": str(database)} | data, "pipeline": STEPS}
 
 
-def load(config: dict[str, Any], **options: Any) -> gpupipe.Loader:
+def load_config(config: dict[str, Any], **options: Any) -> gpupipe.Loader:
     return gpupipe.load(config, **{"device": "cpu", "batch_size": 5, "ids": True} | options)
 
 
-@pytest.mark.parametrize("options", [*ENGINES, SPAWN], ids=str)
+@pytest.mark.parametrize("options", [*ENGINES, PICKLED], ids=str)
 def test_images_in_a_database_are_the_same_as_in_files(
     files: Path, database: Path, options: dict[str, Any]
 ) -> None:
@@ -92,14 +93,18 @@ def test_images_in_a_database_are_the_same_as_in_files(
         "data": {"source": "file_list", "file": str(files), "root": "/"},
         "pipeline": STEPS,
     }
-    with load(config_of(database), **options) as ours, load(from_files, **options) as theirs:
+    in_process = {"engine": "dataloader", "workers": 0} if options is PICKLED else options
+    with (
+        load_config(config_of(database), **options) as ours,
+        load_config(from_files, **in_process) as theirs,
+    ):
         for a, b in zip(ours, theirs, strict=True):
             assert all(torch.equal(a[name], b[name]) for name in ("image", "label", "id"))
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
 def test_arrays_of_a_database_are_delivered(database: Path, options: dict[str, Any]) -> None:
-    with load(config_of(database, shape=[2, 3]), **options) as loader:
+    with load_config(config_of(database, shape=[2, 3]), **options) as loader:
         for batch in loader:
             for i, array in zip(batch["id"].tolist(), batch["depth"], strict=True):
                 assert array.tolist() == depth(i).tolist()
@@ -123,11 +128,11 @@ def test_a_bad_sample_is_named_by_its_location_and_skipped(
     config = config_of(database, shape=[2, 3])
     change(database, 107, **blobs)
     with (
-        load(config, **options) as loader,
+        load_config(config, **options) as loader,
         pytest.raises(SampleError, match=rf"{database}:key 107: .*{reason}"),
     ):
         list(loader)
-    with load(config, **options, on_error="skip", max_bad=0.1) as loader:
+    with load_config(config, **options, on_error="skip", max_bad=0.1) as loader:
         ids = [i for batch in loader for i in batch["id"].tolist()]
         assert sorted(ids) == [i for i in range(COUNT) if i != 7]
         assert loader.engine.skipped == 1
@@ -136,7 +141,7 @@ def test_a_bad_sample_is_named_by_its_location_and_skipped(
 @pytest.mark.parametrize("options", ENGINES, ids=str)
 def test_the_contract_of_a_loader_holds(database: Path, options: dict[str, Any]) -> None:
     """Resume, ranks, order and epochs."""
-    check_loader(lambda **changes: load(config_of(database), **{**options, **changes}))
+    check_loader(lambda **changes: load_config(config_of(database), **{**options, **changes}))
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
@@ -146,7 +151,7 @@ def test_an_error_that_read_must_not_raise_is_no_fault_of_a_sample(
     def read(self: Any, rows: Any) -> Any:
         raise KeyError("a mistake")
 
-    with load(config_of(database), **options, on_error="skip") as loader:
+    with load_config(config_of(database), **options, on_error="skip") as loader:
         monkeypatch.setattr(type(loader.index.columns["image"]), "read", read)
         with pytest.raises(EngineError, match=r"BlobColumn\.read\(\) raised KeyError: 'a mistake'"):
             list(loader)
@@ -166,7 +171,7 @@ def server(database: Path) -> Iterator[str]:
 
 
 def test_a_server_delivers_the_same(database: Path, server: str) -> None:
-    with load(config_of(database)) as own, gpupipe.connect(server, ids=True) as served:
+    with load_config(config_of(database)) as own, gpupipe.connect(server, ids=True) as served:
         for a, b in zip(own, served, strict=True):
             assert all(torch.equal(a[name], b[name]) for name in ("image", "label", "id"))
 

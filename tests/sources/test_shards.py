@@ -60,7 +60,7 @@ def made(name: str, path: Path, images: list[bytes]) -> source.Source:
     return source.find_source(name)(**{"shards": str(path)})
 
 
-def load(name: str, path: Path, **options: Any) -> gpupipe.Loader:
+def load_shard(name: str, path: Path, **options: Any) -> gpupipe.Loader:
     data = {"source": name, "shards": path}
     steps = ["decode", {"random_crop": {"size": 100}}]
     return loaders.load(None, steps, data=data, shuffle=False, batch_size=4, **options)
@@ -74,14 +74,14 @@ def test_a_broken_sample_is_named_or_left_out(
     FORMATS[name](
         tmp_path / "s", [b"no image" if n == 5 else image for n, image in enumerate(images)]
     )
-    with load(name, tmp_path / "s", **options) as loader:
+    with load_shard(name, tmp_path / "s", **options) as loader:
         iterator = iter(loader)
         next(iterator)
         with pytest.raises(
             gpupipe.SampleError, match=f"^{tmp_path}/s:5: .*not an image in a known format"
         ):
             next(iterator)
-    with load(name, tmp_path / "s", on_error="skip", max_bad=0.5, **options) as loader:
+    with load_shard(name, tmp_path / "s", on_error="skip", max_bad=0.5, **options) as loader:
         assert sorted(i for b in loader for i in b["id"].tolist()) == [
             n for n in range(12) if n != 5
         ]
@@ -93,7 +93,7 @@ def test_a_shard_that_is_cut_off_behind_the_index_is_an_error(
     tmp_path: Path, images: list[bytes], name: str, options: dict[str, Any]
 ) -> None:
     FORMATS[name](tmp_path / "s", images)
-    with load(name, tmp_path / "s", **options) as loader:
+    with load_shard(name, tmp_path / "s", **options) as loader:
         content = (tmp_path / "s").read_bytes()
         (tmp_path / "s").unlink()
         (tmp_path / "s").write_bytes(content[: len(content) // 2])

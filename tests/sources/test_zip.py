@@ -3,6 +3,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import zipfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gpupipe.dataset.columns import SpanColumn
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.zip import Zip, ZipColumn
 from gpupipe.testing import check_loader
+from helpers.full_product import IS_FULL
 from helpers.zip_files import png, write_zip
 
 METHODS = {"stored": zipfile.ZIP_STORED, "deflated": zipfile.ZIP_DEFLATED}
@@ -27,34 +29,43 @@ ENGINES: list[dict[str, Any]] = [
 ]
 
 
-def load(data: dict[str, Any], **options: Any) -> gpupipe.Loader:
+def load_data(data: dict[str, Any], **options: Any) -> gpupipe.Loader:
     config = {"data": data, "pipeline": options.pop("pipeline", STEPS)}
     return gpupipe.load(config, **{"device": "cpu", "batch_size": 7, "ids": True} | options)
 
 
-@pytest.fixture(params=METHODS)
-def archive(faces: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """All faces, in the folder data/train of an archive, in an order of its own."""
-    files = {f"data/train/{p.relative_to(faces)}": p.read_bytes() for p in faces.glob("*/*.jpg")}
-    return write_zip(tmp_path / "faces.zip", files, METHODS[request.param])
+def write_faces(faces: Path, path: Path, method: str, count: int = 60) -> Path:
+    """Write faces into the folder data/train of an archive, in an order of its own."""
+    files = list(faces.glob("*/*.jpg"))[:count]
+    contents = {f"data/train/{file.relative_to(faces)}": file.read_bytes() for file in files}
+    return write_zip(path, contents, METHODS[method])
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("options", ENGINES, ids=str)
 def test_an_archive_is_the_same_as_its_folder(
-    archive: Path, faces: Path, options: dict[str, Any]
+    faces: Path, tmp_path: Path, options: dict[str, Any], method: str
 ) -> None:
+    archive = write_faces(faces, tmp_path / "faces.zip", method)
     data = {"source": "zip", "shards": str(archive), "folder": "data/train"}
     folder = {"source": "folder", "root": str(faces)}
-    with load(data, **options) as ours, load(folder, **options) as theirs:
+    with load_data(data, **options) as ours, load_data(folder, **options) as theirs:
         assert ours.index.classes == theirs.index.classes
         for a, b in zip(ours, theirs, strict=True):
             assert all(torch.equal(a[name], b[name]) for name in ("image", "label", "id"))
 
 
-@pytest.mark.parametrize("options", ENGINES[:2], ids=str)
-def test_the_contract_of_a_loader_holds(archive: Path, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("method", "options"),
+    list(product(METHODS, ENGINES[:2]) if IS_FULL else zip(METHODS, ENGINES, strict=False)),
+    ids=str,
+)
+def test_the_contract_of_a_loader_holds(
+    faces: Path, tmp_path: Path, method: str, options: dict[str, Any]
+) -> None:
+    archive = write_faces(faces, tmp_path / "faces.zip", method, 20)
     data = {"source": "zip", "shards": str(archive), "folder": "data/train"}
-    check_loader(lambda **changes: load(data, **{**options, **changes}))
+    check_loader(lambda **changes: load_data(data, **{**options, **changes}))
 
 
 def small(path: Path, method: int = zipfile.ZIP_DEFLATED, **more: bytes) -> Path:
@@ -157,12 +168,12 @@ def test_a_damaged_member_is_named_and_skipped(tmp_path: Path, options: dict[str
     flip(path, b"b/3.png", 60)
     data = {"source": "zip", "shards": str(path)}
     with (
-        load(data, pipeline=["decode"], **options) as loader,
+        load_data(data, pipeline=["decode"], **options) as loader,
         pytest.raises(SampleError, match=rf"{path}:b/3\.png: .*damaged"),
     ):
         list(loader)
     options = options | {"on_error": "skip", "max_bad": 0.1}
-    with load(data, pipeline=["decode"], **options) as loader:
+    with load_data(data, pipeline=["decode"], **options) as loader:
         assert sum(len(batch["id"]) for batch in loader) == 11
 
 
