@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,7 @@ from helpers import forked_python
 def test_random_schedules() -> None:
     """All fifty, with epochs of 1,000 batches: python tests/server/schedules.py --count 50."""
     script = Path(__file__).with_name("schedules.py")
-    done = subprocess.run(
-        [sys.executable, script, "--count", "1", "--batches", "200"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked_python.run([script, "--count", "1", "--batches", "200"])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 schedules" in done.stdout
 
@@ -54,8 +48,8 @@ time.sleep(600)
 
 
 def test_a_server_process_ends_with_its_parent(config: dict[str, Any]) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT, json.dumps(config)], stdout=subprocess.PIPE, text=True
+    with forked_python.Process(
+        ["-c", PARENT, json.dumps(config)], stdout=subprocess.PIPE
     ) as parent:
         assert parent.stdout is not None
         pid, address = parent.stdout.readline().split()
@@ -79,6 +73,7 @@ def _shared_memory() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if "gpupipe" in name or name.startswith("psm_")}
 
 
+@pytest.mark.usefixtures("forked_executable")
 def test_a_server_process(config: dict[str, Any], tmp_path: Path) -> None:
     server = start_server(config, port=0, hwm=2)
     assert isinstance(server, ServerProcess)
