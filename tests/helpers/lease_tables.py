@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 from gpupipe.protocol import messages
 from gpupipe.server.client_state import LeaseRules
@@ -13,30 +14,34 @@ RULES = LeaseRules(hwm=5, heartbeat_timeout=10, session_timeout=1000)
 _numbers = count(1)
 
 
-def hello(
-    token: str, holding: list[messages.Key], done: list[messages.Key], rank: int = 0, world: int = 1
-) -> messages.OpenSession:
-    return messages.OpenSession(
-        messages.VERSION,
-        token,
-        next(_numbers),
-        f"client {token[:2]}",
-        rank,
-        world,
-        5,
-        "",
-        1,
-        "",
-        False,
-        [],
-        holding,
-        done,
-    )
+def hello(token: str, **fields: Any) -> messages.OpenSession:
+    """What a client says first: one without shared memory, that holds and has consumed nothing.
+
+    Args:
+        token: Identifies the client.
+        **fields: Other fields of OpenSession than by default.
+    """
+    defaults: dict[str, Any] = {
+        "version": messages.VERSION,
+        "number": next(_numbers),
+        "name": f"client {token[:2]}",
+        "rank": 0,
+        "world_size": 1,
+        "hwm": 5,
+        "host_id": "",
+        "pid": 1,
+        "process_started": "",
+        "wants_shared_memory": False,
+        "codecs": [],
+        "held": [],
+        "consumed": [],
+    }
+    return messages.OpenSession(**defaults | {"token": token} | fields)
 
 
 def joined(leases: Leases, number: int, rank: int = 0, world: int = 1) -> str:
     token = f"{number:032x}"
-    leases.open_session(hello(token, [], [], rank, world), 0.0)
+    leases.open_session(hello(token, rank=rank, world_size=world), 0.0)
     leases.start_iteration(token, messages.StartIteration(1, 0, 0, -1))
     return token
 

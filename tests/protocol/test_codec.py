@@ -9,10 +9,9 @@ import pytest
 
 from gpupipe.protocol import batch_layout, codec, messages
 from helpers import forked_python
+from helpers.lease_tables import hello
 
-HELLO = messages.OpenSession(
-    messages.VERSION, "0" * 32, 1, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4"], [(0, 1)], []
-)
+HELLO = hello("0" * 32, codecs=["lz4"], held=[(0, 1)], wants_shared_memory=True)
 
 
 def _batch(

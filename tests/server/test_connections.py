@@ -7,7 +7,6 @@ import threading
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 
 from gpupipe.protocol import processes
 from gpupipe.sampling.sampler import Plan
@@ -23,8 +22,8 @@ def test_a_batch_that_was_requeued_while_it_was_copied_is_not_sent() -> None:
     lease_all(leases)
     connections = Connections(leases, "none", lambda: None, threading.RLock())
     pid = os.getpid()
-    request = replace(
-        hello(token, [], []),
+    request = hello(
+        token,
         host_id=connections.host_id,
         pid=pid,
         process_started=processes.start_time(pid),

@@ -38,7 +38,7 @@ class Consumer:
         self.up.append(
             self.bye()
             if self.leaving
-            else hello(self.token, self.held.keys, list(self.held.unconfirmed))
+            else hello(self.token, held=self.held.keys, consumed=list(self.held.unconfirmed))
         )
 
     def leave(self) -> None:
@@ -67,7 +67,9 @@ class Consumer:
         elif isinstance(message, messages.PassEnded):
             self.ended = self.ended or message.pass_number == self.run
         elif isinstance(message, messages.UnknownSession):
-            self.up.append(hello(self.token, self.held.keys, list(self.held.unconfirmed)))
+            self.up.append(
+                hello(self.token, held=self.held.keys, consumed=list(self.held.unconfirmed))
+            )
         elif isinstance(message, messages.BatchHeader) and message.key[0] == self.run:
             self.held.arrive(message.key, message.key[1])
 

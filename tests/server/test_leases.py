@@ -32,7 +32,9 @@ def test_a_silent_client_is_lost_at_last() -> None:
     lease_all(leases)
     leases.apply_timeouts(1001.0, lambda hello: False)
     assert first not in leases.clients
-    again = leases.open_session(hello(first, [(0, 2)], [(0, 0), (0, 1)]), 1002.0, is_known=True)
+    again = leases.open_session(
+        hello(first, held=[(0, 2)], consumed=[(0, 0), (0, 1)]), 1002.0, is_known=True
+    )
     assert again.leases == [(0, 2)], "what nobody has got meanwhile is its own again"
     lane = again.partition
     assert lane.current is not None
@@ -71,7 +73,7 @@ def test_those_in_one_epoch_of_a_broadcast_keep_together() -> None:
     leases = Leases(LeaseRules(mode="broadcast", hwm=3), lambda *place: STEPS, (0, 0))
     one, two = joined(leases, 1), joined(leases, 2)
     assert lease_all(leases) == {one: [0, 1, 2], two: [0, 1, 2]}
-    newcomer = leases.open_session(hello("3" * 32, [], []), 0.0)
+    newcomer = leases.open_session(hello("3" * 32), 0.0)
     assert leases.start_position(newcomer) == (1, 0), "who joins begins with the next epoch"
     leases.end_session(newcomer.token)
     leases.acknowledge(one, [(0, 0), (0, 1), (0, 2)])
@@ -97,11 +99,11 @@ def test_those_in_one_epoch_of_a_broadcast_keep_together() -> None:
 def test_a_hello_that_was_overtaken_does_not_count() -> None:
     leases = Leases(RULES, lambda *place: STEPS, (0, 0))
     token = "1" * 32
-    old, new = hello(token, [], []), hello(token, [], [])
+    old, new = hello(token), hello(token)
     assert not leases.is_overtaken(new)
     leases.open_session(new, 0.0)
     assert leases.is_overtaken(old)
-    assert not leases.is_overtaken(hello(token, [], []))
+    assert not leases.is_overtaken(hello(token))
 
 
 def test_a_place_that_others_bar_is_refused() -> None:
@@ -152,7 +154,7 @@ def test_a_client_keeps_what_it_holds_only_behind_what_it_holds() -> None:
     leases.apply_timeouts(11.0, lambda hello: False)
     assert take(leases) == (0, 3)
     held = [(0, step) for step in range(5)]
-    client = leases.open_session(hello(token, held, []), 12.0, is_known=True)
+    client = leases.open_session(hello(token, held=held), 12.0, is_known=True)
     assert client.leases == held[: messages.MAX_UNACKED]
 
 
@@ -161,7 +163,7 @@ def test_what_a_client_had_from_another_server_does_not_count() -> None:
     joined(leases, 1)
     lease_all(leases)
     assert take(leases) == (0, 5)
-    leases.open_session(hello("3" * 32, [], [(0, 5)]), 0.0, is_known=False)
+    leases.open_session(hello("3" * 32, consumed=[(0, 5)]), 0.0, is_known=False)
     current = leases.partitions["0"].current
     assert current is not None
     assert current.done == set()

@@ -16,6 +16,7 @@ import gpupipe
 from gpupipe.protocol import codec, keys, messages
 from gpupipe.server.metrics import fetch_stats
 from gpupipe.server.options import parse_options
+from helpers.lease_tables import hello
 from helpers.served import serving
 
 
@@ -109,26 +110,7 @@ def test_one_that_asks_and_never_reads_gets_few_answers(config: dict[str, Any]) 
     ):
         for number in range(3000):
             greedy.send(codec.encode(messages.GetStats()))
-            greedy.send(
-                codec.encode(
-                    messages.OpenSession(
-                        messages.VERSION,
-                        "e" * 32,
-                        number,
-                        "greedy",
-                        0,
-                        1,
-                        10,
-                        "",
-                        1,
-                        "",
-                        True,
-                        [],
-                        [],
-                        [],
-                    )
-                )
-            )
+            greedy.send(codec.encode(hello("e" * 32, number=number, wants_shared_memory=True)))
         greedy.send(codec.encode(messages.Ping()))
         answers = []
         while not answers or not isinstance(answers[-1], messages.Pong):
@@ -156,13 +138,7 @@ def test_a_place_that_is_none_does_no_harm(
         zmq.Context() as context,
         _hostile(context, server.address) as odd,
     ):
-        odd.send(
-            codec.encode(
-                messages.OpenSession(
-                    messages.VERSION, "e" * 32, 1, "odd", 0, 1, 10, "", 1, "", True, [], [], []
-                )
-            )
-        )
+        odd.send(codec.encode(hello("e" * 32, wants_shared_memory=True)))
         odd.send(codec.encode(begin))
         odd.send(codec.encode(messages.CloseSession("e" * 32, [(2**62 - 1, 2**62 - 1)])))
         with gpupipe.connect(server.address, device="cpu", ids=True) as loader:
@@ -290,11 +266,7 @@ def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:
     others get their epochs.
     """
     rng = random.Random(3)
-    hello = codec.encode(
-        messages.OpenSession(
-            messages.VERSION, "f" * 32, 1, "greedy", 0, 1, 1000, "", 1, "", True, [], [], []
-        )
-    )
+    greeting = codec.encode(hello("f" * 32, hwm=1000, wants_shared_memory=True))
     with (
         serving(config, hwm=4, heartbeat_timeout=0.5, session_timeout=2.0) as server,
         zmq.Context() as context,
@@ -302,7 +274,7 @@ def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:
     ):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         greedy = stack.enter_context(_hostile(context, server.address))
-        greedy.send(hello)
+        greedy.send(greeting)
         greedy.send(codec.encode(messages.StartIteration(1, 0, 0, -1)))
         while not (clients := server.stats()["clients"]) or clients[0]["leased"] < 4:
             time.sleep(0.01)
@@ -315,7 +287,7 @@ def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:
             noisy.send_multipart(
                 [rng.randbytes(rng.randint(0, 300)) for _ in range(rng.randint(1, 3))]
             )
-            noisy.send(hello[: rng.randint(0, len(hello) - 1)])
+            noisy.send(greeting[: rng.randint(0, len(greeting) - 1)])
         big = stack.enter_context(_hostile(context, server.address))
         big.send(bytes(1 << 20))
         raw = stack.enter_context(_hostile(context, server.address, zmq.STREAM))

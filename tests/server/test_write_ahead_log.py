@@ -103,7 +103,7 @@ def test_the_clients_of_a_stopped_server_alone_go_on(tmp_path: Path) -> None:
         first = leases.clients[f"{1:032x}"]
         leases.settle_stopped_run(True, 100.5)
         assert leases.stopped_at is None
-        request = hello(first.token, list(first.leases), [])
+        request = hello(first.token, held=list(first.leases))
         assert leases.open_session(request, 100.5, is_known=True).leases == first.leases
         assert first.hwm == request.hwm
 
@@ -116,7 +116,7 @@ def test_a_new_client_waits_and_then_ends_the_run_of_a_stopped_server(tmp_path: 
         assert caught.value.is_temporary
         leases.settle_stopped_run(False, 105.1)
         assert not leases.clients
-        leases.open_session(hello("3" * 32, [], []), 105.1)
+        leases.open_session(hello("3" * 32), 105.1)
         assert leases.partitions["0"].current is None, "it begins with the first epoch"
 
 
