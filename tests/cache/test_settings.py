@@ -1,0 +1,52 @@
+"""Settings of a cache, and of what it caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic
+import pytest
+
+from gpupipe.cache.settings import CacheOptions, DataSet
+
+CACHE = {"dir": "/cache", "max_bytes": "1GB"}
+DATA = {"url": "s3://bucket/folder"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"shard_size": "300MB"}, "should be at least 4 times shard_size"),
+        ({"low_water": 1.5}, "low_water"),
+        ({"connections": 0}, "connections"),
+        ({"wait": 0}, "wait"),
+        ({"maxbytes": 1}, "maxbytes"),
+    ],
+)
+def test_caches_that_are_refused(settings: dict[str, Any], said: str) -> None:
+    CacheOptions(**CACHE)
+    with pytest.raises(pydantic.ValidationError, match=said):
+        CacheOptions(**CACHE | settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"url": "/folder"}, "a URL such as"),
+        ({"url": "memory://x"}, "seen by one process alone"),
+        ({"manifest": "list.txt"}, "should end in .csv or .parquet"),
+        ({"weight": "w"}, "weight: of a manifest, and none is given"),
+        ({"path": "p", "values": ["v"]}, "path and values: of a manifest"),
+        ({"manifest": "m.csv", "values": ["label", "id"]}, "id, label: what a batch has anyway"),
+    ],
+)
+def test_data_sets_that_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=said):
+        DataSet(**DATA | settings)
+
+
+def test_secrets_and_seeds_are_no_part_of_what_a_data_set_is() -> None:
+    one = DataSet(**DATA, storage_options={"secret": "x"}, seed=1)
+    assert one.identity == DataSet(url="s3://bucket/folder/").identity
+    assert one.identity != DataSet(**DATA, label=None).identity
+    assert "secret" not in str(one.identity)

@@ -1,0 +1,54 @@
+"""Patterns of shards, and the errors that name one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpupipe.dataset.shards import array_spec, find_files, map_file, name_shard, read_each
+from gpupipe.dataset.source import ignore_progress
+from gpupipe.errors import DataError
+from gpupipe.formats import Damaged
+
+
+def test_files_of_a_pattern_are_sorted_and_patterns_keep_their_order(tmp_path: Path) -> None:
+    for name in ("b-00", "b-01", "b-02", "a-1", "a-0"):
+        (tmp_path / name).touch()
+    patterns = (f"{tmp_path}/b-{{00..01}}", f"{tmp_path}/a-*")
+    assert [path.name for path in find_files(patterns)] == ["b-00", "b-01", "a-0", "a-1"]
+    assert [path.name for path in find_files(f"{tmp_path}/b-0?")] == ["b-00", "b-01", "b-02"]
+
+
+def test_a_pattern_without_a_file_is_named_with_its_option(tmp_path: Path) -> None:
+    (tmp_path / "x-0").touch()
+    for pattern in (f"{tmp_path}/y-*", f"{tmp_path}/x-{{0..1}}"):
+        with pytest.raises(DataError, match=r"data\.files"):
+            find_files(pattern, "data.files")
+
+
+def test_results_are_in_the_order_of_the_files(tmp_path: Path) -> None:
+    files = [tmp_path / str(n) for n in range(20)]
+    assert read_each(files, lambda path: path.name, ignore_progress) == [p.name for p in files]
+
+
+def test_errors_name_the_shard(tmp_path: Path) -> None:
+    for error, said in [
+        (OSError(5, "no luck"), "x: cannot be read: no luck"),
+        (ValueError("odd"), "x: odd$"),
+        (Damaged("odd"), "x: odd; write the shard again"),
+    ]:
+        with pytest.raises(DataError, match=said), name_shard(tmp_path / "x"):
+            raise error
+
+
+def test_files_are_mapped(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "x").write_bytes(b"abc")
+    assert not len(map_file(tmp_path / "empty"))
+    assert map_file(tmp_path / "x").tobytes() == b"abc"
+
+
+def test_shapes_that_differ_fix_only_the_number_of_axes() -> None:
+    assert array_spec("uint8", (3, 4)).shape == (3, 4)
+    assert array_spec("uint8", (3, 4), same=False).shape == (None, None)
