@@ -195,7 +195,9 @@ class Stage:
             process.join()
 
 
-def run(seed: int, batches: int, disasters: int, scale: float) -> tuple[str, Counter[str], float]:
+def run_schedule(
+    seed: int, batches: int, disasters: int, scale: float
+) -> tuple[str, Counter[str], float]:
     """One schedule. Return how it ended, what happened, and how many seconds it took."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
@@ -232,7 +234,9 @@ def main() -> int:
     failed = 0
     with ProcessPoolExecutor(arguments.jobs, schedules._FORK) as jobs:
         seeds = {
-            jobs.submit(run, seed, arguments.batches, arguments.disasters, arguments.scale): seed
+            jobs.submit(
+                run_schedule, seed, arguments.batches, arguments.disasters, arguments.scale
+            ): seed
             for seed in range(arguments.first, arguments.first + arguments.count)
         }
         for job in as_completed(seeds):

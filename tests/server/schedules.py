@@ -166,7 +166,7 @@ def _pause(process: Any, seconds: float) -> None:
     os.kill(process.pid, signal.SIGCONT)
 
 
-def run(
+def run_schedule(
     seed: int,
     batches: int = 1000,
     batch_size: int = 2,
@@ -295,7 +295,7 @@ def main() -> None:
     total: dict[str, int] = defaultdict(int)
     for seed in range(arguments.first, arguments.first + arguments.count):
         started = time.monotonic()
-        found = run(seed, arguments.batches)
+        found = run_schedule(seed, arguments.batches)
         for what, count in found.items():
             total[what] += count
         print(f"seed {seed}: ok in {time.monotonic() - started:.1f} s, {found}", flush=True)

@@ -44,13 +44,13 @@ def in_threads(do: Callable[[Any], Any], clients: list[Any]) -> list[Any]:
     """What `do` returned or raised for each client, all at once."""
     found: list[Any] = [None] * len(clients)
 
-    def run(n: int) -> None:
+    def collect(n: int) -> None:
         try:
             found[n] = do(clients[n])
         except gpupipe.ServerError as e:
             found[n] = e
 
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(len(clients))]
+    threads = [threading.Thread(target=collect, args=(n,)) for n in range(len(clients))]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,0 +1,66 @@
+"""Where the files of decoded caches are, and which one belongs to a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
+from gpupipe.decoded_cache import location
+from gpupipe.decoded_cache.table_file import read_header
+from gpupipe.errors import DataError
+
+OPTIONS = DecodedCacheOptions(where="disk", max_bytes="1MB")
+
+
+def describe(root: str = "/data", producer: str = "cpu") -> dict[str, Any]:
+    return location.describe_job(root, None, producer, ("torch",), {})
+
+
+def test_each_job_has_a_file_of_its_own() -> None:
+    jobs = [describe(), describe("/other"), describe(producer="dali")]
+    paths = [location.prepare_file(OPTIONS, job, 100) for job in jobs]
+    assert len(set(paths)) == 3
+    assert location.list_files("disk") == sorted(paths)
+    assert {path.parent for path in paths} == {location.cache_folder("disk")}
+    assert location.prepare_file(OPTIONS, describe(), 100) == paths[0]
+    header = read_header(paths[1])
+    assert (header.size, header.about["root"]) == (1_000_000, "/other")
+
+
+def test_paths_are_absolute_and_urls_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert describe("data")["root"] == f"{tmp_path}/data"
+    assert describe("s3://bucket/data")["root"] == "s3://bucket/data"
+
+
+def test_a_file_that_is_damaged_or_of_another_size_is_made_again() -> None:
+    path = location.prepare_file(OPTIONS, describe(), 100)
+    path.write_bytes(b"damage")
+    location.prepare_file(OPTIONS, describe(), 100)
+    assert read_header(path).size == 1_000_000
+    larger = DecodedCacheOptions(where="disk", max_bytes="2MB")
+    assert location.prepare_file(larger, describe(), 100) == path
+    assert read_header(path).size == 2_000_000
+
+
+def test_what_does_not_fit_on_the_disk_is_refused() -> None:
+    huge = DecodedCacheOptions(where="disk", max_bytes="900TB")
+    with pytest.raises(DataError, match=r"max_bytes is 900\.0TB, but .* free: make it smaller"):
+        location.prepare_file(huge, describe(), 100)
+    assert location.list_files("disk") == []
+
+
+def test_caches_in_memory_are_kept_apart_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUPIPE_SHM", str(tmp_path))
+    before = location.cache_folder("memory")
+    with location.own_shared_memory():
+        own = location.cache_folder("memory")
+        assert own.parent.parent == tmp_path
+        assert own.parent.is_dir()
+    assert location.cache_folder("memory") == before
+    assert not own.parent.exists()
