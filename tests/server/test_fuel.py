@@ -20,6 +20,7 @@ from gpupipe.remote_loader import ServerDataStream
 from gpupipe.server.fuel import FuelServer
 from gpupipe.server.metrics import fetch_stats
 from gpupipe.server.options import ServerOptions
+from helpers.full_product import IS_FULL
 from helpers.served import serving
 
 
@@ -115,7 +116,7 @@ def test_it_stops_if_the_client_that_it_sends_to_leaves(config: dict[str, Any]) 
     """At any moment: clients leave while a batch is being sent, and then the server is stopped."""
     options = ServerOptions(address="tcp://127.0.0.1:0", wire="fuel", hwm=3)
     with gpupipe.load(config) as loader:
-        for k in range(100):
+        for k in range(100 if IS_FULL else 40):
             with FuelServer(loader, options) as server:
                 thread = threading.Thread(target=server.run)
                 thread.start()
