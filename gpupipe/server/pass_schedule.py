@@ -84,6 +84,9 @@ class PassSchedule(BatchLeases):
             and (current is None or begin.pass_number <= current.number)
         ):
             self._send(client, messages.PassEnded(begin.pass_number if kept is None else kept))
+        elif current is not None and _comes_too_late(begin, current):
+            self._enter(client, current)
+            self._settle_all()
         else:
             self._steps(client.partition.rank, begin.epoch, begin.position)
             self._check_position(client, begin)
@@ -211,3 +214,18 @@ class PassSchedule(BatchLeases):
 
     def _send(self, client: Client, message: messages.ToClient) -> None:
         self.outbox.append((client.token, message))
+
+
+def _comes_too_late(begin: messages.StartIteration, current: EpochPass) -> bool:
+    """Return whether others have read all of the epoch at which a client would begin.
+
+    The client was slow, or was paused, and did not choose the epoch. A new pass over that epoch
+    would deliver its samples again.
+    """
+    return (
+        current.is_over
+        and not begin.is_explicit
+        and begin.pass_number < 0
+        and begin.position == 0
+        and begin.epoch <= current.epoch
+    )

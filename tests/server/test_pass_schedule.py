@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpupipe.protocol import messages
 from gpupipe.server.client_state import BetweenPasses, LeaseRules
 from gpupipe.server.leases import Leases
@@ -32,6 +34,39 @@ def test_the_next_pass_begins_with_the_first_that_asks_and_others_join_it() -> N
     assert leases.clients[two].pass_number is None
     leases.start_iteration(two, messages.StartIteration(2, 1, 0, -1))
     assert leases.clients[one].pass_number == leases.clients[two].pass_number == 1
+
+
+@pytest.mark.parametrize("opens", ["before the pass", "during the pass"])
+def test_a_client_that_begins_when_others_have_read_its_epoch_gets_nothing_of_it(
+    opens: str,
+) -> None:
+    """A machine under load may hold a process up for that long."""
+    leases, slow = leases_of_share(), "f" * 32
+    if opens == "before the pass":
+        leases.open_session(hello(slow), 0.0)
+    one = joined(leases, 1)
+    if opens == "during the pass":
+        held = lease_all(leases)
+        leases.open_session(hello(slow), 0.0)
+        leases.acknowledge(one, [(0, step) for step in held[one]])
+    consume_all(leases)
+    leases.outbox.clear()
+    leases.start_iteration(slow, messages.StartIteration(1, 0, 0, -1))
+    assert leases.outbox == [
+        (slow, messages.IterationStarted(1, 0, False)),
+        (slow, messages.PassEnded(0)),
+    ]
+    for token in (slow, one):
+        leases.start_iteration(token, messages.StartIteration(2, 1, 0, -1))
+    assert leases.clients[slow].pass_number == leases.clients[one].pass_number == 1
+
+
+def test_an_epoch_that_the_user_names_is_read_again() -> None:
+    leases = leases_of_share()
+    token = joined(leases, 1)
+    consume_all(leases)
+    leases.start_iteration(token, messages.StartIteration(2, 0, 0, -1, True))
+    assert leases.clients[token].pass_number == 1
 
 
 def test_what_was_not_consumed_at_the_end_of_an_iteration_is_queued_again() -> None:
