@@ -17,6 +17,7 @@ from gpupipe.doctor.finding import Finding
 from gpupipe.doctor.machine_rules import GIB
 from gpupipe.runtime.devices import cores, gpu_count
 from gpupipe.runtime.installation import find_distribution
+from helpers import forked_python
 
 FIELDS = (
     "print('\\n'.join('\\t'.join([f.subject, f.status, f.observation, f.advice]) for f in "
@@ -29,17 +30,19 @@ def findings():
     return {f.subject: f for f in checks.run_checks()}
 
 
-def run_elsewhere(code: str = "", **environment: str) -> dict[str, list[str]]:
+def check_elsewhere(code: str = "", **environment: str) -> dict[str, list[str]]:
     """Status, found and advice by subject, of a process that ran `code` first."""
     script = f"{code}\nfrom gpupipe.doctor import checks as doctor\n{FIELDS}"
-    env = os.environ | environment
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env
+    return by_subject(
+        forked_python.run(["-c", script], env=os.environ | environment, check=True).stdout
     )
-    return {line.split("\t")[0]: line.split("\t")[1:] for line in done.stdout.splitlines()}
 
 
-def test_every_subject_is_there_once_and_none_failed(findings):
+def by_subject(printed: str) -> dict[str, list[str]]:
+    return {line.split("\t")[0]: line.split("\t")[1:] for line in printed.splitlines()}
+
+
+def test_every_subject_is_there_once_and_none_failed(findings, forked_executable):
     assert len(findings) == len(checks.run_checks())
     expected = {
         "gpupipe",
@@ -131,7 +134,7 @@ def test_few_open_files_cores_and_a_bad_cache(tmp_path):
         f"import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1024, {hard})); "
         "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])"
     )
-    found = run_elsewhere(code, GPUPIPE_CACHE=str(tmp_path / "file" / "cache"))
+    found = check_elsewhere(code, GPUPIPE_CACHE=str(tmp_path / "file" / "cache"))
     assert found["open files"][0] == "warning"
     assert found["open files"][1].startswith("1024 (hard limit: ")
     assert "ulimit -n" in found["open files"][2]
@@ -149,7 +152,15 @@ def test_torch_and_dali_that_cannot_be_imported(tmp_path):
     )
     (tmp_path / "nvidia").mkdir()
     (tmp_path / "nvidia" / "__init__.py").write_text("raise ImportError('broken')")
-    found = run_elsewhere(PYTHONPATH=str(tmp_path))
+    script = f"from gpupipe.doctor import checks as doctor\n{FIELDS}"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
+    found = by_subject(done.stdout)
     assert found["CUDA"][:2] == [
         "problem",
         "torch cannot be imported: libcudart.so.13: cannot open shared object file",
@@ -159,7 +170,7 @@ def test_torch_and_dali_that_cannot_be_imported(tmp_path):
 
 
 def test_the_cache_folder_is_made_where_it_is_missing_and_left_empty(tmp_path):
-    found = run_elsewhere(GPUPIPE_CACHE=str(tmp_path / "new" / "cache"))
+    found = check_elsewhere(GPUPIPE_CACHE=str(tmp_path / "new" / "cache"))
     assert found["cache folder"][0] in ("ok", "warning")
     assert list((tmp_path / "new" / "cache").iterdir()) == []
 

@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from gpupipe.pipeline.augment_ops import OPS
 from gpupipe.pipeline.augment_policy import AugmentPolicy
+from helpers.full_product import IS_FULL
 
 COUNT = 20_000
+RECORDED = COUNT if IS_FULL else 6_000
+"""Draws of torchvision, each of which costs as much as a thousand of ours."""
 SIDE = 9
 """Of the images whose sizes torchvision's magnitudes depend on."""
 _ENHANCING = ("Brightness", "Color", "Contrast", "Sharpness")
@@ -42,7 +45,9 @@ def _in_torchvisions_terms(name: str, value: float) -> Drawn:
     return name, value / 255.0 if name == "Solarize" else value
 
 
-def recorded(transform: type[Any], count: int = COUNT, **options: Any) -> list[tuple[Drawn, ...]]:
+def recorded(
+    transform: type[Any], count: int = RECORDED, **options: Any
+) -> list[tuple[Drawn, ...]]:
     """The operations but Identity that a class of torchvision draws for so many images."""
 
     class Recording(transform):  # type: ignore[misc]

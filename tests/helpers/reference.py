@@ -4,7 +4,7 @@ pixels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,22 +48,27 @@ class Difference:
 
 
 def differences(
-    root: Path, *steps: Any, epoch: int = 0, decode: dict[str, Any] | None = None, **options: Any
+    root: Path,
+    *steps: Any,
+    epochs: Sequence[int] = (0,),
+    decode: dict[str, Any] | None = None,
+    **options: Any,
 ) -> list[Difference]:
-    """Every image under `root`, put through decode and `steps` by the DALI engine (batches of one)
-    and by the reference.
+    """Every image under `root` in each of some epochs, put through decode and `steps` by the DALI
+    engine (batches of one) and by the reference.
     """
+    found = []
     with load(root, *steps, decode=decode, **options) as loader:
-        loader.sampler.set_epoch(epoch)
-        found = []
-        for id, image in by_id(loader).items():
-            expected = reference(loader, epoch, id)
-            assert image.shape == expected.shape, (
-                f"{loader.index.location(id)}: {tuple(image.shape)}, but the reference is "
-                f"{tuple(expected.shape)}"
-            )
-            assert image.dtype == expected.dtype
-            found.append(Difference(id, image, expected))
+        for epoch in epochs:
+            loader.sampler.set_epoch(epoch)
+            for id, image in by_id(loader).items():
+                expected = reference(loader, epoch, id)
+                assert image.shape == expected.shape, (
+                    f"{loader.index.location(id)}: {tuple(image.shape)}, but the reference is "
+                    f"{tuple(expected.shape)}"
+                )
+                assert image.dtype == expected.dtype
+                found.append(Difference(id, image, expected))
     assert found
     return found
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from nvidia.dali._utils import dali_trace
 from PIL import Image
 
 SIZES = [
@@ -21,14 +23,34 @@ SIZES = [
 ]
 
 
+@pytest.fixture(scope="package", autouse=True)
+def _no_traces_of_operators() -> Iterator[None]:
+    """DALI notes the stack at each operator for its messages: half of the time to build a graph."""
+    dali_trace.set_tracing(enabled=False)
+    yield
+    dali_trace.set_tracing(enabled=True)
+
+
 @pytest.fixture(scope="session")
 def gallery(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten photographs as PNG (so that decoding is out of question), windows of their middle at half
     resolution.
     """
-    root = tmp_path_factory.mktemp("gallery")
-    files = sorted(photos.glob("*/*.jpg"))[:: len(list(photos.glob("*/*.jpg"))) // len(SIZES)]
-    for n, (file, (width, height)) in enumerate(zip(files, SIZES, strict=False)):
+    return cut_windows(photos, tmp_path_factory.mktemp("gallery"), SIZES)
+
+
+@pytest.fixture(scope="session")
+def small_gallery(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Windows as those of `gallery`, at a quarter of the area: for steps of many operations, of
+    which every image draws a few.
+    """
+    sizes = [(width // 2, height // 2) for width, height in SIZES]
+    return cut_windows(photos, tmp_path_factory.mktemp("small-gallery"), sizes)
+
+
+def cut_windows(photos: Path, root: Path, sizes: Sequence[tuple[int, int]]) -> Path:
+    files = sorted(photos.glob("*/*.jpg"))[:: len(list(photos.glob("*/*.jpg"))) // len(sizes)]
+    for n, (file, (width, height)) in enumerate(zip(files, sizes, strict=False)):
         image = Image.open(file).convert("RGB")
         scale = max(width / image.width, height / image.height, 0.5)
         image = image.resize(

@@ -20,7 +20,7 @@ from helpers.reference import differences
 def test_chains_have_torchvisions_distribution(options: dict[str, Any]) -> None:
     """Of one chain: the operations of all are drawn alike."""
     step = AugMix.model_validate({"mixture_width": 1, **options})
-    drawn = augment_draws.sampled(step)
+    drawn = augment_draws.sampled(step, augment_draws.RECORDED)
     ours = list(map(names_and_magnitudes, drawn["op"][:, 0], drawn["value"][:, 0]))
     theirs = augment_draws.recorded(v2.AugMix, mixture_width=1, **options)
     assert augment_draws.agree(map(len, ours), map(len, theirs))
@@ -52,7 +52,7 @@ def test_weights_have_torchs_distribution(alpha: float) -> None:
         assert np.abs(both[0] - both[1]).max() < 1.95 * np.sqrt(2 / len(weight))  # once in 1,000
 
 
-def test_it_mixes_as_torchvision(gallery: Path) -> None:
+def test_it_mixes_as_torchvision(small_gallery: Path) -> None:
     """torchvision's class with the draws of the step."""
     step = AugMix()
     drawn = augment_draws.sampled(step, 5)
@@ -87,9 +87,9 @@ def test_it_mixes_as_torchvision(gallery: Path) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"mixture_width": 1, "chain_depth": 1}, {"interpolation": "nearest"}]
 )
-def test_dali_agrees_with_torch(gallery: Path, options: dict[str, Any]) -> None:
+def test_dali_agrees_with_torch(small_gallery: Path, options: dict[str, Any]) -> None:
     """In the mean: see test_auto_augment.py."""
-    found = differences(gallery, {"aug_mix": options})
+    found = differences(small_gallery, {"aug_mix": options})
     assert max(d.mean for d in found) < 1
 
 

@@ -21,13 +21,13 @@ from helpers.reference import load
     ids=str,
 )
 def test_levels_are_within_one_of_torchvisions(
-    gallery: Path, step: dict[str, Any], gray: bool
+    small_gallery: Path, step: dict[str, Any], gray: bool
 ) -> None:
-    assert most(gallery, "gaussian_blur", gray=gray, **step) <= 1
+    assert most(small_gallery, "gaussian_blur", gray=gray, **step) <= 1
 
 
-def test_floats_are_torchvisions(gallery: Path) -> None:
-    assert most(gallery, "gaussian_blur", "float32", kernel_size=[7, 3]) <= EXACT
+def test_floats_are_torchvisions(small_gallery: Path) -> None:
+    assert most(small_gallery, "gaussian_blur", "float32", kernel_size=[7, 3]) <= EXACT
 
 
 def test_sigma_is_drawn_from_its_range() -> None:
@@ -74,7 +74,10 @@ def test_an_image_smaller_than_the_border_is_refused() -> None:
         step.torch(torch.zeros(3, 2, 4), {"sigma": 1.0})
 
 
-def test_a_sample_smaller_than_the_border_is_named(gallery: Path) -> None:
+def test_a_sample_smaller_than_the_border_is_named(small_gallery: Path) -> None:
     blur = {"gaussian_blur": {"kernel_size": [999, 3]}}
-    with load(gallery, blur) as loader, pytest.raises(gpupipe.SampleError, match="at least 2x500"):
+    with (
+        load(small_gallery, blur) as loader,
+        pytest.raises(gpupipe.SampleError, match="at least 2x500"),
+    ):
         list(loader)

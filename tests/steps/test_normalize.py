@@ -13,33 +13,35 @@ FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 IMAGENET = {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
 
 
-def test_agrees_to_float_rounding(gallery: Path) -> None:
-    assert max(d.most for d in differences(gallery, FLOATS, IMAGENET)) < 2e-6
+def test_agrees_to_float_rounding(small_gallery: Path) -> None:
+    assert max(d.most for d in differences(small_gallery, FLOATS, IMAGENET)) < 2e-6
 
 
-def test_in_levels(gallery: Path) -> None:
+def test_in_levels(small_gallery: Path) -> None:
     found = differences(
-        gallery, {"to_dtype": {"dtype": "float32"}}, {"normalize": {"mean": [127.5], "std": [60.0]}}
+        small_gallery,
+        {"to_dtype": {"dtype": "float32"}},
+        {"normalize": {"mean": [127.5], "std": [60.0]}},
     )
     assert max(d.most for d in found) < 1e-5
 
 
-def test_twice(gallery: Path) -> None:
+def test_twice(small_gallery: Path) -> None:
     assert (
         max(
             d.most
             for d in differences(
-                gallery, FLOATS, IMAGENET, {"normalize": {"mean": [0.1], "std": [2.0]}}
+                small_gallery, FLOATS, IMAGENET, {"normalize": {"mean": [0.1], "std": [2.0]}}
             )
         )
         < 2e-6
     )
 
 
-def test_flip_floats_and_layout_are_one_operator(gallery: Path) -> None:
+def test_flip_floats_and_layout_are_one_operator(small_gallery: Path) -> None:
     steps = ("random_horizontal_flip", FLOATS, IMAGENET)
-    assert max(d.most for d in differences(gallery, *steps)) < 2e-6
-    with load(gallery, *steps) as loader:
+    assert max(d.most for d in differences(small_gallery, *steps)) < 2e-6
+    with load(small_gallery, *steps) as loader:
         assert loader.engine.lowering()[-1] == (
             "crop_mirror_normalize",
             "cpu",
@@ -47,9 +49,9 @@ def test_flip_floats_and_layout_are_one_operator(gallery: Path) -> None:
         )
 
 
-def test_after_normalising_steps_still_work(gallery: Path) -> None:
+def test_after_normalising_steps_still_work(small_gallery: Path) -> None:
     found = differences(
-        gallery, FLOATS, IMAGENET, {"center_crop": {"size": 300}}, "random_vertical_flip"
+        small_gallery, FLOATS, IMAGENET, {"center_crop": {"size": 300}}, "random_vertical_flip"
     )
     assert max(d.most for d in found) < 2e-6
 

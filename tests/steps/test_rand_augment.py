@@ -18,7 +18,7 @@ from helpers.reference import differences
     "options", [{}, {"num_ops": 1, "magnitude": 0, "num_magnitude_bins": 2}, {"magnitude": 30}]
 )
 def test_draws_have_torchvisions_distribution(options: dict[str, int]) -> None:
-    drawn = augment_draws.sampled(RandAugment.model_validate(options))
+    drawn = augment_draws.sampled(RandAugment.model_validate(options), augment_draws.RECORDED)
     ours = map(augment_draws.names_and_magnitudes, drawn["op"], drawn["value"])
     theirs = augment_draws.recorded(v2.RandAugment, **options)
     assert augment_draws.agree(augment_draws.rounded(ours), augment_draws.rounded(theirs))
@@ -27,28 +27,30 @@ def test_draws_have_torchvisions_distribution(options: dict[str, int]) -> None:
 def test_another_magnitude_has_another_distribution() -> None:
     """So the test above can fail."""
     first, second = (
-        augment_draws.sampled(RandAugment(magnitude=magnitude)) for magnitude in (9, 10)
+        augment_draws.sampled(RandAugment(magnitude=magnitude), augment_draws.RECORDED)
+        for magnitude in (9, 10)
     )
     both = [map(augment_draws.names_and_magnitudes, d["op"], d["value"]) for d in (first, second)]
     assert not augment_draws.agree(*map(augment_draws.rounded, both))
 
 
 @pytest.mark.parametrize("options", [{}, {"interpolation": "bilinear", "fill": [124, 116, 104]}])
-def test_dali_agrees_with_torch(gallery: Path, options: dict[str, Any]) -> None:
+def test_dali_agrees_with_torch(small_gallery: Path, options: dict[str, Any]) -> None:
     """In the mean: see test_auto_augment.py."""
-    for epoch in range(3):
-        found = differences(gallery, {"rand_augment": options}, epoch=epoch)
-        assert max(d.mean for d in found) < 1
+    found = differences(small_gallery, {"rand_augment": options}, epochs=range(3))
+    assert max(d.mean for d in found) < 1
 
 
-def test_of_gray_images(gallery: Path) -> None:
-    found = differences(as_gray(gallery), {"rand_augment": {"num_ops": 4}}, decode={"mode": "gray"})
+def test_of_gray_images(small_gallery: Path) -> None:
+    found = differences(
+        as_gray(small_gallery), {"rand_augment": {"num_ops": 4}}, decode={"mode": "gray"}
+    )
     assert found[0].image.shape[0] == 1
     assert max(d.mean for d in found) < 1
 
 
-def test_no_operation_changes_nothing(gallery: Path) -> None:
-    found = differences(gallery, {"rand_augment": {"num_ops": 0}})
+def test_no_operation_changes_nothing(small_gallery: Path) -> None:
+    found = differences(small_gallery, {"rand_augment": {"num_ops": 0}})
     assert not any(d.most for d in found)
     assert RandAugment(num_ops=0).num_uniforms == 0
 

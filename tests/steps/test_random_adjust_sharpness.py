@@ -13,12 +13,12 @@ from helpers.color_differences import EXACT, drawn, is_share, most
 
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
-def test_levels_are_within_one_of_torchvisions(gallery: Path, gray: bool) -> None:
-    assert most(gallery, "random_adjust_sharpness", gray=gray, p=1, sharpness_factor=2) <= 1
+def test_levels_are_within_one_of_torchvisions(small_gallery: Path, gray: bool) -> None:
+    assert most(small_gallery, "random_adjust_sharpness", gray=gray, p=1, sharpness_factor=2) <= 1
 
 
-def test_floats_are_torchvisions(gallery: Path) -> None:
-    found = most(gallery, "random_adjust_sharpness", "float32", p=1, sharpness_factor=2)
+def test_floats_are_torchvisions(small_gallery: Path) -> None:
+    found = most(small_gallery, "random_adjust_sharpness", "float32", p=1, sharpness_factor=2)
     assert found <= EXACT
 
 
@@ -41,5 +41,5 @@ def test_other_factors_are_refused(factor: float) -> None:
         RandomAdjustSharpness.model_validate({"sharpness_factor": factor})
 
 
-def test_a_batch_in_which_no_sample_is_drawn(gallery: Path) -> None:
-    assert most(gallery, "random_adjust_sharpness", p=0, sharpness_factor=2) == 0
+def test_a_batch_in_which_no_sample_is_drawn(small_gallery: Path) -> None:
+    assert most(small_gallery, "random_adjust_sharpness", p=0, sharpness_factor=2) == 0

@@ -47,14 +47,14 @@ def _input(name: str) -> tuple[int, int]:
     ids=str,
 )
 def test_bilinear_is_within_a_level_inside_the_border(
-    gallery: Path, parameters: dict[str, Any]
+    small_gallery: Path, parameters: dict[str, Any]
 ) -> None:
     parameters = {**parameters, "interpolation": "bilinear"}
     step = RandomAffine.model_validate(parameters)
-    with load(gallery) as loader:
+    with load(small_gallery) as loader:
         names = {i: loader.index.location(i) for i in range(len(loader.index))}
     covered = 0.0
-    for d in differences(gallery, {"random_affine": parameters}):
+    for d in differences(small_gallery, {"random_affine": parameters}):
         within = inside(d, step, "random_affine", names[d.id])
         covered += float(within.double().mean())
         assert not within.any() or float(d.levels[:, within].max()) <= 1
@@ -62,9 +62,10 @@ def test_bilinear_is_within_a_level_inside_the_border(
     assert covered > 3  # of 10 images: the check must have looked at pixels
 
 
-def test_nearest_takes_the_same_pixels(gallery: Path) -> None:
+def test_nearest_takes_the_same_pixels(small_gallery: Path) -> None:
     found = differences(
-        gallery, {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "scale": [0.5, 2.0]}}
+        small_gallery,
+        {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "scale": [0.5, 2.0]}},
     )
     assert max(float((d.levels > 0).double().mean()) for d in found) < 0.001
 
@@ -95,6 +96,6 @@ def test_short_forms_mean_what_they_mean_in_torchvision() -> None:
     )
 
 
-def test_on_the_cpu_it_is_a_perspective_warp(gallery: Path) -> None:
-    with load(gallery, {"random_affine": {"degrees": 5}}) as loader:
+def test_on_the_cpu_it_is_a_perspective_warp(small_gallery: Path) -> None:
+    with load(small_gallery, {"random_affine": {"degrees": 5}}) as loader:
         assert emitted(loader) == ["decoders.image", "experimental.warp_perspective", "transpose"]

@@ -11,12 +11,12 @@ from helpers.color_differences import EXACT, drawn, is_share, most
 
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
-def test_levels_are_within_one_of_torchvisions(gallery: Path, gray: bool) -> None:
-    assert most(gallery, "random_autocontrast", gray=gray, p=1) <= 1
+def test_levels_are_within_one_of_torchvisions(small_gallery: Path, gray: bool) -> None:
+    assert most(small_gallery, "random_autocontrast", gray=gray, p=1) <= 1
 
 
-def test_floats_are_torchvisions(gallery: Path) -> None:
-    assert most(gallery, "random_autocontrast", "float32", p=1) <= EXACT
+def test_floats_are_torchvisions(small_gallery: Path) -> None:
+    assert most(small_gallery, "random_autocontrast", "float32", p=1) <= EXACT
 
 
 def test_a_share_of_the_samples_is_changed() -> None:

@@ -38,22 +38,24 @@ def drawn(step: RandomErasing, count: int, seed: int = 0) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_exact(gallery: Path, parameters: dict[str, Any]) -> None:
-    assert max(d.most for d in differences(gallery, {"random_erasing": parameters})) == 0
+def test_exact(small_gallery: Path, parameters: dict[str, Any]) -> None:
+    assert max(d.most for d in differences(small_gallery, {"random_erasing": parameters})) == 0
 
 
-def test_gray_images_are_as_after_decode(gallery: Path) -> None:
+def test_gray_images_are_as_after_decode(small_gallery: Path) -> None:
     """Within a level."""
-    found = differences(gallery, {"random_erasing": {"p": 1, "value": 5}}, decode={"mode": "gray"})
+    found = differences(
+        small_gallery, {"random_erasing": {"p": 1, "value": 5}}, decode={"mode": "gray"}
+    )
     assert max(d.most for d in found) <= 1
     assert all((d.image == 5).any() for d in found)
 
 
 @pytest.mark.parametrize("value", [0, 0.25, [-1.5, 0.25, 1e4]], ids=str)
-def test_on_normalized_floats_the_values_are_exact(gallery: Path, value: Any) -> None:
+def test_on_normalized_floats_the_values_are_exact(small_gallery: Path, value: Any) -> None:
     """As after normalize alone, of which the tests are elsewhere."""
-    found = differences(gallery, *NORMALIZED, {"random_erasing": {"p": 1, "value": value}})
-    plain = differences(gallery, *NORMALIZED)
+    found = differences(small_gallery, *NORMALIZED, {"random_erasing": {"p": 1, "value": value}})
+    plain = differences(small_gallery, *NORMALIZED)
     colour = torch.tensor(value).expand(3)[:, None]
     for d, without in zip(found, plain, strict=True):
         erased = (d.image != without.image).any(0)
@@ -133,9 +135,9 @@ CROP = {"random_crop": {"size": [60, 80]}}
 NOISE = {"random_erasing": {"p": 1, "value": "random"}}
 
 
-def test_noise_is_the_same_on_both_engines(gallery: Path) -> None:
-    found = differences(gallery, CROP, *NORMALIZED, NOISE)
-    plain = differences(gallery, CROP, *NORMALIZED)
+def test_noise_is_the_same_on_both_engines(small_gallery: Path) -> None:
+    found = differences(small_gallery, CROP, *NORMALIZED, NOISE)
+    plain = differences(small_gallery, CROP, *NORMALIZED)
     for d, without in zip(found, plain, strict=True):
         erased = (d.image != without.image).any(0)
         assert 0 < int(erased.sum()) < erased.numel()
@@ -213,10 +215,10 @@ def test_noise_needs_images_of_one_size() -> None:
     build("decode", "random_crop: {size: 9}", FLOAT, NORM, "random_erasing: {value: random}")
 
 
-def test_without_probability_it_is_no_operator(gallery: Path) -> None:
-    with load(gallery, {"random_erasing": {"p": 0}}) as loader:
+def test_without_probability_it_is_no_operator(small_gallery: Path) -> None:
+    with load(small_gallery, {"random_erasing": {"p": 0}}) as loader:
         assert emitted(loader) == ["decoders.image", "transpose"]
-    with load(gallery, "random_erasing") as loader:
+    with load(small_gallery, "random_erasing") as loader:
         assert emitted(loader) == ["decoders.image", "erase", "transpose"]
 
 

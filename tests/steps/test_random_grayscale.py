@@ -11,16 +11,16 @@ from helpers.color_differences import EXACT, compared, drawn, is_share, most
 
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
-def test_levels_are_within_one_of_torchvisions(gallery: Path, gray: bool) -> None:
-    assert most(gallery, "random_grayscale", gray=gray, p=1) <= 1
+def test_levels_are_within_one_of_torchvisions(small_gallery: Path, gray: bool) -> None:
+    assert most(small_gallery, "random_grayscale", gray=gray, p=1) <= 1
 
 
-def test_floats_are_torchvisions(gallery: Path) -> None:
-    assert most(gallery, "random_grayscale", "float32", p=1) <= EXACT
+def test_floats_are_torchvisions(small_gallery: Path) -> None:
+    assert most(small_gallery, "random_grayscale", "float32", p=1) <= EXACT
 
 
-def test_the_channels_stay_three_and_become_equal(gallery: Path) -> None:
-    for d in compared(gallery, "random_grayscale", p=1):
+def test_the_channels_stay_three_and_become_equal(small_gallery: Path) -> None:
+    for d in compared(small_gallery, "random_grayscale", p=1):
         assert d.image.shape[0] == 3
         assert bool((d.image == d.image[:1]).all())
 

@@ -11,12 +11,12 @@ from helpers.color_differences import EXACT, drawn, is_share, most
 
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
-def test_levels_are_torchvisions(gallery: Path, gray: bool) -> None:
-    assert most(gallery, "random_invert", gray=gray, p=1) <= 0
+def test_levels_are_torchvisions(small_gallery: Path, gray: bool) -> None:
+    assert most(small_gallery, "random_invert", gray=gray, p=1) <= 0
 
 
-def test_floats_are_torchvisions(gallery: Path) -> None:
-    assert most(gallery, "random_invert", "float32", p=1) <= EXACT
+def test_floats_are_torchvisions(small_gallery: Path) -> None:
+    assert most(small_gallery, "random_invert", "float32", p=1) <= EXACT
 
 
 def test_a_share_of_the_samples_is_inverted() -> None:
@@ -31,5 +31,5 @@ def test_a_probability_above_1_is_refused() -> None:
         RandomInvert(p=1.5)
 
 
-def test_only_the_drawn_samples_are_changed(gallery: Path) -> None:
-    assert most(gallery, "random_invert", p=0.5) == 0
+def test_only_the_drawn_samples_are_changed(small_gallery: Path) -> None:
+    assert most(small_gallery, "random_invert", p=0.5) == 0

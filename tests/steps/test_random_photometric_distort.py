@@ -14,15 +14,15 @@ from helpers.color_differences import EXACT, compared, drawn, is_share, is_unifo
 
 
 @pytest.mark.parametrize(("gray", "p"), [(False, 0.5), (False, 1), (True, 1)])
-def test_levels_are_nearly_torchvisions(gallery: Path, gray: bool, p: float) -> None:
+def test_levels_are_nearly_torchvisions(small_gallery: Path, gray: bool, p: float) -> None:
     """A level of difference is multiplied by the factors after it, up to 1.5."""
-    found = compared(gallery, "random_photometric_distort", gray=gray, p=p)
+    found = compared(small_gallery, "random_photometric_distort", gray=gray, p=p)
     assert max(d.most for d in found) <= 4
     assert max(d.mean for d in found) < 0.4
 
 
-def test_floats_are_torchvisions(gallery: Path) -> None:
-    assert most(gallery, "random_photometric_distort", "float32", p=1) <= 10 * EXACT
+def test_floats_are_torchvisions(small_gallery: Path) -> None:
+    assert most(small_gallery, "random_photometric_distort", "float32", p=1) <= 10 * EXACT
 
 
 def test_the_defaults_are_torchvisions() -> None:

@@ -15,12 +15,12 @@ from helpers.color_differences import EXACT, drawn, is_share, most
 
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
-def test_levels_are_torchvisions(gallery: Path, gray: bool) -> None:
-    assert most(gallery, "random_solarize", gray=gray, p=1, threshold=128) <= 0
+def test_levels_are_torchvisions(small_gallery: Path, gray: bool) -> None:
+    assert most(small_gallery, "random_solarize", gray=gray, p=1, threshold=128) <= 0
 
 
-def test_floats_are_torchvisions(gallery: Path) -> None:
-    assert most(gallery, "random_solarize", "float32", p=1, threshold=0.5) <= EXACT
+def test_floats_are_torchvisions(small_gallery: Path) -> None:
+    assert most(small_gallery, "random_solarize", "float32", p=1, threshold=0.5) <= EXACT
 
 
 @pytest.mark.parametrize("threshold", [1, 100, 255])

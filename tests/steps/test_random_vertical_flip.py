@@ -10,14 +10,14 @@ from helpers.reference import differences, emitted, load
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0])
-def test_exact(gallery: Path, p: float) -> None:
-    assert max(d.most for d in differences(gallery, {"random_vertical_flip": {"p": p}})) == 0
+def test_exact(small_gallery: Path, p: float) -> None:
+    assert max(d.most for d in differences(small_gallery, {"random_vertical_flip": {"p": p}})) == 0
 
 
-def test_two_flips_cancel(gallery: Path) -> None:
+def test_two_flips_cancel(small_gallery: Path) -> None:
     always = {"random_vertical_flip": {"p": 1}}
-    twice = differences(gallery, always, always)
-    once = differences(gallery, always)
+    twice = differences(small_gallery, always, always)
+    once = differences(small_gallery, always)
     assert max(d.most for d in twice) == 0
     assert all((a.image.flip(-2) == b.image).all() for a, b in zip(twice, once, strict=True))
 
@@ -27,6 +27,6 @@ def test_probability() -> None:
     assert abs(flips.mean() - 0.3) < 0.015
 
 
-def test_lowering(gallery: Path) -> None:
-    with load(gallery, "random_vertical_flip") as loader:
+def test_lowering(small_gallery: Path) -> None:
+    with load(small_gallery, "random_vertical_flip") as loader:
         assert emitted(loader) == ["decoders.image", "flip", "transpose"]

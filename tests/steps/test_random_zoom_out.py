@@ -23,15 +23,17 @@ from helpers.reference import differences, emitted, load
     [{}, {"fill": [7, 8, 9], "p": 1, "side_range": [1, 1.5]}, {"p": 1, "side_range": [1, 1]}],
     ids=str,
 )
-def test_exact(gallery: Path, parameters: dict[str, Any]) -> None:
-    assert max(d.most for d in differences(gallery, {"random_zoom_out": parameters})) == 0
+def test_exact(small_gallery: Path, parameters: dict[str, Any]) -> None:
+    assert max(d.most for d in differences(small_gallery, {"random_zoom_out": parameters})) == 0
 
 
-def test_floats_are_exact_and_gray_images_as_after_decode(gallery: Path) -> None:
+def test_floats_are_exact_and_gray_images_as_after_decode(small_gallery: Path) -> None:
     """Scaled floats differ by their last bit, gray levels by one."""
     steps = [{"to_dtype": {"dtype": "float32", "scale": True}}, {"random_zoom_out": {"fill": 0.3}}]
     for mode, most in (("rgb", 1e-6), ("gray", 1.01 / 255)):
-        assert max(d.most for d in differences(gallery, *steps, decode={"mode": mode})) <= most
+        assert (
+            max(d.most for d in differences(small_gallery, *steps, decode={"mode": mode})) <= most
+        )
 
 
 @pytest.mark.parametrize(
@@ -93,8 +95,8 @@ def test_p_at_its_ends(p: float, runs: int) -> None:
     assert (drawn == runs).all()
 
 
-def test_it_is_one_operator(gallery: Path) -> None:
-    with load(gallery, "random_zoom_out") as loader:
+def test_it_is_one_operator(small_gallery: Path) -> None:
+    with load(small_gallery, "random_zoom_out") as loader:
         assert emitted(loader) == ["decoders.image", "slice", "transpose"]
 
 

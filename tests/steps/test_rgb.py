@@ -13,8 +13,8 @@ from helpers.reference import Difference
 
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_pixels_are_torchvisions(gallery: Path, dtype: str, gray: bool) -> None:
-    found: list[Difference] = compared(gallery, "rgb", dtype, gray)
+def test_pixels_are_torchvisions(small_gallery: Path, dtype: str, gray: bool) -> None:
+    found: list[Difference] = compared(small_gallery, "rgb", dtype, gray)
     assert max(d.most for d in found) == 0
     assert all(d.image.shape[0] == 3 for d in found)
     assert all(bool((d.image == d.image[:1]).all()) == gray for d in found)
