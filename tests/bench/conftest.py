@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,27 @@ import pytest
 from gpupipe import config as configs
 from gpupipe.bench import parity, report
 from gpupipe.config import Config
-from helpers import forked_python
+from helpers import dali_traces, forked_python
 from helpers.made_comparison import RATES, measured
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _no_stack_traces_of_operators() -> Iterator[None]:
+    with dali_traces.turned_off():
+        yield
 
 
 @pytest.fixture
 def cli() -> Any:
     """Runs the command in a folder; words and environment as given."""
 
-    def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run_command(
+        folder: Path, *words: str, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         command = ["-m", "gpupipe", *words]
         return forked_python.run(command, cwd=folder, env=os.environ | environment)
 
-    return run
+    return run_command
 
 
 @pytest.fixture(scope="session")

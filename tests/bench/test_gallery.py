@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,12 @@ def photograph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("photograph") / "wide.png"
     Image.fromarray(pixels).save(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def gallery_of_a_face() -> Iterator[Gallery]:
+    with open_gallery() as gallery:
+        yield gallery
 
 
 def draws(gallery: Gallery, name: str, **parameters: object) -> list[np.ndarray]:
@@ -142,9 +149,10 @@ def test_a_step_whose_parameters_depend_on_the_size_has_no_example(photograph: P
 
 
 @pytest.mark.parametrize("name", sorted({*step_registry.names()} - {"linear_transformation"}))
-def test_each_step_is_drawn_and_each_step_of_chance_changes_a_draw(name: str) -> None:
-    with open_gallery() as gallery:
-        row = gallery.draw_step(name)
+def test_each_step_is_drawn_and_each_step_of_chance_changes_a_draw(
+    gallery_of_a_face: Gallery, name: str
+) -> None:
+    row = gallery_of_a_face.draw_step(name)
     assert row.title.startswith(name)
     original, *drawn = (image.tobytes() for image in row.images)
     if step_registry.find(name).num_uniforms:
@@ -153,9 +161,10 @@ def test_each_step_is_drawn_and_each_step_of_chance_changes_a_draw(name: str) ->
 
 
 @pytest.mark.parametrize(("name", "count"), [("five_crop", 5), ("ten_crop", 8)])
-def test_the_images_that_a_step_makes_of_one_are_shown(name: str, count: int) -> None:
-    with open_gallery() as gallery:
-        original, *crops = (np.asarray(image) for image in gallery.draw_step(name).images)
+def test_the_images_that_a_step_makes_of_one_are_shown(
+    gallery_of_a_face: Gallery, name: str, count: int
+) -> None:
+    original, *crops = (np.asarray(image) for image in gallery_of_a_face.draw_step(name).images)
     assert len(crops) == count
     assert np.array_equal(crops[0], original[:150, :150])
     assert np.array_equal(crops[3], original[-150:, -150:])

@@ -21,6 +21,7 @@ from gpupipe.bench.comparison import Side
 from gpupipe.bench.contestant import Contest
 from gpupipe.bench.measure import Measurement
 from gpupipe.bench.memory import OWN_PEAKS, PSS, PeakMemory
+from helpers import forked_python
 
 MIB = 2**20
 pytestmark = pytest.mark.skipif(
@@ -155,28 +156,22 @@ def test_it_ends_with_the_process_that_it_looks_at() -> None:
 
 def test_ctrl_c_in_a_terminal_leaves_the_memory_known(faces: Path) -> None:
     """A terminal sends it to all processes of the group."""
+    script = (
+        "import os, runpy; os.setsid(); "
+        "runpy.run_module('gpupipe', run_name='__main__', alter_sys=True)"
+    )
     data = f"data={{source: folder, root: {faces}}}"
-    command = [
-        sys.executable,
-        "-m",
-        "gpupipe",
-        "run",
-        "lfw",
-        data,
-        "device=cpu",
-        "batch_size=16",
-        "--epochs",
-        "100000",
-    ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    words = ["run", "lfw", data, "device=cpu", "batch_size=16", "--epochs", "100000"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with forked_python.Process(["-c", script, *words], **pipes) as process:
         try:
             assert process.stdout
+            assert process.stderr
             process.stdout.readline()
-            time.sleep(2)  # anywhere in the measuring
+            time.sleep(1)  # anywhere in the measuring
             os.killpg(process.pid, signal.SIGINT)
-            out, err = process.communicate(timeout=60)
+            out, err = process.stdout.read(), process.stderr.read()
+            process.wait(60)
         finally:
             process.kill()
     assert process.returncode == 130

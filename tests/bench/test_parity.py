@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -16,6 +17,7 @@ from PIL import Image
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench.parity import Agreement, measure
+from helpers.full_product import IS_FULL
 from helpers.plugin import install
 
 COUNT = 500
@@ -110,9 +112,11 @@ def _piece(source: Image.Image, draw: random.Random) -> tuple[str, bytes]:
     return ".jpg", written.getvalue()
 
 
-def agreement(root: Path, steps: list[Any]) -> Agreement:
+def agreement(root: Path, steps: list[Any], rows: slice = slice(None)) -> Agreement:
+    """Of these rows of the index."""
     checked = configs.read({"data": {"source": "folder", "root": root}, "pipeline": steps})
-    (found,) = measure(checked, checked.source.index(), ["cpu"], COUNT, last=True, engine="dali")
+    index = checked.source.index().subset(np.arange(COUNT)[rows])
+    (found,) = measure(checked, index, ["cpu"], COUNT, last=True, engine="dali")
     return found
 
 
@@ -124,13 +128,18 @@ def test_what_moves_pixels_is_the_same_to_one_level(images: Path) -> None:
 
 @pytest.mark.parametrize("name", MADE_NEW)
 def test_what_makes_pixels_keeps_its_floor(images: Path, name: str) -> None:
+    """Over a quarter of the images, another for each of four; a few gray ones make all errors of
+    grayscale.
+    """
     steps, mean, psnr = MADE_NEW[name]
-    found = agreement(images, ["decode", *steps])
+    every = 1 if IS_FULL or name == "grayscale" else 4
+    rows = slice(list(MADE_NEW).index(name) % every, None, every)
+    found = agreement(images, ["decode", *steps], rows)
     print(
         f"{name}: mean {found.mean:.3f}, largest {found.most:.1f} levels, PSNR "
         f"{found.psnr:.1f} dB over {found.images}"
     )
-    assert found.images == COUNT
+    assert found.images == COUNT // every
     assert found.mean <= mean
     assert found.psnr >= psnr
 

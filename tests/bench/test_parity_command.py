@@ -44,7 +44,7 @@ def test_every_step_agrees_on_real_photographs(photos: Path, tmp_path: Path, eng
     checked = configs.read(
         {"data": {"source": "folder", "root": str(photos)}, "pipeline": ALL_STEPS}
     )
-    found = list(measure(checked, checked.source.index(), ["cpu"], 8, engine=engine))
+    found = list(measure(checked, checked.source.index(), ["cpu"], 4, engine=engine))
     assert [a.step for a in found] == [e.key for e in checked.pipeline.entries]
     assert {a.step: (a.mean, a.most) for a in found if not a.holds} == {}
     assert all(a.psnr > 35 for a in found)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from helpers import browsers
+from helpers.full_product import IS_FULL
 from helpers.made_comparison import COMMAND, RATES
 
 if TYPE_CHECKING:
@@ -70,12 +71,15 @@ CUT_OFF = """[...document.querySelectorAll(
     .map(e => e.outerHTML.slice(0, 80))"""
 
 
-@pytest.mark.parametrize(
-    "opened",
-    [(size, colors) for size in SIZES for colors in ("light", "dark")],
-    indirect=True,
-    ids=" ".join,
-)
+COLORS = ("light", "dark")
+WINDOWS = [
+    (size, colors)
+    for number, size in enumerate(SIZES)
+    for colors in (COLORS if IS_FULL else [COLORS[number % 2]])
+]
+
+
+@pytest.mark.parametrize("opened", WINDOWS, indirect=True, ids=" ".join)
 def test_the_page_fits_its_window_and_shows_everything(opened: Page) -> None:
     assert opened.title() == "gpupipe compare: config"
     assert opened.evaluate("document.scrollingElement.scrollWidth") <= opened.viewport_size["width"]

@@ -54,7 +54,7 @@ class WaitClock:
     Waits of one process follow each other; waits of different processes overlap.
     """
 
-    SECONDS = 0.004
+    SECONDS = 0.02
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted([*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("tests/gpu/*.py")])
+FOLDERS = sorted({path.parent for path in (ROOT / "benchmarks").rglob("*.py")})
+FOLDERS += [ROOT / "tests/gpu"]
 
 
 def resolve(module: str, name: str) -> object:
@@ -21,14 +22,22 @@ def resolve(module: str, name: str) -> object:
         return getattr(importlib.import_module(module), name)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_a_script_uses_of_gpupipe_exists(script: Path) -> None:
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_script_uses_of_gpupipe_exists(folder: Path) -> None:
+    for script in folder.glob("*.py"):
+        check_uses(script)
+
+
+def check_uses(script: Path) -> None:
     tree = ast.parse(script.read_text())
     imported: dict[str, object] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gpupipe"):
             for alias in node.names:
-                imported[alias.asname or alias.name] = resolve(str(node.module), alias.name)
+                try:
+                    imported[alias.asname or alias.name] = resolve(str(node.module), alias.name)
+                except (ImportError, AttributeError) as e:
+                    raise AssertionError(f"{script}:{node.lineno}: {e}") from e
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             imported.pop(node.id, None)  # elsewhere a variable has that name
@@ -36,4 +45,4 @@ def test_what_a_script_uses_of_gpupipe_exists(script: Path) -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             owner = imported.get(node.value.id)
             if isinstance(owner, ModuleType):
-                assert hasattr(owner, node.attr), f"line {node.lineno}: {ast.unparse(node)}"
+                assert hasattr(owner, node.attr), f"{script}:{node.lineno}: {ast.unparse(node)}"

@@ -33,50 +33,62 @@ def models_of(model: Model) -> Iterator[Model]:
             types += typing.get_args(kind)
 
 
-MODELS = dict.fromkeys(
-    model
-    for root in (
-        TopLevel,
-        *map(source.find_source, source.list_sources()),
-        *map(step_registry.find, sorted(step_registry.builtin_names())),
-        *map(registry.find, sorted(registry.builtin_names())),
-    )
-    for model in models_of(root)
-)
-FIELDS = [(model, name) for model in MODELS for name in model.model_fields]
+ROOTS: dict[str, list[Model]] = {
+    "settings": [TopLevel],
+    "sources": [source.find_source(name) for name in source.list_sources()],
+    "steps": [step_registry.find(name) for name in sorted(step_registry.builtin_names())],
+    "batch steps": [registry.find(name) for name in sorted(registry.builtin_names())],
+}
+MODELS = {
+    kind: list(dict.fromkeys(model for root in roots for model in models_of(root)))
+    for kind, roots in ROOTS.items()
+}
 
 
-@pytest.mark.parametrize(("model", "name"), FIELDS, ids=lambda x: getattr(x, "__name__", x))
-def test_the_first_sentence_about_a_field_can_be_quoted(model: Model, name: str) -> None:
-    sentence = describe_field(model, name)
-    assert sentence.endswith(".") and not sentence.endswith(".."), sentence
-    assert "\n" not in sentence
-    assert 1 < len(sentence.split()) < 25, "a few words, and under 25"
-    assert sentence.count("(") == sentence.count(")")
+def fields_of(kind: str) -> Iterator[tuple[Model, str, str]]:
+    """Yield each field of some models: the model, the field's name, and both for a message."""
+    for model in MODELS[kind]:
+        for name in model.model_fields:
+            yield model, name, f"{model.__name__}.{name}"
 
 
-@pytest.mark.parametrize(("model", "name"), FIELDS, ids=lambda x: getattr(x, "__name__", x))
-def test_every_mistake_in_a_field_is_one_plain_line(model: Model, name: str) -> None:
-    refused = [problems for value in WRONG if (problems := mistakes(model, {name: value}, name))]
-    assert refused, "no value is refused"
-    for problem in (problem for problems in refused for problem in problems):
-        assert problem.startswith((name, "fields: ")), problem
-        assert "\n" not in problem
-        assert len(problem) < 400
-        assert not JARGON.search(problem), problem
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_first_sentence_about_a_field_can_be_quoted(kind: str) -> None:
+    for model, name, field in fields_of(kind):
+        sentence = describe_field(model, name)
+        assert sentence.endswith(".") and not sentence.endswith(".."), f"{field}: {sentence}"
+        assert "\n" not in sentence, field
+        assert 1 < len(sentence.split()) < 25, f"{field}: a few words, and under 25"
+        assert sentence.count("(") == sentence.count(")"), field
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_missing_and_unknown_keys_are_one_plain_line(model: Model) -> None:
-    required = [name for name, field in model.model_fields.items() if field.is_required()]
-    problems = [str(p) for p in problems_of(model, {"zzz": 1})]
-    if model.model_config.get("extra") != "allow":
-        (unknown,) = [p for p in problems if "unknown key" in p]
-        assert unknown.startswith("f: zzz: unknown key")
-    missing = [p for p in problems if "missing" in p]
-    for name in required:
-        quoted = describe_field(model, name).removesuffix(".")[1:]
-        assert any(f"write '{name}: ...' (" in p and quoted in p for p in missing), missing
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_mistake_in_a_field_is_one_plain_line(kind: str) -> None:
+    for model, name, field in fields_of(kind):
+        found = [mistakes(model, {name: value}, name) for value in WRONG]
+        assert any(found), f"{field}: no value is refused"
+        for problem in (problem for problems in found for problem in problems):
+            assert problem.startswith((name, "fields: ")), f"{field}: {problem}"
+            assert "\n" not in problem, field
+            assert len(problem) < 400, f"{field}: {problem}"
+            assert not JARGON.search(problem), f"{field}: {problem}"
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_missing_and_unknown_keys_are_one_plain_line(kind: str) -> None:
+    for model in MODELS[kind]:
+        required = [name for name, field in model.model_fields.items() if field.is_required()]
+        problems = [str(p) for p in problems_of(model, {"zzz": 1})]
+        if model.model_config.get("extra") != "allow":
+            unknown = [p for p in problems if "unknown key" in p]
+            assert len(unknown) == 1, model.__name__
+            assert unknown[0].startswith("f: zzz: unknown key"), model.__name__
+        missing = [p for p in problems if "missing" in p]
+        for name in required:
+            quoted = describe_field(model, name).removesuffix(".")[1:]
+            assert any(f"write '{name}: ...' (" in p and quoted in p for p in missing), (
+                f"{model.__name__}: {missing}"
+            )
 
 
 def mistakes(model: Model, data: dict[str, Any], name: str) -> list[str]:

@@ -38,23 +38,17 @@ def of(dtype: str, values: Any = "usual", channels: int | None = 3) -> Spec:
 
 
 @pytest.mark.parametrize("name", COLORS)
-def test_normalized_colours_are_refused(name: str) -> None:
-    spec = of("float32", "normalized")
-    if name in ANY_VALUES:
-        example(name).infer_spec(spec)
-        return
-    with pytest.raises(StepIncompatible, match="normalized ones: move it before 'normalize'"):
-        example(name).infer_spec(spec)
-
-
-@pytest.mark.parametrize("name", COLORS)
-def test_unscaled_floats_are_refused(name: str) -> None:
-    spec = of("float32", "unscaled")
-    if name in ANY_VALUES:
-        example(name).infer_spec(spec)
-        return
-    with pytest.raises(StepIncompatible, match="gets unscaled levels: write 'scale: true'"):
-        example(name).infer_spec(spec)
+def test_normalized_colours_and_unscaled_floats_are_refused(name: str) -> None:
+    for values, message in (
+        ("normalized", "normalized ones: move it before 'normalize'"),
+        ("unscaled", "gets unscaled levels: write 'scale: true'"),
+    ):
+        spec = of("float32", values)
+        if name in ANY_VALUES:
+            example(name).infer_spec(spec)
+            continue
+        with pytest.raises(StepIncompatible, match=message):
+            example(name).infer_spec(spec)
 
 
 @pytest.mark.parametrize("name", COLORS)
@@ -69,21 +63,17 @@ def test_levels_and_scaled_floats_are_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COLORS)
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
+def test_other_arrays_are_refused(name: str) -> None:
+    for spec, message in (
         (of("uint8", channels=4), "1 or 3 channels, but gets .*: leave it out"),
         (of("uint8", channels=None), "1 or 3 channels"),
         (Spec.of_array("uint8", [2, 3, 8, 8], "TCHW"), "further axes"),
         (Spec.of_array("uint8", [8], "L"), "height and width"),
         (of("int16"), "gets int16: write 'to_dtype: {dtype: .*, scale: true}' before it"),
         (Spec(), "encoded bytes"),
-    ],
-    ids=str,
-)
-def test_other_arrays_are_refused(name: str, spec: Spec, message: str) -> None:
-    with pytest.raises(StepIncompatible, match=message):
-        example(name).infer_spec(spec)
+    ):
+        with pytest.raises(StepIncompatible, match=message):
+            example(name).infer_spec(spec)
 
 
 def test_the_yaml_says_where_the_step_is_to_go() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from nvidia.dali._utils import dali_trace
 from PIL import Image
+
+from helpers import dali_traces
 
 SIZES = [
     (333, 500),
@@ -24,11 +25,9 @@ SIZES = [
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _no_traces_of_operators() -> Iterator[None]:
-    """DALI notes the stack at each operator for its messages: half of the time to build a graph."""
-    dali_trace.set_tracing(enabled=False)
-    yield
-    dali_trace.set_tracing(enabled=True)
+def _no_stack_traces_of_operators() -> Iterator[None]:
+    with dali_traces.turned_off():
+        yield
 
 
 @pytest.fixture(scope="session")
