@@ -4,6 +4,7 @@ generated, and to the last draw.
 
 from __future__ import annotations
 
+import functools
 import io
 import random
 from pathlib import Path
@@ -78,9 +79,15 @@ def images(photos: Path, faces: Path, tmp_path_factory: pytest.TempPathFactory) 
         _write(root, n, ".jpg", source.read_bytes())
     draw, drawn = random.Random(0), sorted(faces.glob("*/*.jpg"))
     for n in range(len(sources), COUNT):
-        with Image.open(draw.choice(sources if n % 2 else drawn)) as source:
-            _write(root, n, *_piece(source.convert("RGB"), draw))
+        _write(root, n, *_piece(_decode(draw.choice(sources if n % 2 else drawn)), draw))
+    _decode.cache_clear()
     return root
+
+
+@functools.cache
+def _decode(path: Path) -> Image.Image:
+    with Image.open(path) as source:
+        return source.convert("RGB")
 
 
 def _write(root: Path, n: int, suffix: str, content: bytes) -> None:

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from helpers.forked_python import executable
 
 
 def rates(*numbers: float) -> list[dict[str, Any]]:
@@ -45,7 +46,7 @@ def test_what_the_budget_does_not_allow_is_left_out(
         str(tmp_path / "out"),
     ]
     subprocess.run(
-        [sys.executable, str(benchmarks / "gpu.py"), *words],
+        [executable(), str(benchmarks / "gpu.py"), *words],
         check=True,
         capture_output=True,
         timeout=250,

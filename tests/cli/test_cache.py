@@ -14,6 +14,8 @@ from click.testing import CliRunner, Result
 from gpupipe.cli.app import main
 from helpers.forked_python import executable
 
+pytestmark = pytest.mark.usefixtures("forked_executable")
+
 
 @pytest.fixture
 def config(faces: Path, tmp_path: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from gpupipe.errors import DataError, FetchError
 from gpupipe.fetch import dataset_catalog
 from gpupipe.fetch.dataset_catalog import DatasetLocation, describe_absence, locate
+from helpers import forked_python
 from helpers.served_archives import FILES, WANTED, Server, tar_of, tree
 
 
@@ -96,7 +96,6 @@ def test_a_stand_in_that_cannot_be_written(offered: Server, tmp_path: Path) -> N
 
 
 LOCATE = """
-import sys
 from pathlib import Path
 from gpupipe.fetch import dataset_catalog as datasets
 datasets.DATASETS["lfw"] = datasets.Dataset("lfw", "", sys.argv[1], "0" * 64)
@@ -105,7 +104,8 @@ print(datasets.locate(Path(sys.argv[2]), "lfw", 60))
 
 
 def test_processes_that_need_a_stand_in_at_once_make_one(server: Server, tmp_path: Path) -> None:
-    arguments = [sys.executable, "-c", LOCATE, server.url("nowhere.tar"), str(tmp_path / "lfw")]
+    python = forked_python.executable()
+    arguments = [python, "-c", LOCATE, server.url("nowhere.tar"), str(tmp_path / "lfw")]
     processes = [
         subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(4)

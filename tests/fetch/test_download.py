@@ -7,7 +7,6 @@ import hashlib
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import pytest
 from gpupipe.errors import FetchError
 from gpupipe.fetch.dataset_catalog import fetch
 from gpupipe.fetch.download import Dataset, get_archive_path
+from helpers import forked_python
 from helpers.served_archives import FILES, WANTED, Server, tar_of, tree
 
 
@@ -187,7 +187,6 @@ def test_a_cache_that_cannot_be_written(
 
 
 FETCH = """
-import sys
 from pathlib import Path
 from gpupipe.fetch.dataset_catalog import Dataset, fetch
 fetch(Dataset("flowers", "Flowers", sys.argv[1], sys.argv[2]), Path(sys.argv[3]))
@@ -198,7 +197,7 @@ def test_processes_that_fetch_at_once_all_end_with_the_data(server: Server, tmp_
     many = {f"flowers/rose/{n}.jpg": bytes([n % 256]) * 5000 for n in range(300)}
     dataset = server.offer(tar_of(many))
     arguments = [
-        sys.executable,
+        forked_python.executable(),
         "-c",
         FETCH,
         dataset.url,
@@ -215,7 +214,7 @@ def test_processes_that_share_no_lock_all_end_with_the_data(server: Server, tmp_
     """As on several hosts over one file system: each has a cache of its own."""
     dataset = server.offer(tar_of(FILES))
     arguments = [
-        sys.executable,
+        forked_python.executable(),
         "-c",
         FETCH,
         dataset.url,
