@@ -43,7 +43,7 @@ def site(tmp_path: Path) -> Path:
 def python(site: Path, noise: Path, code: str) -> str:
     start = f"""
 import gpupipe, torch
-def load(*steps):
+def load_with_steps(*steps):
     return gpupipe.load(
         {{"data": {{"source": "folder", "root": {str(noise)!r}}}, "pipeline": ["decode"]}},
         device="cpu", batch_size=4, batch=list(steps),
@@ -56,7 +56,7 @@ def load(*steps):
 
 def test_a_step_of_a_plugin_runs(site: Path, noise: Path) -> None:
     code = """
-with load() as plain, load("reverse") as mixed:
+with load_with_steps() as plain, load_with_steps("reverse") as mixed:
     a, b = next(iter(plain)), next(iter(mixed))
     print(torch.equal(a["image"].flip(0), b["image"]), tuple(b["label"].shape))
 """
@@ -74,7 +74,7 @@ def test_a_faulty_step_is_named_with_its_package(
     site: Path, noise: Path, step: str, words: str
 ) -> None:
     code = f"""
-with load({step!r}) as loader:
+with load_with_steps({step!r}) as loader:
     try:
         next(iter(loader))
     except gpupipe.StepError as e:
@@ -87,7 +87,7 @@ with load({step!r}) as loader:
 def test_plugins_are_suggested_for_a_typo(site: Path, noise: Path) -> None:
     code = """
 try:
-    load("revrse")
+    load_with_steps("revrse")
 except gpupipe.ConfigError as e:
     print(e)
 """

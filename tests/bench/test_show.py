@@ -14,7 +14,7 @@ from gpupipe.bench import grid
 from gpupipe.bench.grid import TEXT_HEIGHT
 
 
-def load(faces: Path, **changes: Any) -> gpupipe.Loader:
+def load_faces(faces: Path, **changes: Any) -> gpupipe.Loader:
     steps = [
         "decode",
         {"resize": {"size": [40, 50]}},
@@ -26,14 +26,14 @@ def load(faces: Path, **changes: Any) -> gpupipe.Loader:
 
 
 def test_with_a_loader_it_is_the_picture_of_show_batch(faces: Path) -> None:
-    with load(faces) as loader:
+    with load_faces(faces) as loader:
         batch = next(iter(loader))
         assert gpupipe.show(batch, loader, 4).tobytes() == grid.draw(loader, batch, 4).tobytes()
 
 
 @pytest.mark.parametrize("format", ["dict", "tuple"])
 def test_without_a_loader_it_draws_the_images(faces: Path, format: str) -> None:
-    with load(faces, format=format) as loader:
+    with load_faces(faces, format=format) as loader:
         batch = next(iter(loader))
     picture = gpupipe.show(batch, samples=3)
     assert picture.size == (3 * 50, 40 + 2 * TEXT_HEIGHT)

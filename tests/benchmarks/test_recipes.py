@@ -12,14 +12,14 @@ from gpupipe import config as configs
 RATES = {"gpupipe": 130.0, "torchvision-pil-1": 100.0, "hand-written": 130.0}
 
 
-def run(contestant: str, seconds: float) -> dict[str, Any]:
+def run_contestant(contestant: str, seconds: float) -> dict[str, Any]:
     return {"images_per_second": RATES.get(contestant, 50.0), "others_cores": 0.0}
 
 
 def test_the_best_data_loader_is_measured_again() -> None:
     import recipes
 
-    found = recipes.compare("simclr", run, rounds=3, seconds=1.0)
+    found = recipes.compare("simclr", run_contestant, rounds=3, seconds=1.0)
     assert found["against"] == "torchvision-pil-1"
     assert len(found["preliminary"]) >= 4
     assert found["ratio"]["rounds"] == [1.3] * 3
@@ -30,7 +30,7 @@ def test_the_best_data_loader_is_measured_again() -> None:
 def test_rand_augment_is_measured_against_dalis_own() -> None:
     import recipes
 
-    found = recipes.compare("randaugment", run, rounds=1, seconds=1.0)
+    found = recipes.compare("randaugment", run_contestant, rounds=1, seconds=1.0)
     assert (found["against"], found["preliminary"]) == ("hand-written", {})
     assert found["goal"]["bound"] == 1.0
 

@@ -12,7 +12,7 @@ from gpupipe.bench.gallery_page import page_width
 from gpupipe.cli.app import main
 
 
-def run(*arguments: object) -> Result:
+def run_gallery(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["gallery", *map(str, arguments)])
 
 
@@ -25,7 +25,7 @@ def pages(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def test_a_step_with_parameters(tmp_path: Path) -> None:
-    done = run("random_affine: {degrees: 30}", "--out", tmp_path / "new", "--side", 64)
+    done = run_gallery("random_affine: {degrees: 30}", "--out", tmp_path / "new", "--side", 64)
     assert done.exit_code == 0, done.output
     found = pages(tmp_path / "new")
     assert found.keys() == {"random_affine.png", "all.png"}
@@ -36,7 +36,7 @@ def test_a_step_with_parameters(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_has_a_page_for_each_step_and_one_for_all(tmp_path: Path) -> None:
-    done = run("imagenet_eval", "--out", tmp_path, "--side", 32, "--format", "jpg")
+    done = run_gallery("imagenet_eval", "--out", tmp_path, "--side", 32, "--format", "jpg")
     assert done.exit_code == 0, done.output
     found = pages(tmp_path)
     width, height = found.pop("all.jpg")
@@ -47,7 +47,7 @@ def test_a_pipeline_has_a_page_for_each_step_and_one_for_all(tmp_path: Path) -> 
 
 def test_several_steps_and_pipelines_are_on_one_page(tmp_path: Path) -> None:
     rotations = "random_rotation: {degrees: 10}", "random_rotation: {degrees: 80}"
-    done = run(*rotations, "imagenet_eval", "--out", tmp_path, "--side", 32)
+    done = run_gallery(*rotations, "imagenet_eval", "--out", tmp_path, "--side", 32)
     assert done.exit_code == 0, done.output
     found = pages(tmp_path)
     assert found.keys() >= {"random_rotation.png", "random_rotation_2.png", "01_decode.png"}
@@ -61,7 +61,10 @@ def test_draws_depend_on_the_seed(tmp_path: Path) -> None:
     made = []
     for number, seed in enumerate((0, 0, 1)):
         out = tmp_path / str(number)
-        assert run("random_rotation", "--out", out, "--seed", seed, "--side", 32).exit_code == 0
+        assert (
+            run_gallery("random_rotation", "--out", out, "--seed", seed, "--side", 32).exit_code
+            == 0
+        )
         made.append((out / "random_rotation.png").read_bytes())
     assert made[0] == made[1] != made[2]
 
@@ -84,7 +87,7 @@ def test_draws_depend_on_the_seed(tmp_path: Path) -> None:
 def test_mistakes_have_a_message_and_a_code(
     tmp_path: Path, arguments: list[str], code: int, words: str
 ) -> None:
-    done = run(*arguments, "--out", tmp_path / "out")
+    done = run_gallery(*arguments, "--out", tmp_path / "out")
     assert done.exit_code == code, done.output
     assert words in " ".join(done.output.split())
     assert not (tmp_path / "out").exists()

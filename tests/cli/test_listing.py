@@ -34,7 +34,7 @@ class Sparkle(Step):
 '''
 
 
-def run(*arguments: str) -> Result:
+def run_gpupipe(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments))
 
 
@@ -47,7 +47,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_everything_has_one_line_each() -> None:
-    done = run("list")
+    done = run_gpupipe("list")
     assert done.exit_code == 0, done.output
     for kind in KINDS:
         assert f"{kind}s\n" in done.output.replace(" ", "")
@@ -86,13 +86,13 @@ def test_every_item_has_a_summary_of_one_sentence(kind: str) -> None:
 
 
 def test_one_kind_as_json() -> None:
-    done = run("list", "steps", "--json")
+    done = run_gpupipe("list", "steps", "--json")
     assert done.exit_code == 0
     steps = json.loads(done.output)["steps"]
     assert {"name", "summary", "package"} == steps[0].keys()
     assert {step["name"] for step in steps} >= step_registry.builtin_names()
-    assert json.loads(run("list", "--json").output).keys() == {f"{kind}s" for kind in KINDS}
-    assert run("list", "step").output == run("list", "steps").output
+    assert json.loads(run_gpupipe("list", "--json").output).keys() == {f"{kind}s" for kind in KINDS}
+    assert run_gpupipe("list", "step").output == run_gpupipe("list", "steps").output
 
 
 @pytest.mark.usefixtures("plugin")
@@ -101,34 +101,34 @@ def test_plugins_are_listed_with_their_package_and_their_faults() -> None:
     assert items["sparkle"].summary == "Add sparkles."
     assert items["sparkle"].package == "sparkling 1.0"
     assert "cannot be imported from sparkling:Gone" in items["broken"].summary
-    assert "sparkling 1.0" in run("list", "steps").output
-    done = run("show", "sparkle")
+    assert "sparkling 1.0" in run_gpupipe("list", "steps").output
+    done = run_gpupipe("show", "sparkle")
     assert "of sparkling 1.0" in done.output
     assert "How many sparkles." in done.output
-    done = run("show", "broken")
+    done = run_gpupipe("show", "broken")
     assert done.exit_code == 1
     assert "gpupipe: the step 'broken' of the package sparkling 1.0 cannot be" in done.output
 
 
 def test_a_file_is_shown_as_it_is() -> None:
     (path,) = builtin_configs.folder("configs").glob("lfw.yaml")
-    assert run("show", "lfw").output == path.read_text()
+    assert run_gpupipe("show", "lfw").output == path.read_text()
 
 
 def test_a_name_of_two_kinds_shows_both_unless_one_is_chosen() -> None:
-    both = run("show", "imagenet_train").output
+    both = run_gpupipe("show", "imagenet_train").output
     files = [
         (builtin_configs.folder(kind) / "imagenet_train.yaml").read_text()
         for kind in ("configs", "pipelines")
     ]
     assert all(text in both for text in files)
     assert both.startswith("# config imagenet_train: ")
-    assert run("show", "imagenet_train", "--kind", "pipeline").output == files[1]
-    assert run("show", "imagenet_train", "--kind", "pipelines").output == files[1]
+    assert run_gpupipe("show", "imagenet_train", "--kind", "pipeline").output == files[1]
+    assert run_gpupipe("show", "imagenet_train", "--kind", "pipelines").output == files[1]
 
 
 def test_a_step_is_shown_with_its_parameters() -> None:
-    done = run("show", "random_affine")
+    done = run_gpupipe("show", "random_affine")
     words = " ".join(done.output.split())
     assert "Each parameter is drawn uniformly from its range." in done.output
     for row in (
@@ -139,23 +139,23 @@ def test_a_step_is_shown_with_its_parameters() -> None:
     ):
         assert row in words
     assert "transforms list of steps must be written" in " ".join(
-        run("show", "random_apply").output.split()
+        run_gpupipe("show", "random_apply").output.split()
     )
 
 
 def test_sources_and_loader_settings() -> None:
-    words = " ".join(run("show", "folder").output.split())
+    words = " ".join(run_gpupipe("show", "folder").output.split())
     assert "root path must be written The folder;" in words
-    done = run("show", "loader.batch_size")
+    done = run_gpupipe("show", "loader.batch_size")
     assert done.output.splitlines() == [
         "setting loader.batch_size",
         "type: whole number, 1 to 1,000,000",
         "default: 256",
         "Samples per batch on each rank, 1 to 1,000,000.",
     ]
-    assert "world_size" in run("show", "loader.shard").output
-    assert "default: 0" in run("show", "loader.shard.rank").output
-    assert "prefetch" in run("show", "loader").output
+    assert "world_size" in run_gpupipe("show", "loader.shard").output
+    assert "default: 0" in run_gpupipe("show", "loader.shard.rank").output
+    assert "prefetch" in run_gpupipe("show", "loader").output
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_sources_and_loader_settings() -> None:
     ids=str,
 )
 def test_unknown_names_are_usage_mistakes(arguments: list[str], words: str) -> None:
-    done = run(*arguments)
+    done = run_gpupipe(*arguments)
     assert done.exit_code == 2
     assert words in " ".join(done.output.split())
 

@@ -26,7 +26,7 @@ def _without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_gpupipe(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return forked_python.run(words, cwd=folder, check=True)
 
 
@@ -75,7 +75,7 @@ def test_a_client_of_a_server_is_warned() -> None:
 
 
 def test_commands_do_not_say_it_twice(tmp_path: Path) -> None:
-    done = run(tmp_path, "-m", "gpupipe", "run", *WORDS, "--repeats", "1")
+    done = run_gpupipe(tmp_path, "-m", "gpupipe", "run", *WORDS, "--repeats", "1")
     assert done.stdout.count("stand-in data, not LFW") == 2, "above, and in the table"
     assert "not LFW" not in done.stderr
 
@@ -83,17 +83,22 @@ def test_commands_do_not_say_it_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [("run", "--quiet"), ("parity", "--samples", "1")])
 def test_commands_that_do_not_show_it_say_it(tmp_path: Path, words: tuple[str, ...]) -> None:
     command, *options = words
-    done = run(tmp_path, "-m", "gpupipe", command, *WORDS, *options)
+    done = run_gpupipe(tmp_path, "-m", "gpupipe", command, *WORDS, *options)
     assert done.stderr.count("gpupipe: warning: stand-in data, not LFW") == 1
     assert "not LFW" not in done.stdout
 
 
 def test_the_example_scripts_print_it(tmp_path: Path) -> None:
-    plain = run(tmp_path, str(EXAMPLES / "plain_torch.py"), *WORDS)
+    plain = run_gpupipe(tmp_path, str(EXAMPLES / "plain_torch.py"), *WORDS)
     assert plain.stderr.count("StandInWarning: stand-in data, not LFW") == 1
     ddp = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
-    assert "StandInWarning: " in run(tmp_path, *ddp, str(EXAMPLES / "torch_ddp.py"), *WORDS).stderr
+    assert (
+        "StandInWarning: "
+        in run_gpupipe(tmp_path, *ddp, str(EXAMPLES / "torch_ddp.py"), *WORDS).stderr
+    )
     shipped = Path(__file__).parents[2] / "configs" / "lfw.yaml"
     (tmp_path / "few.yaml").write_text(shipped.read_text().replace("2000", "8"))
-    lightning = run(tmp_path, str(EXAMPLES / "lightning_lfw.py"), "few.yaml", "--batch_size", "4")
+    lightning = run_gpupipe(
+        tmp_path, str(EXAMPLES / "lightning_lfw.py"), "few.yaml", "--batch_size", "4"
+    )
     assert "stand-in data, not LFW" in lightning.stderr  # Lightning names no category

@@ -1,0 +1,94 @@
+"""What the commands share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+
+from gpupipe import config as configs
+from gpupipe.cli import console
+from gpupipe.cli.console import Screen
+from gpupipe.dataset.index import build
+from helpers import forked_python
+
+
+def test_cores_are_those_that_the_process_may_use() -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    assert console.core_numbers(None) == tuple(allowed)
+    assert console.core_numbers(1) == (allowed[0],)
+    with pytest.raises(click.BadParameter, match=f"but this process may use {len(allowed)}"):
+        console.core_numbers(len(allowed) + 1)
+
+
+def test_without_a_terminal_each_new_task_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with Screen(quiet=False) as screen:
+        for done in range(3):
+            screen.progress("indexing", done, 3)
+        screen.progress("verifying", 1, None)
+        count = screen.counter("trials")
+        count("workers=2", 0, 2)
+        count("", 1, 2)
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == ["indexing", "verifying", "workers=2"]
+    assert printed.out == ""
+
+
+def test_a_quiet_screen_prints_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    with Screen(quiet=True) as screen:
+        screen.progress("indexing", 1, 3)
+        screen.tick("1/3", 10, 100)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_tables_are_120_columns_wide_without_a_terminal() -> None:
+    assert console.console().width == 120
+
+
+def test_a_stand_in_is_a_warning_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = build(tmp_path, ["a.png"], np.zeros(1, np.int64), ["a"])
+    console.print_stand_in(index)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_numbers_of_schedules_are_those_of_epoch_0(
+    faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        f"data: {{source: folder, root: {faces}}}\n"
+        "pipeline: [decode, resize: {size: {value: 16, until: 2, then: 32}}]\n"
+        "loader: {device: cpu}\n"
+    )
+    checked, index = console.read(str(path), ())
+    assert len(index) == 60
+    assert not checked.pipeline.later
+    assert "the numbers of schedules are those of epoch 0" in capsys.readouterr().err
+
+
+def test_the_decoded_cache_is_left_out_and_that_is_said(
+    faces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = {"source": "folder", "root": str(faces)}
+    plain = configs.read({"data": data, "pipeline": ["decode"]})
+    assert console.leave_out_decoded_cache(plain) is plain
+    assert capsys.readouterr().err == ""
+    cached = configs.read(
+        {
+            "data": data | {"cache_decoded": {"where": "memory", "max_bytes": "1MB"}},
+            "pipeline": ["decode"],
+        }
+    )
+    assert console.leave_out_decoded_cache(cached).source.cache_decoded is None
+    assert "every image is decoded" in capsys.readouterr().err
+
+
+def test_after_ctrl_c_the_exit_code_is_that_of_shells() -> None:
+    code = "from gpupipe.cli.console import leave_interrupted; print('out'); leave_interrupted()"
+    done = forked_python.run(["-c", code])
+    assert (done.returncode, done.stdout, done.stderr) == (130, "out\n", "interrupted\n")

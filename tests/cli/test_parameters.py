@@ -1,0 +1,110 @@
+"""Fields of settings in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+import pytest
+from pydantic import Field
+
+from gpupipe.cli.parameters import describe_parameters, summarize
+from gpupipe.config.loader_config import LoaderConfig
+from gpupipe.pipeline import step_registry
+
+
+class Inner(pydantic.BaseModel):
+    """Settings inside others.
+
+    Attributes:
+        depth: How deep. Another sentence.
+    """
+
+    depth: int = 1
+
+
+class Base(pydantic.BaseModel):
+    """Settings of all.
+
+    Attributes:
+        inherited: What all have.
+    """
+
+    inherited: bool = True
+
+
+class Settings(Base):
+    """Settings for a test. They have
+    two lines.
+
+    Attributes:
+        required: What must be written.
+        share: A share.
+        sides: Two sides.
+        names: Names of things.
+        mode: One of three.
+        root: A folder.
+        maximum: None by default.
+        inner: More settings.
+        huge: A seed.
+    """
+
+    required: str
+    share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    sides: tuple[int, int] = (1, 2)
+    names: list[str] = Field(default_factory=list)
+    mode: Literal["fast", "slow", 3] = "fast"
+    root: Path | int = 3
+    maximum: Annotated[int, Field(gt=0)] | None = None
+    inner: Inner = Inner()
+    huge: Annotated[int, Field(ge=0, lt=2**64)] = 7
+
+
+PARAMETERS = {parameter.name: parameter for parameter in describe_parameters(Settings)}
+
+
+@pytest.mark.parametrize(
+    ("name", "type_words", "default"),
+    [
+        ("required", "text", ""),
+        ("share", "number, 0 to 1", "0.5"),
+        ("sides", "list of 2 whole numbers", "[1, 2]"),
+        ("names", "list of texts", "[]"),
+        ("mode", "fast, slow or 3", "fast"),
+        ("root", "path or whole number", "3"),
+        ("maximum", "whole number, above 0", "none"),
+        ("huge", "whole number, at least 0", "7"),
+        ("inherited", "true or false", "true"),
+    ],
+)
+def test_types_and_defaults_in_words(name: str, type_words: str, default: Any) -> None:
+    found = PARAMETERS[name]
+    assert (found.type_words, found.default) == (type_words, default)
+    assert found.is_required is (name == "required")
+    assert found.model is None
+
+
+def test_a_field_of_more_settings_has_their_model() -> None:
+    inner = PARAMETERS["inner"]
+    assert (inner.type_words, inner.model) == ("keys with values", Inner)
+    assert describe_parameters(Inner)[0].meaning == "How deep."
+
+
+def test_own_fields_come_before_inherited_ones() -> None:
+    names = [parameter.name for parameter in describe_parameters(Settings)]
+    assert (names[0], names[-1]) == ("required", "inherited")
+
+
+def test_a_summary_ends_where_sections_begin() -> None:
+    assert summarize(Settings) == "Settings for a test. They have\ntwo lines."
+
+
+def test_all_settings_and_steps_have_words() -> None:
+    models = [LoaderConfig, *map(step_registry.find, step_registry.builtin_names())]
+    for model in models:
+        for parameter in describe_parameters(model):
+            field = f"{model.__name__}.{parameter.name}: {parameter.type_words}"
+            assert parameter.meaning, field
+            assert "typing" not in parameter.type_words, field
+            assert "[" not in parameter.type_words, field

@@ -1,0 +1,56 @@
+"""Steps by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpupipe.batch_stage import registry
+from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step import Step
+
+
+def test_the_steps_that_advice_names_exist() -> None:
+    assert {"cutmix", "mixup"} <= set(registry.names())
+    assert "to_dtype" in step_registry.names()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("to_tensor", "there is no step 'to_tensor': write 'to_dtype: {dtype: float32"),
+        ("ToTensor", "there is no step 'ToTensor': write 'to_dtype"),
+        ("RandomCrop", "write 'random_crop'"),
+        ("random_iou_crop", "no boxes"),
+        ("random_erasin", "did you mean 'random_erasing'"),
+        ("unheard_of", "known: aug_mix"),
+    ],
+)
+def test_an_unknown_step_says_what_to_write(name: str, words: str) -> None:
+    with pytest.raises(LookupError) as raised:
+        step_registry.find(name)
+    assert words in raised.value.args[0]
+
+
+def test_every_builtin_step_is_found_by_its_name() -> None:
+    for name in step_registry.builtin_names():
+        found = step_registry.find(name)
+        assert issubclass(found, Step), name
+        assert found.__module__ == f"gpupipe.steps.{name}"
+
+
+def test_names_are_sorted_and_hold_the_builtin_ones() -> None:
+    names = step_registry.names()
+    assert names == sorted(names)
+    assert step_registry.builtin_names() <= set(names)
+
+
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_a_step_of_batches_is_named_as_one(name: str) -> None:
+    with pytest.raises(LookupError, match=f"'{name}' works on whole batches: .* 'batch:'"):
+        step_registry.find(name)
+
+
+@pytest.mark.parametrize("name", ["__init__", "_private", "a.b", "", "../decode", "Decode "])
+def test_what_is_no_name_of_a_module_is_unknown(name: str) -> None:
+    with pytest.raises(LookupError):
+        step_registry.find(name)
