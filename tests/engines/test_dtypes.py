@@ -1,8 +1,8 @@
 """Every step on every dtype: it runs on every engine, or none begins.
 
 Data are images, and arrays of two layouts. Each pair of a step and a dtype gets one of the three:
-so each step meets each dtype and each kind of data. With GPUPIPE_TEST_ALL=1 (`make test-all`) it
-gets all three.
+so each step meets each dtype and each kind of data, and one loader has all steps as its views. With
+GPUPIPE_TEST_ALL=1 (`make test-all`) it gets all three, and a loader of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 
-import gpupipe
 from gpupipe import config
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import LoadSpec
@@ -27,6 +26,7 @@ from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.primitives import DTYPES_TAKEN
 from helpers.arrays import ENGINES, numbers, saved
 from helpers.every_step import CASES, COLORS, LINEAR, POLICIES, SIZE, STEPS, of_image, photograph
+from helpers.many_views import deliver_each, find_refused
 
 ULP = 2.0**-10
 """Between two float16s."""
@@ -35,21 +35,6 @@ ULP = 2.0**-10
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return photograph(tmp_path_factory.mktemp("photograph"))
-
-
-def outcome(
-    data: dict[str, Any], steps: list[Any], engine: str, **options: Any
-) -> torch.Tensor | str:
-    """What an engine delivers, or how the config is refused; anything else is raised."""
-    written = {"data": data, "pipeline": steps}
-    try:
-        opened = gpupipe.load(
-            written, device="cpu", batch_size=1, threads=1, **ENGINES[engine], **options
-        )
-    except gpupipe.ConfigError as e:
-        return str(e)
-    with opened as loader:
-        return next(iter(loader))[loader.config.pipeline.main][0]
 
 
 def tensor(found: torch.Tensor | str) -> torch.Tensor:
@@ -73,15 +58,40 @@ def agree(made: torch.Tensor, expected: torch.Tensor, name: str) -> None:
 
 
 KINDS = ("image", "CHW", "HW")
+ALL = os.environ.get("GPUPIPE_TEST_ALL") == "1"
 
 
 def iter_cases(kind: str, dtype: str) -> Iterator[dict[str, Any]]:
     """The steps to try. to_dtype on arrays: tests/engines/test_arrays.py."""
     for number, case in enumerate(CASES):
         turn = KINDS[(number + DTYPES.index(dtype)) % len(KINDS)]
-        is_tried = kind == turn or os.environ.get("GPUPIPE_TEST_ALL") == "1"
-        if is_tried and (kind == "image" or "to_dtype" not in case):
+        if (ALL or kind == turn) and (kind == "image" or "to_dtype" not in case):
             yield case
+
+
+def check_agreement(
+    data: dict[str, Any], kind: str, dtype: str, cases: list[dict[str, Any]]
+) -> None:
+    """Each case runs on every engine, or none, with the same message. One loader has them all."""
+    before = {True: ["decode"], False: []}[kind == "image"]
+    pipelines = {
+        f"case_{number}": [*(of_image(dtype, case=case)[1:] if before else []), case]
+        for number, case in enumerate(cases)
+    }
+    *others, reference = (
+        deliver_each(data, pipelines, engine, before=before) for engine in ENGINES
+    )
+    for (key, steps), case in zip(pipelines.items(), cases, strict=True):
+        (name,), expected = case, reference[key]
+        if isinstance(expected, str):
+            assert all(made[key] == expected for made in others), (case, expected)
+            assert re.match(
+                rf"{len(steps) - 1}: {name} cannot stand here: .*: (write|leave it out|set|take) ?",
+                expected,
+            ), expected
+        else:
+            for made in others:
+                agree(tensor(made[key]), expected, name)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,74 +99,75 @@ def iter_cases(kind: str, dtype: str) -> Iterator[dict[str, Any]]:
 def test_every_step_runs_on_both_engines_or_is_refused(
     image: dict[str, Any], tmp_path: Path, dtype: str, kind: str
 ) -> None:
-    shape = {"CHW": (3, *SIZE), "HW": SIZE}
-    for case in iter_cases(kind, dtype):
-        (name,) = case
-        before = of_image(dtype, case=case) if kind == "image" else []
-        data = image
-        if kind != "image":
-            array = numbers(dtype, (1, *shape[kind]))
-            is_color = name in COLORS and array.dtype.kind == "f"
-            data = saved(tmp_path, np.abs(array) / 2 if is_color else array, layout=kind)
-        *others, expected = (outcome(data, [*before, case], engine) for engine in ENGINES)
-        if isinstance(expected, str):
-            assert all(made == expected for made in others)
-            assert re.match(
-                rf"config: pipeline\.{len(before)}: {name} cannot stand here: .*: "
-                r"(write|leave it out|set|take) ?",
-                expected,
-            ), expected
-        else:
-            for made in others:
-                agree(tensor(made), expected, name)
+    cases = list(iter_cases(kind, dtype))
+    if kind == "image":
+        groups = [(image, cases)]
+    else:
+        array = numbers(dtype, (1, *{"CHW": (3, *SIZE), "HW": SIZE}[kind]))
+        data = saved(tmp_path, array, layout=kind)
+        colors = []
+        if array.dtype.kind == "f":
+            colors = [case for case in cases if next(iter(case)) in COLORS]
+            (tmp_path / "colors").mkdir()
+        groups = [(data, [case for case in cases if case not in colors])]
+        if colors:
+            levels = saved(tmp_path / "colors", np.abs(array) / 2, layout=kind)
+            groups.append((levels, colors))
+    for data, group in groups:
+        for some in [[case] for case in group] if ALL else [group]:
+            check_agreement(data, kind, dtype, some)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_graphs_for_a_gpu_are_built_of_operators_that_take_it(dtype: str) -> None:
     """As nodes: no GPU is needed for that. linear_transformation is refused there."""
-    for case in (case for case in CASES if case != LINEAR):
-        written = {
-            "data": {"source": "folder", "root": "/nowhere"},
-            "pipeline": [*of_image(dtype, case=case), case],
-        }
-        try:
-            checked = config.read(written)
-        except gpupipe.ConfigError:
-            continue
-        emitted = Lowering(
-            LoadSpec(build_empty(), checked.pipeline, checked.loader, 1), "gpu", False
-        ).operators()
-        assert emitted[0].device == "mixed"
-        assert {e.device for e in emitted[1:]} <= {"gpu"}
-        assert "color_space_conversion" not in {e.op for e in emitted}
-
-
-@pytest.mark.parametrize("what", DTYPES_TAKEN)
-def test_what_a_step_may_be_given_is_what_the_table_says(image: dict[str, Any], what: str) -> None:
-    steps: dict[str, tuple[str, int]] = {
-        "crop": ("random_crop", 0),
-        "flip": ("random_vertical_flip", 0),
-        "resize": ("resize", 0),
-        "warp": ("random_affine", 0),
-        "perspective": ("random_perspective", 0),
-        "erase": ("random_erasing", 0),
-        "add": ("gaussian_noise", 0),
-        "remap": ("elastic_transform", 0),
-        "pad": ("pad", -1),
-        "color_matrix": ("grayscale", 0),
-        "color": ("random_channel_permutation", 0),
-        "blend": ("aug_mix", 0),
-        "normalize": ("normalize", 0),
+    data = {"source": "folder", "root": "/nowhere"}
+    pipelines = {
+        f"case_{number}": [*of_image(dtype, case=case)[1:], case]
+        for number, case in enumerate(CASES)
+        if case != LINEAR
     }
-    name, number = steps[what]
-    case = {name: STEPS[name][number]}
-    scale = what == "add"  # its step refuses floats that are not scaled
-    taken = [
-        dtype
-        for dtype in DTYPES
-        if not isinstance(outcome(image, [*of_image(dtype, scale, case), case], "dali"), str)
-    ]
-    assert taken == [dtype for dtype in DTYPES if dtype in DTYPES_TAKEN[what]]
+    refused = find_refused(data, pipelines, ["decode"])
+    views = {name: {"steps": s} for name, s in pipelines.items() if name not in refused}
+    checked = config.read({"data": data, "pipeline": {"steps": ["decode"], "views": views}})
+    emitted = Lowering(
+        LoadSpec(build_empty(), checked.pipeline, checked.loader, 1), "gpu", False
+    ).operators()
+    assert emitted[0].device == "mixed"
+    assert {e.device for e in emitted[1:]} <= {"gpu"}
+    assert "color_space_conversion" not in {e.op for e in emitted}
+
+
+TAKERS: dict[str, tuple[str, int]] = {
+    "crop": ("random_crop", 0),
+    "flip": ("random_vertical_flip", 0),
+    "resize": ("resize", 0),
+    "warp": ("random_affine", 0),
+    "perspective": ("random_perspective", 0),
+    "erase": ("random_erasing", 0),
+    "add": ("gaussian_noise", 0),
+    "remap": ("elastic_transform", 0),
+    "pad": ("pad", -1),
+    "color_matrix": ("grayscale", 0),
+    "color": ("random_channel_permutation", 0),
+    "blend": ("aug_mix", 0),
+    "normalize": ("normalize", 0),
+}
+"""A step for each row of the table, and the number of its parameters in STEPS."""
+
+
+def test_what_a_step_may_be_given_is_what_the_table_says(image: dict[str, Any]) -> None:
+    assert TAKERS.keys() == DTYPES_TAKEN.keys()
+    pipelines = {}
+    for what, (name, number) in TAKERS.items():
+        case = {name: STEPS[name][number]}
+        scale = what == "add"  # its step refuses floats that are not scaled
+        for dtype in DTYPES:
+            pipelines[f"{what}_{dtype}"] = [*of_image(dtype, scale, case)[1:], case]
+    made = deliver_each(image, pipelines, "dali", before=["decode"])
+    for what in TAKERS:
+        taken = [dtype for dtype in DTYPES if not isinstance(made[f"{what}_{dtype}"], str)]
+        assert taken == [dtype for dtype in DTYPES if dtype in DTYPES_TAKEN[what]], what
 
 
 LEVELS = {"jpeg", "random_equalize", "random_posterize", *POLICIES}
@@ -169,51 +180,62 @@ HALF = [
 ]
 
 
-@pytest.mark.parametrize("case", HALF, ids=str)
-def test_float16_is_float32_rounded(image: dict[str, Any], case: dict[str, Any]) -> None:
-    """On each engine: places in the image are not rounded with it."""
-    for engine in ENGINES:
-        half, full = (
-            tensor(outcome(image, [*of_image(dtype, True, case), case], engine))
-            for dtype in ("float16", "float32")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_float16_is_float32_rounded(image: dict[str, Any], engine: str) -> None:
+    """Of every step: places in the image are not rounded with it."""
+    half, full = (
+        deliver_each(
+            image,
+            {f"case_{n}": [*of_image(dtype, True, case)[1:], case] for n, case in enumerate(HALF)},
+            engine,
+            before=["decode"],
         )
-        assert half.dtype == torch.float16
-        torch.testing.assert_close(half.float(), full, rtol=0, atol=2 * ULP)
+        for dtype in ("float16", "float32")
+    )
+    for n, case in enumerate(HALF):
+        rounded, expected = tensor(half[f"case_{n}"]), tensor(full[f"case_{n}"])
+        assert rounded.dtype == torch.float16
+        torch.testing.assert_close(
+            rounded.float(), expected, rtol=0, atol=2 * ULP, msg=lambda m, case=case: f"{case}: {m}"
+        )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_float16_in_between_is_not_forgotten(image: dict[str, Any], engine: str) -> None:
-    steps = [
-        "decode",
-        *({"to_dtype": {"dtype": dtype, "scale": True}} for dtype in ("float16", "float32")),
-    ]
-    made = tensor(outcome(image, steps, engine))
+    steps = [{"to_dtype": {"dtype": dtype, "scale": True}} for dtype in ("float16", "float32")]
+    made = tensor(deliver_each(image, {"made": steps}, engine, before=["decode"])["made"])
     assert torch.equal(made, made.half().float())
     assert made.dtype == torch.float32
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_deferred_has_the_dtype_that_it_had(image: dict[str, Any], dtype: str) -> None:
+def test_what_is_deferred_has_the_dtype_that_it_had(image: dict[str, Any]) -> None:
     """Images of any dtype that are cut and mirrored, and become another: DALI's graph does it in
     another order.
     """
-    steps = [*of_image(dtype), {"random_crop": {"size": 12}}, {"random_vertical_flip": {"p": 1}}]
-    for last in ("float32", "float16", "uint8", "int64"):
-        *others, expected = (
-            outcome(image, [*steps, {"to_dtype": {"dtype": last}}], engine) for engine in ENGINES
-        )
-        assert all(torch.equal(tensor(made), tensor(expected)) for made in others)
+    moves = [{"random_crop": {"size": 12}}, {"random_vertical_flip": {"p": 1}}]
+    pipelines = {
+        f"{dtype}_to_{last}": [*of_image(dtype)[1:], *moves, {"to_dtype": {"dtype": last}}]
+        for dtype in DTYPES
+        for last in ("float32", "float16", "uint8", "int64")
+    }
+    *others, reference = (
+        deliver_each(image, pipelines, engine, before=["decode"]) for engine in ENGINES
+    )
+    for name, expected in reference.items():
+        for made in others:
+            assert torch.equal(tensor(made[name]), tensor(expected)), name
 
 
 @pytest.mark.parametrize("wanted", ["uint8", "float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_loader_dtype_is_made_of_every_dtype(
-    image: dict[str, Any], dtype: str, wanted: str
-) -> None:
-    *others, expected = (
-        tensor(outcome(image, of_image(dtype), engine, dtype=wanted)) for engine in ENGINES
+def test_loader_dtype_is_made_of_every_dtype(image: dict[str, Any], wanted: str) -> None:
+    pipelines = {f"from_{dtype}": of_image(dtype)[1:] for dtype in DTYPES}
+    *others, reference = (
+        deliver_each(image, pipelines, engine, before=["decode"], dtype=wanted)
+        for engine in ENGINES
     )
-    assert expected.dtype == getattr(torch, wanted)
-    for made in others:
-        assert made.dtype == expected.dtype
-        assert torch.equal(made, expected)
+    for name in pipelines:
+        expected = tensor(reference[name])
+        assert expected.dtype == getattr(torch, wanted)
+        for made in others:
+            assert tensor(made[name]).dtype == expected.dtype
+            assert torch.equal(tensor(made[name]), expected), name
