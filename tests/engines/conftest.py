@@ -18,6 +18,19 @@ from helpers.corrupt_images import (
     load,
     sample,
 )
+from helpers.small_images import copy_some, shrink_all
+
+
+@pytest.fixture(scope="session")
+def few_photos(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A quarter of the real photographs."""
+    return copy_some(photos, tmp_path_factory.mktemp("few-photos") / "photos", 4)
+
+
+@pytest.fixture(scope="session")
+def small_faces(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 60 faces, of 64x64 pixels."""
+    return shrink_all(faces, tmp_path_factory.mktemp("small-faces") / "faces", 64)
 
 
 @pytest.fixture(scope="module")

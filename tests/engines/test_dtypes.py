@@ -7,7 +7,6 @@ GPUPIPE_TEST_ALL=1 (`make test-all`) it gets all three, and a loader of its own.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.primitives import DTYPES_TAKEN
 from helpers.arrays import ENGINES, numbers, saved
 from helpers.every_step import CASES, COLORS, LINEAR, POLICIES, SIZE, STEPS, of_image, photograph
+from helpers.full_product import IS_FULL
 from helpers.many_views import deliver_each, find_refused
 
 ULP = 2.0**-10
@@ -58,14 +58,13 @@ def agree(made: torch.Tensor, expected: torch.Tensor, name: str) -> None:
 
 
 KINDS = ("image", "CHW", "HW")
-ALL = os.environ.get("GPUPIPE_TEST_ALL") == "1"
 
 
 def iter_cases(kind: str, dtype: str) -> Iterator[dict[str, Any]]:
     """The steps to try. to_dtype on arrays: tests/engines/test_arrays.py."""
     for number, case in enumerate(CASES):
         turn = KINDS[(number + DTYPES.index(dtype)) % len(KINDS)]
-        if (ALL or kind == turn) and (kind == "image" or "to_dtype" not in case):
+        if (IS_FULL or kind == turn) and (kind == "image" or "to_dtype" not in case):
             yield case
 
 
@@ -114,7 +113,7 @@ def test_every_step_runs_on_both_engines_or_is_refused(
             levels = saved(tmp_path / "colors", np.abs(array) / 2, layout=kind)
             groups.append((levels, colors))
     for data, group in groups:
-        for some in [[case] for case in group] if ALL else [group]:
+        for some in [[case] for case in group] if IS_FULL else [group]:
             check_agreement(data, kind, dtype, some)
 
 

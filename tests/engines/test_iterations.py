@@ -8,6 +8,7 @@ import gc
 import itertools
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +21,24 @@ from helpers.loaders import loading
 STEPS = [
     "decode",
     {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "interpolation": "bilinear"}},
-    {"random_crop": {"size": 160}},
+    {"random_crop": {"size": 40}},
 ]
 Epoch = list[tuple[int, int, torch.Tensor]]
 
 
-ENGINE: dict[str, Any] = {}
-load_with = loading(STEPS, threads=2, batch_size=8)
+Open = Callable[..., gpupipe.Loader]
+"""What `open_loader` is."""
 
 
-def load(root: Path, **options: Any) -> gpupipe.Loader:
-    """A loader on the engine of the test."""
-    return load_with(root, **{**ENGINE, **options})
+@pytest.fixture(scope="module", params=["cpu", "dali"])
+def open_loader(request: pytest.FixtureRequest, small_faces: Path) -> Open:
+    """Opens a loader of small faces, or of the folder `root`, on the engine of the test."""
+    load_faces = loading(STEPS, engine=request.param, threads=2, batch_size=8)
 
+    def open_faces(root: Path = small_faces, **options: Any) -> gpupipe.Loader:
+        return load_faces(root, **options)
 
-@pytest.fixture(scope="module", params=["cpu", "dali"], autouse=True)
-def engine(request: pytest.FixtureRequest) -> str:
-    """The engine that iterates."""
-    ENGINE["engine"] = request.param
-    return str(request.param)
+    return open_faces
 
 
 def samples(batches: Any) -> Epoch:
@@ -56,9 +56,9 @@ def same(one: Epoch, other: Epoch) -> bool:
 
 
 @pytest.fixture(scope="module")
-def epochs(faces: Path, engine: str) -> list[Epoch]:
+def epochs(open_loader: Open) -> list[Epoch]:
     """Four epochs in batches of one, undisturbed."""
-    with load(faces, batch_size=1, threads=1, prefetch=1) as loader:
+    with open_loader(batch_size=1, threads=1, prefetch=1) as loader:
         return [samples(loader) for _ in range(4)]
 
 
@@ -74,9 +74,9 @@ def test_epochs_differ_in_order_and_in_draws(epochs: list[Epoch]) -> None:
 @pytest.mark.parametrize("prefetch", [1, 2, 8])
 @pytest.mark.parametrize("taken", [0, 1, 3, 7, 8])
 def test_after_a_break_comes_exactly_the_next_epoch(
-    faces: Path, epochs: list[Epoch], prefetch: int, taken: int
+    open_loader: Open, epochs: list[Epoch], prefetch: int, taken: int
 ) -> None:
-    with load(faces, prefetch=prefetch) as loader:
+    with open_loader(prefetch=prefetch) as loader:
         for epoch in range(3):
             got = samples(itertools.islice(loader, taken))
             assert same(got, epochs[epoch][: len(got)])
@@ -87,10 +87,10 @@ def test_after_a_break_comes_exactly_the_next_epoch(
 
 
 def test_the_next_epoch_is_prepared_before_it_is_asked_for(
-    faces: Path, epochs: list[Epoch], tmp_path: Path
+    open_loader: Open, small_faces: Path, epochs: list[Epoch], tmp_path: Path
 ) -> None:
-    root = shutil.copytree(faces, tmp_path / "faces")
-    with load(root, prefetch=2) as loader:
+    root = shutil.copytree(small_faces, tmp_path / "faces")
+    with open_loader(root, prefetch=2) as loader:
         assert same(samples(loader), epochs[0])
         time.sleep(5)  # ten times what is enough, for load beside it
         shutil.rmtree(root)
@@ -100,18 +100,20 @@ def test_the_next_epoch_is_prepared_before_it_is_asked_for(
 
 
 def test_an_epoch_that_is_set_between_epochs_is_the_one_that_comes(
-    faces: Path, epochs: list[Epoch]
+    open_loader: Open, epochs: list[Epoch]
 ) -> None:
-    with load(faces, prefetch=3) as loader:
+    with open_loader(prefetch=3) as loader:
         assert same(samples(loader), epochs[0])
         for number in (3, 0, 1, 1, 2, 3):
             loader.sampler.set_epoch(number)
             assert same(samples(loader), epochs[number])
 
 
-def test_which_epoch_it_is_is_settled_by_the_first_batch(faces: Path, epochs: list[Epoch]) -> None:
+def test_which_epoch_it_is_is_settled_by_the_first_batch(
+    open_loader: Open, epochs: list[Epoch]
+) -> None:
     """Lightning makes the iterator first, and says then which epoch it is to be."""
-    with load(faces) as loader:
+    with open_loader() as loader:
         iter(loader)
         iterator = iter(loader)
         loader.sampler.set_epoch(2)
@@ -120,9 +122,9 @@ def test_which_epoch_it_is_is_settled_by_the_first_batch(faces: Path, epochs: li
 
 @pytest.mark.parametrize("taken", [0, 1, 4])
 def test_an_old_iterator_says_that_a_newer_one_ended_it(
-    faces: Path, epochs: list[Epoch], taken: int
+    open_loader: Open, epochs: list[Epoch], taken: int
 ) -> None:
-    with load(faces, prefetch=4) as loader:
+    with open_loader(prefetch=4) as loader:
         old = iter(loader)
         assert same(samples(itertools.islice(old, taken)), epochs[0][: 8 * taken])
         new = iter(loader)
@@ -136,8 +138,8 @@ def test_an_old_iterator_says_that_a_newer_one_ended_it(
         )
 
 
-def test_two_loaders_run_side_by_side(faces: Path, epochs: list[Epoch]) -> None:
-    with load(faces, prefetch=3) as one, load(faces, prefetch=3) as other:
+def test_two_loaders_run_side_by_side(open_loader: Open, epochs: list[Epoch]) -> None:
+    with open_loader(prefetch=3) as one, open_loader(prefetch=3) as other:
         pairs = list(zip(one, other, strict=True))
     assert same(samples(a for a, _ in pairs), epochs[0])
     assert same(samples(b for _, b in pairs), epochs[0])
@@ -145,12 +147,12 @@ def test_two_loaders_run_side_by_side(faces: Path, epochs: list[Epoch]) -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 8, 60])
 def test_held_batches_stay_what_they_were_under_deep_prefetch(
-    faces: Path, epochs: list[Epoch], batch_size: int
+    open_loader: Open, epochs: list[Epoch], batch_size: int
 ) -> None:
     """All batches of two epochs are held until the end: an output buffer that were used again would
     show.
     """
-    with load(faces, prefetch=8, batch_size=batch_size) as loader:
+    with open_loader(prefetch=8, batch_size=batch_size) as loader:
         held = [list(loader), list(loader)]
     gc.collect()
     for epoch, batches in enumerate(held):
@@ -158,19 +160,21 @@ def test_held_batches_stay_what_they_were_under_deep_prefetch(
 
 
 def test_held_batches_outlive_the_loader_and_what_comes_after(
-    faces: Path, epochs: list[Epoch]
+    open_loader: Open, epochs: list[Epoch]
 ) -> None:
-    with load(faces, prefetch=8) as loader:
+    with open_loader(prefetch=8) as loader:
         held = list(itertools.islice(loader, 3))
     del loader
     gc.collect()
-    with load(faces, prefetch=8, seed=5) as later:
+    with open_loader(prefetch=8, seed=5) as later:
         samples(later)
         assert same(samples(held), epochs[0][:24])
 
 
-def test_a_batch_may_be_changed_by_whom_it_was_given_to(faces: Path, epochs: list[Epoch]) -> None:
-    with load(faces, prefetch=4) as loader:
+def test_a_batch_may_be_changed_by_whom_it_was_given_to(
+    open_loader: Open, epochs: list[Epoch]
+) -> None:
+    with open_loader(prefetch=4) as loader:
         for batch in loader:
             batch["image"].zero_()
             batch["label"].fill_(-1)
@@ -180,14 +184,14 @@ def test_a_batch_may_be_changed_by_whom_it_was_given_to(faces: Path, epochs: lis
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_held_batches_of_floats(faces: Path, epochs: list[Epoch], dtype: str) -> None:
-    with load(faces, prefetch=8, dtype=dtype, memory_format="channels_last") as loader:
+def test_held_batches_of_floats(open_loader: Open, epochs: list[Epoch], dtype: str) -> None:
+    with open_loader(prefetch=8, dtype=dtype, memory_format="channels_last") as loader:
         held = samples(list(loader))
     assert same([(i, label, image.float().to(torch.uint8)) for i, label, image in held], epochs[0])
 
 
-def test_after_an_error_in_the_users_loop(faces: Path, epochs: list[Epoch]) -> None:
-    with load(faces, prefetch=4) as loader:
+def test_after_an_error_in_the_users_loop(open_loader: Open, epochs: list[Epoch]) -> None:
+    with open_loader(prefetch=4) as loader:
         with pytest.raises(ZeroDivisionError):
             for _ in loader:
                 1 / 0  # noqa: B018
@@ -195,28 +199,27 @@ def test_after_an_error_in_the_users_loop(faces: Path, epochs: list[Epoch]) -> N
 
 
 def test_after_abandoned_iterations_a_state_is_of_the_last_one(
-    faces: Path, epochs: list[Epoch]
+    open_loader: Open, epochs: list[Epoch]
 ) -> None:
-    with load(faces, prefetch=4) as loader:
+    with open_loader(prefetch=4) as loader:
         samples(itertools.islice(loader, 5))
         got = samples(itertools.islice(loader, 2))
         state = loader.state_dict()
-    with load(faces, prefetch=2, batch_size=7) as resumed:
+    with open_loader(prefetch=2, batch_size=7) as resumed:
         resumed.load_state_dict(state)
         assert same([*got, *samples(resumed)], epochs[1])
         assert same(samples(resumed), epochs[2])
 
 
 def test_behind_an_epoch_whose_last_batches_were_skipped_stands_the_next_epoch(
-    faces: Path, tmp_path: Path
+    open_loader: Open, small_faces: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "set" / "one"
     root.mkdir(parents=True)
-    for n, file in enumerate(sorted(faces.glob("*/*.jpg"))[:12]):
+    for n, file in enumerate(sorted(small_faces.glob("*/*.jpg"))[:12]):
         (root / f"{n:02d}.jpg").write_bytes(file.read_bytes() if n < 8 else b"not an image")
-    config = {"data": {"source": "folder", "root": root.parent}, "pipeline": ["decode"]}
-    with gpupipe.load(
-        config, batch_size=4, shuffle=False, on_error="skip", max_bad=0.5, ids=True
+    with open_loader(
+        root.parent, batch_size=4, shuffle=False, on_error="skip", max_bad=0.5
     ) as loader:
         assert [b["id"].tolist() for b in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
         state = loader.state_dict()
@@ -225,13 +228,13 @@ def test_behind_an_epoch_whose_last_batches_were_skipped_stands_the_next_epoch(
         assert len(list(loader)) == 2
 
 
-def test_a_loader_that_a_garbage_collection_finds_goes_silently(faces: Path) -> None:
+def test_a_loader_that_a_garbage_collection_finds_goes_silently(open_loader: Open) -> None:
     """In a cycle, as behind an exception, with an iteration under way: whatever is taken down
     first.
     """
     gc.collect()
     for _ in range(5):
-        loader = load(faces, prefetch=3)
+        loader = open_loader(prefetch=3)
         iterator = iter(loader)
         next(iterator)
         cycle = {"iterator": iterator, "loader": loader}

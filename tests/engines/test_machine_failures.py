@@ -5,6 +5,7 @@ are not there.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 from pathlib import Path
@@ -171,8 +172,11 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+square_jpeg = functools.cache(lambda side: jpeg(size=(side, side)))
+
+
 def fill(root: Path, side: int) -> None:
-    data = jpeg(size=(side, side))
+    data = square_jpeg(side)
     for n in range(8):
         (root / "images" / "one" / f"{n}.jpg").write_bytes(data)
 

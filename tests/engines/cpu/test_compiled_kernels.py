@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from helpers.fresh_python import Program, run_each
 from helpers.kernel_arguments import NUMBERS, bits, picture, run, tables, target
 
 extension = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
@@ -62,20 +60,17 @@ def reference(image: NDArray[np.uint8], matrix: Floats, fill: Any, size: Any) ->
     return ((made[:3] - values) * made[3] + values).round()
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("is_packed", [True, False], ids=["planes", "pixels"])
-def test_all_variants_warp_to_the_same_bits(
-    variant: str, size: tuple[int, int], dtype: str, is_packed: bool
-) -> None:
+def test_all_variants_warp_to_the_same_bits(variant: str, dtype: str, is_packed: bool) -> None:
     how = tables(dtype)
-    for n, matrix in enumerate(matrices()):
+    for size, (n, matrix) in itertools.product(SIZES, enumerate(matrices())):
         image = picture(*size, gap=5 * (n % 2), seed=n)
         extension.select("scalar")
         expected = warp(image, matrix, [9, 200, 31.4], target(19, 29, dtype, is_packed), how)
         extension.select(variant)
         made = warp(image, matrix, [9, 200, 31.4], target(19, 29, dtype, is_packed), how)
-        assert np.array_equal(bits(made), bits(expected)), matrix
+        assert np.array_equal(bits(made), bits(expected)), (size, matrix)
 
 
 @pytest.mark.parametrize("width", [512, 513, 1100])
@@ -113,21 +108,21 @@ def test_the_identity_changes_nothing(variant: str) -> None:
     assert np.array_equal(made.permute(1, 2, 0).numpy(), image)
 
 
-@pytest.mark.parametrize("size", [*SIZES, (5, 16), (4, 250)], ids=str)
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("is_packed", [True, False], ids=["planes", "pixels"])
-@pytest.mark.parametrize("flips", [(0, 0), (1, 0), (0, 1), (1, 1)], ids=str)
-def test_a_conversion_has_torchvisions_bits(
-    variant: str, size: tuple[int, int], dtype: str, is_packed: bool, flips: tuple[int, int]
-) -> None:
-    image, place = picture(*size, gap=7), target(*size, dtype, is_packed)
-    run(extension.prepare_convert(image, *flips, bits(place), *tables(dtype)))
-    turned = image[:: 1 - 2 * flips[1], :: 1 - 2 * flips[0]].copy()
-    levels = torch.from_numpy(turned).permute(2, 0, 1)
-    if dtype != "uint8":
-        mean, std = (torch.tensor(x)[:, None, None] for x in NUMBERS[1][1])
-        levels = ((levels.float().mul(1 / 255) - mean) / std).to(getattr(torch, dtype))
-    assert torch.equal(place, levels)
+def test_a_conversion_has_torchvisions_bits(variant: str, dtype: str) -> None:
+    how = tables(dtype)
+    sizes = [*SIZES, (5, 16), (4, 250)]
+    for size, flips in itertools.product(sizes, [(0, 0), (1, 0), (0, 1), (1, 1)]):
+        image = picture(*size, gap=7)
+        turned = image[:: 1 - 2 * flips[1], :: 1 - 2 * flips[0]].copy()
+        levels = torch.from_numpy(turned).permute(2, 0, 1)
+        if dtype != "uint8":
+            mean, std = (torch.tensor(x)[:, None, None] for x in NUMBERS[1][1])
+            levels = ((levels.float().mul(1 / 255) - mean) / std).to(getattr(torch, dtype))
+        for is_packed in (True, False):
+            place = target(*size, dtype, is_packed)
+            run(extension.prepare_convert(image, *flips, bits(place), *how))
+            assert torch.equal(place, levels), (size, flips, is_packed)
 
 
 @pytest.mark.parametrize("numbers", [NUMBERS[:1], NUMBERS], ids=["to_dtype", "normalize"])
@@ -212,19 +207,12 @@ def test_a_variant_that_is_not_there_is_refused() -> None:
 SCRIPT = "from gpupipe.engines.cpu.lowering import kernel_table as t; print(t()['warp',][0].op)"
 
 
-@pytest.mark.parametrize(
-    ("setting", "output"),
-    [("off", "cv2.warpAffine"), ("on", "kernels.warp"), ("no", "GPUPIPE_KERNELS=no is neither")],
-)
-def test_a_variable_of_the_environment_switches_them(setting: str, output: str) -> None:
-    if setting != "no":
-        pytest.importorskip("cv2")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=os.environ | {"GPUPIPE_KERNELS": setting},
-    )
-    assert output in done.stdout + done.stderr
+OUTPUTS = {"no": "GPUPIPE_KERNELS=no is neither", "off": "cv2.warpAffine", "on": "kernels.warp"}
+
+
+def test_a_variable_of_the_environment_switches_them() -> None:
+    pytest.importorskip("cv2")
+    programs = [Program(SCRIPT, {"GPUPIPE_KERNELS": setting}) for setting in OUTPUTS]
+    ended = run_each(["torch", "cv2"], programs)
+    for done, (setting, output) in zip(ended, OUTPUTS.items(), strict=True):
+        assert output in done.stdout + done.stderr, setting

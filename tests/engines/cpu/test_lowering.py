@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +12,7 @@ import gpupipe
 from gpupipe import config
 from gpupipe.bench import plan
 from gpupipe.runtime.compiled_extension import find_extension
+from helpers.fresh_python import Program, run_each
 from helpers.loaders import loading
 from helpers.odd_steps import installer
 
@@ -152,14 +149,11 @@ def test_check_lowers_the_steps_of_every_epoch(
 
 
 ALONE = """
-import json, sys
+import sys
 sys.modules["cv2"] = sys.modules["simplejpeg"] = None  # importing them raises ImportError
 import gpupipe
-config = {
-    "data": {"source": "folder", "root": sys.argv[1]},
-    "pipeline": json.loads(sys.argv[2]),
-}
-engines = {"engine": "cpu", "threads": 2}, {"engine": "dataloader", "workers": 0}
+config = {{"data": {{"source": "folder", "root": {root!r}}}, "pipeline": {steps!r}}}
+engines = {{"engine": "cpu", "threads": 2}}, {{"engine": "dataloader", "workers": 0}}
 loaders = [gpupipe.load(config, device="cpu", batch_size=3, **engine) for engine in engines]
 for own, reference in zip(*loaders, strict=True):
     print(tuple(own["image"].shape), float((own["image"] - reference["image"]).abs().max()))
@@ -169,14 +163,10 @@ print(*[operator for operator, _, _ in loaders[0].engine.lowering()], sep=", ")
 
 def run_alone(folder: Path, steps: list[Any], extensions: str) -> list[str]:
     """What ALONE prints: two batches, and the operators."""
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(folder), json.dumps(["decode", *steps])],
-        env=os.environ | {"GPUPIPE_KERNELS": extensions},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    program = Program(
+        ALONE.format(root=str(folder), steps=["decode", *steps]), {"GPUPIPE_KERNELS": extensions}
     )
+    (done,) = run_each(["torch"], [program])
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 

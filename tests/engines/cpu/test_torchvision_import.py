@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.level_tables import make_table
+from helpers.fresh_python import Program, run_each
 
 FLOATS = [{"to_dtype": {"dtype": "float32", "scale": True}}, {"normalize": {"mean": 0, "std": 1}}]
 AFFINE = ["decode", {"random_affine": {"degrees": 10}}, {"center_crop": {"size": 64}}, *FLOATS]
@@ -31,39 +31,57 @@ with gpupipe.load(config, engine={engine!r}, device="cpu", batch_size=4, threads
 """
 
 
-def run(
-    root: Path, steps: list[Any], *path: str, engine: str = "cpu"
-) -> subprocess.CompletedProcess[str]:
-    code = PROGRAM.format(path=list(path), root=str(root), steps=steps, engine=engine)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+RUNS: dict[str, tuple[list[Any], str, bool]] = {
+    "affine": (AFFINE, "cpu", False),
+    "train": (TRAIN, "cpu", False),
+    "eval": (EVAL, "cpu", False),
+    "color": (COLOR, "cpu", False),
+    "torch": (IN_TORCH, "cpu", False),
+    "auto": (AFFINE, "auto", False),
+    "broken color": (COLOR, "cpu", True),
+    "broken affine": (AFFINE, "cpu", True),
+}
+"""The steps, the engine, and whether there is a broken torchvision."""
+Ended = dict[str, subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def ended(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """How each of RUNS ended."""
+    folder = tmp_path_factory.mktemp("broken")
+    (folder / "torchvision").mkdir()
+    broken = folder / "torchvision" / "__init__.py"
+    broken.write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    programs = [
+        PROGRAM.format(
+            path=[str(folder)] if is_broken else [], root=str(faces), steps=steps, engine=engine
+        )
+        for steps, engine, is_broken in RUNS.values()
+    ]
+    done = run_each(["torch", "numpy", "PIL.Image"], [Program(code, {}) for code in programs])
+    return dict(zip(RUNS, done, strict=True))
 
 
 @pytest.mark.parametrize(
-    ("steps", "imports"),
-    [(AFFINE, False), (TRAIN, False), (EVAL, False), (COLOR, True), (IN_TORCH, True)],
-    ids=["affine", "train", "eval", "color", "torch"],
+    ("name", "imports"),
+    [("affine", False), ("train", False), ("eval", False), ("color", True), ("torch", True)],
 )
 def test_torchvision_is_imported_where_a_step_needs_it(
-    faces: Path, steps: list[Any], imports: bool
+    ended: Ended, name: str, imports: bool
 ) -> None:
     pytest.importorskip("cv2")
-    done = run(faces, steps)
+    done = ended[name]
     assert (done.stdout, done.returncode) == (f"4 {imports}\n", 0), done.stderr
 
 
-def test_auto_imports_nothing_of_the_engines_that_it_passes_over(faces: Path) -> None:
+def test_auto_imports_nothing_of_the_engines_that_it_passes_over(ended: Ended) -> None:
     pytest.importorskip("cv2")
-    done = run(faces, AFFINE, engine="auto")
+    done = ended["auto"]
     assert (done.stdout, done.returncode) == ("4 False\n", 0), done.stderr
 
 
-def test_a_torchvision_that_cannot_be_imported_is_named_and_no_file(
-    faces: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "torchvision").mkdir()
-    broken = tmp_path / "torchvision" / "__init__.py"
-    broken.write_text("raise RuntimeError('operator torchvision::nms does not exist')")
-    done = run(faces, COLOR, str(tmp_path))
+def test_a_torchvision_that_cannot_be_imported_is_named_and_no_file(ended: Ended) -> None:
+    done = ended["broken color"]
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last == (
@@ -71,7 +89,7 @@ def test_a_torchvision_that_cannot_be_imported_is_named_and_no_file(
         "does not exist): it may belong to another version of torch. Install the two together: "
         "pip install --force-reinstall torch torchvision"
     )
-    assert run(faces, AFFINE, str(tmp_path)).stdout == "4 False\n", "which does not need it"
+    assert ended["broken affine"].stdout == "4 False\n", "which does not need it"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])

@@ -5,14 +5,13 @@ be.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import gpupipe
 from gpupipe.engines.dali.affinity import check_affinity
+from helpers import forked_python
 
 CORES = sorted(os.sched_getaffinity(0))
 THREADS = """
@@ -36,8 +35,7 @@ def threads(root: Path, bound: bool, mask: str | None = None) -> set[str]:
     env = {k: v for k, v in os.environ.items() if k != "DALI_AFFINITY_MASK"} | (
         {} if mask is None else {"DALI_AFFINITY_MASK": mask}
     )
-    command = [sys.executable, "-c", THREADS, str(root), "bound" if bound else "free"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = forked_python.run(["-c", THREADS, root, "bound" if bound else "free"], env=env)
     assert done.returncode == 0, done.stderr
     assert "affinity" not in done.stderr
     return set(done.stdout.splitlines())

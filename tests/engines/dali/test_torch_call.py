@@ -133,13 +133,8 @@ def test_a_process_ends_with_an_open_loader(tmp_path: Path) -> None:
         batches = iter(loader)
         print(next(batches)["array"].shape, flush=True)
     """
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == "torch.Size([4, 3, 24, 30])\n"
 
