@@ -11,7 +11,7 @@ import torch
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.formats.npy import DTYPES
-from helpers.arrays import COUNT, SHAPES, both, delivered, exactly, numbers, saved
+from helpers.arrays import COUNT, SHAPES, both, both_of_each, delivered, exactly, numbers, saved
 
 CROPS = {"HW": {"size": [6, 5]}, "L": {"size": 16}, "DHW": {"size": [4, 6, 5]}}
 
@@ -32,9 +32,13 @@ def space(layout: str) -> str:
 def test_windows_are_the_same_on_both_engines(tmp_path: Path, layout: str, dtype: str) -> None:
     data = saved(tmp_path, numbers(dtype, (COUNT, *SHAPES[layout])), layout=layout)
     crop, pad = CROPS[space(layout)], PADS[space(layout)]
-    exactly(both(data, [{"pad": pad}, {"random_crop": crop}]))
-    exactly(both(data, [{"random_crop": crop | {"padding": pad["padding"], "fill": 1}}]))
-    exactly(both(data, [{"center_crop": {"size": 11}}]))
+    pipelines: dict[str, list[Any]] = {
+        "padded": [{"pad": pad}, {"random_crop": crop}],
+        "cut": [{"random_crop": crop | {"padding": pad["padding"], "fill": 1}}],
+        "center": [{"center_crop": {"size": 11}}],
+    }
+    for pairs in both_of_each(data, pipelines).values():
+        exactly(pairs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -61,14 +65,16 @@ def test_every_dtype_is_cut_padded_and_flipped(tmp_path: Path, dtype: str) -> No
 def test_flips_are_along_width_and_height(tmp_path: Path, layout: str, dtype: str) -> None:
     stored = numbers(dtype, (COUNT, *SHAPES[layout]))
     data = saved(tmp_path, stored, layout=layout)
-    for step, axis in (("random_horizontal_flip", "W"), ("random_vertical_flip", "H")):
-        pairs = both(data, [{step: {"p": 1}}])
+    axes = {"random_horizontal_flip": "W", "random_vertical_flip": "H"}
+    always: dict[str, list[Any]] = {f"{step}_always": [{step: {"p": 1}}] for step in axes}
+    every = both_of_each(data, always | {step: [step] for step in axes})
+    for pairs in every.values():
         exactly(pairs)
+    for step, axis in axes.items():
         assert all(
             np.array_equal(made.numpy(), np.flip(stored[i], layout.index(axis)))
-            for i, (made, _) in enumerate(pairs)
+            for i, (made, _) in enumerate(every[f"{step}_always"])
         )
-        exactly(both(data, [step]))
 
 
 @pytest.mark.parametrize("layout", SHAPES)
@@ -140,8 +146,8 @@ def test_resizing(tmp_path: Path, layout: str, dtype: str, tolerance: float) -> 
         {"random_resized_crop": {"size": 16}},
     ]
     inside = tuple(slice(2, -2) if axis in "HW" else slice(None) for axis in layout)
-    for step in steps:
-        for made, expected in both(data, [step]):
+    for pairs in both_of_each(data, {f"step_{n}": [s] for n, s in enumerate(steps)}).values():
+        for made, expected in pairs:
             apart = (made.double() - expected.double()).abs()
             assert apart[inside].max() <= tolerance
             assert apart.max() <= 0.02 * float(slope.max()) + tolerance

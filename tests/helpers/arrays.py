@@ -77,6 +77,32 @@ def delivered(
         }
 
 
+def delivered_each(
+    data: dict[str, Any], pipelines: dict[str, list[Any]], engine: str, **options: Any
+) -> dict[str, dict[int, torch.Tensor]]:
+    """What one engine makes of each sample in epoch 0, by pipeline and id: each pipeline is a view
+    of one loader.
+    """
+    views = {name: {"steps": steps} for name, steps in pipelines.items()}
+    with gpupipe.load(
+        {"data": data, "pipeline": {"steps": [], "views": views}},
+        **({"device": "cpu", "batch_size": 3, "ids": True} | ENGINES[engine] | options),
+    ) as loader:
+        made: dict[str, dict[int, torch.Tensor]] = {name: {} for name in pipelines}
+        for batch in loader:
+            for name, rows in made.items():
+                rows.update(zip(batch["id"].tolist(), batch[name], strict=True))
+    return made
+
+
+def both_of_each(
+    data: dict[str, Any], pipelines: dict[str, list[Any]], **options: Any
+) -> dict[str, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """What `both` returns, for each of some pipelines."""
+    every = [delivered_each(data, pipelines, engine, **options) for engine in ENGINES]
+    return {name: _compare(*(made[name] for made in every)) for name in pipelines}
+
+
 def both(
     data: dict[str, Any], steps: list[Any], **options: Any
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -84,7 +110,12 @@ def both(
 
     The CPU engine's are the DataLoader's to the bit: it runs steps on arrays in torch.
     """
-    made, own, expected = (delivered(data, steps, engine, **options) for engine in ENGINES)
+    return _compare(*(delivered(data, steps, engine, **options) for engine in ENGINES))
+
+
+def _compare(
+    made: dict[int, torch.Tensor], own: dict[int, torch.Tensor], expected: dict[int, torch.Tensor]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     assert made.keys() == own.keys() == expected.keys()
     pairs = [(made[i], expected[i]) for i in sorted(made)]
     for a, b in pairs:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 import gpupipe
 from gpupipe import config
@@ -161,39 +163,62 @@ print(*[operator for operator, _, _ in loaders[0].engine.lowering()], sep=", ")
 """
 
 
-def run_alone(folder: Path, steps: list[Any], extensions: str) -> list[str]:
-    """What ALONE prints: two batches, and the operators."""
-    program = Program(
-        ALONE.format(root=str(folder), steps=["decode", *steps]), {"GPUPIPE_KERNELS": extensions}
-    )
-    (done,) = run_each(["torch"], [program])
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
-
-
-def test_torchvision_alone_does_the_work_of_opencv_and_simplejpeg(few: Path) -> None:
-    steps = [
+WITHOUT_OPENCV: dict[str, list[Any]] = {
+    "off": [
         {"random_affine": {"degrees": 10, "interpolation": "bilinear"}},
         {"random_resized_crop": {"size": 64}},
         {"color_jitter": {"brightness": 0.4, "hue": 0.1}},
         "random_horizontal_flip",
         {"to_dtype": {"dtype": "float32", "scale": True}},
         {"normalize": {"mean": 0.5, "std": 0.2}},
+    ],
+    "on": [
+        {"random_resized_crop": {"size": 64}},
+        {"random_affine": {"degrees": 10, "interpolation": "nearest"}},
+        "auto_augment",
+        "random_perspective",
+    ],
+}
+"""The steps for each setting of GPUPIPE_KERNELS."""
+
+
+@pytest.fixture(scope="module")
+def alone(
+    pictures: list[Image.Image], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, subprocess.CompletedProcess[str]]:
+    """How ALONE ended with each setting of GPUPIPE_KERNELS, of six images."""
+    root = tmp_path_factory.mktemp("alone")
+    (root / "class").mkdir()
+    for n, picture in enumerate(pictures[:6]):
+        picture.save(root / "class" / f"{n}.jpg", quality=85)
+    programs = [
+        Program(
+            ALONE.format(root=str(root), steps=["decode", *steps]), {"GPUPIPE_KERNELS": setting}
+        )
+        for setting, steps in WITHOUT_OPENCV.items()
     ]
-    first, second, operators = run_alone(few, steps, "off")
+    ended = run_each(["torch", "torchvision.transforms.v2.functional"], programs)
+    return dict(zip(WITHOUT_OPENCV, ended, strict=True))
+
+
+def read_operators(done: subprocess.CompletedProcess[str]) -> str:
+    """The operators that ALONE printed, after two batches that were the reference's to the bit."""
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second, operators = done.stdout.splitlines()
     assert first == second == "(3, 3, 64, 64) 0.0"
+    return operators
+
+
+def test_torchvision_alone_does_the_work_of_opencv_and_simplejpeg(
+    alone: dict[str, subprocess.CompletedProcess[str]],
+) -> None:
+    operators = read_operators(alone["off"])
     assert "cv2" not in operators
     assert "torch" in operators
 
 
 @pytest.mark.skipif(find_extension() is None, reason="the extension is not built, or is off")
-def test_what_the_extension_does_not_warp_runs_in_torch_without_opencv(few: Path) -> None:
-    steps = [
-        {"random_resized_crop": {"size": 64}},
-        {"random_affine": {"degrees": 10, "interpolation": "nearest"}},
-        "auto_augment",
-        "random_perspective",
-    ]
-    first, second, operators = run_alone(few, steps, "on")
-    assert first == second == "(3, 3, 64, 64) 0.0"
-    assert operators.count("torch") >= 3
+def test_what_the_extension_does_not_warp_runs_in_torch_without_opencv(
+    alone: dict[str, subprocess.CompletedProcess[str]],
+) -> None:
+    assert read_operators(alone["on"]).count("torch") >= 3

@@ -14,11 +14,11 @@ from gpupipe.engines.level_tables import make_table
 from helpers.fresh_python import Program, run_each
 
 FLOATS = [{"to_dtype": {"dtype": "float32", "scale": True}}, {"normalize": {"mean": 0, "std": 1}}]
-AFFINE = ["decode", {"random_affine": {"degrees": 10}}, {"center_crop": {"size": 64}}, *FLOATS]
-TRAIN = ["decode", {"random_resized_crop": {"size": 64}}, "random_horizontal_flip", *FLOATS]
-EVAL = ["decode", {"resize": {"size": 80}}, {"center_crop": {"size": 64}}, *FLOATS]
-COLOR = ["decode", {"color_jitter": {"brightness": 0.5}}, {"center_crop": {"size": 64}}]
-IN_TORCH = ["decode", {"center_crop": {"size": 64}}, {"elastic_transform": {"alpha": 5.0}}]
+AFFINE = ["decode", {"random_affine": {"degrees": 10}}, {"center_crop": {"size": 48}}, *FLOATS]
+TRAIN = ["decode", {"random_resized_crop": {"size": 48}}, "random_horizontal_flip", *FLOATS]
+EVAL = ["decode", {"resize": {"size": 50}}, {"center_crop": {"size": 48}}, *FLOATS]
+COLOR = ["decode", {"color_jitter": {"brightness": 0.5}}, {"center_crop": {"size": 48}}]
+IN_TORCH = ["decode", {"center_crop": {"size": 48}}, {"elastic_transform": {"alpha": 5.0}}]
 
 PROGRAM = """
 import sys
@@ -46,19 +46,26 @@ Ended = dict[str, subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def ended(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+def ended(small_faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """How each of RUNS ended."""
+    pytest.importorskip("cv2")
     folder = tmp_path_factory.mktemp("broken")
     (folder / "torchvision").mkdir()
     broken = folder / "torchvision" / "__init__.py"
     broken.write_text("raise RuntimeError('operator torchvision::nms does not exist')")
     programs = [
         PROGRAM.format(
-            path=[str(folder)] if is_broken else [], root=str(faces), steps=steps, engine=engine
+            path=[str(folder)] if is_broken else [],
+            root=str(small_faces),
+            steps=steps,
+            engine=engine,
         )
         for steps, engine, is_broken in RUNS.values()
     ]
-    done = run_each(["torch", "numpy", "PIL.Image"], [Program(code, {}) for code in programs])
+    done = run_each(
+        ["torch", "cv2", "gpupipe.loader", "gpupipe.engines.cpu.engine"],
+        [Program(code, {}) for code in programs],
+    )
     return dict(zip(RUNS, done, strict=True))
 
 
@@ -69,13 +76,11 @@ def ended(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Ended:
 def test_torchvision_is_imported_where_a_step_needs_it(
     ended: Ended, name: str, imports: bool
 ) -> None:
-    pytest.importorskip("cv2")
     done = ended[name]
     assert (done.stdout, done.returncode) == (f"4 {imports}\n", 0), done.stderr
 
 
 def test_auto_imports_nothing_of_the_engines_that_it_passes_over(ended: Ended) -> None:
-    pytest.importorskip("cv2")
     done = ended["auto"]
     assert (done.stdout, done.returncode) == ("4 False\n", 0), done.stderr
 

@@ -18,8 +18,8 @@ def epochs(faces: Path) -> list[list[dict[str, torch.Tensor]]]:
 
 
 @pytest.fixture
-def sick(faces: Path, tmp_path: Path) -> list[Path]:
-    """Good images, and one of each kind of bad ones."""
+def twelve_files(faces: Path, tmp_path: Path) -> list[Path]:
+    """Twelve good images."""
     files = [tmp_path / "a" / f"{n:02}.jpg" for n in range(12)]
     files[0].parent.mkdir()
     for file, face in zip(files, sorted(faces.glob("*/*.jpg")), strict=False):
