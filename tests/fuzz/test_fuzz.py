@@ -1,4 +1,4 @@
-"""Some seconds of fuzzing, of all parsers in turn: GPUPIPE_FUZZ_SECONDS, by default 5."""
+"""Some seconds of fuzzing, of all parsers in turn: GPUPIPE_FUZZ_SECONDS, by default 3."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from helpers.full_product import IS_FULL
+
 
 def test_nothing_is_found() -> None:
     pytest.importorskip(
         "atheris",
         reason="atheris is not installed: there are builds for Linux and Python 3.11 to 3.13",
     )
-    seconds = int(os.environ.get("GPUPIPE_FUZZ_SECONDS", "5"))
+    seconds = int(os.environ.get("GPUPIPE_FUZZ_SECONDS", "5" if IS_FULL else "3"))
     command = [
         sys.executable,
         str(Path(__file__).with_name("fuzz.py")),

@@ -11,6 +11,7 @@ import torch
 import gpupipe
 from gpupipe.batch_stage.mixer import BatchMixer
 from helpers.either_device import DEVICE, TYPE
+from helpers.full_product import IS_FULL
 from helpers.sync_waits import waits_of_this_thread
 
 OWN = {
@@ -18,6 +19,12 @@ OWN = {
     "dataloader": {"workers": 2 if DEVICE == "gpu" else 0},
 }
 """Where all JPEGs go to one decoder, a run repeats to the bit."""
+LOADER: dict[str, Any] = {
+    "device": DEVICE,
+    "batch_size": 7,
+    "ids": True,
+    "subset": 1.0 if DEVICE == "gpu" or IS_FULL else 0.35,
+}
 STEPS: list[Any] = ["mixup", "cutmix", {"one_hot": {"label_smoothing": 0.1}}]
 CHOICE = {"random_choice": {"transforms": STEPS}}
 
@@ -27,7 +34,7 @@ def config_of(faces: Path, engine: str, *steps: Any) -> dict[str, Any]:
         "data": {"source": "folder", "root": str(faces)},
         "pipeline": "affine",
         "batch": list(steps),
-        "loader": {"engine": engine, "device": DEVICE, "batch_size": 7, "ids": True, **OWN[engine]},
+        "loader": {"engine": engine, **LOADER, **OWN[engine]},
     }
 
 

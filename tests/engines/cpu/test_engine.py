@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,10 @@ import pytest
 import torch
 
 import gpupipe
+from helpers import forked_python
 from helpers.every_step import FEW_PIXELS, LINEAR, STEPS
 from helpers.loaders import loading
+from helpers.python_end import END
 from helpers.reference import by_id
 
 load = loading(engine="cpu", threads=2, batch_size=1)
@@ -141,13 +141,7 @@ print(next(iter(loader))["image"].dtype)
 
 
 def test_a_process_ends_with_an_open_iteration(few: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(few)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = forked_python.run(["-c", SCRIPT + END, few])
     assert (done.returncode, done.stdout, done.stderr) == (0, "torch.uint8\n", "")
 
 

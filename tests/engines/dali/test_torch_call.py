@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -18,8 +16,10 @@ from PIL import Image
 import gpupipe
 from gpupipe.engines.dali import ops
 from gpupipe.engines.dali.torch_call import call_torch
+from helpers import forked_python
 from helpers.arrays import saved
 from helpers.plugin import install
+from helpers.python_end import END
 
 COUNT = 8
 
@@ -133,8 +133,7 @@ def test_a_process_ends_with_an_open_loader(tmp_path: Path) -> None:
         batches = iter(loader)
         print(next(batches)["array"].shape, flush=True)
     """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    ended = forked_python.run(["-c", textwrap.dedent(program) + END])
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == "torch.Size([4, 3, 24, 30])\n"
 

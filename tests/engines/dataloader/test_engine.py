@@ -154,13 +154,13 @@ def test_a_gpu_that_is_not_there_is_said(faces: Path) -> None:
         load(faces, device="gpu")
 
 
-def test_without_dali_the_other_engines_run(faces: Path, tmp_path: Path) -> None:
+def test_without_dali_the_other_engines_run(small_faces: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['nvidia.dali'] = None\n")
     code = f"""
 from click.testing import CliRunner
 from gpupipe.cli.app import main
 import pathlib
-config = "data: {{source: folder, root: {faces}}}\\npipeline: affine\\n"
+config = "data: {{source: folder, root: {small_faces}}}\\npipeline: affine\\n"
 pathlib.Path("config.yaml").write_text(config)
 run = ["run", "config.yaml", "device=cpu", "batch_size=16", "--repeats", "1"]
 loader = ["engine=dataloader", "workers=1"]
