@@ -10,7 +10,7 @@ import torch
 
 import gpupipe
 from helpers import forked_python
-from helpers.every_step import FEW_PIXELS, LINEAR, STEPS
+from helpers.every_step import FEW_PIXELS, LINEAR, POLICIES, STEPS
 from helpers.loaders import loading
 from helpers.python_end import END
 from helpers.reference import by_id
@@ -88,11 +88,18 @@ def is_ambiguous(case: dict[str, Any]) -> bool:
     return name in WARPS and (options or {}).get("interpolation", "nearest") == "nearest"
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if c.keys() & POLICIES.keys()], ids=str)
+def test_every_policy_is_within_one_level(few: Path, case: dict[str, Any]) -> None:
+    assert most(few, [{"center_crop": {"size": 80}}, case]) <= 1.0
+
+
 def test_every_step_is_within_one_level(few: Path) -> None:
     """Each is a view of one loader."""
     views = {}
-    for number, case in enumerate(case for case in CASES if not is_ambiguous(case)):
-        ((_, options),) = case.items()
+    for number, case in enumerate(CASES):
+        ((step, options),) = case.items()
+        if step in POLICIES or is_ambiguous(case):
+            continue
         crop = {"center_crop": {"size": list(FEW_PIXELS) if case == LINEAR else 80}}
         before = FLOATS if (options or {}).get("value") == "random" else []  # uint8 is refused
         views[f"case_{number}"] = {"steps": [crop, *before, case]}
