@@ -70,7 +70,7 @@ def folder(root: Path, files: dict[str, bytes], good: int) -> Path:
     return root
 
 
-def run(root: Path, engine: str, tmp_path: Path, batch_size: int) -> dict[str, object]:
+def run_engine(root: Path, engine: str, tmp_path: Path, batch_size: int) -> dict[str, object]:
     options = ENGINES[engine] | {
         "batch_size": batch_size,
         "quarantine": str(tmp_path / "bad.jsonl"),
@@ -83,7 +83,7 @@ def run(root: Path, engine: str, tmp_path: Path, batch_size: int) -> dict[str, o
 
 def check(root: Path, engine: str, tmp_path: Path, batch_size: int = 256) -> dict[str, object]:
     """Every good file comes once in each of two epochs, and every other is listed."""
-    said = run(root, engine, tmp_path, batch_size)
+    said = run_engine(root, engine, tmp_path, batch_size)
     good = sorted(map(str, root.glob("*/good_*")))
     assert [sorted(epoch) for epoch in said["delivered"]] == [good, good]
     bad = sorted(str(p) for p in root.glob("*/*") if not p.name.startswith("good_"))
@@ -201,10 +201,10 @@ def test_max_pixels_is_to_the_pixel_and_null_is_no_limit(tmp_path: Path, engine:
     """On a plain image, and on one that Pillow decodes."""
     root = folder(tmp_path / "data", {"x.bmp": encoded(noise(1), "BMP")}, 1)
     for limit, count in ((SIDE * SIDE, 2), (None, 2)):
-        with load(root, engine, limit) as loader:
+        with load_limited(root, engine, limit) as loader:
             assert sum(len(batch["label"]) for batch in loader) == count
     with (
-        load(root, engine, SIDE * SIDE - 1) as loader,
+        load_limited(root, engine, SIDE * SIDE - 1) as loader,
         pytest.raises(
             gpupipe.SampleError, match=r"64 x 64 pixels, more than data\.max_pixels=4,095"
         ),
@@ -212,7 +212,7 @@ def test_max_pixels_is_to_the_pixel_and_null_is_no_limit(tmp_path: Path, engine:
         list(loader)
 
 
-def load(root: Path, engine: str, limit: int | None) -> gpupipe.Loader:
+def load_limited(root: Path, engine: str, limit: int | None) -> gpupipe.Loader:
     data = {"extensions": ["jpg", "bmp"], "max_pixels": limit}
     return loaders.load(root, data=data, ids=False, batch_size=2, **ENGINES[engine])
 

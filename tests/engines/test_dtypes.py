@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe import config
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.lowering import Lowering
@@ -26,7 +25,7 @@ from gpupipe.pipeline.primitives import DTYPES_TAKEN
 from helpers.arrays import ENGINES, numbers, saved
 from helpers.every_step import CASES, COLORS, LINEAR, POLICIES, SIZE, STEPS, of_image, photograph
 from helpers.full_product import IS_FULL
-from helpers.many_views import deliver_each, find_refused
+from helpers.many_views import deliver_each, read_each
 
 ULP = 2.0**-10
 """Between two float16s."""
@@ -126,9 +125,8 @@ def test_graphs_for_a_gpu_are_built_of_operators_that_take_it(dtype: str) -> Non
         for number, case in enumerate(CASES)
         if case != LINEAR
     }
-    refused = find_refused(data, pipelines, ["decode"])
-    views = {name: {"steps": s} for name, s in pipelines.items() if name not in refused}
-    checked = config.read({"data": data, "pipeline": {"steps": ["decode"], "views": views}})
+    checked, _ = read_each(data, pipelines, ["decode"])
+    assert checked is not None
     emitted = Lowering(
         LoadSpec(build_empty(), checked.pipeline, checked.loader, 1), "gpu", False
     ).operators()

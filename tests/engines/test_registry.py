@@ -63,7 +63,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(folder, "grey_engine", MODULE, engine_grey="Grey", engine_broken="NoEngine")
 
 
-def run(site: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def run_python(site: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return forked_python.run(command, env=os.environ | {"PYTHONPATH": str(site)}, cwd=site)
 
 
@@ -80,7 +80,7 @@ for name in ("grei", "broken"):
     except gpupipe.GpupipeError as e:
         print(type(e).__name__, e)
 """
-    done = run(site, "-c", code)
+    done = run_python(site, "-c", code)
     assert done.returncode == 0, done.stderr
     first, unknown, broken = done.stdout.splitlines()
     assert first == "True 1 thread"
@@ -107,7 +107,7 @@ def test_commands_run_the_engine_of_a_plugin(
     )
     name, *options = command
     settings = ["engine=grey", "batch_size=4", "device=cpu"]
-    done = run(site, "-m", "gpupipe", name, "config.yaml", *settings, *options)
+    done = run_python(site, "-m", "gpupipe", name, "config.yaml", *settings, *options)
     assert done.returncode == 0, done.stderr
     assert said in done.stdout + done.stderr
 

@@ -15,7 +15,7 @@ VALUES = {f"{'key' * (n % 100)}{n}": DRAW.bytes(int(DRAW.integers(0, 12_000))) f
 """Keys and values of all sizes: in the tree's own pages, and in overflow pages of their own."""
 
 
-def load(path: Path) -> np.ndarray[Any, Any]:
+def load_database(path: Path) -> np.ndarray[Any, Any]:
     return np.fromfile(path / "data.mdb", np.uint8)
 
 
@@ -35,7 +35,7 @@ def test_all_that_the_library_reads_in_its_order(folder: Path) -> None:
     with lmdb.open(str(folder), readonly=True, lock=False) as env, env.begin() as transaction:
         assert env.stat()["depth"] > 2
         expected = list(transaction.cursor())
-    assert read(load(folder)) == expected
+    assert read(load_database(folder)) == expected
     assert len(expected) == len(VALUES)
 
 
@@ -48,12 +48,12 @@ def test_what_was_deleted_and_replaced(folder: Path, tmp_path: Path) -> None:
         with env.begin(write=True) as transaction:
             transaction.put(b"new", b"n" * 9000)
             expected = list(transaction.cursor())
-    assert read(load(tmp_path / "x")) == expected
+    assert read(load_database(tmp_path / "x")) == expected
 
 
 def test_an_empty_database_and_a_named_one(tmp_path: Path) -> None:
-    assert read(load(write_lmdb(tmp_path / "empty", {}))) == []
-    named = load(write_lmdb(tmp_path / "named", {"a": b"1", "b": b"2" * 5000}, "images"))
+    assert read(load_database(write_lmdb(tmp_path / "empty", {}))) == []
+    named = load_database(write_lmdb(tmp_path / "named", {"a": b"1", "b": b"2" * 5000}, "images"))
     assert read(named) == []
     assert read(named, "images") == [(b"a", b"1"), (b"b", b"2" * 5000)]
     for missing in ("image", "a"):
@@ -68,7 +68,7 @@ def test_several_values_a_key_are_refused(tmp_path: Path) -> None:
             for value in (b"1", b"2"):
                 transaction.put(b"a", value, db=database)
     with pytest.raises(ValueError, match="b'a' has several values"):
-        read(load(tmp_path), "d")
+        read(load_database(tmp_path), "d")
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_what_is_no_lmdb(content: bytes, words: str) -> None:
 
 
 def test_a_file_that_is_cut_off_is_told(folder: Path) -> None:
-    data = load(folder)
+    data = load_database(folder)
     for size in (100, 5000, 4096 * 20, len(data) // 2):
         with pytest.raises(Damaged, match=r"cut off|no LMDB"):
             read(data[:size])
 
 
 def test_any_change_of_the_tree_is_a_result_or_an_error(folder: Path) -> None:
-    data = load(folder)
+    data = load_database(folder)
     refused = 0
     for _ in range(300):
         changed = data.copy()

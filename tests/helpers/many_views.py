@@ -33,32 +33,39 @@ def deliver_each(
         **options: Settings of `loader:`.
     """
     settings = {"device": "cpu", "batch_size": 1, "threads": 1, **ENGINES[engine], **options}
-    refused: dict[str, str] = find_refused(data, pipelines, before, **settings)
-    views = {n: {"steps": list(steps)} for n, steps in pipelines.items() if n not in refused}
-    if not views:
+    checked, refused = read_each(data, pipelines, before, **settings)
+    if checked is None:
         return {**refused}
-    written = {"data": dict(data), "pipeline": {"steps": list(before), "views": views}}
-    with gpupipe.load(written, **settings) as loader:
+    with gpupipe.load(checked) as loader:
         batch = next(iter(loader))
-    return refused | {name: batch[name][0] for name in views}
+    return refused | {name: batch[name][0] for name in pipelines if name not in refused}
 
 
-def find_refused(
+def read_each(
     data: Mapping[str, Any],
     pipelines: Mapping[str, Sequence[Any]],
     before: Sequence[Any],
     **settings: Any,
-) -> dict[str, str]:
-    """Return the messages of the pipelines that a config may not have, by name: `STEP: message`."""
+) -> tuple[config.Config | None, dict[str, str]]:
+    """Return a config with those pipelines as views that it may have, None if it may have none; and
+    by name why it may not have the others: `STEP: message`.
+    """
     views = {name: {"steps": list(steps)} for name, steps in pipelines.items()}
-    written = {"data": dict(data), "pipeline": {"steps": list(before), "views": views}}
     try:
-        config.read(written, **settings)
+        return _read(data, views, before, settings), {}
     except gpupipe.ConfigError as e:
         located = [
             re.fullmatch(r"config: pipeline\.views\.(\w+)\.steps\.(\d+.*)", str(problem), re.S)
             for problem in e.problems
         ]
         assert all(located), str(e)
-        return {match[1]: match[2] for match in located if match}
-    return {}
+        refused = {match[1]: match[2] for match in located if match}
+    views = {name: view for name, view in views.items() if name not in refused}
+    return _read(data, views, before, settings) if views else None, refused
+
+
+def _read(
+    data: Mapping[str, Any], views: Any, before: Sequence[Any], settings: Any
+) -> config.Config:
+    pipeline = {"steps": list(before), "views": views}
+    return config.read({"data": dict(data), "pipeline": pipeline}, **settings)

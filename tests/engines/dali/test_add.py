@@ -34,7 +34,7 @@ def graph(pixels: Any, values: Any, clip: bool, device: Any = "cpu", taken: Any 
     return image.as_it_is()
 
 
-def run(*arguments: Any, taken: Any = None) -> Any:
+def run_pipeline(*arguments: Any, taken: Any = None) -> Any:
     pipe = Pipeline(batch_size=len(arguments[0]), num_threads=1, device_id=None)
     with pipe:
         pipe.set_outputs(graph(*arguments, taken=taken))
@@ -59,7 +59,7 @@ def test_it_is_what_numpy_adds(dtype: str, clip: bool) -> None:
     total = pixels.astype(np.float32 if dtype != "uint8" else np.int16) + values
     most = 255 if dtype == "uint8" else 1
     expected = total.clip(0, most) if clip or dtype == "uint8" else total
-    made = run(pixels, values, clip)
+    made = run_pipeline(pixels, values, clip)
     assert made.dtype == dtype
     tolerance = 2.0**-10 if dtype == "float16" else 0
     np.testing.assert_allclose(made, expected.astype(dtype), rtol=tolerance, atol=0)
@@ -68,7 +68,7 @@ def test_it_is_what_numpy_adds(dtype: str, clip: bool) -> None:
 @pytest.mark.parametrize("taken", [[0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]], ids=str)
 def test_in_a_branch_each_image_gets_its_own_values(taken: list[int]) -> None:
     pixels, values = arrays("uint8")
-    made = run(pixels, values, True, taken=np.array(taken))
+    made = run_pipeline(pixels, values, True, taken=np.array(taken))
     added = (pixels.astype(np.int16) + values).clip(0, 255)
     for n, is_taken in enumerate(taken):
         assert np.array_equal(made[n], added[n] if is_taken else pixels[n])

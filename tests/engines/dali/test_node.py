@@ -24,7 +24,7 @@ def images(dtype: str = "uint8", channels: int = 3) -> list[np.ndarray[Any, Any]
     return [np.full((*size, channels), n + 1, dtype) for n, size in enumerate(SIZES)]
 
 
-def run(
+def run_pipeline(
     work: Callable[[Any], None], samples: Sequence[np.ndarray[Any, Any]]
 ) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
     """Return what primitives make of a batch in DALI, and the sizes that the image says."""
@@ -78,7 +78,7 @@ def same(image: Any) -> None:
 def test_an_operator_sees_the_samples_of_its_branch_alone(count: int) -> None:
     seen = [Seen() for _ in range(count)]
     index = np.array([1, 0, 1, 0, 1, 1, 0])
-    made, _ = run(lambda image: image.switch(index, seen), images())
+    made, _ = run_pipeline(lambda image: image.switch(index, seen), images())
     assert seen[0].batches == [[2, 4, 7]]
     assert seen[1].batches == [[1, 3, 5, 6]]
     assert all(not any(batch) for other in seen[2:] for batch in other.batches)
@@ -89,7 +89,7 @@ def test_an_operator_sees_the_samples_of_its_branch_alone(count: int) -> None:
 @pytest.mark.parametrize("branch", [0, 1])
 def test_all_samples_may_take_one_branch(branch: int) -> None:
     seen = [Seen(), Seen()]
-    run(lambda image: image.switch(np.full(7, branch), seen), images())
+    run_pipeline(lambda image: image.switch(np.full(7, branch), seen), images())
     assert seen[branch].batches == [[1, 2, 3, 4, 5, 6, 7]]
     assert not any(map(any, seen[1 - branch].batches))
 
@@ -109,7 +109,7 @@ def test_arguments_go_to_their_samples(dtype: str) -> None:
         partial(crop, anchor=np.array([-1.0, -2.0]), shape=np.array([9.0, 9.0]), fill=(0.0,)),
     ]
     given = images(dtype)
-    made, size = run(lambda image: image.switch(index, branches), given)
+    made, size = run_pipeline(lambda image: image.switch(index, branches), given)
     for n, sample in enumerate(made):
         expected = given[n]
         if index[n] == 1:
@@ -137,7 +137,7 @@ def test_sizes_are_known_after_it() -> None:
         ]
         image.crop(image.size - 1.0, np.array([1.0, 1.0]))
 
-    made, size = run(work, images())
+    made, size = run_pipeline(work, images())
     assert [sample.shape for sample in made] == [(1, 1, 3)] * 7
     assert size.tolist() == [[1, 1]] * 7
 
@@ -153,7 +153,7 @@ def test_one_size_of_all_branches_stays_one() -> None:
         )
         assert image.size.shape == (2,)
 
-    run(work, images())
+    run_pipeline(work, images())
 
 
 def test_switches_may_be_nested_and_follow_each_other() -> None:
@@ -168,7 +168,7 @@ def test_switches_may_be_nested_and_follow_each_other() -> None:
         image.switch(first, [same, both])
         image.switch(second, [after, same])
 
-    made, _ = run(work, images())
+    made, _ = run_pipeline(work, images())
     assert outer.batches == [[1, 2, 4, 6, 7]]
     assert inner.batches == [[1, 4, 7]], "those of which both are 1"
     assert after.batches == [[2, 5, 6]]

@@ -29,7 +29,7 @@ def source(array: Any, layout: str = "") -> Any:
     return fn.external_source(lambda: array, dtype=dtype, ndim=array.ndim - 1, layout=layout)
 
 
-def run(build: Any, *arrays: Any, times: int = 1) -> list[Any]:
+def run_pipeline(build: Any, *arrays: Any, times: int = 1) -> list[Any]:
     """What a pipeline makes of images and arguments, several times."""
     pipe: Any = Pipeline(
         batch_size=COUNT,
@@ -57,7 +57,7 @@ def test_each_image_meets_its_own_arguments(dtype: str) -> None:
         assert image.shape == (3, 5, 7)
         return image.float() * float(factor)
 
-    (made,) = run(lambda x, f: call_torch(x, [f], multiply), pixels, factors)
+    (made,) = run_pipeline(lambda x, f: call_torch(x, [f], multiply), pixels, factors)
     for n in range(COUNT):
         assert made[n].dtype == np.float32
         assert np.array_equal(made[n], pixels[n].astype(np.float32) * n)
@@ -66,7 +66,7 @@ def test_each_image_meets_its_own_arguments(dtype: str) -> None:
 def test_the_result_may_be_the_input_itself_and_lasts() -> None:
     """It is copied, as DALI uses the memory of its input again."""
     pixels = images()
-    for made in run(lambda x: call_torch(x, [], lambda image: image), pixels, times=20):
+    for made in run_pipeline(lambda x: call_torch(x, [], lambda image: image), pixels, times=20):
         assert np.array_equal(made, pixels)
 
 
@@ -83,7 +83,7 @@ def test_in_a_branch_it_sees_only_the_samples_that_take_it(taken: Any) -> None:
         yes, no = ops.split(x, p)
         return ops.merge(call_torch(yes, [], invert), no, p)
 
-    (made,) = run(build, pixels, predicate)
+    (made,) = run_pipeline(build, pixels, predicate)
     assert sorted(seen) == list(taken)
     for n in range(COUNT):
         assert np.array_equal(made[n], 255 - pixels[n] if n in taken else pixels[n])
@@ -94,7 +94,7 @@ def test_an_error_has_its_reason() -> None:
         raise ValueError("this image is odd")
 
     with pytest.raises(RuntimeError, match="ValueError: this image is odd"):
-        run(lambda x: call_torch(x, [], fail), images())
+        run_pipeline(lambda x: call_torch(x, [], fail), images())
 
 
 def data_of(folder: Path, count: int = 40) -> dict[str, Any]:

@@ -100,7 +100,7 @@ load_in_order = loading(
 )
 
 
-def load(root: Path, steps: list[Any], **options: Any) -> gpupipe.Loader:
+def load_fragile(root: Path, steps: list[Any], **options: Any) -> gpupipe.Loader:
     return load_in_order(root, steps, **{"quarantine": root.parent / "bad.jsonl", **options})
 
 
@@ -141,9 +141,9 @@ def test_skip_leaves_out_what_kills_workers_and_nothing_else(
 ) -> None:
     """In the order and with the draws of a run that meets no such step."""
     whiten(root, *bad)
-    with load(root, STEPS, workers=0, shuffle=True) as loader:
+    with load_fragile(root, STEPS, workers=0, shuffle=True) as loader:
         expected = [without(list(loader), bad) for _ in range(2)]
-    with load(
+    with load_fragile(
         root,
         fragile(),
         workers=workers,
@@ -164,7 +164,7 @@ def test_skip_leaves_out_what_kills_workers_and_nothing_else(
 def test_raise_names_the_file_and_the_signal(root: Path, signal: str) -> None:
     whiten(root, 22)
     with (
-        load(root, fragile(signal=signal)) as loader,
+        load_fragile(root, fragile(signal=signal)) as loader,
         pytest.raises(gpupipe.SampleError, match=rf"22\.png.*{signal}") as caught,
     ):
         list(loader)
@@ -175,7 +175,7 @@ def test_raise_names_the_file_and_the_signal(root: Path, signal: str) -> None:
 
 def test_a_crash_that_no_sample_repeats_is_no_samples_fault(root: Path, tmp_path: Path) -> None:
     whiten(root, 22)
-    with load(
+    with load_fragile(
         root, fragile(once=str(tmp_path / "once")), on_error="skip", workers=1, prefetch=1
     ) as loader:
         with pytest.raises(
@@ -189,7 +189,7 @@ def test_a_crash_that_no_sample_repeats_is_no_samples_fault(root: Path, tmp_path
 def test_a_worker_that_is_killed_from_outside_is_not_a_samples_fault(root: Path) -> None:
     whiten(root, 22)
     with (
-        load(root, fragile(signal="SIGKILL"), on_error="skip") as loader,
+        load_fragile(root, fragile(signal="SIGKILL"), on_error="skip") as loader,
         pytest.raises(gpupipe.EngineError, match=r"SIGKILL.*out of memory"),
     ):
         list(loader)
@@ -205,7 +205,7 @@ def test_a_worker_that_dies_during_a_training_step_does_not_interrupt_it(root: P
     """torch raises from SIGCHLD wherever the main thread is."""
     whiten(root, 5)
     found: list[int] = []
-    with load(root, fragile(), workers=1, prefetch=1, on_error="skip") as loader:
+    with load_fragile(root, fragile(), workers=1, prefetch=1, on_error="skip") as loader:
         for batch in loader:
             if not found:
                 wait_for_the_end_of_children()
@@ -215,7 +215,7 @@ def test_a_worker_that_dies_during_a_training_step_does_not_interrupt_it(root: P
 
 def test_a_worker_that_dies_of_what_was_given_up_costs_the_next_epoch_nothing(root: Path) -> None:
     whiten(root, 5)
-    with load(root, fragile(), workers=1, on_error="skip") as loader:
+    with load_fragile(root, fragile(), workers=1, on_error="skip") as loader:
         next(iter(loader))
         found = [i for batch in loader for i in batch["id"].tolist()]
     assert found == [n for n in range(COUNT) if n != 5]
@@ -229,7 +229,7 @@ def test_the_shared_memory_of_a_dead_worker_is_removed(root: Path) -> None:
     mark = f"left{os.getpid()}"
     whiten(root, 5)
     with (
-        load(root, fragile(signal="SIGKILL", left_behind=mark), workers=1) as loader,
+        load_fragile(root, fragile(signal="SIGKILL", left_behind=mark), workers=1) as loader,
         pytest.raises(gpupipe.EngineError),
     ):
         list(loader)
