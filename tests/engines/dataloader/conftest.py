@@ -8,6 +8,13 @@ import pytest
 import torch
 
 from helpers.dataloader_engine import load
+from helpers.small_images import shrink_all
+
+
+@pytest.fixture(scope="session")
+def faces(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 60 faces, of 176x176 pixels."""
+    return shrink_all(faces, tmp_path_factory.mktemp("faces-of-176") / "faces", 176)
 
 
 @pytest.fixture(scope="module")
