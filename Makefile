@@ -54,8 +54,9 @@ test-main: $(VENV)/.installed-test
 test-ray: $(VENV)/.installed-test
 	$(PYTEST) -n 0 --durations 10 $(RAY_TESTS)
 
+# What is left without the extensions: which kernels are chosen, and their pixels.
 test-without-kernels: $(VENV)/.installed-test
-	GPUPIPE_KERNELS=off $(PYTEST) -n 4 --dist worksteal tests/engines/cpu $(KERNEL_TESTS:%=--ignore=%)
+	GPUPIPE_KERNELS=off $(PYTEST) -n 2 $(addprefix tests/engines/cpu/test_, engine.py erasing.py lowering.py)
 
 # The kernels' tests, and FUZZ_SECONDS of damaged JPEGs, with the extensions under AddressSanitizer and
 # UndefinedBehaviorSanitizer. torch and Python leak at exit, so leaks are not looked for: the tests

@@ -46,6 +46,18 @@ def _cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_stack_traces_of_operators() -> Iterator[None]:
+    """DALI's graphs are built in half of the time."""
+    try:
+        from helpers import dali_traces
+    except ModuleNotFoundError:  # without DALI
+        yield
+        return
+    with dali_traces.turned_off():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def cache(
     _cache_of_the_session: None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,8 @@ import pytest
 from gpupipe import config as configs
 from gpupipe.bench import parity, report
 from gpupipe.config import Config
-from helpers import dali_traces, forked_python
+from helpers import forked_python
 from helpers.made_comparison import RATES, measured
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _no_stack_traces_of_operators() -> Iterator[None]:
-    with dali_traces.turned_off():
-        yield
 
 
 @pytest.fixture

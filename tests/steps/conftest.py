@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from PIL import Image
-
-from helpers import dali_traces
 
 SIZES = [
     (333, 500),
@@ -22,12 +20,6 @@ SIZES = [
     (231, 289),
     (512, 335),
 ]
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _no_stack_traces_of_operators() -> Iterator[None]:
-    with dali_traces.turned_off():
-        yield
 
 
 @pytest.fixture(scope="session")
