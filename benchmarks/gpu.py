@@ -115,7 +115,7 @@ def _arguments() -> argparse.Namespace:
         action="store_true",
         help="make the hand-written graphs' nodes, without a GPU, and end",
     )
-    arguments = harness.parsed(parser, images=400, seconds=0.3)
+    arguments = harness.parsed(parser, images=120, seconds=0.1)
     if arguments.photos:
         os.environ["GPUPIPE_PHOTOS"] = str(arguments.photos.resolve())
     if arguments.device == "cpu":
@@ -148,7 +148,8 @@ def one(contestant: str, workload: str, arguments: argparse.Namespace) -> dict[s
     """What gpu_measuring.measure returns."""
     root, _ = images_root(workload, arguments)
     made = gpu_contestants.contestant(contestant, workload, root, arguments.device)
-    return gpu_measuring.measure(made, arguments.device, arguments.seconds, _WARM_SECONDS)
+    warm_seconds = min(arguments.seconds, _WARM_SECONDS)
+    return gpu_measuring.measure(made, arguments.device, arguments.seconds, warm_seconds)
 
 
 def sweep(name: str, workload: str, arguments: argparse.Namespace) -> None:
@@ -160,7 +161,8 @@ def sweep(name: str, workload: str, arguments: argparse.Namespace) -> None:
     for contestant in sweep_contestants(name)[: 2 if arguments.quick else None]:
         made = gpu_contestants.contestant(contestant, workload, root, arguments.device)
         seconds = min(arguments.seconds, _SWEEP_SECONDS)
-        found = gpu_measuring.measure(made, arguments.device, seconds, _SWEEP_WARM_SECONDS)
+        warm_seconds = min(arguments.seconds, _SWEEP_WARM_SECONDS)
+        found = gpu_measuring.measure(made, arguments.device, seconds, warm_seconds)
         kept = {
             key: found[key]
             for key in ("images_per_second", "cpu_seconds_per_1000", "gpu")

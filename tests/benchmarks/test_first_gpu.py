@@ -84,7 +84,7 @@ def test_every_part_runs_on_a_cpu(
             "gpupipe@load=0",
             "gpupipe@load=0.25",
         ]
-        assert gpu["data"]["imagenet_train"] == "windows of photographs, crops-100-500x375-q96"
+        assert gpu["data"]["imagenet_train"] == "windows of photographs, crops-30-500x375-q96"
         assert (
             gpu["sweeps"]["imagenet_train"]["huffman"][0]["contestant"]
             == "decode-only-fancy@load=0,huffman=1"
