@@ -104,7 +104,7 @@ def test_a_fifo_is_irregular_and_a_link_is_followed(files: FileColumn, tmp_path:
 
 def test_a_part_beyond_the_end_of_its_file_is_an_error(spans: SpanColumn, tmp_path: Path) -> None:
     (tmp_path / "one.bin").write_bytes(b"..the th")
-    with pytest.raises((OSError, ValueError), match="one.bin"):
+    with pytest.raises((OSError, ValueError), match=r"one\.bin"):
         spans.read(np.array([2]))
 
 
