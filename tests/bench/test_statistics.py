@@ -27,3 +27,14 @@ def test_an_interval_holds_the_truth_nineteen_times_in_twenty() -> None:
         assert found.low and found.high
         held += found.low <= math.exp(0.3) <= found.high
     assert 0.93 < held / 2000 < 0.97
+
+
+def test_students_t_is_that_of_scipy() -> None:
+    """scikit-learn, a dependency of the tests, brings SciPy."""
+    from scipy import stats
+
+    for freedom in range(1, 21):
+        expected = stats.t.ppf(0.975, freedom)
+        assert statistics.t_95(freedom) == pytest.approx(expected, abs=6e-4), freedom
+    for freedom in (21, 30, 100):
+        assert statistics.t_95(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=5e-3)
