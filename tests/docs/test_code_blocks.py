@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +57,11 @@ def folder(faces: Path, tmp_path: Path) -> Path:
     """Where a page runs: with `photos`, in class folders, and with the scripts of examples/."""
     (tmp_path / "photos").symlink_to(faces)
     (tmp_path / "data" / "imagenet").mkdir(parents=True)
-    for name in ("lfw", "imagenet/train"):
-        (tmp_path / "data" / name).symlink_to(faces)
-    (tmp_path / "data" / "imagenet" / "val").mkdir()
-    for classes in sorted(faces.iterdir())[:9]:
-        (tmp_path / "data" / "imagenet" / "val" / classes.name).symlink_to(classes)
+    (tmp_path / "data" / "lfw").symlink_to(faces)
+    for part, count in (("train", 9), ("val", 5)):
+        (tmp_path / "data" / "imagenet" / part).mkdir()
+        for classes in sorted(faces.iterdir())[:count]:
+            (tmp_path / "data" / "imagenet" / part / classes.name).symlink_to(classes)
     for name in ("examples", "configs", "pipelines"):
         shutil.copytree(ROOT / name, tmp_path / name)
     commands = tmp_path / "bin"
@@ -72,7 +71,7 @@ def folder(faces: Path, tmp_path: Path) -> Path:
         "python": "",
         "torchrun": "-m torch.distributed.run",
     }.items():
-        (commands / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        (commands / name).write_text(f'#!/bin/sh\nexec {forked_python.executable()} {words} "$@"\n')
         (commands / name).chmod(0o755)
     return tmp_path
 
