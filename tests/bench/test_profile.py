@@ -125,7 +125,7 @@ def test_the_command_prints_the_table_what_limits_and_json(
 # --- training
 
 
-def trained(root: Path, step: Any, seconds: float = 0.4, **options: Any) -> Training:
+def trained(root: Path, step: Any, seconds: float, **options: Any) -> Training:
     checked = configs.read(
         {"data": {"source": "folder", "root": root}, "pipeline": CROPPED}, **COUNTS | options
     )
@@ -135,7 +135,7 @@ def trained(root: Path, step: Any, seconds: float = 0.4, **options: Any) -> Trai
 def test_a_long_step_waits_for_nothing_and_a_short_one_for_nearly_all(faces: Path) -> None:
     long = training.pause(600)  # so that load on the machine is a small share
     assert trained(faces, long, seconds=1.8).waiting.value < 0.15
-    assert trained(faces, training.pause(0)).waiting.value > 0.9
+    assert trained(faces, training.pause(0), seconds=0.15).waiting.value > 0.9
 
 
 @pytest.mark.parametrize("form", ["dict", "tuple"])
@@ -168,7 +168,7 @@ def test_models_that_do_not_exist_or_do_not_fit(faces: Path) -> None:
 def test_busy_cores_of_others_are_noticed(faces: Path) -> None:
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores())]
     try:
-        found = measured(faces, seconds=0.5)
+        found = measured(faces, seconds=0.2)
     finally:
         for process in busy:
             process.kill()

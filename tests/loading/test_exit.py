@@ -3,10 +3,11 @@
 What is tested is how an interpreter ends, so forked_python.py, which leaves that out, is of no use
 here. A Python that has imported all forks for each program; the child ends as any interpreter does.
 
-With GPUPIPE_EXITS=N every engine ends in every way, N times. Else every engine ends in three of the
-five ways, and every way is tried with three of the five engines. In the first of the three the
-garbage collector sees all objects, as in any program. In the others it sees what the program has
-made, and not what was imported before the fork: that takes a second of CPU time less.
+In a full run every engine ends in every way, and with GPUPIPE_EXITS=N it does so N times. Else
+every engine ends in two of the five ways, and every way is tried with two of the five engines. In
+the first of the two the garbage collector sees all objects, as in any program. In the other it sees
+what the program has made, and not what was imported before the fork: that takes a second of CPU
+time less.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 import pytest
 
 from helpers.cached_loading import waited
+from helpers.full_product import IS_FULL
 from helpers.leftovers import list_processes
 from helpers.served import serving
 
@@ -83,7 +85,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 def list_ends(number: int) -> list[str]:
     """The ends to try with the engine of this number; the client of a server is number 4."""
     ends = list(ENDS)
-    return ends if TIMES else [ends[(number + n) % len(ends)] for n in range(3)]
+    return ends if IS_FULL or TIMES else [ends[(number + n) % len(ends)] for n in range(0, 4, 2)]
 
 
 @dataclass
@@ -101,7 +103,7 @@ class Nursery:
         errors = self.folder / "errors"
         errors.unlink(missing_ok=True)
         request = {"config": config, "options": options, "end": end, "count": count}
-        request["sees_imports"] = bool(is_first or TIMES)
+        request["sees_imports"] = bool(is_first or IS_FULL or TIMES)
         text = json.dumps(request | {"errors": str(errors), "program": PROGRAM})
         self.process.stdin.write(f"{text}\n")
         self.process.stdin.flush()
@@ -135,6 +137,7 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         yield Nursery(process, tmp_path_factory.mktemp("exits"))
+        process.kill()  # to free what it has imported would take it seconds
 
 
 @pytest.fixture
