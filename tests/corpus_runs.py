@@ -4,8 +4,8 @@
     python tests/corpus_runs.py --write  # the tables in docs/formats.md
 
 The suite (tests/engines/test_corpus.py) runs each file on each engine alone, among good ones in a
-batch of 31 or 64, and together with all others in batches of 31, 32, 64 and 256. --all runs each
-also among 255 good ones.
+batch of 8 or 32, and together with all others in batches of 31, 32 (DALI) and 256. With
+GPUPIPE_TEST_ALL=1 it runs larger and more batches. --all runs each also among 255 good ones.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Corpus:
             "decode": DECODING[decoding],
             "expected": f"{decoding}.npz",
             "files": files or list(self.samples),
-            "epochs": 2 if files is None else 1,
+            "epochs": 2 if files is None and (batch > 1 or decoding == "rgb" or IS_FULL) else 1,
         }
 
     def among(self, engine: str, decoding: str, batch: int, threads: int) -> dict[str, Any]:
@@ -118,14 +118,21 @@ class Corpus:
     def suite(self, engine: str) -> list[dict[str, Any]]:
         """What is run in the test suite."""
         alone = [self.run(engine, decoding, 1, 1) for decoding in DECODING]
-        sizes = ((31, 1), (32, 8), (64, 2), (256, 8), (256, 1))
-        together = [
-            self.run(engine, decoding, *size)
-            for number, size in enumerate(sizes)
-            for decoding in (("rgb", "gray") if IS_FULL else ("rgb", "gray")[number % 2 :][:1])
-        ]
         # DALI sets batches of 32 or more up on several threads. The others decode image by image.
-        return [*alone, *together, self.among(engine, "rgb", 64 if engine == "dali" else 31, 2)]
+        is_dali = engine == "dali"
+        if IS_FULL:
+            sizes = [(31, 1), (32, 8), (64, 2), (256, 8), (256, 1)]
+            together = [(d, *size) for size in sizes for d in ("rgb", "gray")]
+            good_size = 64 if is_dali else 31
+        else:
+            together = [("rgb", 31, 1), ("gray", 256, 2)]
+            together += [("gray", 32, 8), ("rgb", 256, 8)] if is_dali else []
+            good_size = 32 if is_dali else 8
+        return [
+            *alone,
+            *(self.run(engine, *each) for each in together),
+            self.among(engine, "rgb", good_size, 2),
+        ]
 
     def everything(self, engine: str) -> list[dict[str, Any]]:
         """The whole product. Files of different shapes, turned by EXIF, do not fit into one

@@ -1,4 +1,4 @@
-"""Some thousand damaged JPEGs for the region decoding; fuzz_regions.py tries more."""
+"""Some hundred damaged JPEGs for the region decoding; fuzz_regions.py tries more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from helpers import forked_python
 from helpers.full_product import IS_FULL
 
-COUNT = int(os.environ.get("GPUPIPE_FUZZ_REGIONS", "4000" if IS_FULL else "1500"))
+COUNT = int(os.environ.get("GPUPIPE_FUZZ_REGIONS", "4000" if IS_FULL else "700"))
 LIMIT = 600
 
 

@@ -132,9 +132,13 @@ def quarantined(root: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("method", "workers", "bad"),
-    [("fork", 2, (0, 9, 10)), ("forkserver", 1, (12, 13, 14, 15)), ("spawn", 1, (5,))][
-        : None if IS_FULL else 2
-    ],
+    [
+        ("fork", 2, (0, 9, 10)),
+        ("fork", 1, (12, 13, 14, 15)),
+        ("forkserver", 1, (5,)),
+        ("forkserver", 1, (12, 13, 14, 15)),
+        ("spawn", 1, (5,)),
+    ][: None if IS_FULL else 3],
 )
 def test_skip_leaves_out_what_kills_workers_and_nothing_else(
     root: Path, method: str, workers: int, bad: tuple[int, ...]
