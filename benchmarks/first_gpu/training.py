@@ -24,9 +24,9 @@ import torch
 
 _BATCH_SIZE, _QUICK_BATCH_SIZE = 256, 2
 _SIDE, _QUICK_SIDE = 224, 32
-_SECONDS, _QUICK_SECONDS = 15.0, 0.5
-_WARM_STEPS, _QUICK_WARM_STEPS = 12, 2
-_PROFILED_STEPS = 6
+_SECONDS, _QUICK_SECONDS = 15.0, 0.05
+_WARM_STEPS, _QUICK_WARM_STEPS = 12, 1
+_PROFILED_STEPS, _QUICK_PROFILED_STEPS = 6, 1
 _KEPT = 4
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 _MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -42,7 +42,11 @@ def main() -> None:
     import gpupipe
 
     quick = arguments.quick
-    training = Training(arguments.device, _QUICK_WARM_STEPS if quick else _WARM_STEPS)
+    training = (
+        Training(arguments.device, _QUICK_WARM_STEPS, _QUICK_PROFILED_STEPS, "resnet18")
+        if quick
+        else Training(arguments.device, _WARM_STEPS, _PROFILED_STEPS)
+    )
     seconds = _QUICK_SECONDS if quick else _SECONDS
     with gpupipe.load(_config(root, arguments)) as loader:
         kept = list(itertools.islice(_endless(loader), _KEPT))
@@ -102,17 +106,22 @@ def waiting(fed: dict[str, float], kept: list[dict[str, float]]) -> float:
 
 
 class Training:
-    """A ResNet-50 and its optimizer on a device."""
+    """A ResNet-50, or another model of torchvision, and its optimizer on a device."""
 
-    def __init__(self, device: str, warm_steps: int) -> None:
-        from torchvision.models import resnet50
+    def __init__(
+        self, device: str, warm_steps: int, profiled_steps: int, model: str = "resnet50"
+    ) -> None:
+        from torchvision import models
 
         self._device = torch.device("cuda" if device == "gpu" else "cpu")
         self._warm_steps = warm_steps
+        self._profiled_steps = profiled_steps
         torch.backends.cudnn.benchmark = True
         if device == "cpu":
             torch.set_num_threads(1)  # several wait for one another where cores are shared
-        net = resnet50(weights=None).to(self._device, memory_format=torch.channels_last)
+        net = models.get_model(model, weights=None).to(
+            self._device, memory_format=torch.channels_last
+        )
         self._net = net
         self._optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
 
@@ -151,20 +160,20 @@ class Training:
 
     def waits(self, batches: Iterator[Batch]) -> dict[str, Any]:
         """What a profile of some steps shows of calls that wait for the device, a step."""
-        for batch in itertools.islice(batches, 2):
+        for batch in itertools.islice(batches, min(2, self._warm_steps)):
             self.step(batch)
         self._wait()
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self._device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         with torch.profiler.profile(activities=activities) as profile:
-            for batch in itertools.islice(batches, _PROFILED_STEPS):
+            for batch in itertools.islice(batches, self._profiled_steps):
                 self.step(batch)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "trace.json")
             profile.export_chrome_trace(str(file))
             trace = json.loads(file.read_text(encoding="utf-8"))
-        return counted(trace["traceEvents"], threading.get_native_id(), _PROFILED_STEPS)
+        return counted(trace["traceEvents"], threading.get_native_id(), self._profiled_steps)
 
     def _wait(self) -> None:
         if self._device.type == "cuda":

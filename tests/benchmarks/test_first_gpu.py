@@ -98,7 +98,9 @@ def test_a_part_that_fails_does_not_stop_the_others(tmp_path: Path, benchmarks: 
         shutil.copy(benchmarks / name, folder / name)
     for name, code in FAKES.items():
         (folder / "first_gpu" / f"{name}.py").write_text(code)
-    done = script(folder, tmp_path / "out", "--within", "30", "OUT", *FAKES)
+    *ends, slow, late = FAKES
+    script(folder, tmp_path / "out", "OUT", *ends)
+    done = script(folder, tmp_path / "out", "--within", "18", "OUT", slow, late)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert {name: entry["outcome"] for name, entry in summary.items()} == {
         "versions": "crashed with SIGSEGV",

@@ -42,9 +42,7 @@ def test_every_outcome_is_noted_and_no_test_is_lost(tmp_path: Path) -> None:
     from first_gpu import tests
 
     (tmp_path / "test_some.py").write_text(TESTS)
-    outcomes = tests.run(
-        [tmp_path], tmp_path / "log.jsonl", time.monotonic() + 200, test_seconds=12
-    )
+    outcomes = tests.run([tmp_path], tmp_path / "log.jsonl", time.monotonic() + 200, test_seconds=8)
     found = {name.rpartition("::")[2]: o for name, o in outcomes.items()}
     assert {name: o.outcome for name, o in found.items()} == {
         "test_a": "passed",
@@ -79,7 +77,7 @@ def test_what_is_not_done_in_time_is_said(tmp_path: Path) -> None:
     from first_gpu import tests
 
     (tmp_path / "test_slow.py").write_text("import time\ndef test_slow(): time.sleep(1000)\n")
-    outcomes = tests.run([tmp_path], tmp_path / "log.jsonl", time.monotonic() + 12)
+    outcomes = tests.run([tmp_path], tmp_path / "log.jsonl", time.monotonic() + 8)
     ((name, outcome),) = outcomes.items()
     assert name.endswith("test_slow")
     assert outcome.outcome == "not done in time"
