@@ -16,7 +16,6 @@ import torch
 
 import gpupipe
 from gpupipe.bench.measure import describe_loader
-from helpers import forked_python
 from helpers.dataloader_engine import CORES, load, python
 from helpers.full_product import IS_FULL
 from helpers.plugin import install
@@ -150,7 +149,19 @@ def test_a_script_without_a_main_guard_is_told_the_lines_to_write(
         (tmp_path / f"{name}.py").write_text(
             SCRIPT.format(guard=guard, config=config, method=method)
         )
-    done = forked_python.run(["-W", "ignore", "unguarded.py"], cwd=tmp_path)
+
+    def run_script(name: str) -> subprocess.CompletedProcess[str]:
+        """In a new Python: a worker of a fork of ours would not start for another reason."""
+        return subprocess.run(
+            [sys.executable, "-W", "ignore", f"{name}.py"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=250,
+        )
+
+    done = run_script("unguarded")
     assert done.returncode == 1
     last = done.stderr[done.stderr.rindex("EngineError") :]
     assert f"loader.multiprocessing_context={method}" in last
@@ -158,8 +169,5 @@ def test_a_script_without_a_main_guard_is_told_the_lines_to_write(
     assert "memory" not in last
     if method == "forkserver" and not IS_FULL:
         return
-    command = [sys.executable, "-W", "ignore", "guarded.py"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250
-    )
+    done = run_script("guarded")
     assert done.stdout == "60\n", done.stderr
