@@ -11,6 +11,7 @@ from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
 from gpupipe.decoded_cache import location
 from gpupipe.decoded_cache.table_file import read_header
 from gpupipe.errors import DataError
+from helpers import disks
 
 OPTIONS = DecodedCacheOptions(where="disk", max_bytes="1MB")
 
@@ -51,6 +52,21 @@ def test_what_does_not_fit_on_the_disk_is_refused() -> None:
     with pytest.raises(DataError, match=r"max_bytes is 900\.0TB, but .* free: make it smaller"):
         location.prepare_file(huge, describe(), 100)
     assert location.list_files("disk") == []
+
+
+def test_a_cache_in_memory_is_limited_by_its_folder_and_by_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the one that has less free."""
+    huge = DecodedCacheOptions(where="memory", max_bytes="900TB")
+    with disks.mounted(tmp_path / "shm", "1m") as small:
+        monkeypatch.setenv("GPUPIPE_SHM", str(small))
+        with pytest.raises(DataError, match=rf"but {small} has [\d.]+(MB|kB) free"):
+            location.prepare_file(huge, describe(), 100)
+    with disks.mounted(tmp_path / "large", "500t") as large:
+        monkeypatch.setenv("GPUPIPE_SHM", str(large))
+        with pytest.raises(DataError, match=r"but the memory of this machine has [\d.]+GB free"):
+            location.prepare_file(huge, describe(), 100)
 
 
 def test_caches_in_memory_are_kept_apart_for_a_while(
