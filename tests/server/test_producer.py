@@ -27,3 +27,26 @@ def test_few_batches_wait_for_one_that_came_back() -> None:
     producer._drop_surplus(0)
     assert sorted(producer._ready) == [(0, step) for step in range(5, 5 + RULES.hwm)]
     assert current.requeued == [3, 4, 10, 11]
+
+
+def test_without_clients_the_engine_is_asked_for_nothing() -> None:
+    """Else a server that nobody reads from would keep a core busy."""
+    asked = threading.Event()
+
+    class Idle:
+        def batches(self, plans: Any) -> Any:
+            asked.set()
+            return iter(())
+
+    leases, changed = Leases(RULES, lambda *place: STEPS, (0, 0)), threading.Condition()
+    unused: Any = None
+    engine: Any = Idle()
+    producer = Producer(engine, unused, leases, changed, unused, unused)
+    producer.start()
+    try:
+        for _ in range(3):
+            with changed:
+                changed.notify_all()
+            assert not asked.wait(0.1)
+    finally:
+        producer.end()
