@@ -8,9 +8,11 @@ one line (tests/helpers/mutations.py) in a copy of the tree. It runs the tests o
 most ten files, see tests/helpers/mirror.py) and the laws, up to the first test that fails. A module
 that cannot be imported and tests that take ten times as long count as caught.
 
-`survivors` applies all mutants that no test caught to one copy, and runs there the short suite and
-the full product of cases (GPUPIPE_TEST_ALL=1), both without Ray. Each test that fails there and
-passes on the unchanged tree then runs against each survivor alone: so it is known which it catches.
+`survivors` applies all mutants that no test caught to one copy, and runs there the short suite, and
+then the full product of cases (GPUPIPE_TEST_ALL=1), both without Ray. Of the full product it runs
+the files that depend on that variable: the others are the same in both. Each test that fails there
+and passes on the unchanged tree then runs against each survivor alone: so it is known which it
+catches.
 
 That needs two runs of the suites in place of two for each survivor. It is sound because a mutant
 that breaks everything, and would hide the others, is caught by the tests of its own module or by
@@ -49,6 +51,9 @@ TIMES_LONGER, LEAST_SECONDS = 10, 60
 ALONE = ["-n", "0"]
 SUITES = {"short": {"GPUPIPE_TEST_ALL": ""}, "full": {"GPUPIPE_TEST_ALL": "1"}}
 KERNELS_OFF = {"GPUPIPE_KERNELS": "off"}
+TESTS_WITHOUT_KERNELS = [
+    f"tests/engines/cpu/test_{name}.py" for name in ("engine", "erasing", "lowering")
+]
 RAY_TESTS = ("tests/engines/ray", "tests/test_ray.py", "tests/training/test_ray_train.py")
 RAY = threading.Lock()
 """A second Ray on a machine joins the first: tests that start Ray run one by one."""
@@ -186,14 +191,39 @@ def try_survivors(out: Path, jobs: int, tests: list[str] | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         copy = TreeCopy(Path(folder))
         for suite, env in SUITES.items() if survivors else []:
-            try_suite(copy, survivors, suite, tests or ["tests"], env, jobs)
+            all_of_suite = ["tests"] if suite == "short" else list_files_of_full_product()
+            try_suite(copy, survivors, suite, tests or all_of_suite, env, jobs)
             if tests is None:
-                without = env | KERNELS_OFF
-                try_suite(copy, survivors, suite, ["tests/engines/cpu"], without, jobs)
+                try_suite(copy, survivors, suite, TESTS_WITHOUT_KERNELS, env | KERNELS_OFF, jobs)
+            for mutant in survivors:
+                mutant["full"] = mutant["full"] or mutant["short"]
             out.write_text(json.dumps(mutants, indent=1))
     for mutant in mutants:
         columns = ("mirrored", *SUITES)
         print_row(mutant, *(f"{name}: {mutant.get(name, '-') or 'survived'}" for name in columns))
+
+
+def list_files_of_full_product() -> list[str]:
+    """Return the test files that have more cases with GPUPIPE_TEST_ALL=1, by themselves or by a
+    helper or a conftest.py that they use.
+    """
+    texts = {path: path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
+    word = re.compile(r"GPUPIPE_TEST_ALL|\bIS_FULL\b")
+    depends = {path for path, text in texts.items() if word.search(text)}
+    while True:
+        shared = {path.stem for path in depends if not path.stem.startswith("test_")}
+        names = "|".join(shared - {"conftest", "mutants"})
+        uses = re.compile(rf"^(?:from|import) .*\b(?:{names})\b|\b(?:{names})\.py\b", re.M)
+        more = {path for path, text in texts.items() if uses.search(text)} - depends
+        if not more:
+            break
+        depends |= more
+    folders = {path.parent for path in depends if path.name == "conftest.py"}
+    return [
+        str(path.relative_to(ROOT))
+        for path in texts
+        if path.name.startswith("test_") and (path in depends or folders.intersection(path.parents))
+    ]
 
 
 def try_suite(
