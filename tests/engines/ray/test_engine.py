@@ -57,6 +57,7 @@ def test_workers_follow_the_waiting_from_1_to_3_and_back_and_change_no_bit(
         load(faces, PIPELINE, **ray_options((1, 3))) as loader,
         load(faces, PIPELINE, engine="cpu", **OPTIONS) as local,
     ):
+        first = list(loader.engine.workers)
         while most < 3 or loader.engine.parallelism > 1:
             epoch, before, actual = loader.sampler.epoch, loader.engine.workers, []
             for batch in loader:
@@ -68,6 +69,7 @@ def test_workers_follow_the_waiting_from_1_to_3_and_back_and_change_no_bit(
             if loader.engine.workers != before:
                 local.sampler.set_epoch(epoch)
                 assert_same(actual, batches(local))
+        assert list(loader.engine.workers) == first, "those that came last leave"
     for change in ("2 instead of 1", "3 instead of 2", "2 instead of 3", "1 instead of 2"):
         assert change in caplog.text
 
