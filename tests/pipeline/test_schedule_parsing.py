@@ -99,6 +99,13 @@ def test_a_mistake_is_named_with_its_place(schedule: str, says: str) -> None:
     assert int(column) > len("- resize: {size: ")
 
 
+def test_a_wrong_value_is_where_it_stands_and_an_unknown_key_where_the_key_does() -> None:
+    (value,) = mistakes("decode", "resize: {size: {from: 8, to: 9, epochs: 3}}")
+    assert value.startswith("2:43: resize.size.epochs is 3,")
+    (key,) = mistakes("decode", "resize: {size: {form: 8, to: 9, epochs: [1, 2]}}")
+    assert key.startswith("2:19: resize.size.form: unknown key")
+
+
 def test_an_item_of_a_list_has_no_default() -> None:
     assert wrong("[{until: 3, then: 9}, 8]") == [
         "2:19: resize.size.0.value: missing; write 'value: ...' (the number until then)"

@@ -288,6 +288,14 @@ def test_a_limit_for_image_files_is_refused_by_name(
         gpupipe.load(tmp_path / "c.yaml")
 
 
+def test_a_manifest_without_rows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("path,label\n")
+    with pytest.raises(DataError, match=r"m\.csv: no rows: list at least one file, a line each"):
+        gpupipe.load(
+            {"data": {"source": "numpy", "manifest": str(tmp_path / "m.csv")}, "pipeline": []}
+        )
+
+
 def test_the_index_is_kept_and_notices_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,25 @@ def test_the_pixels_are_those_of_two_calls(
     with load(faces, ["decode", *steps], **options) as loader:
         expected = by_id(loader)
     assert not calls
+    assert all(torch.equal(found[id], expected[id]) for id in expected)
+
+
+def test_images_are_turned_as_their_exif_tags_say(
+    orientation_photos: Path, tmp_path: Path, calls: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of each, so that most are not the first of a batch, whose shape is not known yet."""
+    (tmp_path / "one").mkdir()
+    files = sorted(orientation_photos.rglob("*.jpg"))
+    for n in range(3):
+        for file in files:
+            shutil.copy(file, tmp_path / "one" / f"{n}-{file.name}")
+    steps = [{"decode": {"apply_exif_orientation": True}}, {"resize": {"size": [30, 40]}}]
+    with load(tmp_path, steps) as loader:
+        found = by_id(loader)
+    assert len(found) == 3 * len(files)
+    monkeypatch.setattr(preparation, "_kernels", None)
+    with load(tmp_path, steps) as loader:
+        expected = by_id(loader)
     assert all(torch.equal(found[id], expected[id]) for id in expected)
 
 
