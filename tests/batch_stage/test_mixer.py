@@ -53,7 +53,13 @@ def test_labels_become_soft_and_other_fields_stay() -> None:
 @pytest.mark.parametrize("step", ["mixup", "cutmix"])
 @pytest.mark.parametrize(
     ("layout", "shape"),
-    [("HWC", (12, 10, 3)), ("HW", (12, 10)), ("CDHW", (2, 4, 12, 10)), ("BHWC", (2, 12, 10, 3))],
+    [
+        ("HWC", (12, 10, 3)),
+        ("HW", (12, 10)),
+        ("CDHW", (2, 4, 12, 10)),
+        ("BHWC", (2, 12, 10, 3)),
+        ("BHW", (2, 12, 10)),
+    ],
 )
 def test_any_layout(step: str, layout: str, shape: tuple[int, ...]) -> None:
     """The same box and share for every layout with height and width."""
