@@ -11,7 +11,8 @@ RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py
 KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
     compiled_kernels.py compiled_resize.py decoded_windows.py preparation.py region_decoding.py)
 
-.PHONY: demo test test-all test-main test-ray test-without-kernels sanitize lint lint-mypy lint-rest wheel docs clean
+.PHONY: demo test test-all test-main test-ray test-without-kernels sanitize lint lint-mypy lint-rest \
+    wheel docs clean
 
 $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
@@ -56,7 +57,8 @@ test-ray: $(VENV)/.installed-test
 
 # What is left without the extensions: which kernels are chosen, and their pixels.
 test-without-kernels: $(VENV)/.installed-test
-	GPUPIPE_KERNELS=off $(PYTEST) -n 2 $(addprefix tests/engines/cpu/test_, engine.py erasing.py lowering.py)
+	GPUPIPE_KERNELS=off $(PYTEST) -n 2 \
+	    $(addprefix tests/engines/cpu/test_, engine.py erasing.py lowering.py)
 
 # The kernels' tests, and FUZZ_SECONDS of damaged JPEGs, with the extensions under AddressSanitizer and
 # UndefinedBehaviorSanitizer. torch and Python leak at exit, so leaks are not looked for: the tests

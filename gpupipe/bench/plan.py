@@ -88,7 +88,7 @@ def _describe_mixing(sampler: Sampler) -> str:
 
 
 def _describe_unmixed(unmixed: int, batches: int) -> str:
-    """Say how many batches are too small for pairs of different samples."""
+    """Return a clause that says how many batches are too small to be mixed."""
     subject = "it" if batches == 1 else f"{unmixed:,} of them"
     return f"{subject} {'is' if unmixed == 1 else 'are'} too small to mix different samples"
 

@@ -84,7 +84,7 @@ class PassSchedule(BatchLeases):
             and (current is None or begin.pass_number <= current.number)
         ):
             self._send(client, messages.PassEnded(begin.pass_number if kept is None else kept))
-        elif current is not None and _comes_too_late(begin, current):
+        elif current is not None and _has_missed_epoch(begin, current):
             self._enter(client, current)
             self._settle_all()
         else:
@@ -122,8 +122,9 @@ class PassSchedule(BatchLeases):
     # --- passes
 
     def _can_join(self, client: Client, begin: messages.StartIteration, current: EpochPass) -> bool:
-        """Return whether a client joins the pass that others read now, though it asks for a whole
-        earlier epoch. It does if it was paused or is new.
+        """Return whether a client joins the current pass, though it asks for a whole earlier epoch.
+
+        It does if it was slow, was paused or is new: others have read that epoch.
         """
         is_earlier = (
             not begin.is_explicit
@@ -131,11 +132,7 @@ class PassSchedule(BatchLeases):
             and begin.position == 0
             and begin.epoch < current.epoch
         )
-        return (
-            is_earlier
-            and bool(self.readers(client.partition, current))
-            and current.number not in client.entered_passes
-        )
+        return is_earlier and current.number not in client.entered_passes
 
     def _check_position(self, client: Client, begin: messages.StartIteration) -> None:
         """Raise RequestRefused if the position requires to end a pass that others read."""
@@ -216,11 +213,11 @@ class PassSchedule(BatchLeases):
         self.outbox.append((client.token, message))
 
 
-def _comes_too_late(begin: messages.StartIteration, current: EpochPass) -> bool:
-    """Return whether others have read all of the epoch at which a client would begin.
+def _has_missed_epoch(begin: messages.StartIteration, current: EpochPass) -> bool:
+    """Return whether other clients have read the whole epoch that a client asks for.
 
-    The client was slow, or was paused, and did not choose the epoch. A new pass over that epoch
-    would deliver its samples again.
+    The client was slow or paused, and the user did not choose the epoch. A new pass would deliver
+    the samples of that epoch again.
     """
     return (
         current.is_over

@@ -25,6 +25,19 @@ def test_a_client_that_comes_when_the_others_are_gone_begins_with_the_first_epoc
             assert same_batches(list(loader), whole[1])
 
 
+def test_a_client_that_is_slow_to_begin_gets_nothing_of_an_epoch_that_others_have_read(
+    config: dict[str, Any], whole: list[Batches]
+) -> None:
+    """Whether or not the server has begun the next epoch for the others when they leave."""
+    with serving(config) as server, _connected(server.address) as slow:
+        with _connected(server.address) as loader:
+            assert same_batches(list(loader), whole[0])
+        found = list(slow) or list(slow)
+        assert same_batches(found, whole[1])
+        slow.sampler.set_epoch(0)
+        assert same_batches(list(slow), whole[0]), "the user named it"
+
+
 @pytest.mark.parametrize("world", [2])
 def test_ranks_that_come_again_begin_with_the_first_epoch(
     config: dict[str, Any], world: int

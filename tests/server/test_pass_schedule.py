@@ -61,6 +61,17 @@ def test_a_client_that_begins_when_others_have_read_its_epoch_gets_nothing_of_it
     assert leases.clients[slow].pass_number == leases.clients[one].pass_number == 1
 
 
+def test_a_slow_client_joins_the_next_epoch_that_others_began_before_they_left() -> None:
+    leases, slow = leases_of_share(), "f" * 32
+    leases.open_session(hello(slow), 0.0)
+    one = joined(leases, 1)
+    consume_all(leases)
+    leases.start_iteration(one, messages.StartIteration(2, 1, 0, -1))
+    leases.end_session(one)
+    leases.start_iteration(slow, messages.StartIteration(1, 0, 0, -1))
+    assert leases.clients[slow].pass_number == 1, "no new pass over epoch 0"
+
+
 def test_an_epoch_that_the_user_names_is_read_again() -> None:
     leases = leases_of_share()
     token = joined(leases, 1)
