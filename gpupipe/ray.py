@@ -20,7 +20,7 @@ from gpupipe import config as configs
 from gpupipe.config import AutoShard, Config, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.engines import registry
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.errors import (
     ConfigError,
     EngineError,
@@ -108,7 +108,7 @@ def dataset(
     )
 
 
-def _create_job(config: Config, index: Index) -> LoadSpec:
+def _create_job(config: Config, index: Index) -> Job:
     """Return what a worker builds its engine from."""
     options = config.loader
     cpus, own = options.ray.cpus, options.engine
@@ -121,7 +121,7 @@ def _create_job(config: Config, index: Index) -> LoadSpec:
     if options.workers == "auto":  # processes of the engine dataloader
         settings["workers"] = cpus if cpus > 1 else 0
     loader = options.model_copy(update=settings)
-    return LoadSpec(index, config.pipeline, loader, cpus, config.source.max_pixels)
+    return Job(index, config.pipeline, loader, cpus, config.source.max_pixels)
 
 
 def _pool_size(workers: str | int | tuple[int, int]) -> dict[str, int]:

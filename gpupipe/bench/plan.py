@@ -10,7 +10,7 @@ from gpupipe.batch_stage.mixing import count_pairs_of_one_sample, find_shift
 from gpupipe.config import Config
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines import registry
-from gpupipe.engines.base import LoadSpec, Operator
+from gpupipe.engines.base import Job, Operator
 from gpupipe.errors import counted, shown
 from gpupipe.loading.assembly import count_threads, create_mixer, create_sampler, resolve_shard
 from gpupipe.loading.ignored_settings import list_ignored_settings
@@ -30,7 +30,7 @@ def operators(config: Config) -> dict[str, list[Operator]]:
     Raises:
         EngineError: If the engine cannot run the pipeline.
     """
-    job = LoadSpec(build_empty(), config.pipeline, config.loader, count_threads(config.loader))
+    job = Job(build_empty(), config.pipeline, config.loader, count_threads(config.loader))
     engine = registry.find_for(config)
     return engine.plan_operators(job, config.source.separate_files)
 

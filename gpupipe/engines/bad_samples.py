@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import Column
 from gpupipe.dataset.index import Index
-from gpupipe.engines.base import Engine, LoadSpec
+from gpupipe.engines.base import Engine, Job
 from gpupipe.errors import (
     DataError,
     EngineError,
@@ -59,7 +59,7 @@ class Quarantine:
 
     settings = frozenset({"on_error", "max_bad", "quarantine"})
 
-    def __init__(self, job: LoadSpec) -> None:
+    def __init__(self, job: Job) -> None:
         self._job = job
         self._bad: dict[int, str] = {}
         self._last = ""

@@ -25,7 +25,7 @@ Operator = tuple[str, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class LoadSpec:
+class Job:
     """The work of an engine: the samples, the steps, and the loader settings.
 
     Attributes:
@@ -155,7 +155,7 @@ class Engine(BatchStream):
             loader itself uses, such as `format`, are not among them.
         overruled_settings: Those of `settings` that a server decides, whatever this side sets.
         native_memory_format: The memory format of images that costs the engine no copy.
-        keeps_decoded: Whether the engine uses the decoded cache, LoadSpec.cache_decoded.
+        keeps_decoded: Whether the engine uses the decoded cache, Job.cache_decoded.
         reference_settings: Settings with which the engine runs the reference of each step,
             Step.torch, for `gpupipe parity`; None if it does not run the reference.
         comparison_note: What a reader of `gpupipe compare` must know about the engine, or "".
@@ -208,7 +208,7 @@ class Engine(BatchStream):
         raise EngineError(f"engine {cls.name} reads the data itself, and has no server")
 
     @classmethod
-    def plan_operators(cls, job: LoadSpec, separate_files: bool) -> dict[str, list[Operator]]:
+    def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
         """Return the operators that would run, for `gpupipe check`, which reads no pixel.
 
         Args:
@@ -251,7 +251,7 @@ class Engine(BatchStream):
 
     @classmethod
     @abstractmethod
-    def on(cls, job: LoadSpec, device: str) -> Engine:
+    def on(cls, job: Job, device: str) -> Engine:
         """Build the engine for a job on a device.
 
         Args:

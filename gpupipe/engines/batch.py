@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpupipe.dataset.index import Index
-from gpupipe.engines.base import Batch, LoadSpec
+from gpupipe.engines.base import Batch, Job
 from gpupipe.errors import ShapeError
 from gpupipe.runtime.transfer import to_device
 from gpupipe.sampling.sampler import Plan
@@ -34,7 +34,7 @@ def labels_and_values(index: Index, plan: Plan, where: device) -> Batch:
     return tensors | {"id": torch.from_numpy(plan.ids)}
 
 
-def check_shapes(shapes: list[Shapes], plan: Plan, job: LoadSpec) -> None:
+def check_shapes(shapes: list[Shapes], plan: Plan, job: Job) -> None:
     """Raise ShapeError, which names two samples, if a field has different shapes in a batch.
 
     Args:
@@ -50,7 +50,7 @@ def check_shapes(shapes: list[Shapes], plan: Plan, job: LoadSpec) -> None:
             )
 
 
-def _differing(name: str, samples: list[tuple[int, tuple[int, ...]]], job: LoadSpec) -> str:
+def _differing(name: str, samples: list[tuple[int, tuple[int, ...]]], job: Job) -> str:
     source = job.pipeline.source_of(name)
     image = job.pipeline.is_image_file(name)
     descriptions = [

@@ -9,7 +9,7 @@ from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Population
 from gpupipe.engines import registry
-from gpupipe.engines.base import Engine, LoaderParts, LoadSpec
+from gpupipe.engines.base import Engine, Job, LoaderParts
 from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.loading.sample_selection import select_samples
 from gpupipe.runtime.devices import cores_of_rank
@@ -97,7 +97,7 @@ def assemble(config: Config, index: Index) -> LoaderParts:
     # Both raise ConfigError before the engine starts anything.
     selection = create_sampler(config, index).selection
     create_mixer(config, index)
-    job = LoadSpec(
+    job = Job(
         index,
         config.pipeline,
         options,

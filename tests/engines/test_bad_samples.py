@@ -23,13 +23,13 @@ from gpupipe.engines.bad_samples import (
     find_cause,
     find_suspects,
 )
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from helpers.image_files import encoded
 
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 9, 3), np.uint8))
 
 
-def job_of(root: Path, files: dict[str, bytes], **options: Any) -> LoadSpec:
+def job_of(root: Path, files: dict[str, bytes], **options: Any) -> Job:
     """A job on these files, in the order of their names."""
     (root / "class").mkdir(parents=True)
     for name in files:
@@ -39,7 +39,7 @@ def job_of(root: Path, files: dict[str, bytes], **options: Any) -> LoadSpec:
     index = checked.source.index(ignore_progress)
     for name, content in files.items():
         (root / "class" / name).write_bytes(content)
-    return LoadSpec(index, checked.pipeline, checked.loader, 1)
+    return Job(index, checked.pipeline, checked.loader, 1)
 
 
 FORMATS = ("BMP", "JPEG", "JPEG2000", "PNG", "WEBP")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpupipe.config import LoaderConfig
-from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator, Profilable
+from gpupipe.engines.base import Batch, Engine, Job, Operator, Profilable
 from gpupipe.engines.registry import find
 from gpupipe.errors import EngineError
 from gpupipe.runtime.engine_registration import names
@@ -25,7 +25,7 @@ class Smallest(Engine):
         self.device, self.parallelism, self.batches_ahead = "cpu", threads, 1
 
     @classmethod
-    def on(cls, job: LoadSpec, device: str) -> Engine:
+    def on(cls, job: Job, device: str) -> Engine:
         return cls(job.threads)
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:

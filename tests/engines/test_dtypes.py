@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from gpupipe.dataset.index import build_empty
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline import step_registry
@@ -128,7 +128,7 @@ def test_graphs_for_a_gpu_are_built_of_operators_that_take_it(dtype: str) -> Non
     checked, _ = read_each(data, pipelines, ["decode"])
     assert checked is not None
     emitted = Lowering(
-        LoadSpec(build_empty(), checked.pipeline, checked.loader, 1), "gpu", False
+        Job(build_empty(), checked.pipeline, checked.loader, 1), "gpu", False
     ).operators()
     assert emitted[0].device == "mixed"
     assert {e.device for e in emitted[1:]} <= {"gpu"}

@@ -16,7 +16,7 @@ from PIL import Image
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench.plan import facts
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import Lowering
 from helpers.many_fields import COUNT, SIDE, STEPS, loaded, make, samples
 
@@ -274,7 +274,7 @@ def test_check_tells_all_fields(data: dict[str, Any]) -> None:
 
 def test_the_graph_for_a_gpu_has_all_fields(data: dict[str, Any]) -> None:
     with loaded(data, [*STEPS, {"to_dtype": {"dtype": "float16", "on": "depth"}}]) as loader:
-        job = LoadSpec(loader.index, loader.config.pipeline, loader.config.loader, 1)
+        job = Job(loader.index, loader.config.pipeline, loader.config.loader, 1)
     emitted = [(e.op, e.device, e.steps) for e in Lowering(job, "gpu", False).operators()]
     decoders = [device for op, device, _ in emitted if op == "decoders.image"]
     assert decoders == ["mixed", "mixed"]

@@ -14,7 +14,7 @@ import torch
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.batch_finisher import BatchFinisher
 from gpupipe.engines.cpu.gpu_copier import GpuCopier
 from gpupipe.engines.dataloader.workers import Workers
@@ -69,7 +69,7 @@ def test_the_thread_that_page_locks_for_the_dataloader(
     config = {"data": {"source": "folder", "root": faces}, "pipeline": "affine"}
     checked = configs.read(config, engine="dataloader", workers=workers, batch_size=2)
     index = checked.source.index()
-    job = LoadSpec(index, checked.pipeline, checked.loader, 1)
+    job = Job(index, checked.pipeline, checked.loader, 1)
     works = Works(job)
     works.start(iter([Plan(0, np.arange(2), 2, False)]), 1)
     started = Workers(job, works, workers, SECOND)

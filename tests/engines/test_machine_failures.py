@@ -18,7 +18,7 @@ import gpupipe
 from gpupipe import config
 from gpupipe.dataset.source import ignore_progress
 from gpupipe.engines.bad_samples import find_refused_dtype
-from gpupipe.engines.base import LoaderParts, LoadSpec
+from gpupipe.engines.base import Job, LoaderParts
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.loader import Loader
@@ -276,7 +276,7 @@ def test_what_an_operator_does_not_take_is_no_samples_fault(
             checked,
             index,
             create_sampler(checked, index),
-            DaliEngine(LoadSpec(index, checked.pipeline, checked.loader, 2), None),
+            DaliEngine(Job(index, checked.pipeline, checked.loader, 2), None),
         )
     ) as loader:
         said = (

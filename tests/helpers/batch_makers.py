@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from gpupipe import config as configs
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.ray.worker import BatchMaker
 from gpupipe.sampling.sampler import Plan
 
 
 @contextmanager
-def maker(root: Path, **options: Any) -> Iterator[tuple[BatchMaker, LoadSpec]]:
+def maker(root: Path, **options: Any) -> Iterator[tuple[BatchMaker, Job]]:
     """A BatchMaker of a folder, and its job."""
     data = {"source": "folder", "root": root}
     config = configs.read({"data": data, "pipeline": ["decode"]}, device="cpu", **options)
-    job = LoadSpec(config.source.index(), config.pipeline, config.loader, 1)
+    job = Job(config.source.index(), config.pipeline, config.loader, 1)
     with BatchMaker(job, "cpu") as batch_maker:
         yield batch_maker, job
 

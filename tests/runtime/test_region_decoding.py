@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpupipe import config as configs
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import decodes_regions
 from gpupipe.runtime import capability_probe as probes
 from gpupipe.runtime import region_decoding
@@ -191,6 +191,6 @@ def test_pipelines_that_cut_no_part_out_of_an_image_need_no_probe(
 ) -> None:
     checked = configs.read({"data": {"source": "folder", "root": faces}, "pipeline": pipeline})
     assert (
-        decodes_regions(LoadSpec(checked.source.index(), checked.pipeline, checked.loader, 1))
+        decodes_regions(Job(checked.source.index(), checked.pipeline, checked.loader, 1))
         is expected
     )

@@ -18,7 +18,7 @@ from PIL import Image
 import gpupipe
 from gpupipe import config
 from gpupipe.dataset.index import build_empty
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.pipeline.step import Spec, StepIncompatible
 from gpupipe.runtime.installation import install_command
@@ -232,7 +232,7 @@ def test_pipelines_with_other_arguments_are_others() -> None:
 def lowered(steps: list[Any], device: Any) -> list[tuple[str, str]]:
     written = {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode", *steps]}
     checked = config.read(written)
-    spec = LoadSpec(build_empty(), checked.pipeline, checked.loader, 1)
+    spec = Job(build_empty(), checked.pipeline, checked.loader, 1)
     return [(e.op, e.device) for e in Lowering(spec, device, False).operators()]
 
 

@@ -13,7 +13,7 @@ import gpupipe
 from gpupipe import config
 from gpupipe.dataset.index import build_empty
 from gpupipe.dataset.spec import Spec
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
@@ -174,7 +174,7 @@ def test_on_a_gpu_it_is_refused() -> None:
         "pipeline": ["decode", {"resize": {"size": [1, 1]}}, {"linear_transformation": step}],
     }
     checked = config.read(written)
-    job = LoadSpec(build_empty(), checked.pipeline, checked.loader, 1)
+    job = Job(build_empty(), checked.pipeline, checked.loader, 1)
     with pytest.raises(gpupipe.EngineError, match="set 'device: cpu', or leave the step out"):
         Lowering(job, "gpu", False).operators()
 

@@ -22,7 +22,7 @@ import torch
 
 from gpupipe.dataset.columns import Column
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.batch import Shapes
 from gpupipe.engines.batch_memory import BatchMemory
 from gpupipe.engines.cpu.cached_image import CachedImage, try_to_look_up
@@ -81,7 +81,7 @@ class JobStarter:
         copier: Copies batches to a GPU; None leaves them on the CPU.
     """
 
-    job: LoadSpec
+    job: Job
     phases: Sequence[StepLowering]
     threads: ThreadPool
     memory: BatchMemory | None

@@ -24,7 +24,7 @@ import torch
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine, explain_sample_failure
-from gpupipe.engines.base import Batch, LoadSpec, Operator
+from gpupipe.engines.base import Batch, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
 from gpupipe.engines.batch_memory import BatchMemory, new_block, new_pinned_block
 from gpupipe.engines.cpu.batch_job import BatchJob, BatchResult, JobStarter
@@ -62,7 +62,7 @@ class CpuEngine(QuarantiningEngine):
 
     keeps_decoded = True
 
-    def __init__(self, job: LoadSpec, device_id: int | None) -> None:
+    def __init__(self, job: Job, device_id: int | None) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = (
             torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
@@ -89,11 +89,11 @@ class CpuEngine(QuarantiningEngine):
         return step.has_torch
 
     @classmethod
-    def plan_operators(cls, job: LoadSpec, separate_files: bool) -> dict[str, list[Operator]]:
+    def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
         return {"cpu": [_READ, *_lower_phases(job)[0].operators()]}
 
     @classmethod
-    def on(cls, job: LoadSpec, device: str) -> CpuEngine:
+    def on(cls, job: Job, device: str) -> CpuEngine:
         return cls(job, resolve(device))
 
     @classmethod
@@ -190,7 +190,7 @@ class CpuEngine(QuarantiningEngine):
         return fields | labels_and_values(self._job.index, plan, self._torch_device)
 
 
-def _lower_phases(job: LoadSpec, cache: DecodedCache | None = None) -> list[StepLowering]:
+def _lower_phases(job: Job, cache: DecodedCache | None = None) -> list[StepLowering]:
     """Return the steps of a job, in each phase of the schedules."""
     cached = {} if cache is None else cache.count_steps()
     phases = job.pipeline.phases

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.engines.base import LoadSpec, Operator
+from gpupipe.engines.base import Job, Operator
 from gpupipe.engines.cpu import compiled_kernels, kernels
 from gpupipe.engines.cpu.delivery import Destination, Form
 from gpupipe.engines.cpu.erasing import add_erasing
@@ -65,7 +65,7 @@ class StepLowering:
         EngineError: A step runs neither on primitives of this engine nor in torch.
     """
 
-    def __init__(self, job: LoadSpec, cached_steps: Mapping[str, int] | None = None) -> None:
+    def __init__(self, job: Job, cached_steps: Mapping[str, int] | None = None) -> None:
         self.job = job
         self._cached_steps = cached_steps or {}
         self._table = kernel_table()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nvidia.dali import fn
 
 from gpupipe.dataset.spec import Spec, spatial_axes
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali import numbers, ops
 from gpupipe.engines.dali.branches import Feed
 from gpupipe.engines.dali.layouts import channel_layout, video_layout
@@ -36,7 +36,7 @@ def some_size(spec: Spec) -> NDArray[np.float64]:
     return np.array([[n or _EXAMPLE_SIDE for n in spec.sides]])
 
 
-def sizes(job: LoadSpec, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the sizes of the samples `ids` along the spatial axes of field `name`, (B, axes)."""
     array, layout = job.index.columns[name].array, job.pipeline.fields[name].layout
     assert array is not None

@@ -14,7 +14,7 @@ from itertools import chain
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.engines.bad_samples import Quarantine
-from gpupipe.engines.base import Batch, LoadSpec
+from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.dali.cached_reader import CachedReader
 from gpupipe.engines.dali.checks import check_batch
 from gpupipe.engines.dali.delivery import to_field
@@ -66,7 +66,7 @@ class BuiltPipeline:
 
     def __init__(
         self,
-        job: LoadSpec,
+        job: Job,
         options: BuildOptions,
         fields: Mapping[str, FieldReader],
         quarantine: Quarantine,

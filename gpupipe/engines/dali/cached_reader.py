@@ -21,7 +21,7 @@ import numpy as np
 
 from gpupipe.decoded_cache.beginning import Beginning, find_beginnings
 from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache, open_decoded_cache
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.field_reader import FieldReader
 from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.graph_runner import GraphRunner
@@ -56,7 +56,7 @@ class CachedReader:
 
     def __init__(
         self,
-        job: LoadSpec,
+        job: Job,
         cache: DecodedCache,
         fields: Mapping[str, FieldReader],
         checks_jpegs: bool,
@@ -168,7 +168,7 @@ def _find_lacking(samples: LookedUp) -> list[int]:
     return [row for row, fields in enumerate(of_sample) if any(f.pixels is None for f in fields)]
 
 
-def open_cache(job: LoadSpec, device: str, may_cut: bool) -> DecodedCache | None:
+def open_cache(job: Job, device: str, may_cut: bool) -> DecodedCache | None:
     """Open the decoded cache of a job; None if the config asks for none.
 
     Args:
@@ -191,7 +191,7 @@ def open_cache(job: LoadSpec, device: str, may_cut: bool) -> DecodedCache | None
     return open_decoded_cache(*args, _PACKAGES, lambda _: _find_kept_steps(job, may_cut))
 
 
-def _find_kept_steps(job: LoadSpec, may_cut: bool) -> dict[str, Beginning]:
+def _find_kept_steps(job: Job, may_cut: bool) -> dict[str, Beginning]:
     """Return the steps whose result DALI keeps, by field.
 
     A resize is not among them if DALI does the crop that follows in the same operator.

@@ -15,7 +15,7 @@ import numpy as np
 from nvidia.dali import types
 
 from gpupipe.engines.bad_samples import find_cause
-from gpupipe.engines.base import Batch, LoadSpec
+from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.graph_source import compute_inputs
 from gpupipe.engines.dali.lowering import Lowering
@@ -33,7 +33,7 @@ _ENOUGH_FAILURES = 3
 """After failures on so many samples that pass the steps before it, the step is to blame."""
 
 
-def check_steps(phases: Sequence[LoadSpec], device_id: int | None) -> None:
+def check_steps(phases: Sequence[Job], device_id: int | None) -> None:
     """Raise StepError if a plugin step fails, or its output differs from its spec.
 
     The check builds two small DALI graphs for each plugin step. A step that is the same in several
@@ -55,7 +55,7 @@ def check_steps(phases: Sequence[LoadSpec], device_id: int | None) -> None:
                 checked.append(entry)
 
 
-def check_batch(job: LoadSpec, batch: Batch) -> None:
+def check_batch(job: Job, batch: Batch) -> None:
     """Raise StepError if a field that a plugin step touched differs from the pipeline's last spec.
 
     Only fields with plugin steps are checked, for shape and dtype.
@@ -80,7 +80,7 @@ def _must_check(entry: Entry) -> bool:
     return is_foreign(type(entry.step)) or entry.step.runs_unknown_code
 
 
-def _check_step(job: LoadSpec, entry: Entry, device_id: int | None) -> None:
+def _check_step(job: Job, entry: Entry, device_id: int | None) -> None:
     source = job.pipeline.source_of(entry.field)
     steps = [e for e in job.pipeline.entries if e.field in (source, entry.field)]
     position = steps.index(entry)
@@ -117,7 +117,7 @@ def _wrong(entry: Entry, problem: str) -> StepError:
     return step_wrong(entry.key, type(entry.step), entry.where, problem)
 
 
-def _fails(job: LoadSpec, steps: list[Entry], id: int, device_id: int | None) -> bool:
+def _fails(job: Job, steps: list[Entry], id: int, device_id: int | None) -> bool:
     """Whether a sample cannot be read, or fails in `steps`, which precede the step under test."""
     try:
         _run_one(_with_steps(job, steps), id, device_id)
@@ -126,7 +126,7 @@ def _fails(job: LoadSpec, steps: list[Entry], id: int, device_id: int | None) ->
     return False
 
 
-def _with_steps(job: LoadSpec, steps: list[Entry]) -> LoadSpec:
+def _with_steps(job: Job, steps: list[Entry]) -> Job:
     """The job reduced to one field or view, to `steps`, and to batches of one sample."""
     source, last = job.pipeline.source_of(steps[0].field), steps[-1].field
     fields = {source: job.pipeline.fields[source]}
@@ -140,7 +140,7 @@ def _with_steps(job: LoadSpec, steps: list[Entry]) -> LoadSpec:
     )
 
 
-def _run_one(job: LoadSpec, id: int, device_id: int | None) -> tuple[tuple[int, ...], str]:
+def _run_one(job: Job, id: int, device_id: int | None) -> tuple[tuple[int, ...], str]:
     """Run one sample, and return the shape and dtype of the output.
 
     Raises RuntimeError, StepError, EngineError.

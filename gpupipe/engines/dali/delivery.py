@@ -6,11 +6,11 @@ from typing import Literal
 
 import torch
 
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.dtypes import as_integers
 
 
-def delivered_dtype(job: LoadSpec, name: str) -> str:
+def delivered_dtype(job: Job, name: str) -> str:
     """Return the dtype in which DALI delivers a field.
 
     DALI has no bfloat16: it delivers float32, and `to_field` converts that in torch.
@@ -20,7 +20,7 @@ def delivered_dtype(job: LoadSpec, name: str) -> str:
     return "float32" if wanted == "bfloat16" else wanted
 
 
-def delivered_layout(job: LoadSpec, name: str) -> Literal["HWC", "CHW"]:
+def delivered_layout(job: Job, name: str) -> Literal["HWC", "CHW"]:
     """Return the layout in which DALI delivers a field that is an image file.
 
     The layout is HWC for `memory_format: channels_last`, else CHW.
@@ -32,7 +32,7 @@ def delivered_layout(job: LoadSpec, name: str) -> Literal["HWC", "CHW"]:
     )
 
 
-def to_field(job: LoadSpec, name: str, tensor: torch.Tensor) -> torch.Tensor:
+def to_field(job: Job, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Convert DALI's output to the field's axis order (B, C, H, W) and its final dtype."""
     if delivered_layout(job, name) == "HWC":
         tensor = tensor.permute(0, 3, 1, 2)

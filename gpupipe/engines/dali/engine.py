@@ -55,7 +55,7 @@ import torch
 
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
-from gpupipe.engines.base import Batch, LoadSpec, Operator
+from gpupipe.engines.base import Batch, Job, Operator
 from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.dali.affinity import check_affinity
 from gpupipe.engines.dali.built_pipeline import BuildOptions, BuiltPipeline
@@ -115,7 +115,7 @@ class DaliEngine(QuarantiningEngine):
 
     def __init__(
         self,
-        job: LoadSpec,
+        job: Job,
         device_id: int | None,
         may_cut: bool = True,
         checks_jpegs: bool | None = None,
@@ -153,7 +153,7 @@ class DaliEngine(QuarantiningEngine):
         )
 
     @classmethod
-    def plan_operators(cls, job: LoadSpec, separate_files: bool) -> dict[str, list[Operator]]:
+    def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
         for pipeline in job.pipeline.phases:
             phase = replace(job, pipeline=pipeline)
             build_graph(phase, Lowering(phase, "cpu", True), None, lambda: [])
@@ -179,7 +179,7 @@ class DaliEngine(QuarantiningEngine):
         return on_gpu | {"DALI on CPU": {"device": "cpu"}}
 
     @classmethod
-    def on(cls, job: LoadSpec, device: str) -> DaliEngine:
+    def on(cls, job: Job, device: str) -> DaliEngine:
         number = resolve(device)
         if job.loader.set_affinity:
             check_affinity(job.threads, number)
@@ -274,7 +274,7 @@ def _to_fields(built: BuiltPipeline, tensors: dict[str, Any]) -> Batch:
         return built.to_fields(tensors)
 
 
-def uses_hardware_decoder(job: LoadSpec, device_id: int | None) -> bool:
+def uses_hardware_decoder(job: Job, device_id: int | None) -> bool:
     """Return whether the GPU's hardware decoder may decode fields of a job."""
     return (
         device_id is not None

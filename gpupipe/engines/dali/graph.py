@@ -7,14 +7,14 @@ from typing import Any
 
 from nvidia.dali import Pipeline, fn
 
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import FEED_TYPES, Arrays, Lowering
 from gpupipe.errors import EngineError
 
 Source = Callable[[], list[Any]]
 
 
-def build_graph(job: LoadSpec, lowering: Lowering, device_id: int | None, source: Source) -> Any:
+def build_graph(job: Job, lowering: Lowering, device_id: int | None, source: Source) -> Any:
     """Build the DALI pipeline that runs the steps of a job.
 
     Args:
@@ -56,7 +56,7 @@ def build_graph(job: LoadSpec, lowering: Lowering, device_id: int | None, source
     return pipe
 
 
-def _add_inputs(job: LoadSpec, lowering: Lowering, source: Source, examples: Arrays) -> Any:
+def _add_inputs(job: Job, lowering: Lowering, source: Source, examples: Arrays) -> Any:
     """Add one external source for all inputs: each field, and each per-sample argument."""
     fields = [lowering.graph_input(name) for name in job.pipeline.fields]
     dtypes = [*(dtype for dtype, _, _ in fields), *(FEED_TYPES[a.dtype] for a in examples)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.array import sizes
 from gpupipe.engines.dali.field_reader import FieldReader
 from gpupipe.engines.dali.lowering import Lowering
@@ -47,7 +47,7 @@ class GraphSource:
     """
 
     def __init__(
-        self, job: LoadSpec, lowering: Lowering, reader: Reader, fields: Mapping[str, FieldReader]
+        self, job: Job, lowering: Lowering, reader: Reader, fields: Mapping[str, FieldReader]
     ) -> None:
         self._job, self._lowering, self._reader, self._fields = job, lowering, reader, fields
         self.in_flight: deque[InFlight] = deque()
@@ -75,7 +75,7 @@ class GraphSource:
 
 
 def compute_inputs(
-    job: LoadSpec, lowering: Lowering, fields: Mapping[str, FieldReader], read: Read
+    job: Job, lowering: Lowering, fields: Mapping[str, FieldReader], read: Read
 ) -> list[Any]:
     """Return the inputs of the graph for a plan: the data of each field, then the arguments.
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.array import ArrayImage, feed_format, some_size
 from gpupipe.engines.dali.branches import Feed
 from gpupipe.engines.dali.delivery import delivered_dtype, delivered_layout
@@ -62,7 +62,7 @@ class Lowering:
 
     def __init__(
         self,
-        job: LoadSpec,
+        job: Job,
         device: Device,
         region_decode: bool,
         as_it_is: bool = False,
@@ -237,7 +237,7 @@ class Lowering:
         return image
 
 
-def decodes_regions(job: LoadSpec) -> bool:
+def decodes_regions(job: Job) -> bool:
     """Return whether the job decodes image regions if the decoder can do that."""
     return any(
         emitted.op == "decoders.image_slice" for emitted in Lowering(job, "gpu", True).operators()

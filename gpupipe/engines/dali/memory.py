@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import ByteSize
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.array import sizes
 from gpupipe.engines.dali.delivery import delivered_dtype
 from gpupipe.engines.dali.lowering import Lowering
@@ -81,7 +81,7 @@ def _estimate_batch(samples: NDArray[np.float64], batch_size: int) -> float:
     return float(min(expected, batch_size * samples.max()))
 
 
-def check_memory(job: LoadSpec, allowed: int, may_cut: bool) -> None:
+def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
     """Raise EngineError if `job` needs more than `allowed` bytes on a GPU.
 
     It reads the headers of up to 64 samples. If none can be read, it logs a warning.
@@ -112,7 +112,7 @@ def check_memory(job: LoadSpec, allowed: int, may_cut: bool) -> None:
     )
 
 
-def _advice(need: Need, job: LoadSpec, allowed: int) -> str:
+def _advice(need: Need, job: Job, allowed: int) -> str:
     loader = job.loader
     for prefetch in dict.fromkeys((loader.prefetch, 1)):
 
@@ -140,7 +140,7 @@ def _words(size: float) -> str:
     return ByteSize(int(size)).human_readable()
 
 
-def estimate_need(job: LoadSpec, may_cut: bool) -> Need | None:
+def estimate_need(job: Job, may_cut: bool) -> Need | None:
     """Return the needs of up to 64 samples spread evenly over the index.
 
     Returns:
@@ -156,7 +156,7 @@ def estimate_need(job: LoadSpec, may_cut: bool) -> Need | None:
 
 
 def _sizes(
-    job: LoadSpec, decoding: dict[str, Decoding]
+    job: Job, decoding: dict[str, Decoding]
 ) -> list[tuple[Plan, dict[str, NDArray[np.float64]]]]:
     """Plans of single samples, with the size of each field.
 
@@ -176,7 +176,7 @@ def _sizes(
 
 
 def _estimate_sample(
-    job: LoadSpec, lowering: Lowering, plan: Plan, size: dict[str, NDArray[np.float64]]
+    job: Job, lowering: Lowering, plan: Plan, size: dict[str, NDArray[np.float64]]
 ) -> tuple[float, float] | None:
     """The bytes of all operators' outputs for a sample, and the bytes of its delivered fields.
 

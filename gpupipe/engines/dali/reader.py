@@ -25,7 +25,7 @@ from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.dataset.columns import FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
-from gpupipe.engines.base import LoadSpec, Operator
+from gpupipe.engines.base import Job, Operator
 from gpupipe.engines.dali import ops
 from gpupipe.engines.dali.field_reader import PLACEHOLDER, ColumnReader, FieldReader
 from gpupipe.engines.dali.files import ImageFiles
@@ -89,7 +89,7 @@ class Reader(Protocol):
         """Return the next plan with its files, and begin to read another plan."""
 
 
-def open_fields(job: LoadSpec) -> dict[str, FieldReader]:
+def open_fields(job: Job) -> dict[str, FieldReader]:
     """Return the readers of those fields that DALI does not read itself, by field name."""
     columns = {name: job.index.columns.get(name) for name in job.pipeline.fields}
     return {
@@ -99,7 +99,7 @@ def open_fields(job: LoadSpec) -> dict[str, FieldReader]:
     }
 
 
-def reader_operators(job: LoadSpec) -> list[Operator]:
+def reader_operators(job: Job) -> list[Operator]:
     """Return the DALI operator that reads the fields of a job, in the form of Engine.lowering.
 
     Image files are read with io.file.read. Other fields are fed through external_source.
@@ -110,7 +110,7 @@ def reader_operators(job: LoadSpec) -> list[Operator]:
 
 
 def make_reader(
-    job: LoadSpec, decoding: dict[str, Decoding], fields: dict[str, FieldReader], checks_jpegs: bool
+    job: Job, decoding: dict[str, Decoding], fields: dict[str, FieldReader], checks_jpegs: bool
 ) -> Reader:
     """Build the reader for the fields of a job that are image files.
 
@@ -212,7 +212,7 @@ class FileReader:
 
     def __init__(
         self,
-        job: LoadSpec,
+        job: Job,
         decoding: dict[str, Decoding],
         fields: dict[str, FieldReader],
         checks_jpegs: bool,

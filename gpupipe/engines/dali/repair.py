@@ -15,7 +15,7 @@ from gpupipe.engines.bad_samples import (
     find_refused_dtype,
     find_suspects,
 )
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.batch import Shapes, check_shapes
 from gpupipe.engines.dali.delivery import to_field
 from gpupipe.engines.dali.graph_runner import GraphRunner, Tensors
@@ -36,7 +36,7 @@ class BatchRepair:
     """
 
     def __init__(
-        self, job: LoadSpec, runner: GraphRunner, quarantine: Quarantine, known_good: KnownGood
+        self, job: Job, runner: GraphRunner, quarantine: Quarantine, known_good: KnownGood
     ) -> None:
         self._job, self._runner = job, runner
         self._quarantine, self._known_good = quarantine, known_good
@@ -110,7 +110,7 @@ class BatchRepair:
         return failed or [(p, o) for p, o in outcomes if not isinstance(o, RuntimeError)]
 
 
-def raise_unless_sample_failed(job: LoadSpec, error: RuntimeError, id: int | None = None) -> None:
+def raise_unless_sample_failed(job: Job, error: RuntimeError, id: int | None = None) -> None:
     """Raise EngineError if the machine failed, or an operator refused the dtype of all samples.
 
     Args:

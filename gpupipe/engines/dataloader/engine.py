@@ -19,7 +19,7 @@ import torch
 from gpupipe.config import LoaderConfig
 from gpupipe.decoded_cache.decoded_cache import open_decoded_cache
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine, explain_sample_failure
-from gpupipe.engines.base import Batch, LoadSpec, Operator
+from gpupipe.engines.base import Batch, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
 from gpupipe.engines.dataloader.culprits import (
     WorkerCrashed,
@@ -61,7 +61,7 @@ class DataLoaderEngine(QuarantiningEngine):
     keeps_decoded = True
     reference_settings: ClassVar = {"device": "cpu", "workers": 0}
 
-    def __init__(self, job: LoadSpec, device_id: int | None) -> None:
+    def __init__(self, job: Job, device_id: int | None) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = (
             torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
@@ -98,7 +98,7 @@ class DataLoaderEngine(QuarantiningEngine):
         return step.has_torch
 
     @classmethod
-    def plan_operators(cls, job: LoadSpec, separate_files: bool) -> dict[str, list[Operator]]:
+    def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
         return {"cpu": cls._operators(job)}
 
     @classmethod
@@ -113,7 +113,7 @@ class DataLoaderEngine(QuarantiningEngine):
         }
 
     @classmethod
-    def _operators(cls, job: LoadSpec) -> list[Operator]:
+    def _operators(cls, job: Job) -> list[Operator]:
         """Return the operators of a job. Raises EngineError if a step has no torch lowering."""
         for entry in chain.from_iterable(p.entries for p in job.pipeline.phases):
             if not cls.can_run(entry.step):
@@ -127,7 +127,7 @@ class DataLoaderEngine(QuarantiningEngine):
         ]
 
     @classmethod
-    def on(cls, job: LoadSpec, device: str) -> DataLoaderEngine:
+    def on(cls, job: Job, device: str) -> DataLoaderEngine:
         return cls(job, resolve(device))
 
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:

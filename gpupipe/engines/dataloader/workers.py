@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dataloader.culprits import CRASHES, WorkerCrashed
 from gpupipe.engines.dataloader.samples import Recipe, Samples, WorkResult
 from gpupipe.engines.dataloader.worker_death import (
@@ -53,7 +53,7 @@ class Workers:
 
     def __init__(
         self,
-        job: LoadSpec,
+        job: Job,
         works: Works,
         count: int,
         device: torch.device,
@@ -189,7 +189,7 @@ def _end_iterator(iterator: Any) -> None:
         iterator._shutdown_workers()
 
 
-def count_workers(job: LoadSpec) -> int:
+def count_workers(job: Job) -> int:
     """Return the number of workers; warn if there are more than cores."""
     workers = job.threads if job.loader.workers == "auto" else job.loader.workers
     if workers > cores():
@@ -202,7 +202,7 @@ def count_workers(job: LoadSpec) -> int:
 
 
 def create_samples(
-    job: LoadSpec, steps: bool = True, deliver: bool = True, cache: DecodedCache | None = None
+    job: Job, steps: bool = True, deliver: bool = True, cache: DecodedCache | None = None
 ) -> Samples:
     """Create the data set of torch's DataLoader.
 
@@ -216,7 +216,7 @@ def create_samples(
     return Samples(phases, job.loader.decoder, deliver, job.max_pixels, cache)
 
 
-def _list_recipes(job: LoadSpec, pipeline: Pipeline, steps: bool) -> list[Recipe]:
+def _list_recipes(job: Job, pipeline: Pipeline, steps: bool) -> list[Recipe]:
     """Return how a pipeline makes each field; without `steps`, workers only read it."""
     channels_last = job.loader.memory_format == "channels_last"
     recipes = []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dataloader.samples import WorkItem
 from gpupipe.errors import StepError
 from gpupipe.sampling.sampler import Plan
@@ -23,7 +23,7 @@ class Works:
             sampler would leave torch's iterator half initialised.
     """
 
-    def __init__(self, job: LoadSpec) -> None:
+    def __init__(self, job: Job) -> None:
         self._job = job
         self._taken_ahead: list[Plan] = []
         self._plans: Iterator[Plan] = iter(())

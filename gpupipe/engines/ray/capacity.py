@@ -12,7 +12,7 @@ from math import prod
 
 import torch
 
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.errors import EngineError
 
 _log = logging.getLogger("gpupipe")
@@ -85,7 +85,7 @@ def _explain(demand: Demand, window: int) -> str:
     )
 
 
-def batch_bytes_of(job: LoadSpec) -> int | None:
+def batch_bytes_of(job: Job) -> int | None:
     """Return the size of the largest batch of any epoch, from the specs of its fields.
 
     None if the specs leave a size open.

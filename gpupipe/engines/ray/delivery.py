@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from gpupipe.engines.bad_samples import Quarantine
-from gpupipe.engines.base import Batch, LoadSpec
+from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.batch_finisher import BatchFinisher
 from gpupipe.engines.ray.arrays import unpack
@@ -39,7 +39,7 @@ class Delivery(threading.Thread):
 
     def __init__(
         self,
-        job: LoadSpec,
+        job: Job,
         dispatcher: PlanDispatcher,
         finish: BatchFinisher,
         quarantine: Quarantine,

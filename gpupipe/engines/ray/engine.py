@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
-from gpupipe.engines.base import Batch, LoadSpec, Operator
+from gpupipe.engines.base import Batch, Job, Operator
 from gpupipe.engines.batch_finisher import BatchFinisher
 from gpupipe.engines.ray.autoscaling import Autoscaler
 from gpupipe.engines.ray.capacity import Demand, batch_bytes_of, choose_window
@@ -69,7 +69,7 @@ class RayEngine(QuarantiningEngine):
     )
     parallelism_setting: ClassVar[str] = "ray"
 
-    def __init__(self, job: LoadSpec, gpu: int | None, cluster: Cluster) -> None:
+    def __init__(self, job: Job, gpu: int | None, cluster: Cluster) -> None:
         self._job, self._cluster = job, cluster
         options = job.loader.ray
         worker_job, tail = split_job(job)
@@ -112,7 +112,7 @@ class RayEngine(QuarantiningEngine):
         return {"Ray": {}}
 
     @classmethod
-    def on(cls, job: LoadSpec, device: str) -> RayEngine:
+    def on(cls, job: Job, device: str) -> RayEngine:
         gpu = resolve(device)
         cluster = connect(job.loader.ray.address)
         try:
@@ -159,7 +159,7 @@ class RayEngine(QuarantiningEngine):
         finally:
             delivery.end()
 
-    def _choose_window(self, worker_job: LoadSpec) -> int:
+    def _choose_window(self, worker_job: Job) -> int:
         """Return how many tasks may be out. Raises EngineError if their batches do not fit."""
         options = self._job.loader
         is_explicit = "hwm" in options.model_fields_set
@@ -173,7 +173,7 @@ class RayEngine(QuarantiningEngine):
         demand = Demand(batch_bytes, options.prefetch, ranks_on_machine(), store)
         return choose_window(demand, wanted, is_explicit)
 
-    def _measure_batch(self, job: LoadSpec) -> int:
+    def _measure_batch(self, job: Job) -> int:
         """Return the size of a batch, from one sample that a worker makes; 0 if that fails."""
         ids = np.zeros(1, np.int64)
         answer = self._pool.ask(PlanTask(self._pool.job.key, -1, 0, 0, ids, False))

@@ -11,13 +11,13 @@ import ray
 
 from gpupipe.config import LoaderConfig
 from gpupipe.dataset.index import Index
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.pipeline_tail import PipelineTail, find_larger_output, find_tail
 from gpupipe.engines.ray.cluster import Cluster
 from gpupipe.engines.ray.pool_worker import SharedJob
 
 
-def split_job(job: LoadSpec) -> tuple[LoadSpec, PipelineTail]:
+def split_job(job: Job) -> tuple[Job, PipelineTail]:
     """Return the job of the workers, and the steps that are left to the trainer.
 
     With `ray.ship: uint8` those are the last steps that can run on uint8 batches.
@@ -42,7 +42,7 @@ def split_job(job: LoadSpec) -> tuple[LoadSpec, PipelineTail]:
     return worker_job, PipelineTail(job.pipeline, numbers, options.dtype if numbers else None)
 
 
-def share_job(job: LoadSpec) -> SharedJob:
+def share_job(job: Job) -> SharedJob:
     """Put a job into the object store."""
     text = f"{job.index.fingerprint} {job.pipeline.fingerprint} {job.loader.model_dump_json()}"
     key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

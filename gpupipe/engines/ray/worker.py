@@ -1,4 +1,4 @@
-"""The worker's side: an engine built from a LoadSpec, and the answers to tasks.
+"""The worker's side: an engine built from a Job, and the answers to tasks.
 
 A worker keeps no state between tasks but its engine and which samples that engine skipped. So any
 worker can make any batch, and makes the same one again.
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpupipe.config import Shard
 from gpupipe.engines import registry
-from gpupipe.engines.base import Engine, LoadSpec
+from gpupipe.engines.base import Engine, Job
 from gpupipe.engines.ray.arrays import PackedTensor, pack
 from gpupipe.engines.ray.messages import BatchAnswer, PlanTask
 from gpupipe.engines.ray.plan_stream import MadeBatch, Order, PlanStream
@@ -43,12 +43,12 @@ class BatchMaker:
         EngineError: The engine cannot run this job.
 
     Example:
-        >>> with BatchMaker(LoadSpec(index, config.pipeline, config.loader, threads=2)) as maker:
+        >>> with BatchMaker(Job(index, config.pipeline, config.loader, threads=2)) as maker:
         ...     for plan in sampler.begin():
         ...         maker.make(plan)["image"]  # uint8 (64, 3, 224, 224)
     """
 
-    def __init__(self, job: LoadSpec, engine: str = AUTO, device: str = "cpu") -> None:
+    def __init__(self, job: Job, engine: str = AUTO, device: str = "cpu") -> None:
         self._job = job
         settings = {
             "shard": Shard(),

@@ -22,7 +22,7 @@ import torch
 
 from gpupipe.client.session import ReceivedBatch
 from gpupipe.config import Config, LoaderConfig
-from gpupipe.engines.base import Batch, Engine, LoaderParts, LoadSpec
+from gpupipe.engines.base import Batch, Engine, Job, LoaderParts
 from gpupipe.engines.remote.connecting import ConnectedServers, connect_servers
 from gpupipe.engines.remote.description import SERVER_SETTINGS
 from gpupipe.engines.remote.sampler import ServerBatch
@@ -61,7 +61,7 @@ class RemoteEngine(Engine):
         self._at_exit = ExitHandler(self.close)
 
     @classmethod
-    def on(cls, job: LoadSpec, device: str) -> RemoteEngine:
+    def on(cls, job: Job, device: str) -> RemoteEngine:
         raise EngineError(
             "a remote engine has a server: gpupipe.connect(), or loader.server beside "
             "engine: remote"

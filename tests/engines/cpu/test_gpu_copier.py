@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpupipe import config as configs
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.batch_memory import BatchMemory, Block, new_block
 from gpupipe.engines.cpu.engine import CpuEngine
 from gpupipe.engines.cpu.gpu_copier import SourcesInUse, copy_fields
@@ -84,7 +84,7 @@ def test_close_hides_no_error_of_a_gpu_that_failed_and_closes_all(
     data = {"source": "folder", "root": faces, "cache_decoded": CACHE}
     checked = configs.read({"data": data, "pipeline": "affine"}, engine="cpu")
     index, options = checked.source.index(), checked.source.cache_decoded
-    job = LoadSpec(index, checked.pipeline, checked.loader, 1, cache_decoded=options)
+    job = Job(index, checked.pipeline, checked.loader, 1, cache_decoded=options)
     engine = CpuEngine(job, 1)
     engine._memory._new = new_block  # page-locked memory needs a GPU
     tensor = engine._memory.allocate((100,), torch.uint8)

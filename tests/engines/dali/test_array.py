@@ -11,7 +11,7 @@ from nvidia.dali import types
 from gpupipe import config
 from gpupipe.dataset.source import ignore_progress
 from gpupipe.dataset.spec import Spec
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.array import feed_format, sizes, some_size
 
 
@@ -41,7 +41,7 @@ def test_sizes_are_those_of_the_spatial_axes(
     data = {"source": "numpy", "files": str(tmp_path / "rows.npy"), "rows": True, "layout": layout}
     checked = config.read({"data": data, "pipeline": []}, device="cpu")
     index = checked.source.index(ignore_progress)
-    job = LoadSpec(index, checked.pipeline, checked.loader, 1)
+    job = Job(index, checked.pipeline, checked.loader, 1)
     assert sizes(job, index.main, np.array([4, 0])).tolist() == [expected] * 2
 
 
@@ -51,5 +51,5 @@ def test_sizes_of_files_of_several_shapes_are_their_own(tmp_path: Path) -> None:
     data = {"source": "numpy", "files": str(tmp_path / "*.npy")}
     checked = config.read({"data": data, "pipeline": []}, device="cpu")
     index = checked.source.index(ignore_progress)
-    job = LoadSpec(index, checked.pipeline, checked.loader, 1)
+    job = Job(index, checked.pipeline, checked.loader, 1)
     assert sizes(job, index.main, np.array([2, 0])).tolist() == [[10, 9], [8, 9]]

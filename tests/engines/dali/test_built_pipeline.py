@@ -11,7 +11,7 @@ import pytest
 
 from gpupipe import config
 from gpupipe.bench import plan
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali import engine as dali_engine
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.errors import EngineError, StepError
@@ -30,12 +30,12 @@ GROWING = [
 
 
 @pytest.fixture
-def built(monkeypatch: pytest.MonkeyPatch) -> list[LoadSpec]:
+def built(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """The jobs of the graphs that engines build from now on."""
-    jobs: list[LoadSpec] = []
+    jobs: list[Job] = []
 
     class Recorded(dali_engine.BuiltPipeline):
-        def __init__(self, job: LoadSpec, *more: Any) -> None:
+        def __init__(self, job: Job, *more: Any) -> None:
             jobs.append(job)
             super().__init__(job, *more)
 
@@ -43,11 +43,11 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[LoadSpec]:
     return jobs
 
 
-def heights(jobs: list[LoadSpec]) -> list[int | None]:
+def heights(jobs: list[Job]) -> list[int | None]:
     return [job.pipeline.output_spec.height for job in jobs]
 
 
-def test_a_graph_is_built_where_numbers_change(faces: Path, built: list[LoadSpec]) -> None:
+def test_a_graph_is_built_where_numbers_change(faces: Path, built: list[Job]) -> None:
     with load(faces, GROWING, batch_size=30, threads=1, engine="dali") as loader:
         for epoch, size in enumerate([8, 8, 16, 16, 24, 24]):
             assert {b["image"].shape[2] for b in loader} == {size}, epoch
@@ -85,7 +85,7 @@ def test_an_engine_whose_next_graph_cannot_be_built_goes_on_elsewhere(
 ) -> None:
     build = dali_engine.BuiltPipeline
 
-    def refuse_16(job: LoadSpec, *more: Any) -> Any:
+    def refuse_16(job: Job, *more: Any) -> Any:
         if job.pipeline.output_spec.height == 16:
             raise EngineError("no room for 16")
         return build(job, *more)
@@ -120,10 +120,10 @@ def test_a_plugin_step_is_checked_with_the_numbers_of_every_epoch(
 def test_check_builds_the_graph_of_every_epoch(
     faces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs: list[LoadSpec] = []
+    jobs: list[Job] = []
     build = dali_engine.build_graph
 
-    def recorded(job: LoadSpec, *more: Any) -> Any:
+    def recorded(job: Job, *more: Any) -> Any:
         jobs.append(job)
         return build(job, *more)
 

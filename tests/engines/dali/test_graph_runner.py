@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.columns import FileColumn
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.sampling.sampler import Plan, Sampler
 
@@ -38,7 +38,7 @@ class NotedFiles(FileColumn):
         return self.__dict__["batches"]  # type: ignore[no-any-return]
 
 
-def job(root: Path, **options: Any) -> tuple[LoadSpec, NotedFiles]:
+def job(root: Path, **options: Any) -> tuple[Job, NotedFiles]:
     changes = {"batch_size": BATCH, "device": "cpu", "threads": 1, "seed": 3} | options
     config = configs.read(
         {"data": {"source": "folder", "root": str(root)}, "pipeline": STEPS}, **changes
@@ -47,12 +47,10 @@ def job(root: Path, **options: Any) -> tuple[LoadSpec, NotedFiles]:
     column = index.columns["image"]
     assert isinstance(column, FileColumn)
     noted = NotedFiles(column.root, column.paths)
-    return LoadSpec(
-        replace(index, columns={"image": noted}), config.pipeline, config.loader, 1
-    ), noted
+    return Job(replace(index, columns={"image": noted}), config.pipeline, config.loader, 1), noted
 
 
-def plans(job: LoadSpec, position: int) -> Any:
+def plans(job: Job, position: int) -> Any:
     """Of the rest of an epoch, and of the one after it."""
     sampler = Sampler(
         len(job.index), job.loader.batch_size, shuffle=True, seed=3, last_batch="partial"
@@ -61,9 +59,7 @@ def plans(job: LoadSpec, position: int) -> Any:
     return [*sampler.begin(), *sampler.begin()]
 
 
-def delivered(
-    job: LoadSpec, position: int, warm_up: bool
-) -> list[tuple[Plan, dict[str, torch.Tensor]]]:
+def delivered(job: Job, position: int, warm_up: bool) -> list[tuple[Plan, dict[str, torch.Tensor]]]:
     engine = DaliEngine(job, None, warm_up=warm_up)
     try:
         return [

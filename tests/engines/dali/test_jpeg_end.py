@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import gpupipe
 from gpupipe import config
 from gpupipe.dataset.source import ignore_progress
-from gpupipe.engines.base import LoaderParts, LoadSpec
+from gpupipe.engines.base import Job, LoaderParts
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.jpeg_end import TAIL_BYTES, CutOff, check_ends, is_cut_off
 from gpupipe.loader import Loader
@@ -135,7 +135,7 @@ def loaded(folder: Path, checks_jpegs: bool, **options: Any) -> Loader:
             index,
             create_sampler(checked, index),
             DaliEngine(
-                LoadSpec(index, checked.pipeline, checked.loader, 2),
+                Job(index, checked.pipeline, checked.loader, 2),
                 None,
                 checks_jpegs=checks_jpegs,
             ),
@@ -219,9 +219,7 @@ def test_parts_of_large_files_are_checked_too(folder: Path, tmp_path: Path) -> N
             checked,
             index,
             create_sampler(checked, index),
-            DaliEngine(
-                LoadSpec(index, checked.pipeline, checked.loader, 2), None, checks_jpegs=True
-            ),
+            DaliEngine(Job(index, checked.pipeline, checked.loader, 2), None, checks_jpegs=True),
         )
     ) as loader:
         assert sorted(by_id(loader)) == [0, 1, 2, 4, 5, 6, 7]

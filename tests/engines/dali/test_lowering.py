@@ -12,7 +12,7 @@ from nvidia.dali import Pipeline, fn, types
 
 from gpupipe import config
 from gpupipe.dataset.index import build_empty
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.image import FusingImage
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.pipeline.step import Spec
@@ -22,9 +22,9 @@ SIZE = np.array([[480.0, 640.0]])
 DATA = {"source": "folder", "root": "/nowhere"}
 
 
-def job(pipeline: Any, **options: Any) -> LoadSpec:
+def job(pipeline: Any, **options: Any) -> Job:
     checked = config.read({"data": DATA, "pipeline": pipeline}, **options)
-    return LoadSpec(build_empty(), checked.pipeline, checked.loader, 2)
+    return Job(build_empty(), checked.pipeline, checked.loader, 2)
 
 
 def as_input(array: Any) -> Any:

@@ -14,7 +14,7 @@ from PIL import Image
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.memory import BLOCK, PADDING, Need, check_memory, estimate_need
 from helpers.fake_cuda import FakeCuda
 
@@ -36,11 +36,11 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def job(root: Path, pipeline: Any, threads: int = 2, **loader: Any) -> LoadSpec:
+def job(root: Path, pipeline: Any, threads: int = 2, **loader: Any) -> Job:
     checked = configs.read(
         {"data": {"source": "folder", "root": root}, "pipeline": pipeline, "loader": loader}
     )
-    return LoadSpec(checked.source.index(), checked.pipeline, checked.loader, threads)
+    return Job(checked.source.index(), checked.pipeline, checked.loader, threads)
 
 
 def bytes_of(
@@ -96,9 +96,7 @@ def test_arrays_are_copied_to_the_gpu(tmp_path: Path) -> None:
             "pipeline": [{"random_horizontal_flip": {"p": 0.5}}],
         }
     )
-    need = estimate_need(
-        LoadSpec(checked.source.index(), checked.pipeline, checked.loader, 1), False
-    )
+    need = estimate_need(Job(checked.source.index(), checked.pipeline, checked.loader, 1), False)
     assert need is not None
     size = 5 * 7 * 9 * 4
     assert (need.made.max(), need.out.max()) == (2 * size, size)

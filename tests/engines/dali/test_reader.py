@@ -14,7 +14,7 @@ from PIL import Image
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.columns import FileColumn
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.engines.dali.reader import FileReader
 from gpupipe.sampling.sampler import Plan, Sampler
@@ -40,15 +40,15 @@ def files(tmp_path: Path) -> list[Path]:
     return files
 
 
-def job(files: list[Path], prefetch: int) -> LoadSpec:
+def job(files: list[Path], prefetch: int) -> Job:
     config = configs.read(
         {"data": {"source": "folder", "root": str(files[0].parents[1])}, "pipeline": ["decode"]},
         batch_size=BATCH, prefetch=prefetch, threads=1, device="cpu", shuffle=False,
     )  # fmt: skip
-    return LoadSpec(config.source.index(), config.pipeline, config.loader, 1)
+    return Job(config.source.index(), config.pipeline, config.loader, 1)
 
 
-def plans(job: LoadSpec, taken: list[int]) -> Iterator[Plan]:
+def plans(job: Job, taken: list[int]) -> Iterator[Plan]:
     """All plans of an epoch; the number of each goes into `taken` when it is taken."""
     sampler = Sampler(len(job.index), BATCH, shuffle=False, seed=0, last_batch="partial")
     for number, plan in enumerate(sampler.begin()):

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 
 from gpupipe import config as configs
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import Job
 from gpupipe.engines.ray.cluster import Cluster
 from gpupipe.engines.ray.sharing import count_workers, list_visible_paths, share_job, split_job
 from helpers.ray_batches import FLOATS
 from helpers.ray_cluster import RayCluster
 
 
-def job_of(root: Path, **options: Any) -> LoadSpec:
+def job_of(root: Path, **options: Any) -> Job:
     config = configs.read(
         {"data": {"source": "folder", "root": root}, "pipeline": FLOATS}, device="cpu", **options
     )
-    return LoadSpec(config.source.index(), config.pipeline, config.loader, 1)
+    return Job(config.source.index(), config.pipeline, config.loader, 1)
 
 
-def keys_of(job: LoadSpec) -> list[str]:
+def keys_of(job: Job) -> list[str]:
     return [entry.key for entry in job.pipeline.entries]
 
 
