@@ -165,7 +165,7 @@ def _indexing(data: Any, shards: list[Path]) -> dict[str, float]:
     """How fast the files are parsed and joined, the cache of indexes apart."""
     from gpupipe.dataset.shard_index import join_shards
     from gpupipe.dataset.shards import read_each
-    from gpupipe.dataset.source import ignore_progress
+    from gpupipe.runtime.progress import ignore_progress
 
     data.read(shards[0])  # imports, page cache
     started = time.perf_counter()

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gpupipe import config as configs
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.notebook_progress import notebook_progress
-from gpupipe.dataset.source import Progress, ignore_progress
 from gpupipe.engines import registry
 from gpupipe.engines.base import LoaderParts
 from gpupipe.errors import GpupipeError, StandInWarning, UsageError, counted, warn
@@ -30,6 +28,7 @@ from gpupipe.loading.assembly import (
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
 from gpupipe.loading.run_state import RunState
+from gpupipe.runtime.progress import Progress, ignore_progress, notebook_progress
 from gpupipe.runtime.transfer import to_device
 from gpupipe.sampling.sampler import Plan
 
@@ -77,7 +76,7 @@ def load(
     """
     checked = config if isinstance(config, Config) else configs.read(config, overrides, **changes)
     with notebook_progress() as bar:
-        return warn_of_stand_in(open_loader(checked, progress or bar))
+        return warn_about_data(open_loader(checked, progress or bar))
 
 
 def open_loader(config: Config, progress: Progress = ignore_progress) -> Loader:
@@ -105,8 +104,8 @@ def create_loader(
     return Loader(assemble(config, config.source.index(progress) if index is None else index))
 
 
-def warn_of_stand_in(loader: Loader) -> Loader:
-    """Return the loader; issue StandInWarning if its data are not those that were requested."""
+def warn_about_data(loader: Loader) -> Loader:
+    """Return the loader; issue the warning of its index as a StandInWarning."""
     if loader.index.warning:
         warn(loader.index.warning, StandInWarning)
     return loader

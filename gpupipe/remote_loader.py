@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpupipe.config import LoaderConfig
 from gpupipe.errors import ConfigError, ServerError, did_you_mean
-from gpupipe.loader import Loader, connect_loader, warn_of_stand_in
+from gpupipe.loader import Loader, connect_loader, warn_about_data
 from gpupipe.schema.document import Document
 from gpupipe.schema.validation_errors import to_problems
 
@@ -74,7 +74,7 @@ def connect(
         options = LoaderConfig.model_validate(settings)
     except pydantic.ValidationError as e:
         raise ConfigError(to_problems(e, LoaderConfig, Document("connect()", settings))) from None
-    return warn_of_stand_in(connect_loader(options, patience=patience))
+    return warn_about_data(connect_loader(options, patience=patience))
 
 
 class ServerDataStream:

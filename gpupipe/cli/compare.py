@@ -16,7 +16,7 @@ from gpupipe.cli.console import (
     console,
     core_numbers,
     leave_interrupted,
-    print_stand_in,
+    print_data_warning,
     read,
 )
 from gpupipe.cli.output_files import OutputFile, OutputFolder, write_all, write_json, writing
@@ -144,7 +144,7 @@ def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: floa
     the same draws, step by step.
     """
     checked, index = read(config, overrides, here=True)
-    print_stand_in(index)
+    print_data_warning(index)
     engine = _parity_engine(checked)
     if not all(a.holds for a in _measure_parity(checked, index, samples, max_diff, engine)):
         sys.exit(1)

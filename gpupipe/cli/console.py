@@ -66,7 +66,7 @@ class Screen:
         started = perf_counter()
         loader = open_loader(checked, self.progress)
         if self.quiet:
-            print_stand_in(loader.index)
+            print_data_warning(loader.index)
         else:
             self._print(tables.headline(loader))
         return loader, Meter(loader, started, self.tick, look)
@@ -147,7 +147,7 @@ def leave_out_decoded_cache(config: Config) -> Config:
     return config.without_decoded_cache()
 
 
-def print_stand_in(index: Index) -> None:
+def print_data_warning(index: Index) -> None:
     """Print the warning that load() would issue, for commands whose output does not show it."""
     if index.warning:
         click.echo(f"gpupipe: warning: {index.warning}", err=True)

@@ -177,14 +177,14 @@ def tune(
     from gpupipe.bench.compare import disturbance
     from gpupipe.bench.contestant import Contest
     from gpupipe.bench.tuning_advice import describe_tuning
-    from gpupipe.cli.console import core_numbers, print_stand_in
+    from gpupipe.cli.console import core_numbers, print_data_warning
     from gpupipe.decoded_cache.location import own_shared_memory
     from gpupipe.engines import registry
     from gpupipe.errors import EngineError, did_you_mean
     from gpupipe.runtime.devices import cores, resolve
 
     checked, index = read(config, overrides)
-    print_stand_in(index)
+    print_data_warning(index)
     engine = registry.find_for(checked)
     if not engine.reads_data:
         raise EngineError(

@@ -120,7 +120,7 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
     engine=remote.
     """
     from gpupipe import config as configs
-    from gpupipe.cli.console import Screen, print_stand_in
+    from gpupipe.cli.console import Screen, print_data_warning
     from gpupipe.loader import open_loader
     from gpupipe.protocol.keys import import_zmq
     from gpupipe.server import start
@@ -130,7 +130,7 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
     options = _options(checked, given)
     with Screen(quiet) as screen:
         loader = open_loader(checked, screen.progress)
-    print_stand_in(loader.index)
+    print_data_warning(loader.index)
     quiet = quiet or options.wire == "fuel"  # that server has no statistics
     servers: list[Any] = []
 

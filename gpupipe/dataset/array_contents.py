@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.array_files import ArrayFiles, FilePart, explain_os_error
-from gpupipe.dataset.source import Progress
 from gpupipe.errors import DataError, counted, shown
 from gpupipe.formats import Damaged
 from gpupipe.runtime.devices import cores
+from gpupipe.runtime.progress import Progress
 
 T = TypeVar("T")
 _FILES_PER_TASK = 256

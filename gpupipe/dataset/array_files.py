@@ -18,10 +18,10 @@ from gpupipe.dataset.index import Index
 from gpupipe.dataset.manifest_paths import folder, inside
 from gpupipe.dataset.missing_paths import missing_folder
 from gpupipe.dataset.shards import find_files
-from gpupipe.dataset.source import Progress
 from gpupipe.errors import DataError
 from gpupipe.formats import manifest
 from gpupipe.formats.manifest_rows import ManifestColumns
+from gpupipe.runtime.progress import Progress
 from gpupipe.schema.field_types import expand_home
 
 _MISSING = "no such file: set data.manifest to the list of the samples"

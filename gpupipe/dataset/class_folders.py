@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.labels import make_unlabelled
-from gpupipe.dataset.source import Progress
 from gpupipe.errors import DataError
+from gpupipe.runtime.progress import Progress
 
 _MAX_NAMED = 20
 """Empty class folders that one message names."""

@@ -22,20 +22,16 @@ from gpupipe.dataset.mixture import Mixture
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import did_you_mean
 from gpupipe.runtime import plugins
+from gpupipe.runtime.progress import Progress as Progress  # noqa: PLC0414  # plugins import it from here
+from gpupipe.runtime.progress import ignore_progress as ignore_progress  # noqa: PLC0414
 from gpupipe.schema.field_types import WHOLE
 
 MAX_PIXELS = 178_956_970
 """Pillow's limit, above which it warns that an image may be a decompression bomb."""
 RESERVED_NAMES = ("label", "id")
 """Names in a batch that no field and no value may have."""
-Progress = Callable[[str, int, int | None], None]
-"""Called with an activity, the number of items done, and their total (None if it is unknown)."""
 UnmapFiles = Callable[[set[int]], None]
 """Unmaps files, which are numbered by their positions in SpanColumn.files."""
-
-
-def ignore_progress(what: str, done: int, total: int | None) -> None:
-    """A Progress that shows nothing."""
 
 
 class Population(ABC):

@@ -14,10 +14,10 @@ from gpupipe.dataset import index_cache, index_file
 from gpupipe.dataset.columns import Rows, SpanColumn
 from gpupipe.dataset.row_groups import RowGroupColumn, read_group
 from gpupipe.dataset.shards import read_each
-from gpupipe.dataset.source import Progress
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 from gpupipe.runtime.atomic_write import write_atomically
+from gpupipe.runtime.progress import Progress
 from gpupipe.runtime.regular_file import open_regular
 
 

@@ -238,14 +238,14 @@ class TableFile:
 
     def _commit(self, record: Record) -> None:
         """Write the slot of a record. The caller holds the lock."""
-        number, is_new = self._find_place(record.key)
+        number, is_new = self._find_slot(record.key)
         if is_new:
             counters = self.read_counters()
             self._write_counters(replace(counters, records=counters.records + 1))
         self._write(np.frombuffer(record.pack(), np.uint8), SLOTS_OFFSET + number * SLOT_SIZE)
         self._checked[number] = _GOOD
 
-    def _find_place(self, key: bytes) -> tuple[int, bool]:
+    def _find_slot(self, key: bytes) -> tuple[int, bool]:
         """Return the slot of a key, or the empty one that it will be in, and whether it is empty.
 
         A damaged slot stays as it is: later ones could not be found if it were empty.

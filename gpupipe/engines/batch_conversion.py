@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gpupipe.engines.batch_memory import BatchMemory
-from gpupipe.engines.level_tables import Numbers, make_numbers, make_table
+from gpupipe.engines.value_tables import Numbers, make_numbers, make_table
 from gpupipe.pipeline.step import Step
 from gpupipe.runtime.compiled_extension import find_extension
 from gpupipe.steps.normalize import Normalize

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpupipe.dataset.missing_paths import is_url, missing_folder
-from gpupipe.dataset.source import Progress, ignore_progress
 from gpupipe.errors import FetchError, did_you_mean
 from gpupipe.fetch import archive, synthetic_faces
 from gpupipe.fetch.download import Dataset, download, get_archive_path
@@ -22,6 +21,7 @@ from gpupipe.runtime.atomic_write import create_folder_atomically
 from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.file_lock import hold_lock
 from gpupipe.runtime.home_dir import expand_user
+from gpupipe.runtime.progress import Progress, ignore_progress
 
 DATASETS = {
     "lfw": Dataset(
@@ -124,6 +124,23 @@ def describe_absence(root: Path, name: str | None, images: int | None) -> str:
         return ""
     return f"{name} is not here yet: the first run fetches it" + (
         f", or makes {images:,} stand-in images" if images else ""
+    )
+
+
+def explain_stand_in(location: DatasetLocation, root: Path, name: str | None) -> str:
+    """Return the warning that drawn images stand in for a data set, or "".
+
+    Args:
+        location: Where the images are.
+        root: The folder in which they were to be.
+        name: The data set to download; None for none.
+    """
+    if name is None or location.root == root:
+        return ""
+    to = "" if root == get_default_root(name) else f" --root {root}"
+    return (
+        f"{location.note}: {name} could not be fetched, and drawn images in {location.root} stand "
+        f"in for it. For the data itself run 'gpupipe fetch {name}{to}', or set data.root"
     )
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpupipe.dataset.source import Progress
 from gpupipe.errors import DataError, FetchError
 from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.extras import require_extra
+from gpupipe.runtime.progress import Progress
 
 if TYPE_CHECKING:
     import requests

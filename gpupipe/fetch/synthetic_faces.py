@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
-from gpupipe.dataset.source import Progress
+from gpupipe.runtime.progress import Progress
 from gpupipe.sampling import draws
 
 Numbers = NDArray[np.float64]

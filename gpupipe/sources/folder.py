@@ -51,21 +51,8 @@ class Folder(Source):
             started = time.time()
             index = self._scan(root, progress)
             index_file.keep(index, saved, max(index.extra["times"].values()), started)
-        return replace(index, note=location.note, warning=self._warning(location))
-
-    def _warning(self, location: dataset_catalog.DatasetLocation) -> str:
-        if self.fetch is None or location.root == self.root:
-            return ""
-        to = (
-            ""
-            if self.root == dataset_catalog.get_default_root(self.fetch)
-            else f" --root {self.root}"
-        )
-        return (
-            f"{location.note}: {self.fetch} could not be fetched, and drawn images in "
-            f"{location.root} stand in for it. For the data itself run 'gpupipe fetch "
-            f"{self.fetch}{to}', or set data.root"
-        )
+        warning = dataset_catalog.explain_stand_in(location, self.root, self.fetch)
+        return replace(index, note=location.note, warning=warning)
 
     def _key(self) -> tuple[str, ...]:
         """Return what else the saved index depends on; nothing at the defaults."""

@@ -52,7 +52,7 @@ def test_a_stand_in_is_a_warning_on_stderr(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index = build(tmp_path, ["a.png"], np.zeros(1, np.int64), ["a"])
-    console.print_stand_in(index)
+    console.print_data_warning(index)
     assert capsys.readouterr() == ("", "")
 
 

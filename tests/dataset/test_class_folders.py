@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpupipe.dataset.class_folders import scan
-from gpupipe.dataset.source import ignore_progress
 from gpupipe.errors import DataError
+from gpupipe.runtime.progress import ignore_progress
 
 
 def write(root: Path, *names: str) -> Path:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpupipe.dataset.shards import array_spec, find_files, map_file, name_shard, read_each
-from gpupipe.dataset.source import ignore_progress
 from gpupipe.errors import DataError
 from gpupipe.formats import Damaged
+from gpupipe.runtime.progress import ignore_progress
 
 
 def test_files_of_a_pattern_are_sorted_and_patterns_keep_their_order(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from PIL import Image
 
 import gpupipe
 from gpupipe import config
-from gpupipe.dataset.source import ignore_progress
 from gpupipe.engines.bad_samples import (
     Quarantine,
     describe_damage,
@@ -24,6 +23,7 @@ from gpupipe.engines.bad_samples import (
     find_suspects,
 )
 from gpupipe.engines.base import Job
+from gpupipe.runtime.progress import ignore_progress
 from helpers.image_files import encoded
 
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 9, 3), np.uint8))

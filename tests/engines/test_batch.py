@@ -11,9 +11,9 @@ from PIL import Image
 
 import gpupipe
 from gpupipe import config
-from gpupipe.dataset.source import ignore_progress
 from gpupipe.engines.base import Job
 from gpupipe.engines.batch import check_shapes, labels_and_values
+from gpupipe.runtime.progress import ignore_progress
 from gpupipe.sampling.sampler import Plan
 
 PLAN = Plan(0, np.array([3, 0, 2]), 3, False)

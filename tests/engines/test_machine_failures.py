@@ -16,7 +16,6 @@ from nvidia.dali import fn
 
 import gpupipe
 from gpupipe import config
-from gpupipe.dataset.source import ignore_progress
 from gpupipe.engines.bad_samples import find_refused_dtype
 from gpupipe.engines.base import Job, LoaderParts
 from gpupipe.engines.dali.engine import DaliEngine
@@ -27,6 +26,7 @@ from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Step
 from gpupipe.runtime.machine_failures import machine_errors, machine_failure
+from gpupipe.runtime.progress import ignore_progress
 from helpers.broken_machine import run_on_broken_machine
 from helpers.cut_jpegs import jpeg
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gpupipe.dataset.source import ignore_progress
 from gpupipe.fetch import synthetic_faces
+from gpupipe.runtime.progress import ignore_progress
 
 
 def images(root: Path) -> list[Path]:

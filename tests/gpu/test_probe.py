@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.runtime import region_decoding
+from gpupipe.runtime import region_probe
 from gpupipe.runtime.capability_probe import installed_codec_fault, jpeg_engines, probe
 from helpers.loaders import loading
 
@@ -35,7 +35,7 @@ load = loading(device="gpu", ids=False, batch_size=16)
 
 
 def test_only_a_pipeline_that_cuts_asks(cache: Path, faces: Path) -> None:
-    region_decoding.can_decode_regions.cache_clear()
+    region_probe.can_decode_regions.cache_clear()
     with load(faces, "affine"):
         assert not (cache / "region-decode.json").exists()
     with load(faces, "imagenet_train") as loader:
@@ -47,15 +47,15 @@ def test_only_a_pipeline_that_cuts_asks(cache: Path, faces: Path) -> None:
         assert "decoders.image" in operators
         return
     ((key, entry),) = json.loads(kept.read_text()).items()
-    assert key == region_decoding.key(0)
+    assert key == region_probe.key(0)
     assert ("decoders.image_slice" in operators) is entry["works"]
 
 
 def test_the_key_names_the_driver() -> None:
-    assert "driver unknown" not in region_decoding.key(0)
+    assert "driver unknown" not in region_probe.key(0)
 
 
 @pytest.mark.parametrize("number", [0])
 def test_the_answer_is_the_probes(cache: Path, number: int) -> None:
-    region_decoding.can_decode_regions.cache_clear()
-    assert region_decoding.can_decode_regions(number) is probe(number).region
+    region_probe.can_decode_regions.cache_clear()
+    assert region_probe.can_decode_regions(number) is probe(number).region

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.engines.level_tables import make_numbers, make_table
+from gpupipe.engines.value_tables import make_numbers, make_table
 
 NUMBERS = (
     ("to_dtype", ("float32", True)),

@@ -25,7 +25,7 @@ from gpupipe.engines.cpu.level_tables import (
 from gpupipe.engines.cpu.pixels import as_array, as_packed
 from gpupipe.engines.cpu.program import Call, Calls, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
-from gpupipe.engines.level_tables import make_numbers, make_table
+from gpupipe.engines.value_tables import make_numbers, make_table
 from gpupipe.runtime.compiled_extension import find_extension
 
 _DTYPES = (*NUMPY_DTYPES, "bfloat16")

@@ -53,13 +53,13 @@ def _erase(calls: Calls, row: int) -> None:
     top, left, height, width = erase.rows[row]
     if not height or not width:
         return
-    place = _find_place(destination, row)
+    place = _find_slot(destination, row)
     if place is not None:
         value = torch.tensor(erase.options, dtype=getattr(torch, erase.spec.dtype))
         place[:, top : top + height, left : left + width] = value[:, None, None]
 
 
-def _find_place(destination: Destination, row: int) -> torch.Tensor | None:
+def _find_slot(destination: Destination, row: int) -> torch.Tensor | None:
     """Return the part of the batch that holds a sample, (C, H, W); None if none does."""
     if destination.batch is None:
         return None

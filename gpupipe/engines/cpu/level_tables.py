@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 
 from gpupipe.engines.cpu.program import Calls
-from gpupipe.engines.level_tables import Numbers, make_table
+from gpupipe.engines.value_tables import Numbers, make_table
 
 NUMPY_DTYPES = ("uint8", "float16", "float32", "float64")
 

@@ -19,7 +19,7 @@ from gpupipe.engines.cpu import kernels
 from gpupipe.engines.cpu.pixels import as_packed, with_channels
 from gpupipe.engines.cpu.program import Calls, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
-from gpupipe.engines.level_tables import LEVELS
+from gpupipe.engines.value_tables import LEVELS
 from gpupipe.pipeline.color_ops import LUMA
 
 _POINTWISE = ("invert", "posterize", "solarize", "solarize_add", "adjust_brightness")

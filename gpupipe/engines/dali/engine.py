@@ -70,7 +70,7 @@ from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.malloc import let_dali_pool_buffers, malloc_trim, release_unused_memory
-from gpupipe.runtime.region_decoding import can_decode_regions
+from gpupipe.runtime.region_probe import can_decode_regions
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 

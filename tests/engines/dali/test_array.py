@@ -9,10 +9,10 @@ import pytest
 from nvidia.dali import types
 
 from gpupipe import config
-from gpupipe.dataset.source import ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.array import feed_format, sizes, some_size
+from gpupipe.runtime.progress import ignore_progress
 
 
 def spec_of(layout: str, dtype: str = "float32", **sides: int) -> Spec:

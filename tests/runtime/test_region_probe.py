@@ -16,16 +16,16 @@ from gpupipe import config as configs
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import decodes_regions
 from gpupipe.runtime import capability_probe as probes
-from gpupipe.runtime import region_decoding
+from gpupipe.runtime import region_probe
 from gpupipe.runtime.capability_probe import ProbeOutcome
 from gpupipe.runtime.capability_probe_child import NVJPEG
-from gpupipe.runtime.region_decoding import Answer, can_decode_regions, probe_once
+from gpupipe.runtime.region_probe import Answer, can_decode_regions, probe_once
 from helpers.forked_python import Process
 
 PROCESS = """
 import os, sys, time
 from pathlib import Path
-from gpupipe.runtime.region_decoding import Answer, probe_once
+from gpupipe.runtime.region_probe import Answer, probe_once
 
 folder, name = Path(os.environ["GPUPIPE_CACHE"]), sys.argv[1]
 lasting, waiters = sys.argv[2] == "lasting", int(sys.argv[3])
@@ -149,11 +149,11 @@ def test_a_file_that_says_nothing_is_replaced(cache: Path, text: str) -> None:
     ],
 )
 def test_which_outcomes_are_answers(outcome: ProbeOutcome, lasting: bool) -> None:
-    assert region_decoding._answer(outcome) == Answer(outcome.region, outcome.reason, lasting)
+    assert region_probe._answer(outcome) == Answer(outcome.region, outcome.reason, lasting)
 
 
 def test_the_key_has_all_that_the_answer_depends_on() -> None:
-    key = region_decoding.versions("NVIDIA H100", "2.4.0")
+    key = region_probe.versions("NVIDIA H100", "2.4.0")
     codec, nvjpeg = probes.installed_version(probes.NVIMGCODEC), probes.installed_version(NVJPEG)
     assert codec is not None
     assert nvjpeg is not None

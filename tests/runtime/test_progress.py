@@ -13,7 +13,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
 
-from gpupipe.dataset.notebook_progress import notebook_progress
+from gpupipe.runtime.progress import notebook_progress
 from helpers import forked_python
 
 _LONGEST = 600  # seconds
@@ -70,7 +70,7 @@ def test_load_shows_a_bar_while_images_are_drawn(kernel: BlockingKernelClient) -
 def test_a_short_load_writes_nothing(kernel: BlockingKernelClient, faces: Path) -> None:
     code = f"""
 import gpupipe
-from gpupipe.dataset import notebook_progress as module
+from gpupipe.runtime import progress as module
 patience, module._PATIENCE = module._PATIENCE, {_LONGEST}
 config = {{"data": {{"source": "folder", "root": {str(faces)!r}}}, "pipeline": "affine"}}
 gpupipe.load(config, device="cpu", batch_size=4).close()
@@ -82,7 +82,7 @@ module._PATIENCE = patience
 def test_a_bar_without_a_total_and_with_odd_names(kernel: BlockingKernelClient) -> None:
     code = f"""
 import time
-from gpupipe.dataset import notebook_progress as module
+from gpupipe.runtime import progress as module
 pause, module._PAUSE = module._PAUSE, {_LONGEST}
 with module.notebook_progress() as progress:
     time.sleep(0.6)
@@ -99,7 +99,7 @@ module._PAUSE = pause
 def test_a_bar_goes_when_the_load_fails(kernel: BlockingKernelClient) -> None:
     code = """
 import time
-from gpupipe.dataset.notebook_progress import notebook_progress
+from gpupipe.runtime.progress import notebook_progress
 try:
     with notebook_progress() as progress:
         time.sleep(0.6)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
 
-from gpupipe.engines.level_tables import make_numbers, make_table
+from gpupipe.engines.value_tables import make_numbers, make_table
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LEVELS = torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)

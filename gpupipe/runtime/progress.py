@@ -1,18 +1,22 @@
-"""A progress bar below the cell of a notebook, for what takes longer than a moment."""
+"""What a long task reports, and a bar below the cell of a notebook that shows it."""
 
 from __future__ import annotations
 
 import html
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from time import monotonic
 from typing import Any
 
-from gpupipe.dataset.source import Progress, ignore_progress
-
+Progress = Callable[[str, int, int | None], None]
+"""Called with an activity, the number of items done, and their total (None if it is unknown)."""
 _PATIENCE, _PAUSE = 0.5, 0.2  # seconds before the bar appears, and between its changes
+
+
+def ignore_progress(what: str, done: int, total: int | None) -> None:
+    """A Progress that shows nothing."""
 
 
 @contextmanager
