@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import Column
 from gpupipe.dataset.index import Index
+from gpupipe.decoders.image_header import read_header
 from gpupipe.engines.base import Engine, Job
 from gpupipe.errors import (
     DataError,
@@ -21,7 +22,6 @@ from gpupipe.errors import (
     TooManyBadError,
     describe_error,
 )
-from gpupipe.formats.image_header import read_header
 from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.sampling.sampler import Plan

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gpupipe.dataset.shards import map_file, name_shard
+from gpupipe.decoders.image_header import read_header
 from gpupipe.formats import example, framing, tar
-from gpupipe.formats.image_header import read_header
 
 _IMAGES = ("jpg", "jpeg", "png", "webp")
 _LABELS = ("cls", "label", "class", "txt")

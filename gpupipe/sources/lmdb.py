@@ -21,9 +21,9 @@ from gpupipe.dataset.shards import map_file, name_shard
 from gpupipe.dataset.source import Progress, Source, check_names, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.dataset.strings import StringArray
+from gpupipe.decoders.image_header import read_header
 from gpupipe.errors import DataError, counted, short
 from gpupipe.formats import lmdb_pages, manifest
-from gpupipe.formats.image_header import read_header
 from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.schema.field_types import expand_home
 

@@ -64,12 +64,12 @@ class Decode(Step):
             A tensor (channels, height, width).
 
         Raises:
-            CannotDecode: If the file is no image, too large, or damaged.
+            CannotDecodeError: If the file is no image, too large, or damaged.
         """
         import torch
 
-        from gpupipe.formats.image_header import check_header, read_header
-        from gpupipe.formats.pillow_decoder import decode
+        from gpupipe.decoders.image_header import check_header, read_header
+        from gpupipe.decoders.pillow import decode
 
         header = read_header(data)
         check_header(header, max_pixels)

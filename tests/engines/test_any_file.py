@@ -17,9 +17,9 @@ import torch
 from PIL import Image
 
 import gpupipe
+from gpupipe.decoders.decoder import CannotDecodeError
 from gpupipe.engines.dali.files import ImageFiles
 from gpupipe.engines.dali.pending_ops import Decoding
-from gpupipe.formats import CannotDecode
 from helpers import forked_python, loaders
 from helpers.image_files import encoded, png_chunk
 
@@ -275,7 +275,7 @@ def test_a_file_that_changes_and_keeps_its_length_is_looked_at_again() -> None:
             assert seen.make_decodable(row, files[:1])[1].tolist() == [[SIDE, SIDE]]
         assert seen.make_decodable(row, files[2:3])[1].tolist() == [[SIDE, SIDE - 16]]
         for damaged in (files[1:2], files[3:]):
-            with pytest.raises(CannotDecode):
+            with pytest.raises(CannotDecodeError):
                 seen.make_decodable(row, damaged)
         assert seen.make_decodable(row, files[:1])[1].tolist() == [[SIDE, SIDE]]
 

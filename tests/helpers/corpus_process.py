@@ -21,7 +21,7 @@ import torch
 import torchvision
 
 import gpupipe
-from gpupipe.formats import pillow_decoder
+from gpupipe.decoders import pillow as pillow_decoder
 
 
 class Watch:

@@ -11,8 +11,8 @@ import simplejpeg
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.formats import CannotDecode
-from gpupipe.formats.image_header import read_header
+from gpupipe.decoders.decoder import CannotDecodeError
+from gpupipe.decoders.image_header import read_header
 from gpupipe.steps.decode import Decode
 from helpers.cut_jpegs import jpeg, pixels
 
@@ -64,7 +64,7 @@ def decode_whole(data: Bytes, mode: str = "rgb") -> Bytes | None:
     """The pixels (H, W, C) that torchvision decodes; None if it refuses the file."""
     try:
         levels: torch.Tensor = Decode(mode=mode).pixels(data)
-    except (CannotDecode, RuntimeError):
+    except (CannotDecodeError, RuntimeError):
         return None
     return levels.permute(1, 2, 0).numpy()
 

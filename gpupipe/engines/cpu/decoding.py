@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import Column, as_array, read_rows
-from gpupipe.engines.cpu.region_decoding import decode_window
+from gpupipe.decoders import pillow as pillow_decoder
+from gpupipe.decoders.decoder import blame_file
+from gpupipe.decoders.image_header import ImageHeader, check_header, read_header
+from gpupipe.engines.cpu.decoded_windows import decode_window
 from gpupipe.engines.cpu.scratch import scratch
-from gpupipe.engines.decoder_errors import blame_file
 from gpupipe.errors import EngineError
-from gpupipe.formats import pillow_decoder
-from gpupipe.formats.image_header import ImageHeader, check_header, read_header
 from gpupipe.pipeline.tensors import to_steps
 from gpupipe.runtime.torchvision_import import import_torchvision
 from gpupipe.steps.decode import Decode
@@ -89,7 +89,7 @@ def open_image(data: NDArray[np.uint8], step: Decode, max_pixels: int | None) ->
         max_pixels: Refuse images with more pixels; None for no limit.
 
     Raises:
-        CannotDecode: The file is no image, has too many pixels, or is damaged.
+        CannotDecodeError: The file is no image, has too many pixels, or is damaged.
     """
     header = read_header(data)
     check_header(header, max_pixels)
@@ -125,7 +125,7 @@ def decode(
             image keeps its size, with any values beside the window.
 
     Raises:
-        CannotDecode: The file is damaged.
+        CannotDecodeError: The file is damaged.
         EngineError: The import of torchvision fails.
     """
     if image.pixels is not None:

@@ -5,7 +5,7 @@ The headers yield the image sizes, and show which files must not reach DALI's de
 DALI 2.4 sets up the samples of a batch on several threads. A sample that DALI refuses there throws
 an exception on its thread. On the calling thread the exception unwinds a stack frame that the other
 threads still use, and the process ends (SIGSEGV). Therefore only plain images reach DALI's
-decoder: see gpupipe.formats.image_header.
+decoder: see gpupipe.decoders.image_header.
 
 Pillow decodes all other images, on threads of its own. DALI gets their pixels as PNM files, which
 it decodes to the same numbers. So all images go through the same graph, in the same batch. On a
@@ -23,11 +23,11 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.decoders import pillow as pillow_decoder
+from gpupipe.decoders.image_header import ImageHeader, check_header, read_header
 from gpupipe.engines.dali.jpeg_scan import looks_damaged
 from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.errors import EngineError
-from gpupipe.formats import pillow_decoder
-from gpupipe.formats.image_header import ImageHeader, check_header, read_header
 
 _MAX_END, _MAX_SIDE = 2**32 - 1, 2**16 - 1
 _NO_MEMORY = (
@@ -79,7 +79,7 @@ class ImageFiles:
             of their pixels. And [height, width] of each decoded image, (B, 2).
 
         Raises:
-            CannotDecode: A file is no image, has too many pixels, or cannot be decoded.
+            CannotDecodeError: A file is no image, has too many pixels, or cannot be decoded.
             EngineError: Decoding ran out of memory.
         """
         size = self._size[ids].astype(np.float64)

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset, default_collate
 
 from gpupipe.dataset.columns import Column, as_array, read_rows
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
-from gpupipe.engines.decoder_errors import blame_file
+from gpupipe.decoders.decoder import blame_file
 from gpupipe.errors import EngineError, StepError, describe_error
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.tensors import from_steps, to_steps
@@ -229,7 +229,7 @@ class Samples(Dataset[WorkResult]):
     def _decode(self, entry: Entry, data: Tensor, p: dict[str, Any]) -> Tensor:
         """Apply the first step to the bytes of a file.
 
-        Errors of the decoder become CannotDecode, unless the machine caused them.
+        Errors of the decoder become CannotDecodeError, unless the machine caused them.
         """
         if not isinstance(entry.step, Decode):
             return entry.torch(data, p)  # type: ignore[no-any-return]  # a plugin's decoder

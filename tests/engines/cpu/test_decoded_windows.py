@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe.engines.cpu import recorder, region_decoding
+from gpupipe.engines.cpu import decoded_windows, recorder
 from gpupipe.engines.cpu.lowering import kernel_table
 from gpupipe.engines.cpu.recorder import Recorder
 from gpupipe.pipeline.step import Spec
@@ -109,7 +109,7 @@ def test_the_pixels_of_a_pipeline_do_not_change(
     used = []
 
     def add_windows(calls: Any, size: Any) -> Any:
-        added = region_decoding.add_windows(calls, size)
+        added = decoded_windows.add_windows(calls, size)
         used.extend(added[0].rows)
         return added
 
@@ -118,7 +118,7 @@ def test_the_pixels_of_a_pipeline_do_not_change(
     with load(faces, [decode_step, *steps]) as loader:
         found = by_id(loader)
     assert used
-    monkeypatch.setattr(region_decoding, "_extension", None)
+    monkeypatch.setattr(decoded_windows, "_extension", None)
     with load(faces, [decode_step, *steps]) as loader:
         expected = by_id(loader)
     assert found.keys() == expected.keys()

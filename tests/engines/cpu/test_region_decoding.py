@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from gpupipe.decoders.decoder import CannotDecodeError
 from gpupipe.engines.cpu import decoding
-from gpupipe.formats import CannotDecode
 from gpupipe.steps.decode import Decode
 from helpers.jpeg_kinds import (
     as_data,
@@ -175,13 +175,13 @@ def test_the_engine_decodes_a_damaged_file_whole_or_names_it(is_progressive: boo
             continue
         try:
             image = decoding.open_image(data, Decode(), max_pixels=10**6)
-        except CannotDecode:
+        except CannotDecodeError:
             continue
         window = draw_window(image.size, rng)
         expected = decode_whole(data) if image.pixels is None else image.pixels
         if expected is None:
             refused += 1
-            with pytest.raises(CannotDecode):
+            with pytest.raises(CannotDecodeError):
                 decoding.decode(image, "rgb", False, "uint8", window)
             continue
         pixels = decoding.decode(image, "rgb", False, "uint8", window)

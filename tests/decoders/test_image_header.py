@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gpupipe.formats import image_header
-from gpupipe.formats.image_header import ImageHeader, read_header
+from gpupipe.decoders import image_header
+from gpupipe.decoders.image_header import ImageHeader, read_header
 from helpers import image_files
 
 PICTURE = Image.linear_gradient("L").resize((70, 50)).convert("RGB")

@@ -3,7 +3,7 @@
 Every decoder of every engine reads a plain image alike, and DALI's decoder does not reject it
 while it sets up a batch. DALI sets up the samples of a large batch on several threads.
 A sample that it rejects there ends the process, so only plain images may reach it. Pillow decodes
-all other images on every engine: see gpupipe.formats.pillow_decoder.
+all other images on every engine: see gpupipe.decoders.pillow.
 
 These images are plain:
 
@@ -22,7 +22,8 @@ import re
 import struct
 from typing import Any, NamedTuple
 
-from gpupipe.formats import CannotDecode, exif
+from gpupipe.decoders import exif
+from gpupipe.decoders.decoder import CannotDecodeError
 
 _JPEG, _PNG, _RIFF = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF"
 _OTHERS = {
@@ -267,15 +268,17 @@ def _webp_frame(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def check_pixels(height: int, width: int, max_pixels: int | None) -> None:
-    """Raise CannotDecode if an image has more than `max_pixels` pixels; None is no limit."""
+    """Raise CannotDecodeError if an image has more than `max_pixels` pixels; None is no limit."""
     if max_pixels is not None and height * width > max_pixels:
-        raise CannotDecode(
+        raise CannotDecodeError(
             f"an image of {width:,} x {height:,} pixels, more than data.max_pixels={max_pixels:,}"
         )
 
 
 def check_header(header: ImageHeader, max_pixels: int | None) -> None:
-    """Raise CannotDecode if decoding would take too much memory, or too long."""
+    """Raise CannotDecodeError if decoding would take too much memory, or too long."""
     check_pixels(header.height, header.width, max_pixels)
     if header.too_many_scans:
-        raise CannotDecode("a JPEG of more than 100 scans, which would take a decoder very long")
+        raise CannotDecodeError(
+            "a JPEG of more than 100 scans, which would take a decoder very long"
+        )

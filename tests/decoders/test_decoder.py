@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpupipe.engines.decoder_errors import blame_file
-from gpupipe.formats import CannotDecode
+from gpupipe.decoders.decoder import CannotDecodeError, blame_file
 
 
 @pytest.mark.parametrize(
@@ -14,12 +13,12 @@ from gpupipe.formats import CannotDecode
         (ValueError("not enough data"), "not enough data"),
         (RuntimeError("Invalid SOS parameters"), "Invalid SOS parameters"),
         (ValueError(), "ValueError"),
-        (CannotDecode("no image"), "no image"),
+        (CannotDecodeError("no image"), "no image"),
     ],
     ids=repr,
 )
 def test_a_damaged_file_cannot_be_decoded(error: Exception, message: str) -> None:
-    with pytest.raises(CannotDecode) as caught, blame_file():
+    with pytest.raises(CannotDecodeError) as caught, blame_file():
         raise error
     assert str(caught.value) == message
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpupipe.decoders.decoder import CannotDecodeError
+from gpupipe.decoders.image_header import check_pixels
 from gpupipe.errors import counted
-from gpupipe.formats import CannotDecode
-from gpupipe.formats.image_header import check_pixels
 
 _BITS, _PHOTOMETRIC, _PLANAR, _TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT = (
     258,
@@ -20,7 +20,7 @@ _SIZ, _SIGNED = b"\xff\x4f\xff\x51", 0x80
 
 
 def check_supported(image: Any, data: bytes, kind: str, max_pixels: int | None) -> None:
-    """Raise CannotDecode if Pillow opens an image, but cannot read its pixels right.
+    """Raise CannotDecodeError if Pillow opens an image, but cannot read its pixels right.
 
     Args:
         image: Pillow's image, not loaded yet.
@@ -34,7 +34,7 @@ def check_supported(image: Any, data: bytes, kind: str, max_pixels: int | None) 
     if kind == "JPEG 2000":
         _check_jpeg2000(data)
     if image.mode == "F" or (image.mode == "I" and kind not in ("PNM", "PNG")):
-        raise CannotDecode(f"{kind}: {_describe_depth(image)}, which have no range as pixels")
+        raise CannotDecodeError(f"{kind}: {_describe_depth(image)}, which have no range as pixels")
 
 
 def get_raw_mode(image: Any) -> str:
@@ -44,11 +44,13 @@ def get_raw_mode(image: Any) -> str:
 
 
 def _check_jpeg2000(data: bytes) -> None:
-    """Raise CannotDecode for signed numbers, to which Pillow adds half of their range."""
+    """Raise CannotDecodeError for signed numbers, to which Pillow adds half of their range."""
     signed = [size for size in read_jpeg2000_sizes(data) if size & _SIGNED]
     if signed:
         bits = (max(signed) & ~_SIGNED) + 1
-        raise CannotDecode(f"JPEG 2000: {bits}-bit signed integers, which have no range as pixels")
+        raise CannotDecodeError(
+            f"JPEG 2000: {bits}-bit signed integers, which have no range as pixels"
+        )
 
 
 def read_jpeg2000_sizes(data: bytes) -> bytes:
@@ -59,19 +61,19 @@ def read_jpeg2000_sizes(data: bytes) -> bytes:
 
 
 def _check_tiff(tags: Any, max_pixels: int | None) -> None:
-    """Raise CannotDecode for TIFFs that Pillow accepts but reads wrong."""
+    """Raise CannotDecodeError for TIFFs that Pillow accepts but reads wrong."""
     bits, formats = set(tags.get(_BITS, (1,))), set(tags.get(_SAMPLE_FORMAT, (1,)))
     if formats != {1}:
         names = {2: "signed integers", 3: "floats", 5: "complex integers", 6: "complex numbers"}
         kinds = ", ".join(sorted(names.get(n, "numbers of no known format") for n in formats - {1}))
-        raise CannotDecode(f"TIFF: {max(bits)}-bit {kinds}, which have no range as pixels")
+        raise CannotDecodeError(f"TIFF: {max(bits)}-bit {kinds}, which have no range as pixels")
     if len(bits) > 1 or max(bits) > 16:
         sizes = counted(max(bits), "bit") if len(bits) == 1 else "different numbers of bits"
-        raise CannotDecode(f"TIFF: {sizes} a sample, which have no range as pixels")
+        raise CannotDecodeError(f"TIFF: {sizes} a sample, which have no range as pixels")
     if max(bits) > 8 and tags.get(_PLANAR, 1) == 2 and len(tags.get(_BITS, (1,))) > 1:
-        raise CannotDecode("TIFF: planes of more than 8 bits, which Pillow reads wrong")
+        raise CannotDecodeError("TIFF: planes of more than 8 bits, which Pillow reads wrong")
     if max(bits) > 8 and tags.get(_PHOTOMETRIC) == 0:
-        raise CannotDecode("TIFF: more than 8 bits with 0 for white, which Pillow reads wrong")
+        raise CannotDecodeError("TIFF: more than 8 bits with 0 for white, which Pillow reads wrong")
     tile = tags.get(_TILE_LENGTH, 0), tags.get(_TILE_WIDTH, 0)
     check_pixels(*tile, max_pixels)
 

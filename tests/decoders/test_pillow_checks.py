@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gpupipe.formats import CannotDecode
-from gpupipe.formats.pillow_checks import check_supported, get_raw_mode, read_jpeg2000_sizes
+from gpupipe.decoders.decoder import CannotDecodeError
+from gpupipe.decoders.pillow_checks import check_supported, get_raw_mode, read_jpeg2000_sizes
 from helpers.image_files import encoded
 
 SHADES = np.arange(64).reshape(8, 8)
@@ -32,14 +32,14 @@ def test_images_of_8_and_16_bits_pass(dtype: str, kind: str) -> None:
 )
 def test_a_tiff_whose_numbers_have_no_range_is_refused(dtype: str, words: str) -> None:
     data = encoded(Image.fromarray(SHADES.astype(dtype)), "TIFF")
-    with pytest.raises(CannotDecode, match=f"TIFF: {words}, which have no range as pixels"):
+    with pytest.raises(CannotDecodeError, match=f"TIFF: {words}, which have no range as pixels"):
         check(data, "TIFF")
 
 
 def test_an_image_of_more_pixels_than_are_accepted_is_refused() -> None:
     data = encoded(Image.fromarray(SHADES.astype(np.uint8)), "PNG")
     check(data, "PNG", 64)
-    with pytest.raises(CannotDecode, match="8 x 8 pixels"):
+    with pytest.raises(CannotDecodeError, match="8 x 8 pixels"):
         check(data, "PNG", 63)
 
 
@@ -56,7 +56,7 @@ def test_a_jpeg_2000_of_signed_numbers_is_refused() -> None:
     check(bytes(data), "JPEG 2000")
     data[data.index(b"\xff\x4f\xff\x51") + 42] |= 0x80
     image = Image.new("L", (8, 8))
-    with pytest.raises(CannotDecode, match="JPEG 2000: 8-bit signed integers"):
+    with pytest.raises(CannotDecodeError, match="JPEG 2000: 8-bit signed integers"):
         check_supported(image, bytes(data), "JPEG 2000", None)
 
 

@@ -1,6 +1,6 @@
 """Decode images with Pillow, to the same pixels on every engine.
 
-This decodes the images that are not plain (see gpupipe.formats.image_header), and all images with
+This decodes the images that are not plain (see gpupipe.decoders.image_header), and all images with
 `decoder: pil`. DALI decodes the others in gpupipe/engines/dali/ops.py, and torchvision in
 gpupipe/steps/decode.py. Because every engine calls this code, these rules hold on all of them:
 
@@ -18,16 +18,17 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from gpupipe.formats import CannotDecode, exif
-from gpupipe.formats.pillow_checks import check_supported
-from gpupipe.formats.pillow_pixels import (
+from gpupipe.decoders import exif
+from gpupipe.decoders.decoder import CannotDecodeError
+from gpupipe.decoders.pillow_checks import check_supported
+from gpupipe.decoders.pillow_pixels import (
     Pixels,
     convert_dtype,
     convert_mode,
     decode_deep_pnm,
     read_pixels,
 )
-from gpupipe.formats.pillow_plugins import lift_limit, lift_limit_if_exceeded, open_image
+from gpupipe.decoders.pillow_plugins import lift_limit, lift_limit_if_exceeded, open_image
 
 _ORIENTATION = 0x0112
 _MEANINGS = {
@@ -56,12 +57,12 @@ def decode(
         The pixels, (height, width, channels) with 3 channels for "rgb" and 1 for "gray".
 
     Raises:
-        CannotDecode: The image cannot be decoded, for whatever reason.
+        CannotDecodeError: The image cannot be decoded, for whatever reason.
         MemoryError: There is not enough memory.
     """
     if not kind:
         head = bytes(memoryview(data).cast("B")[:16])
-        raise CannotDecode(
+        raise CannotDecodeError(
             f"not an image in a known format (it begins with {head!r})"
             if head
             else "the file is empty"
@@ -73,10 +74,10 @@ def decode(
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
             with lift_limit():
                 return _decode(*arguments)
-    except (CannotDecode, MemoryError):
+    except (CannotDecodeError, MemoryError):
         raise
     except Exception as e:  # Pillow's readers raise anything: SyntaxError, KeyError, struct.error
-        raise CannotDecode(f"{kind}: {_explain(e, kind)}") from e
+        raise CannotDecodeError(f"{kind}: {_explain(e, kind)}") from e
 
 
 def _explain(error: Exception, kind: str) -> str:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.formats import CannotDecode
-from gpupipe.formats.pillow_checks import get_raw_mode, read_jpeg2000_sizes
-from gpupipe.formats.pillow_plugins import open_image
+from gpupipe.decoders.decoder import CannotDecodeError
+from gpupipe.decoders.pillow_checks import get_raw_mode, read_jpeg2000_sizes
+from gpupipe.decoders.pillow_plugins import open_image
 
 Pixels = NDArray[Any]
 """uint8 or uint16, (height, width, channels)."""
@@ -51,7 +51,7 @@ def read_pixels(image: Any, data: bytes, kind: str, mode: str, dtype: str) -> Pi
         dtype: "uint8" or "uint16".
 
     Raises:
-        CannotDecode: Pillow reads only 8 bits of the samples, and 16 are wanted.
+        CannotDecodeError: Pillow reads only 8 bits of the samples, and 16 are wanted.
     """
     deep = _deep_gray(image, kind)
     if deep is None and dtype == "uint16":
@@ -87,7 +87,9 @@ def _deep_colour(image: Any, data: bytes, kind: str) -> Pixels | None:
     low bytes.
     """
     if kind == "JPEG 2000" and max(read_jpeg2000_sizes(data), default=7) >= 8:
-        raise CannotDecode("JPEG 2000: more than 8 bits of colour, of which Pillow reads 8 alone")
+        raise CannotDecodeError(
+            "JPEG 2000: more than 8 bits of colour, of which Pillow reads 8 alone"
+        )
     raw = get_raw_mode(image)
     if ";16" not in raw:
         return None
@@ -97,7 +99,7 @@ def _deep_colour(image: Any, data: bytes, kind: str) -> Pixels | None:
         return np.repeat(pairs[..., :1] << 8 | pairs[..., 1:2], 3, -1)
     other = raw[:-1] + _OTHER_BYTE[raw[-1]]
     if image.mode not in ("RGB", "RGBA") or "a;" in raw:
-        raise CannotDecode(f"{kind}: 16 bits a sample as {raw}, of which Pillow reads 8 alone")
+        raise CannotDecodeError(f"{kind}: 16 bits a sample as {raw}, of which Pillow reads 8 alone")
     with open_image(data, kind) as low:
         low.tile = [tile._replace(args=_with_raw_mode(tile.args, other)) for tile in low.tile]
         both = _as_bytes(image, "RGB"), _as_bytes(low, "RGB")
@@ -121,7 +123,7 @@ def decode_deep_pnm(data: bytes) -> Pixels | None:
         return None
     shape = int(header["height"]), int(header["width"]), 3 if header["kind"] == b"6" else 1
     if len(data) - header.end() < 2 * math.prod(shape):
-        raise CannotDecode("PNM: it ends before its pixels do")
+        raise CannotDecodeError("PNM: it ends before its pixels do")
     stored = np.frombuffer(data, ">u2", math.prod(shape), header.end()).reshape(shape)
     highest = int(header["maxval"])
     if highest == (1 << 16) - 1:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpupipe.formats import CannotDecode
 from gpupipe.runtime.machine_failures import machine_failure
+
+
+class CannotDecodeError(RuntimeError):
+    """The image is damaged, too large, or of a kind that has no meaning as pixels."""
 
 
 @contextmanager
 def blame_file() -> Iterator[None]:
-    """Raise the errors of a decoder as CannotDecode, unless the machine caused them."""
+    """Raise the errors of a decoder as CannotDecodeError, unless the machine caused them."""
     try:
         yield
-    except (CannotDecode, MemoryError, DeprecationWarning):  # no file causes the last
+    except (CannotDecodeError, MemoryError, DeprecationWarning):  # no file causes the last
         raise
     except Exception as e:
         if machine_failure(e):
             raise
-        raise CannotDecode(str(e) or type(e).__name__) from e
+        raise CannotDecodeError(str(e) or type(e).__name__) from e

@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from gpupipe.formats import CannotDecode
+from gpupipe.decoders.decoder import CannotDecodeError
 
 _PLUGINS = {
     "JPEG": "JpegImagePlugin.JpegImageFile",
@@ -36,7 +36,7 @@ def open_image(data: bytes, kind: str) -> Any:
     try:
         plugin = getattr(importlib.import_module(f"PIL.{module}"), name)
     except ImportError:
-        raise CannotDecode(f"this Pillow cannot read {kind}: install a newer one") from None
+        raise CannotDecodeError(f"this Pillow cannot read {kind}: install a newer one") from None
     return plugin(io.BytesIO(data))
 
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 from PIL import Image
 
-from gpupipe.formats.exif import read_orientation
+from gpupipe.decoders.exif import read_orientation
 
 
 def by_pillow(orientation: int) -> bytes:
