@@ -23,14 +23,14 @@ import photos
 import round_statistics
 from PIL import Image
 
+from gpupipe.augment import policy_ops
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.dali.image import FusingImage
-from gpupipe.pipeline import augment_ops
 from gpupipe.steps.trivial_augment_wide import TrivialAugmentWide
 
 _SIDE, _BATCH_SIZE = 224, 128
 _STEP = TrivialAugmentWide(interpolation="bilinear")
-_KINDS = {"all operations": augment_ops.OPS, "moves only": ("Identity", *augment_ops.GEOMETRY)}
+_KINDS = {"all operations": policy_ops.OPS, "moves only": ("Identity", *policy_ops.GEOMETRY)}
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def _images(arguments: argparse.Namespace) -> list[Any]:
 def measure(names: tuple[str, ...], images: list[Any], rounds: int) -> dict[str, Any]:
     """Batches of both contestants in turn, in images a second of CPU time."""
     contestants = {
-        "one warp": _pipeline(images, _draw(names, len(images)), augment_ops.lower_op),
+        "one warp": _pipeline(images, _draw(names, len(images)), policy_ops.lower_op),
         "a branch for each": _pipeline(images, _draw(names, len(images)), lower_each),
     }
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in contestants}
@@ -70,15 +70,15 @@ def measure(names: tuple[str, ...], images: list[Any], rounds: int) -> dict[str,
     } | {"ratio": round_statistics.ratio(results["one warp"], results["a branch for each"])}
 
 
-def lower_each(image: Any, names: Any, op: Any, value: Any, warping: augment_ops.Warping) -> None:
-    """augment_ops.lower_op, with a branch for every operation."""
+def lower_each(image: Any, names: Any, op: Any, value: Any, warping: policy_ops.Warping) -> None:
+    """policy_ops.lower_op, with a branch for every operation."""
     branches: list[Callable[[Any], None]] = [lambda part: None]
-    for name in augment_ops.OPS[1:]:
-        if name in augment_ops.GEOMETRY:
-            branches.append(lambda part: augment_ops.lower_move(part, op, value, warping))
+    for name in policy_ops.OPS[1:]:
+        if name in policy_ops.GEOMETRY:
+            branches.append(lambda part: policy_ops.lower_move(part, op, value, warping))
         else:
-            branches.append(partial(augment_ops.lower_color, name=name, value=value))
-    used = [n for n, name in enumerate(augment_ops.OPS) if n == 0 or name in names]
+            branches.append(partial(policy_ops.lower_color, name=name, value=value))
+    used = [n for n, name in enumerate(policy_ops.OPS) if n == 0 or name in names]
     branch_of_op = np.zeros(len(branches), np.int32)
     branch_of_op[used] = np.arange(len(used))
     image.switch(branch_of_op[op], [branches[n] for n in used])
@@ -88,7 +88,7 @@ def _draw(names: tuple[str, ...], count: int) -> tuple[Any, Any]:
     """Operations of the step for so many samples, of those in `names`."""
     drawn = _STEP.sample(np.random.default_rng(0).random((100 * count, _STEP.num_uniforms)))
     op, value = drawn["op"][:, 0], drawn["value"][:, 0]
-    kept = np.isin(op, augment_ops.op_numbers(names))
+    kept = np.isin(op, policy_ops.op_numbers(names))
     return op[kept][:count], value[kept][:count]
 
 

@@ -56,33 +56,33 @@ def _list_files(kind: str, folder: builtin_configs.Kind) -> Iterator[Item]:
 
 def _list_classes(kind: str, group: str) -> Iterator[Item]:
     """Yield the classes of a package of gpupipe, one per module, and those of plugins."""
-    builtin = set()
-    for path in _module_files(group):
-        name = path.parent.name if path.name == "__init__.py" else path.stem
-        builtin.add(name)
-        yield Item(kind, name, first_sentence(_read_docstring(path)))
+    builtin = _module_files(group)
+    for name, path in builtin.items():
+        yield Item(kind, name, first_sentence(_read_docstring(name, path)))
     for name, package in plugins.find_packages(group).items():
         if name not in builtin:
             yield Item(kind, name, _summarize_plugin(group, name), _without_article(package))
 
 
-def _module_files(group: str) -> list[Path]:
+def _module_files(group: str) -> dict[str, Path]:
     """Return the files of the modules in a package; `__init__.py` of those that are folders."""
     package = importlib.import_module(group)
     (folder,) = map(Path, package.__path__)
     modules = [m for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_")]
-    if group == plugins.ENGINES:
-        return [folder / m.name / "__init__.py" for m in modules if m.ispkg]
-    return [folder / f"{m.name}.py" for m in modules]
+    return {
+        m.name: folder / (f"{m.name}/__init__.py" if m.ispkg else f"{m.name}.py")
+        for m in modules
+        if m.ispkg or group != plugins.ENGINES
+    }
 
 
-def _read_docstring(path: Path) -> str:
+def _read_docstring(name: str, path: Path) -> str:
     """Return the docstring of the class that a module is named after, or of the module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    name = path.stem.replace("_", "")
+    class_name = name.replace("_", "")
     classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    own = next((node for node in classes if node.name.lower() == name), None)
-    of_module = (ast.get_docstring(tree) or "").removeprefix(f"{path.stem}: ")
+    own = next((node for node in classes if node.name.lower() == class_name), None)
+    of_module = (ast.get_docstring(tree) or "").removeprefix(f"{name}: ")
     return (own and ast.get_docstring(own)) or of_module
 
 

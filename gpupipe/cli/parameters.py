@@ -13,7 +13,7 @@ import pydantic
 from pydantic.fields import FieldInfo
 
 from gpupipe.errors import shown
-from gpupipe.pipeline.number_array import NumberArray
+from gpupipe.schema.number_array import NumberArray
 from gpupipe.schema.validation_errors import describe_field
 
 _WORDS: dict[Any, str] = {

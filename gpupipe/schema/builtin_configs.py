@@ -1,4 +1,8 @@
-"""Find configs and pipelines by name: the user's own first, then those that ship with gpupipe."""
+"""Find configs and pipelines by name: the user's own first, then those that ship with gpupipe.
+
+configs/ and pipelines/ of the repository are gpupipe/builtin_configs/ and builtin_pipelines/ where
+gpupipe is installed; gpupipe/config/ and gpupipe/pipeline/ are code.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 def folder(kind: Kind) -> Path:
     """Return the folder of the shipped files, in the installed package or in a checkout."""
-    installed = _PACKAGE / kind
+    installed = _PACKAGE / f"builtin_{kind}"
     return installed if installed.is_dir() else _PACKAGE.parent / kind
 
 

@@ -9,8 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.augment_mix import (
+from gpupipe.augment.policy import (
+    AugmentPolicy,
+    Magnitudes,
+    OpTable,
+    choose,
+    make_table,
+)
+from gpupipe.augment.policy_mix import (
     MAX_DRAWN_DEPTH,
     cut_chains,
     draw_depths,
@@ -19,13 +25,7 @@ from gpupipe.pipeline.augment_mix import (
     num_weight_uniforms,
     torch_mix,
 )
-from gpupipe.pipeline.augment_policy import (
-    AugmentPolicy,
-    Magnitudes,
-    OpTable,
-    choose,
-    make_table,
-)
+from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, StepIncompatible
 from gpupipe.schema.field_types import NUMBER, WHOLE, Resampling
@@ -91,7 +91,7 @@ class AugMix(AugmentPolicy):
 
         Returns:
             op: int32 (B, mixture_width, longest), numbers in OPS; 0 after the end of a chain.
-            value: float64 of the same shape, their values: see augment_ops.
+            value: float64 of the same shape, their values: see policy_ops.
             weight: float64 (B, mixture_width + 1), of the image and of each chain.
         """
         first = num_weight_uniforms(self.mixture_width)

@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.augment_policy import (
+from gpupipe.augment.policy import (
     RAND_AUGMENT_MAGNITUDES,
     AugmentPolicy,
     OpTable,
     choose,
     make_table,
 )
-from gpupipe.pipeline.sub_policies import CIFAR10, IMAGENET, SVHN
+from gpupipe.augment.sub_policies import CIFAR10, IMAGENET, SVHN
 
 _SUB_POLICIES = {"imagenet": IMAGENET, "cifar10": CIFAR10, "svhn": SVHN}
 _NUM_BINS = 10
@@ -44,7 +44,7 @@ class AutoAugment(AugmentPolicy):
 
         Returns:
             op: int32 (B, 2), numbers in OPS.
-            value: float64 (B, 2), their values: see augment_ops.
+            value: float64 (B, 2), their values: see policy_ops.
         """
         table, index, probability, level = _tables(self.policy)
         pair = choose(u[:, 0], len(index))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.color_adjustments import (
+from gpupipe.augment.color_adjustments import (
     ADJUSTMENTS,
     Factors,
     Turns,
@@ -17,7 +17,7 @@ from gpupipe.pipeline.color_adjustments import (
     lower_adjustment,
     torch_adjustment,
 )
-from gpupipe.pipeline.color_step import ColorStep
+from gpupipe.augment.color_step import ColorStep
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from gpupipe.pipeline import noise
+from gpupipe.augment import noise
+from gpupipe.augment.elastic import kernel_size, make_displacement
 from gpupipe.pipeline.channel_checks import add_fill, check_color, check_per_channel
-from gpupipe.pipeline.elastic import kernel_size, make_displacement
 from gpupipe.pipeline.primitives import IMAGE_DTYPES, Primitives
 from gpupipe.pipeline.spec_checks import describe_small
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible

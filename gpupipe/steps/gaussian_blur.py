@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
-from gpupipe.pipeline.color_step import ColorStep
+from gpupipe.augment.color_step import ColorStep
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import describe_small
 from gpupipe.pipeline.step import Params, SampleIncompatible, Spec, StepIncompatible

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.pipeline import noise
+from gpupipe.augment import noise
+from gpupipe.augment.color_step import ColorStep
 from gpupipe.pipeline.channel_checks import add_fill, check_color
-from gpupipe.pipeline.color_step import ColorStep
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec, StepIncompatible
 from gpupipe.runtime.transfer import to_device

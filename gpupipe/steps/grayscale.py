@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
+from gpupipe.augment.color_ops import LUMA
 from gpupipe.pipeline.channel_checks import check_picture
-from gpupipe.pipeline.color_ops import LUMA
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
 from gpupipe.pipeline.tensors import in_float32

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from gpupipe.pipeline.color_step import ColorStep
+from gpupipe.augment.color_step import ColorStep
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params
 from gpupipe.schema.field_types import WHOLE, check_list, check_ordered, is_number

@@ -9,11 +9,11 @@ import pydantic
 from pydantic import model_validator
 
 from gpupipe.pipeline.channel_checks import check_picture, count_channels
-from gpupipe.pipeline.number_array import Matrix, Vector
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
 from gpupipe.runtime.transfer import to_device
+from gpupipe.schema.number_array import Matrix, Vector
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from gpupipe.pipeline.augment_policy import (
+from gpupipe.augment.policy import (
     RAND_AUGMENT_MAGNITUDES,
     RAND_AUGMENT_OPS,
     AugmentPolicy,
@@ -61,7 +61,7 @@ class RandAugment(AugmentPolicy):
 
         Returns:
             op: int32 (B, num_ops), numbers in OPS.
-            value: float64 (B, num_ops), their values: see augment_ops.
+            value: float64 (B, num_ops), their values: see policy_ops.
         """
         index = choose(u[:, : self.num_ops], len(RAND_AUGMENT_OPS))
         is_negative = u[:, self.num_ops :] < _NEGATIVE_BELOW

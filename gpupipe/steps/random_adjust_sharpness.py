@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from gpupipe.pipeline.color_step import RandomColorStep
+from gpupipe.augment.color_step import RandomColorStep
 from gpupipe.schema.field_types import NUMBER
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.color_step import ColorStep
+from gpupipe.augment.color_step import ColorStep
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
+from gpupipe.augment.weighted_choice import Weight, check_weights, choose_by_weight
 from gpupipe.pipeline.container import Container, NestedStep, Way, merge_specs
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec
-from gpupipe.pipeline.weighted_choice import Weight, check_weights, choose_by_weight
 
 
 class RandomChoice(Container):

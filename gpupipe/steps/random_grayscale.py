@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.augment.color_ops import LUMA
+from gpupipe.augment.color_step import ColorStep, apply_where
 from gpupipe.pipeline.channel_checks import count_channels
-from gpupipe.pipeline.color_ops import LUMA
-from gpupipe.pipeline.color_step import ColorStep, apply_where
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params
 from gpupipe.schema.field_types import Probability

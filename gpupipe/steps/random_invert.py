@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpupipe.pipeline.color_step import RandomColorStep
+from gpupipe.augment.color_step import RandomColorStep
 
 
 class RandomInvert(RandomColorStep):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.color_adjustments import (
+from gpupipe.augment.color_adjustments import (
     ADJUSTMENTS,
     FactorPair,
     TurnPair,
@@ -16,7 +16,7 @@ from gpupipe.pipeline.color_adjustments import (
     lower_adjustment,
     torch_adjustment,
 )
-from gpupipe.pipeline.color_step import ColorStep, apply_where
+from gpupipe.augment.color_step import ColorStep, apply_where
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params
 from gpupipe.schema.field_types import Probability

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from gpupipe.pipeline.resizing import ResizingStep
+from gpupipe.augment.resizing import ResizingStep
 from gpupipe.pipeline.step import Params
 from gpupipe.schema.field_types import Side
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from gpupipe.augment.color_step import RandomColorStep
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.color_step import RandomColorStep
 from gpupipe.pipeline.step import StepIncompatible
 from gpupipe.schema.field_types import Finite
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from gpupipe.pipeline.color_step import ColorStep
+from gpupipe.augment.color_step import ColorStep
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec, StepIncompatible
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpupipe.pipeline.multi_crop import MultiCrop
+from gpupipe.augment.multi_crop import MultiCrop
 
 
 class TenCrop(MultiCrop):

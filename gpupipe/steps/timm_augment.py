@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import field_validator
 
-from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.augment_mix import (
+from gpupipe.augment.policy import AugmentPolicy, choose
+from gpupipe.augment.policy_mix import (
     MAX_DRAWN_DEPTH,
     cut_chains,
     draw_depths,
@@ -19,11 +19,11 @@ from gpupipe.pipeline.augment_mix import (
     num_weight_uniforms,
     torch_mix,
 )
-from gpupipe.pipeline.augment_policy import AugmentPolicy, choose
+from gpupipe.augment.timm_ops import draw_levels, look_up, op_names
+from gpupipe.augment.timm_policies import TimmPolicy, read_policy
+from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, StepIncompatible
-from gpupipe.pipeline.timm_ops import draw_levels, look_up, op_names
-from gpupipe.pipeline.timm_policies import TimmPolicy, read_policy
 from gpupipe.schema.field_types import Fill, Resampling
 
 Floats = NDArray[np.float64]
@@ -87,7 +87,7 @@ class TimmAugment(AugmentPolicy):
 
         Returns:
             op: int32 (B, slots), numbers in OPS. For augmix (B, chains, slots).
-            value: float64 of the same shape, their values: see augment_ops.
+            value: float64 of the same shape, their values: see policy_ops.
             weight: float64 (B, chains + 1), of the image and of each chain; only for augmix.
         """
         policy = self._read

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.pipeline.augment_policy import (
+from gpupipe.augment.policy import (
     RAND_AUGMENT_OPS,
     AugmentPolicy,
     Magnitudes,
@@ -43,7 +43,7 @@ class TrivialAugmentWide(AugmentPolicy):
 
         Returns:
             op: int32 (B, 1), the number in OPS.
-            value: float64 (B, 1), its value: see augment_ops.
+            value: float64 (B, 1), its value: see policy_ops.
         """
         index = choose(u[:, :1], len(RAND_AUGMENT_OPS))
         magnitude_bin = choose(u[:, 1:2], self.num_magnitude_bins)

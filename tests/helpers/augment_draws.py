@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.augment_ops import OPS
-from gpupipe.pipeline.augment_policy import AugmentPolicy
+from gpupipe.augment.policy import AugmentPolicy
+from gpupipe.augment.policy_ops import OPS
 from helpers.full_product import IS_FULL
 
 COUNT = 20_000

@@ -11,8 +11,8 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 import gpupipe
+from gpupipe.augment.elastic import make_displacement
 from gpupipe.engines.dali.image import FusingImage
-from gpupipe.pipeline.elastic import make_displacement
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.elastic_transform import ElasticTransform
 from helpers.arrays import ENGINES, ULP, both, delivered, numbers, saved

@@ -9,8 +9,8 @@ import torch
 from torchvision.transforms.v2 import functional as F
 
 import gpupipe
+from gpupipe.augment import noise
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline import noise
 from gpupipe.steps.gaussian_noise import GaussianNoise
 from helpers.arrays import ENGINES, both, delivered, exactly, numbers, saved
 from helpers.every_step import SIZE, photograph

@@ -8,9 +8,9 @@ import pytest
 
 import gpupipe
 from gpupipe import config
-from gpupipe.pipeline.augment_ops import OPS
-from gpupipe.pipeline.timm_ops import op_names
-from gpupipe.pipeline.timm_policies import RAND_OPS, read_policy
+from gpupipe.augment.policy_ops import OPS
+from gpupipe.augment.timm_ops import op_names
+from gpupipe.augment.timm_policies import RAND_OPS, read_policy
 from gpupipe.steps.timm_augment import TimmAugment
 from helpers import augment_draws, many_fields
 from helpers.color_differences import as_gray

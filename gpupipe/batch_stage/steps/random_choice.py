@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
+from gpupipe.augment.weighted_choice import Weight, check_weights, choose_by_weight
 from gpupipe.batch_stage.batch_container import BatchContainer
 from gpupipe.pipeline.container import select_params
 from gpupipe.pipeline.step import Params
-from gpupipe.pipeline.weighted_choice import Weight, check_weights, choose_by_weight
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.augment.color_ops import LUMA
 from gpupipe.engines.cpu import kernels
 from gpupipe.engines.cpu.pixels import as_packed, with_channels
 from gpupipe.engines.cpu.program import Calls, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.engines.value_tables import LEVELS
-from gpupipe.pipeline.color_ops import LUMA
 
 _POINTWISE = ("invert", "posterize", "solarize", "solarize_add", "adjust_brightness")
 """The functions of COLOR_OPS that change each value of uint8 alone."""

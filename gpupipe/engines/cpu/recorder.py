@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.engines.cpu.decoded_windows import add_windows
 from gpupipe.engines.cpu.pixels import in_indices
 from gpupipe.engines.cpu.preparation import find_preparation
 from gpupipe.engines.cpu.program import Call, Program, Table
-from gpupipe.pipeline.color_ops import COLOR_OPS
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import NoLowering, Spec

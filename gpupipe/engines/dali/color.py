@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali import math as dali_math
 
-from gpupipe.pipeline.color_ops import LUMA
+from gpupipe.augment.color_ops import LUMA
 
 _ALMOST_HALF = 0.5 - 2.0**-12
 """Subtracted before DALI rounds, so that it truncates."""

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 from torchvision.transforms.v2 import functional as F
 
+from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.dali.color_functions import FUNCTIONS
 from gpupipe.engines.dali.image import FusingImage
-from gpupipe.pipeline.color_ops import COLOR_OPS
 from gpupipe.pipeline.primitives import IMAGE_DTYPES
 from gpupipe.pipeline.step import SampleIncompatible
 from gpupipe.pipeline.tensors import in_float32

@@ -10,8 +10,8 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2._utils import _setup_fill_arg
 
-from gpupipe.pipeline.augment_ops import OPS, Warping, apply_op
-from gpupipe.pipeline.augment_policy import AugmentPolicy
+from gpupipe.augment.policy import AugmentPolicy
+from gpupipe.augment.policy_ops import OPS, Warping, apply_op
 from gpupipe.steps.auto_augment import AutoAugment
 from gpupipe.steps.rand_augment import RandAugment
 from gpupipe.steps.trivial_augment_wide import TrivialAugmentWide
@@ -47,8 +47,8 @@ COLORS = [name for name in VALUES if name not in GEOMETRY]
 EXACT = ("Posterize", "Solarize", "SolarizeAdd", "Invert")
 CODE = '''
 import numpy as np
-from gpupipe.pipeline.augment_ops import OPS
-from gpupipe.pipeline.augment_policy import AugmentPolicy, choose
+from gpupipe.augment.policy_ops import OPS
+from gpupipe.augment.policy import AugmentPolicy, choose
 
 class OneOp(AugmentPolicy):
     """One operation, with one of the values."""

@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 
+from gpupipe.augment import noise
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline import noise
 from gpupipe.pipeline.step import StepIncompatible
 
 FIRST, DIGEST = [-0.35166812, 2.69452143, 0.14600369], "14663766db23a8aa"

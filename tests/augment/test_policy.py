@@ -9,14 +9,14 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from gpupipe.pipeline.augment_ops import OPS
-from gpupipe.pipeline.augment_policy import (
+from gpupipe.augment.policy import (
     RAND_AUGMENT_MAGNITUDES,
     RAND_AUGMENT_OPS,
     choose,
     linspace,
     make_table,
 )
+from gpupipe.augment.policy_ops import OPS
 
 ENHANCING = {"Brightness", "Color", "Contrast", "Sharpness"}
 

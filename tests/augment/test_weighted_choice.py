@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpupipe.pipeline.weighted_choice import check_weights, choose_by_weight
+from gpupipe.augment.weighted_choice import check_weights, choose_by_weight
 
 BELOW_1 = 1 - 2.0**-53
 """The greatest draw."""

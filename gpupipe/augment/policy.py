@@ -1,7 +1,7 @@
 """AugmentPolicy: the base of steps that draw operations from a table, such as rand_augment.
 
 A policy has slots that follow each other. `sample` draws an operation and a value for each sample
-and slot; see augment_ops.py for what they mean.
+and slot; see policy_ops.py for what they mean.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import pydantic
 from numpy.typing import NDArray
 
+from gpupipe.augment.policy_ops import Warping, apply_op, lower_op, op_numbers
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.augment_ops import Warping, apply_op, lower_op, op_numbers
 from gpupipe.pipeline.channel_checks import check_color, check_per_channel, check_picture
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Step

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 from torchvision.transforms import v2
 
-from gpupipe.pipeline.sub_policies import CIFAR10, IMAGENET, SVHN, V0, SubPolicies
+from gpupipe.augment.sub_policies import CIFAR10, IMAGENET, SVHN, V0, SubPolicies
 
 V0_DIGEST = "efe1e92be641e4f2"
 """Of the table that was compared with timm's auto_augment_policy_v0, row by row."""

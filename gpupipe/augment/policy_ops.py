@@ -1,6 +1,6 @@
 """The operations of augmentation policies: what they mean, in torch and as primitives.
 
-A policy (augment_policy.py) draws the number of an operation in `OPS` and a value for each sample:
+A policy (policy.py) draws the number of an operation in `OPS` and a value for each sample:
 
     operation                      value
     -----------------------------  ------------------------------------------------------------

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpupipe.pipeline.augment_ops import OPS
-from gpupipe.pipeline.timm_ops import UNIFORM, draw_levels, look_up
-from gpupipe.pipeline.timm_policies import read_policy
+from gpupipe.augment.policy_ops import OPS
+from gpupipe.augment.timm_ops import UNIFORM, draw_levels, look_up
+from gpupipe.augment.timm_policies import read_policy
 
 LEVELS = [
     ("Rotate", 8, ("Rotate", 24.0)),

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
+from gpupipe.augment.sub_policies import IMAGENET, V0, SubPolicies
+from gpupipe.augment.timm_ops import MAX_LEVEL, UNIFORM
 from gpupipe.errors import did_you_mean, nearest
-from gpupipe.pipeline.sub_policies import IMAGENET, V0, SubPolicies
-from gpupipe.pipeline.timm_ops import MAX_LEVEL, UNIFORM
 
 RAND_OPS = (
     "AutoContrast",

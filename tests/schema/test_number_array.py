@@ -9,7 +9,7 @@ import numpy as np
 import pydantic
 import pytest
 
-from gpupipe.pipeline.number_array import Matrix, NumberArray, Vector
+from gpupipe.schema.number_array import Matrix, NumberArray, Vector
 
 
 class Numbers(pydantic.BaseModel):

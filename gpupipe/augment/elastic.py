@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpupipe.pipeline import noise
+from gpupipe.augment import noise
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.formats.npy import DTYPES
-from gpupipe.pipeline.dali_operators import Operator
 from gpupipe.pipeline.step import Step, StepIncompatible
 from gpupipe.sampling import draws
+from gpupipe.steps.dali.operators import Operator
 
 Images = list[NDArray[Any]]
 Sampled = Mapping[str, NDArray[Any]]

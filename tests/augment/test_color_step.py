@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from gpupipe.augment.color_step import ColorStep
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline import step_registry
-from gpupipe.pipeline.color_step import ColorStep
 from gpupipe.pipeline.step import StepIncompatible
 from helpers.every_step import COLORS
 from helpers.many_fields import loaded, make, samples

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe.pipeline.augment_mix import cut_chains, draw_depths, draw_weights, gamma_quantile
+from gpupipe.augment.policy_mix import cut_chains, draw_depths, draw_weights, gamma_quantile
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.3, 0.99, 1.0, 1.01, 2.5, 20.0, 100.0])

@@ -1,7 +1,7 @@
 """timm's operations: what each of its names means for a level.
 
 Source: LEVEL_TO_ARG and AugmentOp in timm/data/auto_augment.py. A level is 0 to 10, or to `mmax`.
-timm applies its operations with PIL. Here they are those of augment_ops.py. TranslateXRelMix and
+timm applies its operations with PIL. Here they are those of policy_ops.py. TranslateXRelMix and
 TranslateYRelMix are timm's TranslateXRel and TranslateYRel with the `translate_pct` of 0.3 that
 create_transform in timm/data/transforms_factory.py sets for augmix.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.augment_ops import OPS
+from gpupipe.augment.policy_ops import OPS
 
 Floats = NDArray[np.float64]
 Value = Callable[[Floats, Floats, Floats], Any]
@@ -70,7 +70,7 @@ _FUNCTIONS: dict[str, tuple[str, Value]] = {
 
 
 def op_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the operations of augment_ops.py that these names of timm stand for."""
+    """Return the operations of policy_ops.py that these names of timm stand for."""
     return tuple(dict.fromkeys(_FUNCTIONS[name][0] for name in names))
 
 
@@ -102,7 +102,7 @@ def look_up(names: Sequence[str], index: Any, level: Any, u: Floats) -> dict[str
 
     Returns:
         op: int32, numbers in OPS.
-        value: float64, their values: see augment_ops.
+        value: float64, their values: see policy_ops.
     """
     op = np.zeros(index.shape, np.int32)
     value = np.zeros(index.shape)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.augment_policy import AugmentPolicy, choose
+from gpupipe.augment.policy import AugmentPolicy, choose
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params
 

@@ -1,4 +1,9 @@
-"""dali: run one of DALI's own operators."""
+"""dali: run one of DALI's own operators.
+
+The step is here. `operators` reads DALI's schema of an operator, `arguments` reads its arguments
+from YAML, and `trial` runs it on small images. Nothing else imports these three. Start reading in
+operators.py.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,15 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import PrivateAttr, model_validator
 
-from gpupipe.pipeline import dali_operators
-from gpupipe.pipeline.dali_arguments import Arguments, read_arguments
-from gpupipe.pipeline.dali_operators import Operator
-from gpupipe.pipeline.dali_trial import Trial, try_operator
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_plane
 from gpupipe.pipeline.step import NoLowering, Params, Spec, Step, StepIncompatible
 from gpupipe.runtime.installation import install_command
 from gpupipe.schema.field_types import wrong_key
+from gpupipe.steps.dali import operators
+from gpupipe.steps.dali.arguments import Arguments, read_arguments
+from gpupipe.steps.dali.operators import Operator
+from gpupipe.steps.dali.trial import Trial, try_operator
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -60,7 +65,7 @@ class Dali(Step):
 
     @model_validator(mode="after")
     def _check_arguments(self) -> Self:
-        if not dali_operators.is_installed():
+        if not operators.is_installed():
             raise self._errors(
                 "op",
                 "it needs NVIDIA DALI, which is not installed: on Linux, run "
@@ -80,7 +85,7 @@ class Dali(Step):
 
     @cached_property
     def operator(self) -> Operator:
-        return dali_operators.find(self.op)
+        return operators.find(self.op)
 
     @cached_property
     def arguments(self) -> Arguments:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torchvision.transforms.v2 import ElasticTransform as Torchvision
 
-from gpupipe.pipeline import noise
-from gpupipe.pipeline.elastic import kernel_size, make_displacement
+from gpupipe.augment import noise
+from gpupipe.augment.elastic import kernel_size, make_displacement
 
 
 @pytest.mark.parametrize("sigma", [(5.0, 5.0), (2.0, 3.5), (0.1, 0.1), (0.0, 0.0)])

@@ -9,8 +9,8 @@ import pydantic
 import pytest
 import torch
 
+from gpupipe.augment.resizing import ResizingStep
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.resizing import ResizingStep
 from gpupipe.pipeline.step import StepIncompatible
 
 

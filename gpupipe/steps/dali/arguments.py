@@ -10,9 +10,9 @@ from typing import Any
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from gpupipe.errors import did_you_mean
-from gpupipe.pipeline.dali_operators import Argument, Operator
 from gpupipe.sampling.distributions import Choice, Distribution, Flip, Normal, Uniform, Vector
 from gpupipe.schema.field_types import is_number, should_be, wrong_key
+from gpupipe.steps.dali.operators import Argument, Operator
 
 DRAWS = "{uniform: [least, most]}, {normal: [mean, std]}, {choice: [...]} or {flip: p}"
 _DRAWS = ("uniform", "normal", "choice", "flip")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
 
-from gpupipe.pipeline.color_ops import COLOR_OPS, LUMA
+from gpupipe.augment.color_ops import COLOR_OPS, LUMA
 
 OF_TIMM = {"solarize_add"}
 

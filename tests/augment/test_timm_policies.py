@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from gpupipe.pipeline.sub_policies import IMAGENET, V0
-from gpupipe.pipeline.timm_ops import UNIFORM
-from gpupipe.pipeline.timm_policies import (
+from gpupipe.augment.sub_policies import IMAGENET, V0
+from gpupipe.augment.timm_ops import UNIFORM
+from gpupipe.augment.timm_policies import (
     AUTO_POLICIES,
     MIX_OPS,
     RAND_INCREASING_OPS,
