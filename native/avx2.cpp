@@ -93,9 +93,9 @@ AVX2_INLINE __m256i weights(__m256i at) {
   return _mm256_or_si256(rest, _mm256_slli_epi32(w, 16));
 }
 
-// A bit for each lane with at <= most, both without sign.
-AVX2_INLINE __m256i is_at_most(__m256i at, __m256i most) {
-  return _mm256_cmpeq_epi32(_mm256_min_epu32(at, most), at);
+// A bit for each lane with at <= max, both without sign.
+AVX2_INLINE __m256i is_at_most(__m256i at, __m256i max) {
+  return _mm256_cmpeq_epi32(_mm256_min_epu32(at, max), at);
 }
 
 AVX2_INLINE unsigned to_bits(__m256i lanes) {
@@ -103,7 +103,7 @@ AVX2_INLINE unsigned to_bits(__m256i lanes) {
 }
 
 struct Vectors {
-  __m256i dx, dy, most_x, most_y, width, height, stride, most_offset;
+  __m256i dx, dy, max_x, max_y, width, height, stride, max_offset;
 };
 
 // Warps 8 pixels whose coordinates fit 32 bits.
@@ -113,7 +113,7 @@ AVX2_INLINE void warp_8(const Warp& warp, const Vectors& v, int64_t x0, int64_t 
   const __m256i y = _mm256_add_epi32(_mm256_set1_epi32(int32_t(y0)), v.dy);
   __m256i left = _mm256_srai_epi32(x, kFractionBits);
   __m256i top = _mm256_srai_epi32(y, kFractionBits);
-  __m256i is_inside = _mm256_and_si256(is_at_most(left, v.most_x), is_at_most(top, v.most_y));
+  __m256i is_inside = _mm256_and_si256(is_at_most(left, v.max_x), is_at_most(top, v.max_y));
   if (!to_bits(is_inside)) {
     const __m256i one = _mm256_set1_epi32(1);
     const __m256i is_near = _mm256_and_si256(is_at_most(_mm256_add_epi32(left, one), v.width),
@@ -126,14 +126,14 @@ AVX2_INLINE void warp_8(const Warp& warp, const Vectors& v, int64_t x0, int64_t 
     return;
   }
   const __m256i zero = _mm256_setzero_si256();
-  left = _mm256_min_epi32(_mm256_max_epi32(left, zero), v.most_x);
-  top = _mm256_min_epi32(_mm256_max_epi32(top, zero), v.most_y);
+  left = _mm256_min_epi32(_mm256_max_epi32(left, zero), v.max_x);
+  top = _mm256_min_epi32(_mm256_max_epi32(top, zero), v.max_y);
   const __m256i offset = _mm256_add_epi32(_mm256_mullo_epi32(top, v.stride),
                                           _mm256_add_epi32(left, _mm256_slli_epi32(left, 1)));
   // The last pixel: 8 bytes from there would end after the image.
-  is_inside = _mm256_and_si256(is_inside, is_at_most(offset, v.most_offset));
+  is_inside = _mm256_and_si256(is_inside, is_at_most(offset, v.max_offset));
   alignas(32) int32_t at[kBlock];
-  _mm256_store_si256(reinterpret_cast<__m256i*>(at), _mm256_min_epi32(offset, v.most_offset));
+  _mm256_store_si256(reinterpret_cast<__m256i*>(at), _mm256_min_epi32(offset, v.max_offset));
   const Pair above = load_pair(warp.source.pixels, at);
   const Pair below = load_pair(warp.source.pixels + warp.source.stride, at);
   const __m256i wx = weights(x), wy = weights(y);
@@ -148,9 +148,9 @@ AVX2_INLINE void warp_8(const Warp& warp, const Vectors& v, int64_t x0, int64_t 
 
 // Whether the coordinates of a block fit 32 bits.
 inline bool is_small(int64_t first, const int64_t* steps) {
-  const int64_t most = INT64_C(1) << 30;
+  const int64_t max = INT64_C(1) << 30;
   const int64_t last = first + steps[kBlock - 1];
-  return -most < first && first < most && -most < last && last < most;
+  return -max < first && first < max && -max < last && last < max;
 }
 
 }  // namespace
@@ -159,8 +159,8 @@ namespace avx2 {
 
 AVX2 void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[kChannels]) {
   const Image& s = warp.source;
-  const int64_t most_offset = s.size() - s.stride - 8;
-  if (s.width < 2 || s.height < 2 || most_offset < 0 || s.size() > INT32_MAX) {
+  const int64_t max_offset = s.size() - s.stride - 8;
+  if (s.width < 2 || s.height < 2 || max_offset < 0 || s.size() > INT32_MAX) {
     kScalar.warp_row(warp, row, width, planes);
     return;
   }
@@ -173,7 +173,7 @@ AVX2 void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[k
                      _mm256_set1_epi32(s.width),
                      _mm256_set1_epi32(s.height),
                      _mm256_set1_epi32(int32_t(s.stride)),
-                     _mm256_set1_epi32(int32_t(most_offset))};
+                     _mm256_set1_epi32(int32_t(max_offset))};
   for (int column = 0; column < width; column += kBlock) {
     int64_t x, y;
     locate_block(warp, row, column, &x, &y);

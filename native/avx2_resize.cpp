@@ -72,7 +72,7 @@ AVX2_INLINE void resize_pixels_in_twos(const Taps& taps, const uint8_t* a, const
       const int output = std::min(n + k, taps.count - 1);
       const int64_t at = int64_t{taps.first[output]} * kChannels;
       const int count = kPairs ? kPairs : (taps.sizes[output] + 1) / 2;
-      sums[k] = sum_taps(a + at, b + at, taps.weights.data() + size_t(output) * taps.most, count,
+      sums[k] = sum_taps(a + at, b + at, taps.weights.data() + size_t(output) * taps.max_size, count,
                          round);
       sums[k] = _mm256_sra_epi32(sums[k], shift);
     }
@@ -91,10 +91,10 @@ void prepare_columns(Columns&) {}
 AVX2 void resize_columns(const Columns& columns, const uint8_t* a, const uint8_t* b,
                          uint16_t* pairs) {
   const Taps& taps = columns.taps;
-  if (taps.most == 2) resize_pixels_in_twos<1>(taps, a, b, pairs);
-  else if (taps.most == 4) resize_pixels_in_twos<2>(taps, a, b, pairs);
-  else if (taps.most == 6) resize_pixels_in_twos<3>(taps, a, b, pairs);
-  else if (taps.most == kShortTaps) resize_pixels_in_twos<kShortTaps / 2>(taps, a, b, pairs);
+  if (taps.max_size == 2) resize_pixels_in_twos<1>(taps, a, b, pairs);
+  else if (taps.max_size == 4) resize_pixels_in_twos<2>(taps, a, b, pairs);
+  else if (taps.max_size == 6) resize_pixels_in_twos<3>(taps, a, b, pairs);
+  else if (taps.max_size == kShortTaps) resize_pixels_in_twos<kShortTaps / 2>(taps, a, b, pairs);
   else resize_pixels_in_twos<0>(taps, a, b, pairs);
 }
 

@@ -34,16 +34,16 @@ Entry* find_entries(const Columns& columns) {
 // Fills the entry of a block and a pair. Returns how many bytes from the offset on it reads.
 int fill_entry(const Taps& taps, int block, int pair, int32_t* offset, Entry* entry) {
   int32_t from[kLanes];
-  int32_t least = INT32_MAX, most = 0;
+  int32_t first = INT32_MAX, last = 0;
   for (int n = 0; n < kLanes; ++n) {
     const int value = block * kLanes + n, output = value / kChannels;
     from[n] = -1;
     if (output >= taps.count || 2 * pair >= taps.sizes[output]) continue;
     from[n] = (taps.first[output] + 2 * pair) * kChannels + value % kChannels;
-    least = std::min(least, from[n]), most = std::max(most, from[n]);
+    first = std::min(first, from[n]), last = std::max(last, from[n]);
   }
-  *offset = least == INT32_MAX ? 0 : least;
-  const int reach = most - *offset + kChannels + 1;
+  *offset = first == INT32_MAX ? 0 : first;
+  const int reach = last - *offset + kChannels + 1;
   for (int n = 0; n < kLanes; ++n) {
     entry->shuffle[4 * n] = entry->shuffle[4 * n + 2] = 0;
     entry->weights[2 * n] = entry->weights[2 * n + 1] = 0;
@@ -51,7 +51,7 @@ int fill_entry(const Taps& taps, int block, int pair, int32_t* offset, Entry* en
     const size_t output = (block * kLanes + n) / kChannels;
     for (int k = 0; k < 2; ++k) {
       entry->shuffle[4 * n + 2 * k] = uint8_t(from[n] - *offset + k * kChannels);
-      entry->weights[2 * n + k] = taps.weights[output * taps.most + 2 * pair + k];
+      entry->weights[2 * n + k] = taps.weights[output * taps.max_size + 2 * pair + k];
     }
   }
   return reach;
@@ -60,10 +60,10 @@ int fill_entry(const Taps& taps, int block, int pair, int32_t* offset, Entry* en
 // Without offsets, the source is too much larger than the output for shuffles.
 void prepare_columns(Columns& columns) {
   const Taps& taps = columns.taps;
-  const int blocks = (taps.count * kChannels + kLanes - 1) / kLanes, pairs = taps.most / 2;
+  const int blocks = (taps.count * kChannels + kLanes - 1) / kLanes, pairs = taps.max_size / 2;
   const size_t count = size_t(blocks) * pairs;
   columns.offsets.clear();
-  if (taps.most > kMostRead / kChannels) return;
+  if (taps.max_size > kMaxRead / kChannels) return;
   columns.table.resize(count * sizeof(Entry) + kVector);
   columns.offsets.resize(count);
   Entry* const entries = find_entries(columns);
@@ -91,7 +91,7 @@ AVX512_INLINE void resize_blocks(const Columns& columns, const uint8_t* a, const
   const __m128i shift = _mm_cvtsi32_si128(taps.precision);
   const __m512i interleave = _mm512_broadcast_i32x4(
       _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
-  const int pairs = kPairs ? kPairs : taps.most / 2, size = taps.count * kChannels;
+  const int pairs = kPairs ? kPairs : taps.max_size / 2, size = taps.count * kChannels;
   const Entry* entry = find_entries(columns);
   const int32_t* offset = columns.offsets.data();
   for (int n = 0; n < size; n += kLanes) {
@@ -112,7 +112,7 @@ AVX512_INLINE void resize_blocks(const Columns& columns, const uint8_t* a, const
 template <bool kIsWide>
 AVX512_INLINE void resize_pairs(const Columns& columns, const uint8_t* a, const uint8_t* b,
                                 uint16_t* to) {
-  const int pairs = columns.taps.most / 2;
+  const int pairs = columns.taps.max_size / 2;
   if (pairs == 1) resize_blocks<1, kIsWide>(columns, a, b, to);
   else if (pairs == 2) resize_blocks<2, kIsWide>(columns, a, b, to);
   else if (pairs == 3) resize_blocks<3, kIsWide>(columns, a, b, to);

@@ -68,7 +68,7 @@ AVX512_INLINE __m512i weights(__m512i at) {
 }
 
 struct Vectors {
-  __m512i dx, dy, most_x, most_y, width, height, stride, most_offset;
+  __m512i dx, dy, max_x, max_y, width, height, stride, max_offset;
 };
 
 // Returns the coordinates of 16 pixels from those of the first of each block.
@@ -108,8 +108,8 @@ AVX512_INLINE void warp_16(const Warp& warp, const Vectors& v, const int32_t* x0
                                           _mm512_add_epi32(left, _mm512_slli_epi32(left, 1)));
   // The last pixel of the image is not gathered: 8 bytes from there would end after it.
   const __mmask16 is_inside = _mm512_mask_cmple_epu32_mask(
-      _mm512_mask_cmple_epu32_mask(_mm512_cmple_epu32_mask(left, v.most_x), top, v.most_y),
-      offset, v.most_offset);
+      _mm512_mask_cmple_epu32_mask(_mm512_cmple_epu32_mask(left, v.max_x), top, v.max_y),
+      offset, v.max_offset);
   if (is_inside) {
     const __m512i at = _mm512_maskz_mov_epi32(is_inside, offset);
     const Groups above = gather(warp.source.pixels, at);
@@ -129,12 +129,12 @@ AVX512_INLINE bool locate_blocks(const Warp& warp, int row, int column, int coun
                                  int32_t* y) {
   const double* m = warp.matrix;
   const double ends[2] = {double(column), double(column + (count - 1) * kBlock)};
-  const double most = 16000;  // pixels
+  const double max = 16000;  // pixels
   const double u0 = m[1] * row + m[2], v0 = m[4] * row + m[5];
   for (double end : ends) {
     const double u = m[0] * end + u0, v = m[3] * end + v0;
     const double width = kBlock * m[0], height = kBlock * m[3];
-    const bool fits = std::abs(u) + std::abs(width) < most && std::abs(v) + std::abs(height) < most;
+    const bool fits = std::abs(u) + std::abs(width) < max && std::abs(v) + std::abs(height) < max;
     if (!fits) return false;
   }
   const __m512d lanes = _mm512_setr_pd(0, 1, 2, 3, 4, 5, 6, 7);
@@ -163,8 +163,8 @@ AVX512_INLINE __m512i twice(const int64_t* steps) {
 
 AVX512 void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[kChannels]) {
   const Image& s = warp.source;
-  const int64_t most_offset = s.size() - s.stride - 8;
-  if (s.width < 2 || s.height < 2 || most_offset < 0 || s.size() > INT32_MAX) {
+  const int64_t max_offset = s.size() - s.stride - 8;
+  if (s.width < 2 || s.height < 2 || max_offset < 0 || s.size() > INT32_MAX) {
     kScalar.warp_row(warp, row, width, planes);
     return;
   }
@@ -175,7 +175,7 @@ AVX512 void warp_row(const Warp& warp, int row, int width, uint8_t* const planes
                      _mm512_set1_epi32(s.width),
                      _mm512_set1_epi32(s.height),
                      _mm512_set1_epi32(int32_t(s.stride)),
-                     _mm512_set1_epi32(int32_t(most_offset))};
+                     _mm512_set1_epi32(int32_t(max_offset))};
   const int blocks = (width + kPixels - 1) / kPixels * 2;
   for (int first = 0; first < blocks; first += kBlocks) {
     const int count = std::min(kBlocks, blocks - first), column = first * kBlock;

@@ -1,76 +1,67 @@
 // The functions `prepare_convert` and `prepare_convert_planes` of the module.
-#include "task.h"
+#include "kernel_task.h"
 
 namespace gpupipe {
 namespace {
 
 class ConvertTask : public ImageTask {
- public:
-  bool read(PyObject* arguments) override {
-    PyObject *source, *target, *table, *numbers, *before = nullptr;
-    int flips_x, flips_y;
-    if (!PyArg_ParseTuple(arguments, "OppOOO|O", &source, &flips_x, &flips_y, &target, &table,
-                          &numbers, &before) ||
-        !open(source, target, table, numbers, before))
-      return false;
-    flips_x_ = flips_x, flips_y_ = flips_y;
-    if (image_.height != target_.height || image_.width != target_.width)
+ protected:
+  bool read_options(PyObject* options) override {
+    if (!PyArg_ParseTuple(options, "pp", &flips_x_, &flips_y_)) return false;
+    if (image_.height != output_.height || image_.width != output_.width)
       return refuse("the image and the target differ in size");
     return true;
   }
 
- protected:
   void run_kernel(const Variant& variant) override {
-    Rows rows(target_.width, 1);
-    for (int row = 0; row < target_.height; ++row) {
-      const int from = flips_y_ ? target_.height - 1 - row : row;
+    Rows rows(output_.width, 1);
+    for (int row = 0; row < output_.height; ++row) {
+      const int from = flips_y_ ? output_.height - 1 - row : row;
       const uint8_t* const pixels = image_.pixels + from * image_.stride;
-      if (target_.is_interleaved && !flips_x_) {
-        write_levels(variant, pixels, target_, row, conversions_, rows);
+      if (output_.is_interleaved && !flips_x_) {
+        output_.write_levels(variant, pixels, row, rows);
         continue;
       }
-      variant.split(pixels, rows.planes, target_.width, flips_x_);
-      write_planes(variant, rows.planes, target_, row, 1, conversions_, rows.pixels);
+      variant.split(pixels, rows.planes, output_.width, flips_x_);
+      output_.write_planes(variant, rows, row, 1);
     }
   }
 
  private:
-  bool flips_x_, flips_y_;
+  int flips_x_, flips_y_;
 };
 
-class ConvertPlanesTask : public Task {
+// The arguments are (image, output).
+class ConvertPlanesTask : public KernelTask {
  public:
   bool read(PyObject* arguments) override {
-    PyObject *source_object, *target_object, *table, *numbers;
-    if (!PyArg_ParseTuple(arguments, "OOOO", &source_object, &target_object, &table, &numbers) ||
-        !source_.open(source_object, PyBUF_SIMPLE, "the image", 3) ||
-        !target_buffer_.open(target_object, PyBUF_WRITABLE, "the target", 3) ||
-        !read_target(target_buffer_, &target_) || !conversions_.read(table, numbers, target_))
+    PyObject *image, *output;
+    if (!PyArg_ParseTuple(arguments, "OO!", &image, &PyTuple_Type, &output) ||
+        !source_.open(image, PyBUF_SIMPLE, "the image", 3) || !output_.read(output))
       return false;
     if (source_.item_size() != 1 || source_.side(0) != kChannels ||
-        source_.side(1) != target_.height || source_.side(2) != target_.width ||
-        source_.stride(2) != 1 || target_.is_interleaved)
+        source_.side(1) != output_.height || source_.side(2) != output_.width ||
+        source_.stride(2) != 1 || output_.is_interleaved)
       return refuse("the image and the target are not planes (3, H, W) of one size, in packed rows");
     return true;
   }
 
  protected:
   void run_kernel(const Variant& variant) override {
-    const bool is_packed = source_.stride(1) == target_.width &&
-                           target_.row == Py_ssize_t{target_.width} * target_.item_size;
-    const int rows = is_packed ? 1 : target_.height;
-    const int64_t count = int64_t{target_.width} * (is_packed ? target_.height : 1);
+    const bool is_packed = source_.stride(1) == output_.width &&
+                           output_.row == Py_ssize_t{output_.width} * output_.item_size;
+    const int rows = is_packed ? 1 : output_.height;
+    const int64_t count = int64_t{output_.width} * (is_packed ? output_.height : 1);
     for (int c = 0; c < kChannels; ++c)
       for (int row = 0; row < rows; ++row)
-        variant.convert(source_.bytes() + c * source_.stride(0) + row * source_.stride(1),
-                        target_.values + c * target_.plane + row * target_.row, count,
-                        conversions_.parts[c]);
+        output_.write_plane(variant,
+                            source_.bytes() + c * source_.stride(0) + row * source_.stride(1), c,
+                            row, count);
   }
 
  private:
-  Buffer source_, target_buffer_;
-  Target target_;
-  Conversions conversions_;
+  Buffer source_;
+  Output output_;
 };
 
 }  // namespace

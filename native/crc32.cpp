@@ -4,11 +4,10 @@
 // Polynomials Using PCLMULQDQ Instruction" (Intel, 2009), whose names the constants have.
 #include "crc32.h"
 
-#include "arguments.h"
+#include "buffer.h"
+#include "without_gil.h"
 
 #include <array>
-#include <memory>
-#include <new>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -115,60 +114,22 @@ uint32_t compute_crc32(const uint8_t* data, size_t size) {
 
 namespace {
 
-// A buffer of Python, held until the end.
-class Buffer {
+// A buffer of Python, and its CRC-32.
+class Checksum {
  public:
-  Buffer() = default;
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() {
-    if (is_held_) PyBuffer_Release(&view_);
-  }
-
-  bool hold(PyObject* object) {
-    is_held_ = PyObject_GetBuffer(object, &view_, PyBUF_SIMPLE) == 0;
-    return is_held_;
-  }
-
-  // Does not touch Python.
-  void compute_crc() { crc = compute_crc32(static_cast<uint8_t*>(view_.buf), size_t(view_.len)); }
-
-  uint32_t crc = 0;
+  bool parse(PyObject* object) { return buffer_.open(object, PyBUF_SIMPLE); }
+  void run() { crc_ = compute_crc32(buffer_.bytes(), buffer_.size()); }
+  PyObject* take() const { return PyLong_FromUnsignedLong(crc_); }
 
  private:
-  Py_buffer view_;
-  bool is_held_ = false;
+  Buffer buffer_;
+  uint32_t crc_ = 0;
 };
-
-PyObject* compute_all(PyObject* objects) {
-  const Py_ssize_t count = PyTuple_GET_SIZE(objects);
-  std::unique_ptr<Buffer[]> buffers(new (std::nothrow) Buffer[size_t(count)]);
-  if (!buffers) return PyErr_NoMemory();
-  for (Py_ssize_t n = 0; n < count; ++n)
-    if (!buffers[size_t(n)].hold(PyTuple_GET_ITEM(objects, n))) return nullptr;
-  Py_BEGIN_ALLOW_THREADS
-  for (Py_ssize_t n = 0; n < count; ++n) buffers[size_t(n)].compute_crc();
-  Py_END_ALLOW_THREADS
-  PyObject* const crcs = PyList_New(count);
-  for (Py_ssize_t n = 0; crcs && n < count; ++n) {
-    PyObject* const crc = PyLong_FromUnsignedLong(buffers[size_t(n)].crc);
-    if (!crc) {
-      Py_DECREF(crcs);
-      return nullptr;
-    }
-    PyList_SET_ITEM(crcs, n, crc);
-  }
-  return crcs;
-}
 
 }  // namespace
 
-PyObject* compute_crc32s(PyObject*, PyObject* buffers) {
-  PyObject* const objects = PySequence_Tuple(buffers);  // which nobody else can change
-  if (!objects) return nullptr;
-  PyObject* const crcs = compute_all(objects);
-  Py_DECREF(objects);
-  return crcs;
+PyObject* compute_crc32s(PyObject* module, PyObject* buffers) {
+  return run_each<Checksum>(module, buffers);
 }
 
 }  // namespace gpupipe

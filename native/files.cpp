@@ -1,6 +1,7 @@
 // Reads files and their sizes without the GIL, many in one call.
-#include "arguments.h"
+#include "buffer.h"
 #include "crc32.h"
+#include "without_gil.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -43,6 +44,8 @@ PyObject* create_type() {
   return PyType_FromSpec(&spec);
 }
 
+PyTypeObject* g_file_bytes = nullptr;  // set once, when the module is imported
+
 // The number for a FIFO, a socket or a device, which has no errno of its own.
 constexpr int kNotRegular = -1;
 
@@ -71,7 +74,7 @@ class Part {
   }
 
   // Does not touch Python.
-  void read() {
+  void run() {
     // Without O_NONBLOCK, opening a FIFO would wait for a writer.
     const int file = ::open(PyBytes_AS_STRING(path_), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file < 0) {
@@ -83,9 +86,9 @@ class Part {
   }
 
   // Returns the bytes, or the number of the error. Gives the bytes away.
-  PyObject* take(PyTypeObject* type) {
+  PyObject* take() {
     if (error_) return PyLong_FromLong(error_);
-    auto* const bytes = PyObject_New(FileBytes, type);
+    auto* const bytes = PyObject_New(FileBytes, g_file_bytes);
     if (!bytes) return nullptr;
     bytes->data = data_, bytes->size = Py_ssize_t(received_);
     data_ = nullptr;
@@ -123,14 +126,14 @@ class Part {
 // A part of a file, and the CRC-32 of its bytes.
 class CheckedPart : public Part {
  public:
-  void read() {
-    Part::read();
+  void run() {
+    Part::run();
     crc_ = compute_crc();
   }
 
   // Returns a tuple of the bytes and their CRC-32, or the number of the error.
-  PyObject* take(PyTypeObject* type) {
-    PyObject* const bytes = Part::take(type);
+  PyObject* take() {
+    PyObject* const bytes = Part::take();
     if (!bytes || PyLong_Check(bytes)) return bytes;
     return Py_BuildValue("NI", bytes, static_cast<unsigned int>(crc_));
   }
@@ -150,7 +153,7 @@ class FileState {
   bool parse(PyObject* path) { return PyUnicode_FSConverter(path, &path_) != 0; }
 
   // Does not touch Python.
-  void read() { is_seen_ = ::stat(PyBytes_AS_STRING(path_), &about_) == 0; }
+  void run() { is_seen_ = ::stat(PyBytes_AS_STRING(path_), &about_) == 0; }
 
   PyObject* take() const {
     if (!is_seen_) Py_RETURN_NONE;
@@ -169,50 +172,21 @@ class FileState {
   bool is_seen_ = false;
 };
 
-// Parses each item, reads all without the GIL, and returns a list of what take(item) makes.
-template <typename Item, typename Take>
-PyObject* read_all(PyObject* items, const Take& take) {
-  PyObject* const sequence = PySequence_Fast(items, "the argument is no sequence");
-  if (!sequence) return nullptr;
-  const Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence);
-  std::unique_ptr<Item[]> every(new (std::nothrow) Item[size_t(count)]);
-  bool is_parsed = every != nullptr;
-  if (!is_parsed) PyErr_NoMemory();
-  for (Py_ssize_t n = 0; is_parsed && n < count; ++n)
-    is_parsed = every[size_t(n)].parse(PySequence_Fast_GET_ITEM(sequence, n));
-  Py_DECREF(sequence);
-  if (!is_parsed) return nullptr;
-  Py_BEGIN_ALLOW_THREADS
-  for (Py_ssize_t n = 0; n < count; ++n) every[size_t(n)].read();
-  Py_END_ALLOW_THREADS
-  PyObject* const results = PyList_New(count);
-  for (Py_ssize_t n = 0; results && n < count; ++n) {
-    PyObject* const result = take(every[size_t(n)]);
-    if (!result) {
-      Py_DECREF(results);
-      return nullptr;
-    }
-    PyList_SET_ITEM(results, n, result);
-  }
-  return results;
-}
-
-template <typename Item>
-PyObject* read_parts(PyObject* parts) {
-  static PyObject* const type = create_type();
-  if (!type) return nullptr;
-  return read_all<Item>(
-      parts, [](Item& part) { return part.take(reinterpret_cast<PyTypeObject*>(type)); });
-}
-
 }  // namespace
 
-PyObject* read_files(PyObject*, PyObject* parts) { return read_parts<Part>(parts); }
+bool create_file_types() {
+  if (!g_file_bytes) g_file_bytes = reinterpret_cast<PyTypeObject*>(create_type());
+  return g_file_bytes != nullptr;
+}
 
-PyObject* read_files_and_crcs(PyObject*, PyObject* parts) { return read_parts<CheckedPart>(parts); }
+PyObject* read_files(PyObject* module, PyObject* parts) { return run_each<Part>(module, parts); }
 
-PyObject* stat_files(PyObject*, PyObject* paths) {
-  return read_all<FileState>(paths, [](const FileState& state) { return state.take(); });
+PyObject* read_files_and_crcs(PyObject* module, PyObject* parts) {
+  return run_each<CheckedPart>(module, parts);
+}
+
+PyObject* stat_files(PyObject* module, PyObject* paths) {
+  return run_each<FileState>(module, paths);
 }
 
 }  // namespace gpupipe

@@ -1,7 +1,7 @@
-// gpupipe._kernels: the Python module. Functions prepare work, and `run` does it without the GIL.
+// gpupipe._kernels: the Python module. Functions prepare tasks, and `run` runs them without the GIL.
 #include <string>
 
-#include "task.h"
+#include "kernel_task.h"
 
 namespace gpupipe {
 
@@ -12,9 +12,10 @@ PyObject* prepare_convert_planes(PyObject*, PyObject* arguments);
 PyObject* read_files(PyObject*, PyObject* parts);
 PyObject* read_files_and_crcs(PyObject*, PyObject* parts);
 PyObject* stat_files(PyObject*, PyObject* paths);
+bool create_file_types();
 PyObject* compute_crc32s(PyObject*, PyObject* buffers);
 
-const Variant* g_variant = &kScalar;
+std::atomic<const Variant*> g_variant = &kScalar;
 
 namespace {
 
@@ -29,49 +30,17 @@ const Variant* const kVariants[] = {
     &kScalar,
 };
 
-bool find_works(PyObject* capsules, std::vector<Work*>* works) {
-  for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(capsules); ++n) {
-    void* const work = PyCapsule_GetPointer(PyTuple_GET_ITEM(capsules, n), kWorkName);
-    if (!work) return false;
-    works->push_back(static_cast<Work*>(work));
-  }
-  return true;
-}
+// A task that `run` is given.
+class Run {
+ public:
+  bool parse(PyObject* capsule) { return (task_ = get_task(capsule)) != nullptr; }
+  void run() { is_done_ = task_->run(); }
+  PyObject* take() const { return PyBool_FromLong(is_done_); }
 
-PyObject* list_flags(const std::vector<bool>& flags) {
-  PyObject* const list = PyList_New(Py_ssize_t(flags.size()));
-  for (size_t n = 0; list && n < flags.size(); ++n)
-    PyList_SET_ITEM(list, Py_ssize_t(n), PyBool_FromLong(flags[n]));
-  return list;
-}
-
-// Takes a tuple.
-PyObject* run_works(PyObject* capsules) {
-  try {
-    std::vector<Work*> works;
-    if (!find_works(capsules, &works)) return nullptr;
-    std::vector<bool> are_done(works.size());
-    bool has_memory = true;
-    Py_BEGIN_ALLOW_THREADS
-    try {
-      for (size_t n = 0; n < works.size(); ++n) are_done[n] = works[n]->run(works[n]);
-    } catch (const std::bad_alloc&) {
-      has_memory = false;
-    }
-    Py_END_ALLOW_THREADS
-    return has_memory ? list_flags(are_done) : PyErr_NoMemory();
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
-}
-
-PyObject* run(PyObject*, PyObject* works) {
-  PyObject* const capsules = PySequence_Tuple(works);  // which nobody else can change
-  if (!capsules) return nullptr;
-  PyObject* const are_done = run_works(capsules);
-  Py_DECREF(capsules);
-  return are_done;
-}
+ private:
+  Task* task_ = nullptr;
+  bool is_done_ = false;
+};
 
 PyObject* variants(PyObject*, PyObject*) {
   PyObject* names = PyList_New(0);
@@ -97,26 +66,26 @@ PyObject* select(PyObject*, PyObject* name) {
 
 PyMethodDef kMethods[] = {
     {"prepare_warp", prepare_warp, METH_VARARGS,
-     "prepare_warp(image, matrix, fill, target, table, numbers, before=None) -> work\n\n"
+     "prepare_warp(image, (matrix, fill), (target, table, factors), before=None) -> task\n\n"
      "Warp an image (H, W, 3) of uint8 and convert it to the target (3, H, W).\n"
      "`fill` is float64 (3,), or None: then the border is not weighed a second time.\n"
-     "`before` is work, such as that of gpupipe._jpeg.prepare, which is done first: if it fails, "
-     "nothing more is done."},
+     "`before` is a task, such as that of gpupipe._jpeg.prepare, which is run first: if it fails, "
+     "nothing more is done. It must not have a task before it."},
     {"prepare_convert", prepare_convert, METH_VARARGS,
-     "prepare_convert(image, flips_x, flips_y, target, table, numbers, before=None) -> work\n\n"
+     "prepare_convert(image, (flips_x, flips_y), (target, table, factors), before=None) -> task\n\n"
      "Flip an image (H, W, 3) of uint8 and convert it to the target (3, H, W)."},
     {"prepare_resize", prepare_resize, METH_VARARGS,
-     "prepare_resize(image, size, corner, is_cubic, antialias, flips_x, flips_y, target, table,"
-     " numbers, before=None) -> work\n\n"
-     "Resize an image (H, W, 3) of uint8 to `size`, and flip and convert the window at `corner` to "
-     "the target (3, H, W)."},
+     "prepare_resize(image, (height, width, top, left, is_cubic, antialias, flips_x, flips_y), "
+     "(target, table, factors), before=None) -> task\n\n"
+     "Resize an image (H, W, 3) of uint8 to (height, width), and flip and convert the window at "
+     "(top, left) to the target (3, H, W)."},
     {"prepare_convert_planes", prepare_convert_planes, METH_VARARGS,
-     "prepare_convert_planes(image, target, table, numbers) -> work\n\n"
+     "prepare_convert_planes(image, (target, table, factors)) -> task\n\n"
      "Convert an image (3, H, W) of uint8 to the target (3, H, W)."},
-    {"run", run, METH_O,
-     "run(works) -> list\n\n"
-     "Do work that functions have prepared, in order and without the GIL. For each, return whether "
-     "it was done: it is not if the work before it fails."},
+    {"run", run_each<Run>, METH_O,
+     "run(tasks) -> list\n\n"
+     "Run tasks that functions have prepared, in order and without the GIL. For each, return "
+     "whether it was done: it is not if the task before it fails."},
     {"read_files", read_files, METH_O,
      "read_files(parts) -> list\n\n"
      "Read parts of files: tuples (path, offset, length), where a length of None means the whole "
@@ -141,12 +110,14 @@ PyMethodDef kMethods[] = {
 };
 
 int initialize(PyObject* module) {
+  if (!create_file_types()) return -1;
   for (const Variant* variant : kVariants) {
     if (!variant->is_supported()) continue;
     g_variant = variant;
     break;
   }
-  return PyModule_AddIntConstant(module, "MOST_SIDE", kMostSide);
+  if (PyModule_AddIntConstant(module, "ABI", kAbi) != 0) return -1;
+  return PyModule_AddIntConstant(module, "MAX_SIDE", kMaxSide);
 }
 
 PyModuleDef_Slot kSlots[] = {

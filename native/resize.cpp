@@ -4,8 +4,8 @@
 // the output that need them are made. So all of it stays in the cache of the first level.
 #include <algorithm>
 
+#include "kernel_task.h"
 #include "taps.h"
-#include "task.h"
 
 namespace gpupipe {
 namespace {
@@ -20,18 +20,17 @@ struct Resize {
 // What a thread keeps from one resize to the next: the weights of the last sizes, and memory.
 class Resizer {
  public:
-  void run(const Variant& variant, const Resize& resize, const Target& target,
-           const Conversions& conversions, Rows& rows) {
+  void run(const Variant& variant, const Resize& resize, const Output& output, Rows& rows) {
     prepare(variant, resize);
     int next = rows_.first[0] / 2;  // the pair of rows that is resized next
     for (int n = 0; n < resize.height; ++n) {
       const int first = rows_.first[n] / 2, end = (rows_.first[n] + rows_.sizes[n] + 1) / 2;
       for (next = std::max(next, first); next < end; ++next) resize_pair(variant, resize, next);
       for (int k = first; k < end; ++k) blended_[k - first] = find_pair(k);
-      variant.blend_rows(blended_.data(), rows_.weights.data() + size_t(n) * rows_.most,
+      variant.blend_rows(blended_.data(), rows_.weights.data() + size_t(n) * rows_.max_size,
                          end - first, rows_.precision, resize.width * kChannels, levels_.data());
       const int row = resize.flips_y ? resize.height - 1 - n : n;
-      write_levels(variant, levels_.data(), target, row, conversions, rows);
+      output.write_levels(variant, levels_.data(), row, rows);
     }
   }
 
@@ -53,11 +52,11 @@ class Resizer {
       rows_key_ = rows;
     }
     size_ = size_t(r.width) * kChannels + kGroup;
-    capacity_ = rows_.most / 2 + 1;
+    capacity_ = rows_.max_size / 2 + 1;
     if (ring_.size() < 2 * size_ * capacity_) ring_.resize(2 * size_ * capacity_);
     if (levels_.size() < size_) levels_.resize(size_);
     if (blended_.size() < size_t(capacity_)) blended_.resize(capacity_);
-    copies_[0].resize(size_t(r.source.width) * kChannels + kMostRead);
+    copies_[0].resize(size_t(r.source.width) * kChannels + kMaxRead);
     copies_[1].resize(copies_[0].size());
   }
 
@@ -74,7 +73,7 @@ class Resizer {
   const uint8_t* find_row(const Image& source, int row, int copy) {
     const uint8_t* pixels = source.pixels + row * source.stride;
     const int64_t bytes = int64_t{source.width} * kChannels;
-    if (row * source.stride + bytes + kMostRead <= source.size()) return pixels;
+    if (row * source.stride + bytes + kMaxRead <= source.size()) return pixels;
     std::copy(pixels, pixels + bytes, copies_[copy].begin());
     return copies_[copy].data();
   }
@@ -101,36 +100,44 @@ class Resizer {
   std::vector<const uint16_t*> blended_;
 };
 
-bool is_inside(int begin, int count, int most) { return begin >= 0 && begin <= most - count; }
+bool is_inside(int begin, int count, int size) { return begin >= 0 && begin <= size - count; }
+
+// The options that Python passes, in this order: the size of the whole result, the corner of the
+// window in it, and flags.
+struct Options {
+  int height, width, top, left, is_cubic, antialias, flips_x, flips_y;
+
+  bool read(PyObject* tuple) {
+    return PyArg_ParseTuple(tuple, "iiiipppp", &height, &width, &top, &left, &is_cubic, &antialias,
+                            &flips_x, &flips_y);
+  }
+};
 
 class ResizeTask : public ImageTask {
- public:
-  bool read(PyObject* arguments) override {
-    PyObject *source, *target, *table, *numbers, *before = nullptr;
-    int is_cubic, antialias, flips_x, flips_y, height, width;
-    if (!PyArg_ParseTuple(arguments, "O(ii)(ii)ppppOOO|O", &source, &height, &width, &resize_.top,
-                          &resize_.left, &is_cubic, &antialias, &flips_x, &flips_y, &target,
-                          &table, &numbers, &before) ||
-        !open(source, target, table, numbers, before))
-      return false;
-    if (height < 1 || width < 1 || height > kMostSide || width > kMostSide)
+ protected:
+  bool read_options(PyObject* tuple) override {
+    Options options;
+    if (!options.read(tuple)) return false;
+    if (options.height < 1 || options.width < 1 || options.height > kMaxSide ||
+        options.width > kMaxSide)
       return refuse("the size is empty or too large");
-    resize_.source = image_;
-    resize_.rows = {image_.height, height, bool(is_cubic), bool(antialias)};
-    resize_.columns = {image_.width, width, bool(is_cubic), bool(antialias)};
-    resize_.height = target_.height, resize_.width = target_.width;
-    resize_.flips_x = flips_x, resize_.flips_y = flips_y;
-    if (!is_inside(resize_.top, target_.height, height) ||
-        !is_inside(resize_.left, target_.width, width))
+    if (!is_inside(options.top, output_.height, options.height) ||
+        !is_inside(options.left, output_.width, options.width))
       return refuse("the target is not inside the resized image");
+    const bool is_cubic = options.is_cubic, antialias = options.antialias;
+    resize_.source = image_;
+    resize_.rows = {image_.height, options.height, is_cubic, antialias};
+    resize_.columns = {image_.width, options.width, is_cubic, antialias};
+    resize_.top = options.top, resize_.left = options.left;
+    resize_.height = output_.height, resize_.width = output_.width;
+    resize_.flips_x = options.flips_x, resize_.flips_y = options.flips_y;
     return true;
   }
 
- protected:
   void run_kernel(const Variant& variant) override {
     thread_local Resizer resizer;
-    Rows rows(target_.width, 1);
-    resizer.run(variant, resize_, target_, conversions_, rows);
+    Rows rows(output_.width, 1);
+    resizer.run(variant, resize_, output_, rows);
   }
 
  private:

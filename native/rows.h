@@ -17,9 +17,9 @@ constexpr int kRoundWeight = 1 << (kFractionBits - kWeightBits - 1);
 
 // Returns a coordinate with 16 fraction bits. What is outside of every image stays outside.
 inline int64_t to_fixed(double coordinate) {
-  const double most = 1e9;
-  const double from = coordinate > -most ? coordinate : -most;  // so NaN is outside
-  return std::llrint((from < most ? from : most) * (1 << kFractionBits));
+  const double max = 1e9;
+  const double from = coordinate > -max ? coordinate : -max;  // so NaN is outside
+  return std::llrint((from < max ? from : max) * (1 << kFractionBits));
 }
 
 // Returns the coordinates of the first pixel of a block, with 16 fraction bits.
@@ -144,7 +144,7 @@ inline void resize_pixels(const Columns& columns, const uint8_t* a, const uint8_
                           uint16_t* pairs) {
   const Taps& taps = columns.taps;
   for (int n = 0; n < taps.count; ++n) {
-    const int16_t* weights = taps.weights.data() + size_t(n) * taps.most;
+    const int16_t* weights = taps.weights.data() + size_t(n) * taps.max_size;
     const int64_t begin = int64_t{taps.first[n]} * kChannels;
     for (int c = 0; c < kChannels; ++c) {
       int32_t sum_a = 0, sum_b = 0;

@@ -7,7 +7,7 @@
 namespace gpupipe {
 namespace {
 
-constexpr int kMostPrecision = 22;
+constexpr int kMaxPrecision = 22;
 
 double filter_linear(double x) {
   x = std::abs(x);
@@ -28,7 +28,7 @@ double apply_filter(const Resampling& how, double x) {
 
 // Real numbers, before they are rounded to int16.
 struct RealTaps {
-  int most;
+  int max_size;
   std::vector<double> weights;
   std::vector<int32_t> first, sizes;
   double highest = 0;
@@ -39,8 +39,8 @@ void weigh_support(const Resampling& how, double scale, double support, int n, R
   const double center = scale * (n + 0.5), inverse = scale >= 1 ? 1 / scale : 1;
   const int64_t first = std::max(int64_t(center - support + 0.5), int64_t{0});
   const int64_t end = std::min(int64_t(center + support + 0.5), int64_t{how.input});
-  const int size = int(std::clamp(end - first, int64_t{0}, int64_t{taps.most}));
-  double* weights = taps.weights.data() + size_t(n) * taps.most;
+  const int size = int(std::clamp(end - first, int64_t{0}, int64_t{taps.max_size}));
+  double* weights = taps.weights.data() + size_t(n) * taps.max_size;
   double total = 0;
   for (int k = 0; k < size; ++k) {
     weights[k] = apply_filter(how, (k + first - center + 0.5) * inverse);
@@ -60,12 +60,12 @@ void weigh_nearest(const Resampling& how, double scale, int n, RealTaps& taps) {
   // torch takes the floor in float32.
   const int64_t index = std::min(int64_t(std::floor(float(from))), int64_t{how.input - 1});
   const double part = std::min(std::max(from - index, 0.0), 1.0);
-  const int half = taps.most / 2;
+  const int half = taps.max_size / 2;
   const int64_t begin = index - half + 1, first = std::max(begin, int64_t{0});
   const int size = int(std::min(index + half + 1, int64_t{how.input}) - first);
-  double* weights = taps.weights.data() + size_t(n) * taps.most;
+  double* weights = taps.weights.data() + size_t(n) * taps.max_size;
   int to = 0;
-  for (int k = 0; k < taps.most; ++k, ++to) {
+  for (int k = 0; k < taps.max_size; ++k, ++to) {
     if (begin + k <= 0) to = 0;
     else if (begin + k >= how.input - 1) to = size - 1;
     weights[to] += apply_filter(how, k + 1 - half - part);
@@ -78,8 +78,8 @@ RealTaps weigh(const Resampling& how) {
   RealTaps taps;
   const double scale = double(how.input) / how.output, width = how.is_cubic ? 4 : 2;
   const double support = width / 2 * std::max(scale, 1.0);
-  taps.most = how.antialias ? int(std::ceil(support)) * 2 + 1 : int(width);
-  taps.weights.assign(size_t(how.output) * taps.most, 0);
+  taps.max_size = how.antialias ? int(std::ceil(support)) * 2 + 1 : int(width);
+  taps.weights.assign(size_t(how.output) * taps.max_size, 0);
   taps.first.resize(how.output), taps.sizes.resize(how.output);
   for (int n = 0; n < how.output; ++n) {
     if (how.antialias) weigh_support(how, scale, support, n, taps);
@@ -90,7 +90,7 @@ RealTaps weigh(const Resampling& how) {
 
 int find_precision(double highest) {
   int precision = 0;
-  while (precision < kMostPrecision && int(0.5 + highest * (1 << (precision + 1))) < 1 << 15)
+  while (precision < kMaxPrecision && int(0.5 + highest * (1 << (precision + 1))) < 1 << 15)
     ++precision;
   return precision;
 }
@@ -103,7 +103,7 @@ int16_t round_weight(double weight, int precision) {
 // An output is its input.
 RealTaps weigh_identity(int count) {
   RealTaps taps;
-  taps.most = 1, taps.highest = 1;
+  taps.max_size = 1, taps.highest = 1;
   taps.weights.assign(count, 1);
   taps.sizes.assign(count, 1), taps.first.resize(count);
   for (int n = 0; n < count; ++n) taps.first[n] = n;
@@ -115,23 +115,23 @@ RealTaps weigh_identity(int count) {
 Taps compute_taps(const Resampling& how, int begin, int count, int alignment) {
   const RealTaps real = how.input == how.output ? weigh_identity(how.output) : weigh(how);
   Taps taps;
-  taps.count = count, taps.precision = find_precision(real.highest), taps.most = 2;
+  taps.count = count, taps.precision = find_precision(real.highest), taps.max_size = 2;
   taps.first.resize(count), taps.sizes.resize(count);
   for (int n = 0; n < count; ++n) {
     const int from = begin + n;
-    const double* weights = real.weights.data() + size_t(from) * real.most;
+    const double* weights = real.weights.data() + size_t(from) * real.max_size;
     int size = real.sizes[from];
     while (size > 1 && round_weight(weights[size - 1], taps.precision) == 0) --size;
     taps.first[n] = real.first[from] / alignment * alignment;
     taps.sizes[n] = size + real.first[from] - taps.first[n];
-    taps.most = std::max(taps.most, (taps.sizes[n] + 1) / 2 * 2);
+    taps.max_size = std::max(taps.max_size, (taps.sizes[n] + 1) / 2 * 2);
   }
-  taps.weights.assign(size_t(count) * taps.most, 0);
+  taps.weights.assign(size_t(count) * taps.max_size, 0);
   for (int n = 0; n < count; ++n) {
     const int from = begin + n, before = real.first[from] - taps.first[n];
-    const double* weights = real.weights.data() + size_t(from) * real.most;
+    const double* weights = real.weights.data() + size_t(from) * real.max_size;
     for (int k = before; k < taps.sizes[n]; ++k)
-      taps.weights[size_t(n) * taps.most + k] = round_weight(weights[k - before], taps.precision);
+      taps.weights[size_t(n) * taps.max_size + k] = round_weight(weights[k - before], taps.precision);
   }
   return taps;
 }
@@ -140,9 +140,9 @@ void reverse_taps(Taps& taps) {
   std::reverse(taps.first.begin(), taps.first.end());
   std::reverse(taps.sizes.begin(), taps.sizes.end());
   for (int n = 0; n < taps.count / 2; ++n) {
-    int16_t* one = taps.weights.data() + size_t(n) * taps.most;
-    int16_t* other = taps.weights.data() + size_t(taps.count - 1 - n) * taps.most;
-    std::swap_ranges(one, one + taps.most, other);
+    int16_t* one = taps.weights.data() + size_t(n) * taps.max_size;
+    int16_t* other = taps.weights.data() + size_t(taps.count - 1 - n) * taps.max_size;
+    std::swap_ranges(one, one + taps.max_size, other);
   }
 }
 

@@ -1,76 +1,51 @@
-// A kernel and its arguments: a function of the module prepares it, and `run` runs it later, with
-// others, without the GIL.
+// What the two extensions share: tasks, which Python passes from one to the other in capsules.
 #pragma once
 
-#include "arguments.h"
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <memory>
+#include <new>
 
 namespace gpupipe {
 
-class Task : public Work {
+// Counts the changes of what Python calls and of Task. gpupipe/runtime/compiled_extension.py has the
+// same number, and refuses an extension with another one.
+constexpr int kAbi = 1;
+
+constexpr char kTaskName[] = "gpupipe.task";
+
+// What a function `prepare` of Python makes of its arguments, to be run later and without the GIL.
+class Task {
  public:
-  Task() : Work{[](Work* work) { return static_cast<Task*>(work)->run_both(); }} {}
-  virtual ~Task() { Py_XDECREF(capsule_); }
+  Task() = default;
+  virtual ~Task() = default;
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
 
-  // Reads the arguments of the function. Returns false, with an exception set, if one is wrong.
+  // Reads the arguments. Returns false, with an exception of Python set, if one is wrong.
   virtual bool read(PyObject* arguments) = 0;
 
- protected:
-  // Does not touch Python. May throw std::bad_alloc.
-  virtual void run_kernel(const Variant& variant) = 0;
+  // Returns whether it was done. Does not touch Python. May throw.
+  virtual bool run() = 0;
 
-  // Takes the work that is done before the kernel: a capsule, or None for none.
-  bool read_before(PyObject* object) {
-    if (!object || object == Py_None) return true;
-    before_ = static_cast<Work*>(PyCapsule_GetPointer(object, kWorkName));
-    if (before_) Py_INCREF(capsule_ = object);
-    return before_ != nullptr;
-  }
-  bool has_before() const { return before_ != nullptr; }
-
- private:
-  bool run_both() {
-    if (before_ && !before_->run(before_)) return false;
-    run_kernel(variant_);
-    order_stores();
-    return true;
-  }
-
-  const Variant& variant_ = *g_variant;
-  PyObject* capsule_ = nullptr;
-  Work* before_ = nullptr;
+  // Whether it runs another task first.
+  virtual bool has_before() const { return false; }
 };
 
-// A task that reads an image (H, W, 3), and writes to a target (3, H, W).
-class ImageTask : public Task {
- protected:
-  bool open(PyObject* source, PyObject* target, PyObject* table, PyObject* numbers,
-            PyObject* before) {
-    return read_before(before) && source_.open(source, PyBUF_SIMPLE, "the image", 3) &&
-           target_buffer_.open(target, PyBUF_WRITABLE, "the target", 3) &&
-           read_image(source_, &image_) && read_target(target_buffer_, &target_) &&
-           conversions_.read(table, numbers, target_);
-  }
+// Returns the task in a capsule; null, with an exception of Python set, if the object is none.
+inline Task* get_task(PyObject* capsule) {
+  return static_cast<Task*>(PyCapsule_GetPointer(capsule, kTaskName));
+}
 
-  Image image_;
-  Target target_;
-  Conversions conversions_;
-
- private:
-  Buffer source_, target_buffer_;
-};
-
-// The function of the module that prepares a kind of task.
+// The function of a module that prepares a kind of task. It returns a capsule.
 template <typename Kind>
 PyObject* prepare(PyObject*, PyObject* arguments) {
   std::unique_ptr<Task> task(new (std::nothrow) Kind);
   if (!task) return PyErr_NoMemory();
   if (!task->read(arguments)) return nullptr;
-  Work* const work = task.get();
-  PyObject* const capsule = PyCapsule_New(work, kWorkName, [](PyObject* object) {
-    delete static_cast<Task*>(static_cast<Work*>(PyCapsule_GetPointer(object, kWorkName)));
-  });
+  PyObject* const capsule = PyCapsule_New(task.get(), kTaskName,
+                                          [](PyObject* object) { delete get_task(object); });
   if (capsule) task.release();
   return capsule;
 }

@@ -15,7 +15,7 @@ constexpr int kChannels = 3;
 constexpr int kBlock = 8;      // output pixels of a warp that share one exact coordinate
 constexpr int kPadding = 32;   // bytes that a variant may write after a row of levels
 constexpr int kPeriod = 24;    // values after which the numbers of a conversion repeat
-constexpr int kNumbers = kPeriod + kChannels - 1;  // a period of them from each channel on
+constexpr int kFactors = kPeriod + kChannels - 1;  // a period of them from each channel on
 
 // Packed RGB pixels of uint8, with `stride` bytes from row to row.
 struct Image {
@@ -43,9 +43,9 @@ struct Warp {
 struct Taps {
   int count;      // of outputs
   int precision;
-  int most;       // weights that each output has; it is even, and those after the last are 0
+  int max_size;   // of `sizes`, even: each output has so many weights, those after its own are 0
   std::vector<int32_t> first, sizes;
-  std::vector<int16_t> weights;  // (count, most)
+  std::vector<int16_t> weights;  // (count, max_size)
 };
 
 // The columns of a resize, and what a variant makes of them once.
@@ -57,10 +57,10 @@ struct Columns {
   bool is_wide;                   // of the variant
 };
 
-constexpr int kMostRead = 128;  // bytes that a variant may read after the end of a row
+constexpr int kMaxRead = 128;  // bytes that a variant may read after the end of a row
 constexpr int kGroup = 64;      // values of a row of pairs that a variant may write after its end
 
-// What becomes of each level: table[c][level], which is scale * level, minus mean, over std.
+// Converts levels: table[c][v] == (scale * v - mean) / std, where c is a channel and v a level.
 struct Conversion {
   const uint8_t* table[kChannels];
   int item_size;     // bytes of a value: 1, 2, 4 or 8
@@ -68,7 +68,7 @@ struct Conversion {
   bool is_identity;  // bytes are copied
   bool is_linear;    // the numbers below make the table to the bit; a value is float32 or float16
   bool is_scaling;   // mean is 0 and std is 1
-  float scale[kNumbers], mean[kNumbers], std[kNumbers];
+  float scale[kFactors], mean[kFactors], std[kFactors];
 };
 
 struct Variant {
@@ -92,7 +92,7 @@ struct Variant {
   // Prepares `columns` for resize_columns.
   void (*prepare_columns)(Columns& columns);
 
-  // Resizes two rows to pairs of levels, (3 * count, 2). Reads up to kMostRead bytes after the
+  // Resizes two rows to pairs of levels, (3 * count, 2). Reads up to kMaxRead bytes after the
   // rows, and writes up to kGroup pairs more.
   void (*resize_columns)(const Columns& columns, const uint8_t* a, const uint8_t* b,
                          uint16_t* pairs);

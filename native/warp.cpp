@@ -1,12 +1,15 @@
 // The function `prepare_warp` of the module.
+#include "kernel_task.h"
 #include "rows.h"
-#include "task.h"
 
 namespace gpupipe {
 namespace {
 
-constexpr int kLine = 64;                  // bytes of a line of the cache
-constexpr int64_t kMostFetched = 1 << 20;  // bytes that stay in the cache for the work that follows
+constexpr int kLine = 64;  // bytes of a line of the cache
+
+// Bytes that are still in the cache of the second level when the warp reads them: it has 1 MiB or
+// more on the processors that the kernels are measured on.
+constexpr int64_t kMaxFetched = 1 << 20;
 
 // Reads the rows of the source that a warp shows: in order, since memory answers a warp's own reads
 // much more slowly.
@@ -22,14 +25,16 @@ void fetch_rows(const Warp& warp, const Target& target) {
   const int top = int(std::clamp(first, 0.0, double(source.height)));
   const int bottom = int(std::clamp(last + 1, 0.0, double(source.height)));
   const int64_t size = int64_t{source.width} * kChannels;
-  if ((bottom - top) * size > kMostFetched) return;
+  if ((bottom - top) * size > kMaxFetched) return;
   unsigned sum = 0;
   for (int row = top; row < bottom; ++row)
     for (int64_t n = 0; n < size; n += kLine) sum |= source.pixels[row * source.stride + n];
   asm volatile("" : : "r"(sum));  // so that the compiler keeps the reads
 }
 
-bool read_matrix(const Buffer& matrix, Warp* warp) {
+bool read_matrix(PyObject* object, Warp* warp) {
+  Buffer matrix;
+  if (!matrix.open(object, PyBUF_SIMPLE, "the matrix", 2)) return false;
   if (!matrix.is_packed(6, sizeof(double))) return refuse("the matrix is not (2, 3) of float64");
   const double* numbers = reinterpret_cast<const double*>(matrix.bytes());
   for (int n = 0; n < 6; ++n) warp->matrix[n] = numbers[n];
@@ -57,33 +62,28 @@ bool read_fill(PyObject* object, Warp* warp) {
   return true;
 }
 
+// The options are (matrix, fill).
 class WarpTask : public ImageTask {
- public:
-  bool read(PyObject* arguments) override {
-    PyObject *source, *matrix_object, *fill_object, *target, *table, *numbers, *before = nullptr;
-    Buffer matrix;
-    if (!PyArg_ParseTuple(arguments, "OOOOOO|O", &source, &matrix_object, &fill_object, &target,
-                          &table, &numbers, &before) ||
-        !open(source, target, table, numbers, before) ||
-        !matrix.open(matrix_object, PyBUF_SIMPLE, "the matrix", 2))
-      return false;
+ protected:
+  bool read_options(PyObject* options) override {
+    PyObject *matrix, *fill;
     warp_.source = image_;
-    return read_matrix(matrix, &warp_) && read_fill(fill_object, &warp_);
+    return PyArg_ParseTuple(options, "OO", &matrix, &fill) && read_matrix(matrix, &warp_) &&
+           read_fill(fill, &warp_);
   }
 
- protected:
   void run_kernel(const Variant& variant) override {
-    const int most = count_rows_at_once(target_);
-    Rows rows(target_.width, most);
-    if (!has_before()) fetch_rows(warp_, target_);  // what was just decoded is in the cache
-    for (int row = 0; row < target_.height; row += most) {
-      const int count = std::min(most, target_.height - row);
+    const int at_once = output_.count_rows_at_once();
+    Rows rows(output_.width, at_once);
+    if (!has_before()) fetch_rows(warp_, output_);  // what was just decoded is in the cache
+    for (int row = 0; row < output_.height; row += at_once) {
+      const int count = std::min(at_once, output_.height - row);
       uint8_t* planes[kChannels] = {rows.planes[0], rows.planes[1], rows.planes[2]};
       for (int n = 0; n < count; ++n) {
-        variant.warp_row(warp_, row + n, target_.width, planes);
-        for (uint8_t*& plane : planes) plane += target_.width;
+        variant.warp_row(warp_, row + n, output_.width, planes);
+        for (uint8_t*& plane : planes) plane += output_.width;
       }
-      write_planes(variant, rows.planes, target_, row, count, conversions_, rows.pixels);
+      output_.write_planes(variant, rows, row, count);
     }
   }
 

@@ -50,7 +50,7 @@ def can_convert_levels(images: torch.Tensor, numbers: Numbers, dtype: str | None
         and images.dim() == 4
         and images.shape[1] == _RGB
         and images.numel() > 0
-        and images.shape[2] * images.shape[3] <= _extension.MOST_SIDE
+        and images.shape[2] * images.shape[3] <= _extension.MAX_SIDE
         and (images.is_contiguous() or images.is_contiguous(memory_format=torch.channels_last))
         and make_table(numbers, dtype, _RGB).dtype in _CONVERTED
     )
@@ -82,12 +82,12 @@ def convert_levels(
         places = block.view(count, 1, height * width, _RGB).permute(0, 3, 1, 2)
     looked_up = _as_numpy(table[:, 0])
     pairs = zip(sources.numpy(), _as_numpy(places), strict=True)
-    _extension.run([prepare(source, place, looked_up, factors) for source, place in pairs])
+    _extension.run([prepare(source, (place, looked_up, factors)) for source, place in pairs])
     return batch
 
 
-def _prepare_convert_pixels(source: Any, place: Any, table: Any, factors: Any) -> Any:
-    return _extension.prepare_convert(source, False, False, place, table, factors)
+def _prepare_convert_pixels(source: Any, output: tuple[Any, Any, Any]) -> Any:
+    return _extension.prepare_convert(source, (False, False), output)
 
 
 def _as_numpy(tensor: torch.Tensor) -> Any:

@@ -20,16 +20,16 @@ _NEEDS = {
     "_kernels": "a C++ compiler",
     "_jpeg": "a C++ compiler and libjpeg-turbo 2.1 or newer with its headers",
 }
-_NEWEST = {"_kernels": "read_files_and_crcs", "_jpeg": "prepare"}
-"""What was added to each last: without it, an extension is older than the sources."""
+_ABI = 1
+"""The number of what Python calls of the extensions: kAbi in native/task.h."""
 
 
 def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
-    """Return the module `gpupipe.NAME`; None if it is off, was not built, or is too old.
+    """Return the module `gpupipe.NAME`; None if it is off, not built, or of another version.
 
     Raises:
-        EngineError: GPUPIPE_KERNELS is `on` and the extension is missing or too old, or it has
-            another value.
+        EngineError: GPUPIPE_KERNELS is `on` and the extension is missing or of another version, or
+            the variable has another value.
     """
     setting = os.environ.get(VARIABLE, "")
     if setting not in ("", "on", "off"):
@@ -45,10 +45,10 @@ def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
                 f"{_NEEDS[name]}, then run {rebuild_command()}, or unset the variable"
             ) from e
         return None
-    if hasattr(extension, _NEWEST[name]):
+    if getattr(extension, "ABI", None) == _ABI:
         return extension
-    old = f"gpupipe.{name} was built for an earlier gpupipe: run {rebuild_command()}"
+    other = f"gpupipe.{name} was built for another version of gpupipe: run {rebuild_command()}"
     if setting == "on":
-        raise EngineError(f"{VARIABLE}=on, but {old}, or unset the variable")
-    warnings.warn(f"{old}; until then it is not used", stacklevel=2)
+        raise EngineError(f"{VARIABLE}=on, but {other}, or unset the variable")
+    warnings.warn(f"{other}; until then it is not used", stacklevel=2)
     return None

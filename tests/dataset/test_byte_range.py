@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
 from collections.abc import Callable
@@ -128,6 +129,29 @@ def test_the_extension_refuses_what_is_no_part(parts: Any, error: type[Exception
         find_extension().read_files(parts)
     with pytest.raises(TypeError):
         find_extension().stat_files([3])
+
+
+@pytest.mark.skipif(find_extension() is None, reason="the extension is not built")
+@pytest.mark.parametrize("name", ["read_files", "read_files_and_crcs", "stat_files"])
+def test_a_list_may_lose_its_items_while_the_extension_parses_them(
+    tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(CONTENT)
+
+    class Emptying:
+        def __fspath__(self) -> str:
+            items.clear()
+            return str(file)
+
+    def item(path: Any) -> Any:
+        return path if name == "stat_files" else (path, 0, None)
+
+    items = [item(Emptying()), *(item(str(file.with_name(f"gone{n}"))) for n in range(10_000))]
+    first, *others = getattr(find_extension(), name)(items)
+    assert items == []
+    assert first not in (None, errno.ENOENT)
+    assert others == [None if name == "stat_files" else errno.ENOENT] * 10_000
 
 
 def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:

@@ -42,6 +42,6 @@ def tables(dtype: str, numbers: Any = NUMBERS) -> tuple[Any, Any]:
     return bits(make_table(numbers, dtype, 3)[:, 0]), make_numbers(numbers, dtype, 3)
 
 
-def run(work: Any) -> None:
-    """Do the work of one function of gpupipe._kernels."""
-    assert import_module("gpupipe._kernels").run([work]) == [True]
+def run(task: Any) -> None:
+    """Run the task of one function of gpupipe._kernels."""
+    assert import_module("gpupipe._kernels").run([task]) == [True]

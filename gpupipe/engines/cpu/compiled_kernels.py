@@ -34,9 +34,9 @@ _TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 _extension = find_extension()
 
 
-def _run_now(work: Any) -> None:
-    if work is not None:
-        _extension.run((work,))
+def _run_now(task: Any) -> None:
+    if task is not None:
+        _extension.run((task,))
 
 
 def _run_warp(pixels: Any, calls: Calls, row: int) -> Any:
@@ -62,7 +62,7 @@ def _prepare_warp_to(
 ) -> Any:
     matrix, _ = calls[0].rows[row]
     fill = _find_fill(calls[0].options[1])
-    return _extension.prepare_warp(pixels, matrix, fill, target, *conversion, before)
+    return _extension.prepare_warp(pixels, (matrix, fill), (target, *conversion), before)
 
 
 @lru_cache(maxsize=16)
@@ -76,11 +76,11 @@ def _run_convert(pixels: Any, calls: Calls, row: int) -> Any:
 
 def _prepare_convert(pixels: Any, calls: Calls, row: int, before: Any = None) -> Any:
     """Prepare a conversion, and perhaps a flip before it."""
-    flips = calls[0].rows[row] if calls[0].primitive == "flip" else (0, 0)
+    flips = tuple(calls[0].rows[row]) if calls[0].primitive == "flip" else (0, 0)
     place, conversion = _find_place(_without_geometry(calls), row, pixels.shape[:2])
     if place is None:
         return None
-    return _extension.prepare_convert(pixels, *flips, place, *conversion, before)
+    return _extension.prepare_convert(pixels, flips, (place, *conversion), before)
 
 
 def _as_rows(pixels: Any) -> NDArray[np.uint8]:
@@ -119,7 +119,7 @@ def _run_resize(pixels: Any, calls: Calls, row: int) -> Any:
         _run_now(_prepare_resize_to(target, (None, None), rows, resize, row, window, flips))
     else:
         cut = _cut_resized(pixels, calls, row)
-        _run_now(_extension.prepare_convert(cut, *flips, target, None, None))
+        _run_now(_extension.prepare_convert(cut, tuple(flips), (target, None, None)))
     return resized
 
 
@@ -132,7 +132,7 @@ def _run_resize_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
     place, conversion = _find_place(_without_geometry(calls), row, (window[2], window[3]))
     if place is not None:
         cut = _cut_resized(pixels, calls, row)
-        _run_now(_extension.prepare_convert(cut, *flips, place, *conversion))
+        _run_now(_extension.prepare_convert(cut, tuple(flips), (place, *conversion)))
 
 
 def _prepare_resize(pixels: Any, calls: Calls, row: int, before: Any = None) -> Any:
@@ -173,9 +173,9 @@ def _prepare_resize_to(
     before: Any = None,
 ) -> Any:
     interpolation, antialias = resize.options
-    how = interpolation == "bicubic", antialias, *flips
-    size, corner = tuple(resize.rows[row]), tuple(window[:2])
-    return _extension.prepare_resize(pixels, size, corner, *how, target, *conversion, before)
+    height, width = resize.rows[row]
+    options = (height, width, *window[:2], interpolation == "bicubic", antialias, *flips)
+    return _extension.prepare_resize(pixels, options, (target, *conversion), before)
 
 
 def _cut_resized(pixels: Any, calls: Calls, row: int) -> NDArray[np.uint8]:

@@ -48,13 +48,13 @@ def find_preparation(groups: Groups) -> Preparation | None:
     return _AfterDecode(decode, after) if is_known else None
 
 
-def run_works(works: Sequence[Any]) -> list[bool]:
-    """Do the work of several samples in one call without the GIL, one after the other.
+def run_tasks(tasks: Sequence[Any]) -> list[bool]:
+    """Run the tasks of several samples in one call without the GIL, one after the other.
 
     Returns:
         Whether each was done. It was not if the image is damaged.
     """
-    return _kernels.run(works)  # type: ignore[no-any-return]
+    return _kernels.run(tasks)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

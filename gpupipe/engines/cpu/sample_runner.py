@@ -9,7 +9,7 @@ from typing import Any
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.engines.cpu.cached_image import CachedImage, run_cached
-from gpupipe.engines.cpu.preparation import run_works
+from gpupipe.engines.cpu.preparation import run_tasks
 from gpupipe.engines.cpu.program import Program
 from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.pipeline.pipeline import Pipeline
@@ -104,7 +104,7 @@ class SampleRunner:
 
     def _run_prepared(self, prepared: list[_Prepared]) -> None:
         try:
-            are_done = run_works([part.work for part in prepared])
+            are_done = run_tasks([part.work for part in prepared])
         except Exception:  # such as MemoryError: a sample that runs alone says what it lacks
             are_done = [False] * len(prepared)
         for part, is_done in zip(prepared, are_done, strict=True):

@@ -42,7 +42,7 @@ def matrices() -> list[Floats]:
 
 def warp(image: Any, matrix: Floats, fill: Any, place: torch.Tensor, how: Any) -> torch.Tensor:
     values = None if fill is None else np.array(fill, float)
-    run(extension.prepare_warp(image, matrix, values, bits(place), *how))
+    run(extension.prepare_warp(image, (matrix, values), (bits(place), *how)))
     return place
 
 
@@ -121,7 +121,7 @@ def test_a_conversion_has_torchvisions_bits(variant: str, dtype: str) -> None:
             levels = ((levels.float().mul(1 / 255) - mean) / std).to(getattr(torch, dtype))
         for is_packed in (True, False):
             place = target(*size, dtype, is_packed)
-            run(extension.prepare_convert(image, *flips, bits(place), *how))
+            run(extension.prepare_convert(image, flips, (bits(place), *how)))
             assert torch.equal(place, levels), (size, flips, is_packed)
 
 
@@ -136,7 +136,7 @@ def test_a_place_may_begin_anywhere_in_a_cache_line(
         block = torch.full((count + 36,), -7.0)
         part = block[start : start + count]
         place = part.view(3, 3, width) if is_packed else part.view(3, width, 3).permute(2, 0, 1)
-        run(extension.prepare_convert(image, 0, 0, place.numpy(), *how))
+        run(extension.prepare_convert(image, (0, 0), (place.numpy(), *how)))
         levels = torch.from_numpy(image.copy()).permute(2, 0, 1).long()
         looked_up = torch.from_numpy(how[0])[torch.arange(3)[:, None, None], levels]
         assert torch.equal(place, looked_up), (width, start)
@@ -170,33 +170,49 @@ def test_numbers_that_are_not_exact_are_looked_up() -> None:
         ({"table": np.zeros((3, 255), np.float32)}, "the table is not"),
         ({"table": np.zeros((3, 256), np.float64)}, "the table is not"),
         ({"table": None}, "needs a table"),
-        ({"numbers": np.zeros((3, 3))}, "the numbers are not"),
+        ({"factors": np.zeros((3, 3))}, "the factors are not"),
     ],
     ids=str,
 )
 def test_arguments_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
     arguments = {
         "image": np.zeros((4, 4, 3), np.uint8),
-        "x": False,
-        "y": False,
         "target": np.zeros((3, 4, 4), np.float32),
         "table": np.zeros((3, 256), np.float32),
-        "numbers": None,
+        "factors": None,
     }
-    run(extension.prepare_convert(*arguments.values()))
+
+    def prepare(image: Any, *output: Any) -> Any:
+        return extension.prepare_convert(image, (False, False), output)
+
+    run(prepare(*arguments.values()))
     with pytest.raises(ValueError, match=message):
-        extension.prepare_convert(*(arguments | change).values())
+        prepare(*(arguments | change).values())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ([], (None, None, None)),
+        ((0, 0), [None, None, None]),
+        ((0,), (None, None, None)),
+        ((0, 0), (None,)),
+        ((0, 0), (None, None, None), None, None),
+    ],
+    ids=str,
+)
+def test_arguments_of_another_number_or_type_are_refused(arguments: Any) -> None:
+    with pytest.raises(TypeError):
+        extension.prepare_convert(np.zeros((4, 4, 3), np.uint8), *arguments)
 
 
 def test_a_target_that_is_read_only_is_refused() -> None:
     place = np.zeros((3, 4, 4), np.uint8)
     place.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
-        run(
-            extension.prepare_convert(
-                np.zeros((4, 4, 3), np.uint8), False, False, place, None, None
-            )
-        )
+        image = np.zeros((4, 4, 3), np.uint8)
+        run(extension.prepare_convert(image, (False, False), (place, None, None)))
 
 
 def test_a_variant_that_is_not_there_is_refused() -> None:

@@ -42,7 +42,8 @@ def resize(
     """Resize to `place`, which is of the whole size in uint8 if None."""
     made = target(*size, "uint8", True) if place is None else place
     is_cubic = mode[0] == "bicubic"
-    run(extension.prepare_resize(image, size, corner, is_cubic, mode[1], *flips, bits(made), *how))
+    options = (*size, *corner, is_cubic, mode[1], *flips)
+    run(extension.prepare_resize(image, options, (bits(made), *how)))
     return made
 
 
@@ -154,14 +155,14 @@ def test_arguments_that_do_not_fit_are_refused(change: dict[str, Any], message: 
         "image": np.zeros((4, 4, 3), np.uint8),
         "size": (8, 8),
         "corner": (0, 0),
-        "is_cubic": False,
-        "antialias": True,
-        "flips_x": False,
-        "flips_y": False,
         "target": np.zeros((3, 8, 8), np.float32),
         "table": np.zeros((3, 256), np.float32),
-        "numbers": None,
     }
-    run(extension.prepare_resize(*arguments.values()))
+
+    def prepare(image: Any, size: Any, corner: Any, target: Any, table: Any) -> Any:
+        options = (*size, *corner, False, True, False, False)
+        return extension.prepare_resize(image, options, (target, table, None))
+
+    run(prepare(**arguments))
     with pytest.raises(ValueError, match=message):
-        extension.prepare_resize(*(arguments | change).values())
+        prepare(**(arguments | change))

@@ -43,7 +43,7 @@ PIPELINES: list[list[Any]] = [
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each sample, in the order of preparation, was done as prepared work."""
     found: list[bool] = []
-    program_prepare, run_works = Program.prepare, sample_runner.run_works
+    program_prepare, run_tasks = Program.prepare, sample_runner.run_tasks
 
     def prepare(self: Program, pixels: Any, row: int) -> Any:
         work = program_prepare(self, pixels, row)
@@ -52,11 +52,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         return work
 
     def run_and_note(works: Any) -> list[bool]:
-        found.extend(are_done := run_works(works))
+        found.extend(are_done := run_tasks(works))
         return are_done
 
     monkeypatch.setattr(Program, "prepare", prepare)
-    monkeypatch.setattr(sample_runner, "run_works", run_and_note)
+    monkeypatch.setattr(sample_runner, "run_tasks", run_and_note)
     yield found
 
 
@@ -167,10 +167,10 @@ def test_without_memory_for_several_samples_each_runs_alone(
     with load(faces, steps) as loader:
         expected = by_id(loader)
 
-    def fail(works: Any) -> list[bool]:
+    def fail(tasks: Any) -> list[bool]:
         raise MemoryError
 
-    monkeypatch.setattr(sample_runner, "run_works", fail)
+    monkeypatch.setattr(sample_runner, "run_tasks", fail)
     with load(faces, steps) as loader:
         found = by_id(loader)
     assert len(expected) == 60
@@ -178,13 +178,13 @@ def test_without_memory_for_several_samples_each_runs_alone(
 
 
 def test_large_images_are_few_in_one_call(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, run_works = [], sample_runner.run_works
+    sizes, run_tasks = [], sample_runner.run_tasks
 
-    def run_and_count(works: Any) -> list[bool]:
-        sizes.append(len(works))
-        return run_works(works)
+    def run_and_count(tasks: Any) -> list[bool]:
+        sizes.append(len(tasks))
+        return run_tasks(tasks)
 
-    monkeypatch.setattr(sample_runner, "run_works", run_and_count)
+    monkeypatch.setattr(sample_runner, "run_tasks", run_and_count)
     steps = ["decode", {"resize": {"size": 64}}]
     found = {}
     for most, at_once in ((sample_runner._MOST_PIXELS, 16), (1, 1)):
@@ -242,30 +242,31 @@ def test_operators_that_are_recorded_run_one_by_one(faces: Path, calls: list[boo
 
 
 def prepare_each(before: Any, image: Any) -> Iterator[tuple[Any, torch.Tensor]]:
-    """Call each function with work before it. Yields the work, and the target."""
+    """Call each function with a task before it. Yields the task, and the target."""
     size = image.shape[:2]
     places = [target(*size, "uint8", True) for _ in range(3)]
-    ends = [(place.numpy(), None, None, before) for place in places]
-    yield kernels.prepare_warp(image, np.eye(2, 3), np.zeros(3), *ends[0]), places[0]
-    yield kernels.prepare_convert(image, 0, 0, *ends[1]), places[1]
-    yield kernels.prepare_resize(image, size, (0, 0), False, True, 0, 0, *ends[2]), places[2]
+    ends = [((place.numpy(), None, None), before) for place in places]
+    resize = (*size, 0, 0, False, True, 0, 0)
+    yield kernels.prepare_warp(image, (np.eye(2, 3), np.zeros(3)), *ends[0]), places[0]
+    yield kernels.prepare_convert(image, (0, 0), *ends[1]), places[1]
+    yield kernels.prepare_resize(image, resize, *ends[2]), places[2]
 
 
-def test_work_is_done_before_the_kernel() -> None:
+def test_a_task_runs_before_the_kernel() -> None:
     content = as_data(encode((40, 50), "420"))
     expected = np.empty((40, 50, 3), np.uint8)
     assert jpeg.decode(content, expected, 0, 0, 40, 50)
     image = np.zeros((40, 50, 3), np.uint8)
     for n in range(3):
         image[:] = 0
-        work = jpeg.prepare(content, image, 0, 0, 40, 50)
-        task, place = list(prepare_each(work, image))[n]
+        before = jpeg.prepare(content, image, 0, 0, 40, 50)
+        task, place = list(prepare_each(before, image))[n]
         assert not place.any(), "nothing is done before it runs"
         assert kernels.run([task]) == [True]
         assert np.array_equal(place.permute(1, 2, 0).numpy(), expected)
 
 
-def test_nothing_is_written_if_the_work_fails() -> None:
+def test_nothing_is_written_if_the_task_before_fails() -> None:
     content = as_data(encode((40, 50), "420")[:300])
     image = np.ones((40, 50, 3), np.uint8)
     for task, place in prepare_each(jpeg.prepare(content, image, 0, 0, 40, 50), image):
@@ -273,18 +274,18 @@ def test_nothing_is_written_if_the_work_fails() -> None:
         assert not place.any()
 
 
-def test_several_works_are_done_in_order_and_each_alone() -> None:
+def test_several_tasks_run_in_order_and_each_alone() -> None:
     """They share the memory of their pixels, and one in the middle is damaged."""
     contents = [as_data(encode((40, 50), "420", n)) for n in range(4)]
     shared = np.zeros((40, 50, 3), np.uint8)
-    works, places = [], []
+    tasks, places = [], []
     for n, content in enumerate(contents):
         data = content[:300] if n == 2 else content
         decoding = jpeg.prepare(data, shared, 0, 0, 40, 50)
         task, place = list(prepare_each(decoding, shared))[n % 3]
-        works.append(task)
+        tasks.append(task)
         places.append(place)
-    assert kernels.run(tuple(works)) == [True, True, False, True]
+    assert kernels.run(tuple(tasks)) == [True, True, False, True]
     for n in (0, 1, 3):
         expected = np.empty((40, 50, 3), np.uint8)
         assert jpeg.decode(contents[n], expected, 0, 0, 40, 50)
@@ -293,29 +294,39 @@ def test_several_works_are_done_in_order_and_each_alone() -> None:
     assert kernels.run([]) == []
 
 
-def test_work_keeps_what_it_needs() -> None:
+def test_a_task_keeps_what_it_needs() -> None:
     content = encode((40, 50), "420")
     expected = np.empty((40, 50, 3), np.uint8)
     assert jpeg.decode(as_data(content), expected, 0, 0, 40, 50)
     pixels = np.zeros((40, 50, 3), np.uint8)
     decoding = jpeg.prepare(as_data(content), pixels, 0, 0, 40, 50)
-    works, places = zip(*prepare_each(decoding, pixels), strict=True)
+    tasks, places = zip(*prepare_each(decoding, pixels), strict=True)
     del decoding, pixels
     gc.collect()
-    assert kernels.run(works) == [True] * 3
+    assert kernels.run(tasks) == [True] * 3
     for place in places:
         assert np.array_equal(place.permute(1, 2, 0).numpy(), expected)
 
 
-@pytest.mark.parametrize("works", [[object()], [None], 3])
-def test_what_is_no_work_does_not_run(works: Any) -> None:
+@pytest.mark.parametrize("tasks", [[object()], [None], 3])
+def test_what_is_no_task_does_not_run(tasks: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=r"PyCapsule|not iterable"):
-        kernels.run(works)
+        kernels.run(tasks)
 
 
-def test_work_that_is_none_is_refused() -> None:
+def test_what_is_no_task_cannot_run_before_one() -> None:
     image = np.ones((4, 5, 3), np.uint8)
     with pytest.raises(ValueError, match="PyCapsule"):
         next(prepare_each(object(), image))
     with pytest.raises(ValueError, match="window"):
         jpeg.prepare(b"", image, 0, 0, 5, 5)
+
+
+def test_a_task_with_a_task_before_it_runs_before_none() -> None:
+    """A chain of them would overflow the stack when it runs, and when it is freed."""
+    image = np.ones((4, 5, 3), np.uint8)
+    first, _ = next(prepare_each(None, image))
+    for second, _ in prepare_each(first, image):
+        assert kernels.run([second]) == [True]
+        with pytest.raises(ValueError, match="has itself a task before it"):
+            next(prepare_each(second, image))
