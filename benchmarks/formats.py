@@ -147,7 +147,7 @@ def _gpupipe(name: str, shards: list[Path], arguments: argparse.Namespace) -> di
 
     data: dict[str, Any] = {"source": name, "shards": list(map(str, shards))}
     indexing = _indexing(
-        source.find_source(name)(**{k: v for k, v in data.items() if k != "source"}), shards
+        source.SOURCES.find(name)(**{k: v for k, v in data.items() if k != "source"}), shards
     )
 
     def build() -> Any:

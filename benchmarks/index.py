@@ -125,7 +125,7 @@ def made_folder(data: Path, files: int, classes: int) -> Path:
 
 def scanned(root: Path) -> dict[str, Any]:
     """The folder source over `root`: with no cached index, and with one."""
-    folder = source.find_source("folder")(root=root)
+    folder = source.SOURCES.find("folder")(root=root)
     cache = Path(tempfile.mkdtemp(prefix="index-", dir=root.parent))
     os.environ["GPUPIPE_CACHE"] = str(cache)
     try:

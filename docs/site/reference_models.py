@@ -15,10 +15,10 @@ _SECTION = re.compile(r"\n(?:Attributes|Args|Example|Raises|Returns):\n.*", re.S
 
 def write_settings() -> str:
     """Return the page of the keys of a config: data of each source, loader, batch, views."""
-    from gpupipe.batch_stage import registry
+    from gpupipe.batch_stage.batch_step import BATCH_STEPS
     from gpupipe.config.loader_config import LoaderConfig
     from gpupipe.config.validation import TopLevel
-    from gpupipe.dataset.source import Source, find_source, list_sources
+    from gpupipe.dataset.source import SOURCES, Source
     from gpupipe.pipeline.views import PipelineConfig, ViewConfig
 
     parts = [
@@ -31,8 +31,8 @@ def write_settings() -> str:
         "`source` names what reads the data. These keys are the same for every source:",
         _list_fields("data", Source),
     ]
-    for name in list_sources():
-        parts += [*_describe(f"data, source: {name}", find_source(name), set(Source.model_fields))]
+    for name in SOURCES.names():
+        parts += [*_describe(f"data, source: {name}", SOURCES.find(name), set(Source.model_fields))]
     parts += ["## pipeline", "A list of [steps](steps.md), the name of a pipeline, or:"]
     parts += [
         _list_fields("pipeline", PipelineConfig),
@@ -41,14 +41,14 @@ def write_settings() -> str:
     ]
     parts += ["## loader", _list_fields("loader", LoaderConfig), "## batch"]
     parts.append("[Mix batches](../batch.md) explains these steps.")
-    for name in sorted(registry.builtin_names()):
-        parts += [*_describe(f"batch: {name}", registry.find(name), set())]
+    for name in sorted(BATCH_STEPS.builtin_names):
+        parts += [*_describe(f"batch: {name}", BATCH_STEPS.find(name), set())]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def write_steps() -> str:
     """Return the page of the steps."""
-    from gpupipe.pipeline import step_registry
+    from gpupipe.pipeline.step_registry import STEPS
 
     drawn = set(step_pictures.list_drawn())
     parts = [
@@ -57,8 +57,8 @@ def write_steps() -> str:
         "left of a picture is the original. Beside it are eight draws, or the one result of a "
         "step that draws nothing. `gpupipe gallery` makes the pictures.",
     ]
-    for name in sorted(step_registry.builtin_names()):
-        parts += _describe(name, step_registry.find(name), set(), level=2)
+    for name in sorted(STEPS.builtin_names):
+        parts += _describe(name, STEPS.find(name), set(), level=2)
         if name in drawn:
             parts.append(f"![{name} on a drawn face](steps/{name}.jpg){{: .step loading=lazy }}")
     return "\n\n".join(filter(None, parts)) + "\n"

@@ -22,11 +22,11 @@ def draw_all() -> Iterator[tuple[str, bytes]]:
 
 def list_drawn() -> list[str]:
     """Return the names of the steps that can be drawn: those that need no numbers of one's own."""
-    from gpupipe.pipeline import step_registry
+    from gpupipe.pipeline.step_registry import STEPS
 
     found = []
-    for name in sorted(step_registry.builtin_names()):
-        model = step_registry.find(name)
+    for name in sorted(STEPS.builtin_names):
+        model = STEPS.find(name)
         required = any(field.is_required() for field in model.model_fields.values())
         if model.example or not required:
             found.append(name)

@@ -28,7 +28,11 @@ from pydantic import Field
 
 from gpupipe.dataset.labels import MOST_CLASSES
 from gpupipe.dataset.spec import Spec
+from gpupipe.errors import did_you_mean
 from gpupipe.pipeline.step import Params
+from gpupipe.pipeline.step_registry import STEPS
+from gpupipe.runtime import plugins
+from gpupipe.runtime.registry import Registry
 from gpupipe.schema.field_types import WHOLE
 
 if TYPE_CHECKING:
@@ -124,3 +128,15 @@ class BatchStep(pydantic.BaseModel):
                 write instead.
         """
         raise NotImplementedError
+
+
+def _advise(name: str) -> str:
+    if name in STEPS.names():
+        return f"'{name}' works on single samples: write it under 'pipeline:'"
+    nearest = did_you_mean(name, BATCH_STEPS.names())
+    return f"unknown step '{name}' of the batch stage{nearest}"
+
+
+BATCH_STEPS = Registry(
+    "batch step", "gpupipe.batch_stage.steps", BatchStep, plugins.BATCH_STEP_GROUP, _advise
+)

@@ -9,9 +9,8 @@ from typing import Any
 
 import pydantic
 
-from gpupipe.batch_stage import registry
 from gpupipe.batch_stage.batch_container import BatchContainer, NestedBatchStep
-from gpupipe.batch_stage.batch_step import BatchField, BatchStep
+from gpupipe.batch_stage.batch_step import BATCH_STEPS, BatchField, BatchStep
 from gpupipe.batch_stage.stage import BatchEntry, BatchStage
 from gpupipe.errors import ConfigError, Problem, shown
 from gpupipe.pipeline.parsing import parse_targets, split_item
@@ -119,7 +118,7 @@ def _parse(item: Any, document: Document, loc: Loc, problems: list[Problem]) -> 
             problems.append(Problem(where, f"a step is {value}, but should be {_SHAPE}"))
         return None
     try:
-        model = registry.find(name)
+        model = BATCH_STEPS.find(name)
     except LookupError as e:
         problems.append(Problem(where, e.args[0]))
         return None

@@ -23,8 +23,8 @@ from gpupipe.engines import registry
 from gpupipe.errors import ConfigError, GpupipeError, shown
 from gpupipe.fetch import synthetic_faces
 from gpupipe.loader import create_loader
-from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.step_registry import STEPS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -67,7 +67,7 @@ class Gallery:
             EngineError: If the engine cannot run the step.
             GpupipeError: If the step needs parameters, and has no example.
         """
-        model = step_registry.find(name)
+        model = STEPS.find(name)
         chosen = dict(model.example if parameters is None else parameters)
         required = [key for key, info in model.model_fields.items() if info.is_required()]
         if parameters is None and not chosen and required:

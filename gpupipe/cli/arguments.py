@@ -64,16 +64,16 @@ def complete_name(
 def _list_values(key: str) -> Iterator[str]:
     """Yield the values that a setting may have, as far as they are names."""
     from gpupipe.config.loader_config import LoaderConfig
-    from gpupipe.dataset.source import list_sources
+    from gpupipe.dataset.source import SOURCES
     from gpupipe.runtime import engine_registration
 
     name = key.removeprefix("loader.")
     if key == _PIPELINE:
         yield from sorted({*builtin_configs.names("pipelines"), *_own_names("pipelines")})
     elif key == _SOURCE:
-        yield from list_sources()
+        yield from SOURCES.names()
     elif name == "engine":
-        yield from (engine_registration.AUTO, *engine_registration.names())
+        yield from (engine_registration.AUTO, *engine_registration.ENGINES.names())
     elif name == "device":
         yield from ("auto", "cpu", "gpu")
     elif name in LoaderConfig.model_fields:

@@ -72,7 +72,7 @@ def _module_files(group: str) -> dict[str, Path]:
     return {
         m.name: folder / (f"{m.name}/__init__.py" if m.ispkg else f"{m.name}.py")
         for m in modules
-        if m.ispkg or group != plugins.ENGINES
+        if m.ispkg or group != plugins.ENGINE_GROUP
     }
 
 
@@ -122,12 +122,12 @@ def load_class(kind: str, name: str) -> type[Any]:
     """
     try:
         if kind == "step":
-            from gpupipe.pipeline import step_registry
+            from gpupipe.pipeline.step_registry import STEPS
 
-            return step_registry.find(name)
-        from gpupipe.dataset.source import find_source
+            return STEPS.find(name)
+        from gpupipe.dataset.source import SOURCES
 
-        return find_source(name)
+        return SOURCES.find(name)
     except LookupError as e:
         raise GpupipeError(str(e.args[0])) from e
 
@@ -135,9 +135,9 @@ def load_class(kind: str, name: str) -> type[Any]:
 _LISTS: dict[str, Callable[[], Iterator[Item]]] = {
     "config": lambda: _list_files("config", "configs"),
     "pipeline": lambda: _list_files("pipeline", "pipelines"),
-    "step": lambda: _list_classes("step", plugins.STEPS),
-    "source": lambda: _list_classes("source", plugins.SOURCES),
-    "engine": lambda: _list_classes("engine", plugins.ENGINES),
+    "step": lambda: _list_classes("step", plugins.STEP_GROUP),
+    "source": lambda: _list_classes("source", plugins.SOURCE_GROUP),
+    "engine": lambda: _list_classes("engine", plugins.ENGINE_GROUP),
 }
 KINDS = tuple(_LISTS)
 """The kinds of items, in the order in which they are listed."""

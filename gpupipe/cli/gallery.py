@@ -101,18 +101,18 @@ def _draw_rows(opened: Gallery, targets: Sequence[str]) -> Iterator[StepPictures
 
 
 def _draw_target(opened: Gallery, target: str) -> Iterator[StepPictures]:
-    from gpupipe.pipeline import step_registry
+    from gpupipe.pipeline.step_registry import STEPS
     from gpupipe.schema import builtin_configs
 
     name, parameters = _parse_step(target)
-    if name in step_registry.names():
+    if name in STEPS.names():
         yield opened.draw_step(name, parameters)
     elif parameters is None and (
         name in builtin_configs.names("pipelines") or name.endswith(builtin_configs.SUFFIXES)
     ):
         yield from opened.draw_pipeline(name)
     else:
-        known = [*step_registry.names(), *builtin_configs.names("pipelines")]
+        known = [*STEPS.names(), *builtin_configs.names("pipelines")]
         raise click.BadParameter(
             f"there is no step or pipeline '{name}'{did_you_mean(name, known)}",
             param_hint="PIPELINE|STEP",
@@ -121,9 +121,9 @@ def _draw_target(opened: Gallery, target: str) -> Iterator[StepPictures]:
 
 def _draw_every_step(opened: Gallery) -> Iterator[StepPictures]:
     """Draw every step; print which ones cannot be drawn, and why."""
-    from gpupipe.pipeline import step_registry
+    from gpupipe.pipeline.step_registry import STEPS
 
-    for name in step_registry.names():
+    for name in STEPS.names():
         try:
             yield opened.draw_step(name)
         except (GpupipeError, LookupError) as e:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import inspect
 from typing import Any, Literal
 
-from gpupipe.batch_stage import registry as batch_registry
 from gpupipe.batch_stage.batch_container import BatchContainer
+from gpupipe.batch_stage.batch_step import BATCH_STEPS
 from gpupipe.config.json_schema_types import INTERPOLATION, Schema, describe_model
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.config.validation import TopLevel
 from gpupipe.dataset import source
-from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.container import Container
 from gpupipe.pipeline.schedule_parsing import MAX_EPOCH
+from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.pipeline.views import PipelineConfig, ViewConfig
 from gpupipe.runtime import engine_registration
 from gpupipe.schema import builtin_configs
@@ -43,12 +43,12 @@ def make_schema(kind: Kind) -> Schema:
         kind: "config", or "pipeline" for a file in `pipelines/`.
     """
     definitions: Schema = {"schedule": _schedule()}
-    _add_steps(definitions, "step", step_registry, Container)
+    _add_steps(definitions, "step", STEPS, Container)
     pipeline = _pipeline(definitions)
     head = {"$schema": _DRAFT, "title": f"gpupipe {kind}"}
     if kind == "pipeline":
         return head | {"$defs": definitions} | pipeline
-    _add_steps(definitions, "batch_step", batch_registry, BatchContainer)
+    _add_steps(definitions, "batch_step", BATCH_STEPS, BatchContainer)
     parts = {
         "data": _data(definitions),
         "pipeline": {"anyOf": [_name_of_pipeline(), *pipeline["anyOf"]]},
@@ -136,9 +136,9 @@ def _name_of_pipeline() -> Schema:
 
 def _data(definitions: Schema) -> Schema:
     names, branches = [], []
-    for name in source.list_sources():
+    for name in source.SOURCES.names():
         try:
-            model = source.find_source(name)
+            model = source.SOURCES.find(name)
         except LookupError:
             continue  # As in _add_steps.
         schema = describe_model(f"source.{name}", model, definitions)
@@ -164,7 +164,7 @@ def _data(definitions: Schema) -> Schema:
 def _loader(definitions: Schema) -> Schema:
     schema = describe_model("loader", LoaderConfig, definitions)
     properties = schema["properties"]
-    engines = [engine_registration.AUTO, *engine_registration.names()]
+    engines = [engine_registration.AUTO, *engine_registration.ENGINES.names()]
     properties["engine"] = _only(properties["engine"], {"enum": engines})
     properties["device"] = _only(
         properties["device"], {"pattern": r"^(auto|cpu|(gpu|cuda)(:\d+)?)$|\$\{", "type": "string"}

@@ -28,7 +28,7 @@ _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
 
 def _check_engine(value: Any) -> str:
-    names = [AUTO, *engine_registration.names()]
+    names = [AUTO, *engine_registration.ENGINES.names()]
     if not isinstance(value, str) or value not in names:
         *others, last = map(repr, names)
         near = nearest(str(value), names)

@@ -191,14 +191,14 @@ def _find_source(
     name = data.get("source")
     if isinstance(name, str):
         try:
-            return source.find_source(name)
+            return source.SOURCES.find(name)
         except LookupError as e:
             problems.append(Problem(document.where(("data", "source")), e.args[0]))
             return None
     if name is UNRESOLVED:
         return None
     misspelt = nearest("source", data)
-    expected = f"the name of what reads the data: {', '.join(source.list_sources())}"
+    expected = f"the name of what reads the data: {', '.join(source.SOURCES.names())}"
     if "source" in data:
         problems.append(
             Problem(

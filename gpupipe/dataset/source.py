@@ -1,13 +1,10 @@
-"""The contract Source, and the lookup of sources by name.
+"""The contract Source, and SOURCES, which finds sources by name.
 
 A source lists the samples of a data set and the byte ranges of their fields, as an Index.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar
@@ -20,10 +17,9 @@ from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.mixture import Mixture
 from gpupipe.dataset.spec import Spec
-from gpupipe.errors import did_you_mean
-from gpupipe.runtime import plugins
 from gpupipe.runtime.progress import Progress as Progress  # noqa: PLC0414  # plugins import it from here
 from gpupipe.runtime.progress import ignore_progress as ignore_progress  # noqa: PLC0414
+from gpupipe.runtime.registry import Registry
 from gpupipe.schema.field_types import WHOLE
 
 MAX_PIXELS = 178_956_970
@@ -203,31 +199,4 @@ def check_names(fields: Sequence[str], values: Sequence[str]) -> None:
             )
 
 
-def list_sources() -> list[str]:
-    """Return the names of all sources: built-in ones and those of installed plugins."""
-    package = importlib.import_module("gpupipe.sources")
-    builtin = {m.name for m in pkgutil.iter_modules(package.__path__)}
-    return sorted(builtin | plugins.names(plugins.SOURCES))
-
-
-def find_source(name: str) -> type[Source]:
-    """Return the class of the source called `name`.
-
-    Looks in `gpupipe/sources/NAME.py`, then for an entry point NAME in the group `gpupipe.sources`.
-
-    Raises:
-        LookupError: There is none, or its package is broken. The message suggests the nearest
-            name, or names the package.
-    """
-    if (
-        name.isidentifier()
-        and not name.startswith("_")
-        and importlib.util.find_spec(f"gpupipe.sources.{name}")
-    ):
-        module = importlib.import_module(f"gpupipe.sources.{name}")
-        # file_list.py holds the class FileList.
-        class_name = "".join(part.capitalize() for part in name.split("_"))
-        return getattr(module, class_name)  # type: ignore[no-any-return]
-    if plugin := plugins.find(plugins.SOURCES, name, Source):  # type: ignore[type-abstract]
-        return plugin
-    raise LookupError(f"unknown source '{name}'{did_you_mean(name, list_sources())}")
+SOURCES = Registry("source", "gpupipe.sources", Source)

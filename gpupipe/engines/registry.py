@@ -11,11 +11,10 @@ from itertools import chain
 
 from gpupipe.config import Config
 from gpupipe.engines.base import Engine
-from gpupipe.errors import EngineError, GpupipeError, did_you_mean
+from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.pipeline.step import Step
-from gpupipe.runtime import plugins
 from gpupipe.runtime.devices import backend_of
-from gpupipe.runtime.engine_registration import AUTO, find_registration, list_by_priority, names
+from gpupipe.runtime.engine_registration import AUTO, ENGINES, find_registration, list_by_priority
 
 
 def find(name: str) -> type[Engine]:
@@ -33,15 +32,10 @@ def find(name: str) -> type[Engine]:
         EngineError: There is no such engine, or its package is broken. The message suggests the
             nearest name, or names the package.
     """
-    if registration := find_registration(name):
-        return registration.load()
     try:
-        plugin = plugins.find(plugins.ENGINES, name, Engine)  # type: ignore[type-abstract]
+        return ENGINES.find(name)
     except LookupError as e:
         raise EngineError(str(e)) from e
-    if plugin is None:
-        raise EngineError(f"unknown engine '{name}'{did_you_mean(name, names())}")
-    return plugin
 
 
 def choose(name: str, device: str = AUTO, steps: Iterable[Step] = ()) -> type[Engine]:

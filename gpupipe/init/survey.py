@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.source import Progress, find_source, ignore_progress
+from gpupipe.dataset.source import SOURCES, Progress, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.init.arrays import infer_layout
 from gpupipe.init.detected import Detected
@@ -59,7 +59,7 @@ def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
     Raises:
         DataError: The source cannot read it.
     """
-    source: Any = find_source(detected.source).model_validate(detected.options)
+    source: Any = SOURCES.find(detected.source).model_validate(detected.options)
     index: Index = source.index(progress)
     used = np.unique(index.labels).tolist()
     # Arrays in `files` have their labels in files of their own.

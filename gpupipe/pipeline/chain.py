@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem, nearest, shown
-from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import Step, StepIncompatible
+from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime import plugins
 
 
@@ -131,8 +131,8 @@ def _guess_output(name: str, spec: Spec) -> Spec | None:
 
     Returns None if there is no guess. An unknown name is taken for the nearest known one.
     """
-    names = step_registry.names()
+    names = STEPS.names()
     meant = name if name in names else nearest(name, names)
-    if meant not in step_registry.builtin_names():
+    if meant not in STEPS.builtin_names:
         return None
-    return step_registry.find(meant).guess_spec(spec)
+    return STEPS.find(meant).guess_spec(spec)

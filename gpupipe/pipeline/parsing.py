@@ -9,9 +9,9 @@ import pydantic
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem, did_you_mean, shown
-from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.chain import ParsedStep
 from gpupipe.pipeline.container import Container, NestedStep
+from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime import plugins
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
 from gpupipe.schema.validation_errors import to_problems
@@ -44,7 +44,7 @@ def parse_step(
             problems.append(Problem(where, _describe_item(item)))
         return wrong
     try:
-        model = step_registry.find(name)
+        model = STEPS.find(name)
     except LookupError as e:
         problems.append(Problem(where, e.args[0]))
         return wrong

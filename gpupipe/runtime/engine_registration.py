@@ -1,4 +1,4 @@
-"""Registration of engines: what gpupipe knows of an engine before it imports it.
+"""Registration of engines: what gpupipe knows of an engine before it imports it, and ENGINES.
 
 A built-in engine NAME is a folder `gpupipe/engines/NAME/`. Its `__init__.py` imports none of the
 packages that the engine needs, and defines its registration:
@@ -17,13 +17,12 @@ the class. The config needs only names and required settings, so this module is 
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpupipe.runtime import plugins
+from gpupipe.runtime.registry import Registry
 
 if TYPE_CHECKING:
     _Class = type[Any]
@@ -56,29 +55,23 @@ class Registration:
     required_settings: Mapping[str, str] = field(default_factory=dict)
 
 
-def names() -> list[str]:
-    """Return the names of all engines: built-in ones and those of installed plugins."""
-    return sorted(_builtin_names() | plugins.names(plugins.ENGINES))
+ENGINES: Registry[Any] = Registry(
+    "engine", plugins.ENGINE_GROUP, "gpupipe.engines.base.Engine", are_folders=True
+)
 
 
 def find_registration(name: str) -> Registration | None:
     """Return the registration of a built-in engine; None for engines of plugins, and `auto`."""
-    if name not in _builtin_names():
+    if name not in ENGINES.builtin_names:
         return None
-    module = importlib.import_module(f"{plugins.ENGINES}.{name}")
-    return module.REGISTRATION  # type: ignore[no-any-return]
+    return ENGINES.import_builtin(name).REGISTRATION  # type: ignore[no-any-return]
 
 
 def list_by_priority(backend: Backend) -> list[str]:
     """Return the engines that `auto` may take on a kind of device, in its order of preference."""
     priorities = {
         name: registration.auto_priority[backend]
-        for name in sorted(_builtin_names())
+        for name in sorted(ENGINES.builtin_names)
         if (registration := find_registration(name)) and backend in registration.auto_priority
     }
     return sorted(priorities, key=lambda name: -priorities[name])
-
-
-def _builtin_names() -> set[str]:
-    package = importlib.import_module(plugins.ENGINES)
-    return {module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg}

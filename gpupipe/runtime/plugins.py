@@ -16,12 +16,12 @@ from gpupipe.errors import EngineError, GpupipeError, StepError, short
 from gpupipe.runtime.machine_failures import machine_failure
 
 _Base = TypeVar("_Base")
-STEPS, SOURCES, ENGINES = "gpupipe.steps", "gpupipe.sources", "gpupipe.engines"
+STEP_GROUP, SOURCE_GROUP, ENGINE_GROUP = "gpupipe.steps", "gpupipe.sources", "gpupipe.engines"
 """Entry point groups of other packages' steps, sources and engines.
 
 Each is also the name of the package that holds the built-in ones.
 """
-BATCH_STEPS = "gpupipe.batch_steps"
+BATCH_STEP_GROUP = "gpupipe.batch_steps"
 """Entry point group of other packages' steps of the batch stage."""
 _OWN_PACKAGE = __name__.partition(".")[0]
 
@@ -30,7 +30,7 @@ def find(group: str, name: str, base: type[_Base]) -> type[_Base] | None:
     """Load the class of an entry point.
 
     Args:
-        group: Entry point group: `STEPS`, `BATCH_STEPS`, `SOURCES` or `ENGINES`.
+        group: Entry point group, such as `STEP_GROUP`.
         name: Name of the entry point, which is the name of the step, source or engine in YAML.
         base: Class that the loaded class must derive from.
 
@@ -130,7 +130,7 @@ def origin(cls: type) -> str:
 
 def _distribution_of_module(module: str) -> str:
     """Return name and version of the distribution with a step in this top-level module, or ""."""
-    for entry in (*_list_entries(STEPS), *_list_entries(BATCH_STEPS)):
+    for entry in (*_list_entries(STEP_GROUP), *_list_entries(BATCH_STEP_GROUP)):
         if entry.module.partition(".")[0] == module and entry.dist:
             return f"{entry.dist.name} {entry.dist.version}"
     return ""

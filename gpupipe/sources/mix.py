@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.joined_columns import join_columns, join_strings
 from gpupipe.dataset.mixture import Mixture, Stop
-from gpupipe.dataset.source import Progress, Source, find_source, ignore_progress
+from gpupipe.dataset.source import SOURCES, Progress, Source, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, did_you_mean
 
@@ -53,7 +53,7 @@ def _build_part(options: Any) -> Any:
         raise ValueError(f"{common}: it is the same for all parts: write it beside data.parts")
     rest = {k: v for k, v in options.items() if k not in ("source", "weight")}
     try:
-        model = find_source(name)
+        model = SOURCES.find(name)
         if model.grows:
             raise ValueError(f"'{name}' has other samples in each epoch, so it cannot be mixed")
         part = {"source_name": name, "source": model.model_validate(rest)}

@@ -3,6 +3,6 @@
 A step imports the contract (gpupipe.pipeline.step), what steps share (gpupipe.augment, and
 spec_checks, channel_checks, geometry and container of gpupipe.pipeline) and parameter types
 (gpupipe.schema.field_types), and no other step. Nothing imports a step by its module:
-gpupipe.pipeline.step_registry.find() does, by its name. `decode` is the step that turns image files
+gpupipe.pipeline.step_registry.STEPS does, by its name. `decode` is the step that turns image files
 into pixels. Start reading in random_horizontal_flip.py.
 """

@@ -11,8 +11,9 @@ import yaml
 
 from gpupipe.config import to_plain_types
 from gpupipe.errors import ConfigError, Problem
-from gpupipe.pipeline import step_registry, torchvision_names
+from gpupipe.pipeline import torchvision_names
 from gpupipe.pipeline.build import build_pipeline
+from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.pipeline.torchvision_names import to_snake_case
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
 from gpupipe.schema.validation_errors import to_problems
@@ -135,7 +136,7 @@ def _adapt(transform: Any, path: str, problems: list[Problem]) -> list[_Adapted]
             step, parameters = "to_dtype", read_dtype(name, transform)
             if parameters["dtype"] is None:
                 return []
-        elif step in step_registry.names():
+        elif step in STEPS.names():
             parameters = read_parameters(step, transform)
         else:
             raise NoCounterpart(_advise(name, transform))
@@ -184,7 +185,7 @@ def _make_item(
     step: str, parameters: dict[str, Any], where: str, problems: list[Problem]
 ) -> dict[str, Any] | str | Any:
     """Return a step as YAML has it, without the parameters that have their defaults."""
-    model = step_registry.find(step)
+    model = STEPS.find(step)
     try:
         checked = model.model_validate(parameters)
     except pydantic.ValidationError as e:

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from gpupipe.config import to_plain_types
-from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step_registry import STEPS
 
 
 class NoCounterpart(Exception):
@@ -49,7 +49,7 @@ def _split_kinds(by_type: dict[Any, Any]) -> dict[str, Any]:
 
 def read_parameters(step: str, transform: Any) -> dict[str, Any]:
     """Return the parameters of a step from the attributes of the torchvision object."""
-    names = step_registry.find(step).model_fields
+    names = STEPS.find(step).model_fields
     return {
         name: _CONVERSIONS.get(name, to_plain_types)(_plain(_get(transform, name)))
         for name in names

@@ -11,8 +11,8 @@ import torch
 
 from gpupipe.augment.color_step import ColorStep
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step_registry import STEPS
 from helpers.every_step import COLORS
 from helpers.many_fields import loaded, make, samples
 from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
@@ -29,7 +29,7 @@ ENGINES = [
 
 def example(name: str) -> ColorStep:
     options = next((o for o in COLORS[name] if o.get("threshold", 0) <= 1), {})
-    return step_registry.find(name).model_validate(options)
+    return STEPS.find(name).model_validate(options)
 
 
 def of(dtype: str, values: Any = "usual", channels: int | None = 3) -> Spec:

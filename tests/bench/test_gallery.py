@@ -12,7 +12,7 @@ from PIL import Image
 import gpupipe
 from gpupipe.bench.gallery import LONGEST, Gallery, open_gallery
 from gpupipe.bench.gallery_page import DRAWS
-from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step_registry import STEPS
 
 
 @pytest.fixture(scope="module")
@@ -148,14 +148,14 @@ def test_a_step_whose_parameters_depend_on_the_size_has_no_example(photograph: P
         gallery.draw_step("linear_transformation")
 
 
-@pytest.mark.parametrize("name", sorted({*step_registry.names()} - {"linear_transformation"}))
+@pytest.mark.parametrize("name", sorted({*STEPS.names()} - {"linear_transformation"}))
 def test_each_step_is_drawn_and_each_step_of_chance_changes_a_draw(
     gallery_of_a_face: Gallery, name: str
 ) -> None:
     row = gallery_of_a_face.draw_step(name)
     assert row.title.startswith(name)
     original, *drawn = (image.tobytes() for image in row.images)
-    if step_registry.find(name).num_uniforms:
+    if STEPS.find(name).num_uniforms:
         assert len(drawn) == DRAWS
         assert set(drawn) - {original}
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from gpupipe.cli.app import main
 from gpupipe.cli.catalog import KINDS, OWN_PACKAGE, Item, first_sentence, list_items
 from gpupipe.cli.listing import items_table
-from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.schema import builtin_configs
 from helpers.plugin import install
 
@@ -52,7 +52,7 @@ def test_everything_has_one_line_each() -> None:
     for kind in KINDS:
         assert f"{kind}s\n" in done.output.replace(" ", "")
     lines = done.output.splitlines()
-    for name in (*builtin_configs.names("configs"), *step_registry.builtin_names()):
+    for name in (*builtin_configs.names("configs"), *STEPS.builtin_names):
         assert any(line.split()[:1] == [name] and len(line.split()) > 3 for line in lines), name
 
 
@@ -90,7 +90,7 @@ def test_one_kind_as_json() -> None:
     assert done.exit_code == 0
     steps = json.loads(done.output)["steps"]
     assert {"name", "summary", "package"} == steps[0].keys()
-    assert {step["name"] for step in steps} >= step_registry.builtin_names()
+    assert {step["name"] for step in steps} >= STEPS.builtin_names
     assert json.loads(run_gpupipe("list", "--json").output).keys() == {f"{kind}s" for kind in KINDS}
     assert run_gpupipe("list", "step").output == run_gpupipe("list", "steps").output
 

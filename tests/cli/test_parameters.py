@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gpupipe.cli.parameters import describe_parameters, summarize
 from gpupipe.config.loader_config import LoaderConfig
-from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step_registry import STEPS
 
 
 class Inner(pydantic.BaseModel):
@@ -101,7 +101,7 @@ def test_a_summary_ends_where_sections_begin() -> None:
 
 
 def test_all_settings_and_steps_have_words() -> None:
-    models = [LoaderConfig, *map(step_registry.find, step_registry.builtin_names())]
+    models = [LoaderConfig, *map(STEPS.find, STEPS.builtin_names)]
     for model in models:
         for parameter in describe_parameters(model):
             field = f"{model.__name__}.{parameter.name}: {parameter.type_words}"

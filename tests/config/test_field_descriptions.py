@@ -9,10 +9,10 @@ from typing import Any
 import pydantic
 import pytest
 
-from gpupipe.batch_stage import registry
+from gpupipe.batch_stage.batch_step import BATCH_STEPS
 from gpupipe.config.validation import TopLevel
 from gpupipe.dataset import source
-from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.schema.document import Document
 from gpupipe.schema.validation_errors import describe_field, to_problems
 from helpers.config_texts import JARGON
@@ -35,9 +35,9 @@ def models_of(model: Model) -> Iterator[Model]:
 
 ROOTS: dict[str, list[Model]] = {
     "settings": [TopLevel],
-    "sources": [source.find_source(name) for name in source.list_sources()],
-    "steps": [step_registry.find(name) for name in sorted(step_registry.builtin_names())],
-    "batch steps": [registry.find(name) for name in sorted(registry.builtin_names())],
+    "sources": [source.SOURCES.find(name) for name in source.SOURCES.names()],
+    "steps": [STEPS.find(name) for name in sorted(STEPS.builtin_names)],
+    "batch steps": [BATCH_STEPS.find(name) for name in sorted(BATCH_STEPS.builtin_names)],
 }
 MODELS = {
     kind: list(dict.fromkeys(model for root in roots for model in models_of(root)))

@@ -8,12 +8,12 @@ import jsonschema
 import pytest
 
 from gpupipe import config
-from gpupipe.batch_stage import registry
+from gpupipe.batch_stage.batch_step import BATCH_STEPS
 from gpupipe.config.json_schema import KINDS, make_schema
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.dataset import source
 from gpupipe.errors import ConfigError
-from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.schema import builtin_configs, yaml_parser
 from helpers import plugin
 
@@ -139,9 +139,9 @@ def test_what_is_wrong_does_not_validate_and_does_not_load(
 
 def test_every_step_source_and_setting_has_a_description(schemas: dict[str, Any]) -> None:
     schema = schemas["config"]
-    names = {f"step.{n}" for n in step_registry.names()}
-    names |= {f"batch_step.{n}" for n in registry.names()}
-    names |= {f"source.{n}" for n in source.list_sources()}
+    names = {f"step.{n}" for n in STEPS.names()}
+    names |= {f"batch_step.{n}" for n in BATCH_STEPS.names()}
+    names |= {f"source.{n}" for n in source.SOURCES.names()}
     assert names <= schema["$defs"].keys()
     assert schema["properties"]["loader"]["properties"].keys() == LoaderConfig.model_fields.keys()
     parts = {name: schema["$defs"][name] for name in names}

@@ -6,7 +6,7 @@ from gpupipe import config
 from gpupipe.dataset import source
 from helpers.config_texts import DATA, LOADER, STEPS, mistakes
 
-SOURCES = ", ".join(source.list_sources())
+SOURCES = ", ".join(source.SOURCES.names())
 KNOWN = "; known: " + ", ".join(sorted(config.LoaderConfig.model_fields))
 
 

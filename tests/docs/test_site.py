@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step_registry import STEPS
 from helpers import browsers
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ def test_every_page_is_in_the_navigation() -> None:
 
 def test_every_step_has_a_section(pages: dict[Path, PageParser], site: Path) -> None:
     steps = pages[site / "reference" / "steps.html"]
-    assert set(step_registry.builtin_names()) <= steps.anchors
+    assert set(STEPS.builtin_names) <= steps.anchors
     pictures = {path.stem for path in (site / "reference" / "steps").glob("*.jpg")}
     assert len(pictures) > 40
-    assert {"dali", "linear_transformation"} >= set(step_registry.builtin_names()) - pictures
+    assert {"dali", "linear_transformation"} >= set(STEPS.builtin_names) - pictures
 
 
 @pytest.fixture(scope="module")

@@ -259,9 +259,9 @@ def test_what_an_operator_does_not_take_is_no_samples_fault(
 ) -> None:
     """Of a step that the table of dtypes does not know, because it comes from another package."""
     fill(root, 64)
-    known = step_registry.find
+    known = step_registry.STEPS.find
     monkeypatch.setattr(
-        step_registry, "find", lambda name: Darker if name == "darker" else known(name)
+        step_registry.STEPS, "find", lambda name: Darker if name == "darker" else known(name)
     )
     steps = ["decode", {"to_dtype": {"dtype": "float16"}}, "darker"]
     checked = config.read(

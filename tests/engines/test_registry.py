@@ -113,8 +113,8 @@ def test_commands_run_the_engine_of_a_plugin(
 
 
 def test_every_built_in_engine_is_registered_with_a_class_of_its_name() -> None:
-    assert set(engine_registration.names()) >= {"cpu", "dali", "dataloader", "remote"}
-    for name in engine_registration.names():
+    assert set(engine_registration.ENGINES.names()) >= {"cpu", "dali", "dataloader", "remote"}
+    for name in engine_registration.ENGINES.names():
         assert registry.find(name).name == name
 
 

@@ -12,7 +12,7 @@ import torch
 import gpupipe
 from gpupipe import config
 from gpupipe.formats.npy import DTYPES
-from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step_registry import STEPS
 from helpers.arrays import numbers, saved
 from helpers.every_step import CASES, COLORS, LINEAR, SIZE, of_image, photograph
 
@@ -47,7 +47,7 @@ def agree(made: torch.Tensor, expected: torch.Tensor, name: str) -> None:
     """
     assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
     wide = made.double(), expected.double()
-    if step_registry.find(name).interpolates is True:  # containers say it of what they hold
+    if STEPS.find(name).interpolates is True:  # containers say it of what they hold
         assert (wide[0] - wide[1]).abs().mean() <= 0.05 * wide[1].abs().max().clamp(min=1), name
     elif name == "jpeg":  # DALI simulates the codec on a GPU
         assert (wide[0] - wide[1]).abs().mean() <= 8, name

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step_registry import STEPS
 from helpers.reference import Difference, differences
 
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
@@ -43,7 +43,7 @@ def as_gray(root: Path) -> Path:
 
 def drawn(name: str, count: int = 20_000, **step: Any) -> dict[str, NDArray[Any]]:
     """What a step draws for so many samples."""
-    checked = step_registry.find(name).model_validate(step)
+    checked = STEPS.find(name).model_validate(step)
     return checked.sample(np.random.default_rng(0).random((count, checked.num_uniforms)))
 
 

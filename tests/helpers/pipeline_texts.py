@@ -10,7 +10,7 @@ from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import yaml_parser
 
-STEPS = ", ".join(step_registry.names())
+STEPS = ", ".join(step_registry.STEPS.names())
 SHAPE = "each '- name: {parameter: value}' or '- name'"
 
 

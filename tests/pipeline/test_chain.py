@@ -130,7 +130,8 @@ def test_fill_has_one_number_or_one_a_channel(text: str) -> None:
     unknown = Spec(encoded=False, channels=None)
     parameters: dict[str, Any] = yaml_parser.parse(text.replace("FILL", "[1, 2]"), "p").data[name]
     assert (
-        step_registry.find(name).model_validate(parameters).infer_spec(unknown).channels is None
+        step_registry.STEPS.find(name).model_validate(parameters).infer_spec(unknown).channels
+        is None
     ), "where the channels are not known, nothing can be said"
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from gpupipe.dataset.spec import Spec, default_layout
-from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.pipeline.tensors import from_steps, to_steps
 
 
@@ -22,7 +22,7 @@ def array(layout: str, dtype: str = "float32", size: int | None = 8) -> Spec:
 
 def on(given: Spec, name: str, **parameters: Any) -> Spec:
     """What comes out of a step. Raises StepIncompatible."""
-    return step_registry.find(name).model_validate(parameters).resolve(given).infer_spec(given)
+    return STEPS.find(name).model_validate(parameters).resolve(given).infer_spec(given)
 
 
 REFUSED: list[tuple[str, dict[str, Any], Spec, str]] = [
@@ -249,7 +249,7 @@ def test_fitted_steps_are_the_same_steps() -> None:
         ("pad", {"padding": 3}),
         ("center_crop", {"size": [4]}),
     ):
-        written = step_registry.find(name).model_validate(parameters)
+        written = STEPS.find(name).model_validate(parameters)
         assert written.resolve(array("CHW")).model_dump(mode="json") == written.model_dump(
             mode="json"
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gpupipe.batch_stage import registry
-from gpupipe.pipeline import step_registry
+from gpupipe.batch_stage.batch_step import BATCH_STEPS
 from gpupipe.pipeline.step import Step
+from gpupipe.pipeline.step_registry import STEPS
 
 
 def test_the_steps_that_advice_names_exist() -> None:
-    assert {"cutmix", "mixup"} <= set(registry.names())
-    assert "to_dtype" in step_registry.names()
+    assert {"cutmix", "mixup"} <= set(BATCH_STEPS.names())
+    assert "to_dtype" in STEPS.names()
 
 
 @pytest.mark.parametrize(
@@ -27,30 +27,30 @@ def test_the_steps_that_advice_names_exist() -> None:
 )
 def test_an_unknown_step_says_what_to_write(name: str, words: str) -> None:
     with pytest.raises(LookupError) as raised:
-        step_registry.find(name)
+        STEPS.find(name)
     assert words in raised.value.args[0]
 
 
 def test_every_builtin_step_is_found_by_its_name() -> None:
-    for name in step_registry.builtin_names():
-        found = step_registry.find(name)
+    for name in STEPS.builtin_names:
+        found = STEPS.find(name)
         assert issubclass(found, Step), name
         assert found.__module__ == f"gpupipe.steps.{name}"
 
 
 def test_names_are_sorted_and_hold_the_builtin_ones() -> None:
-    names = step_registry.names()
+    names = STEPS.names()
     assert names == sorted(names)
-    assert step_registry.builtin_names() <= set(names)
+    assert STEPS.builtin_names <= set(names)
 
 
 @pytest.mark.parametrize("name", ["mixup", "cutmix"])
 def test_a_step_of_batches_is_named_as_one(name: str) -> None:
     with pytest.raises(LookupError, match=f"'{name}' works on whole batches: .* 'batch:'"):
-        step_registry.find(name)
+        STEPS.find(name)
 
 
 @pytest.mark.parametrize("name", ["__init__", "_private", "a.b", "", "../decode", "Decode "])
 def test_what_is_no_name_of_a_module_is_unknown(name: str) -> None:
     with pytest.raises(LookupError):
-        step_registry.find(name)
+        STEPS.find(name)

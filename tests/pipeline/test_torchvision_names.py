@@ -4,7 +4,7 @@ import inspect
 
 from torchvision.transforms import v2
 
-from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.pipeline.torchvision_names import advise, to_snake_case
 
 NO_TRANSFORMS = {"AutoAugmentPolicy", "InterpolationMode", "Transform"}
@@ -12,7 +12,7 @@ CLASSES = [n for n, c in vars(v2).items() if inspect.isclass(c) and n not in NO_
 
 
 def test_every_transform_of_torchvision_is_a_step_or_has_advice() -> None:
-    steps = step_registry.names()
+    steps = STEPS.names()
     for name in CLASSES:
         advice = advise(name, steps)
         if to_snake_case(name) in steps:

@@ -57,7 +57,7 @@ def images(faces: Path) -> list[bytes]:
 
 def made(name: str, path: Path, images: list[bytes]) -> source.Source:
     FORMATS[name](path, images)
-    return source.find_source(name)(**{"shards": str(path)})
+    return source.SOURCES.find(name)(**{"shards": str(path)})
 
 
 def load_shard(name: str, path: Path, **options: Any) -> gpupipe.Loader:
@@ -148,7 +148,7 @@ def test_shards_are_read_in_the_order_of_their_names(
     for n in range(3):
         FORMATS[name](tmp_path / f"s-{n:03}", images[: n + 1])
     told: list[int] = []
-    index = source.find_source(name)(**{"shards": f"{tmp_path}/s-{{000..002}}"}).index(
+    index = source.SOURCES.find(name)(**{"shards": f"{tmp_path}/s-{{000..002}}"}).index(
         lambda what, done, total: told.append(done)
     )
     assert [index.location(i) for i in range(6)] == [
@@ -170,7 +170,7 @@ def test_a_broken_shard_among_many_is_named(tmp_path: Path, images: list[bytes],
         match=f"^{tmp_path}/s-007: cut off.*; write the shard again, or leave it out of "
         "data.shards",
     ):
-        source.find_source(name)(**{"shards": f"{tmp_path}/s-*"}).index()
+        source.SOURCES.find(name)(**{"shards": f"{tmp_path}/s-*"}).index()
 
 
 @formats
@@ -181,7 +181,7 @@ def test_shards_that_are_not_there(tmp_path: Path, name: str) -> None:
         ("s-{5..2}", r"\{5\.\.2\} should count upwards"),
         ("s-{0..99999999}", "should count upwards, to at most 1,000,000 shards"),
     ):
-        data = source.find_source(name)(**{"shards": f"{tmp_path}/{pattern}"})
+        data = source.SOURCES.find(name)(**{"shards": f"{tmp_path}/{pattern}"})
         for call in (data.index, data.explain_absence):
             with pytest.raises(gpupipe.DataError, match=said):
                 call()
@@ -196,4 +196,4 @@ def test_a_label_that_would_make_millions_of_classes(tmp_path: Path) -> None:
         match=rf"s:0: the label '{MOST_CLASSES}' is too large: a number is that of a class, below "
         r"10,000,000",
     ):
-        source.find_source("tfrecord")(**{"shards": str(tmp_path / "s")}).index()
+        source.SOURCES.find("tfrecord")(**{"shards": str(tmp_path / "s")}).index()

@@ -8,13 +8,13 @@ from typing import Any
 
 from torchvision.transforms import v2
 
-from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.step import Step
+from gpupipe.pipeline.step_registry import STEPS
 
 
 def find_torchvision(name: str) -> Any:
     """Return torchvision's transform of a step, or None."""
-    return getattr(v2, step_registry.find(name).__name__, None) or getattr(v2, name.upper(), None)
+    return getattr(v2, STEPS.find(name).__name__, None) or getattr(v2, name.upper(), None)
 
 
 def defaults_of(transform: Any, step: type[Step]) -> list[tuple[str, Any, Any]]:
@@ -40,14 +40,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-SHARED = [name for name in sorted(step_registry.builtin_names()) if find_torchvision(name)]
+SHARED = [name for name in sorted(STEPS.builtin_names) if find_torchvision(name)]
 
 
 def test_defaults_are_torchvisions() -> None:
     different = [
         f"{name}.{key}: {ours}, but torchvision's is {theirs}"
         for name in SHARED
-        for key, theirs, ours in defaults_of(find_torchvision(name), step_registry.find(name))
+        for key, theirs, ours in defaults_of(find_torchvision(name), STEPS.find(name))
         if ours != theirs
     ]
     assert different == []

@@ -19,7 +19,7 @@ from helpers.step_examples import CASES, drawn, givens
 
 def test_there_is_an_example_of_every_step() -> None:
     """But of decode, whose image is made where its file is read, and dali, which is not torch."""
-    assert STEPS.keys() == step_registry.builtin_names() - {"decode", "dali"}
+    assert STEPS.keys() == step_registry.STEPS.builtin_names - {"decode", "dali"}
 
 
 def test_each_example_is_run() -> None:
@@ -56,7 +56,7 @@ def test_all_of_it_is_on_the_gpu(name: str) -> None:
         assert (made.dtype, made.shape) == (expected.dtype, expected.shape), options
 
 
-ON_BATCHES = [name for name in EXAMPLES if step_registry.find(name).can_run_on_batches]
+ON_BATCHES = [name for name in EXAMPLES if step_registry.STEPS.find(name).can_run_on_batches]
 
 
 @pytest.mark.parametrize("name", ON_BATCHES)

@@ -27,7 +27,7 @@ CLASSES = {
 }
 STEPS = {
     step: CLASSES[step.replace("_", "")]
-    for step in sorted(step_registry.builtin_names())
+    for step in sorted(step_registry.STEPS.builtin_names)
     if step.replace("_", "") in CLASSES
 }
 """The torchvision class of each step that has one."""
@@ -103,7 +103,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
 their example.
 """
 CASES = {
-    step: ARGUMENTS.get(step, [dict(step_registry.find(step).example)])
+    step: ARGUMENTS.get(step, [dict(step_registry.STEPS.find(step).example)])
     for step in STEPS
     if step not in (*CONTAINERS, *OF_VIEWS)
 }
@@ -167,7 +167,7 @@ def test_no_parameter_of_torchvision_is_passed_over() -> None:
         for name in vars(make(v2, step, arguments))
         if not name.startswith("_")
         and name not in without_meaning
-        and name not in step_registry.find(step).model_fields
+        and name not in step_registry.STEPS.find(step).model_fields
     }
     assert passed_over == set()
 

@@ -2,5 +2,5 @@
 
 A step imports the contract (gpupipe.batch_stage.batch_step) and what steps share
 (gpupipe.batch_stage.mixing, .beta, .container), and never another step. No module imports a step by
-its module: gpupipe.batch_stage.registry.find() does, by its name. Start reading in mixup.py.
+its module: gpupipe.batch_stage.batch_step.BATCH_STEPS does, by its name. Start reading in mixup.py.
 """

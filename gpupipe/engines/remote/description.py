@@ -23,11 +23,11 @@ from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.dataset.strings import StringArray
 from gpupipe.engines.pipeline_tail import PipelineTail, find_larger_output, find_tail
 from gpupipe.errors import ConfigError, ServerError
-from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec
+from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.sampling.sampler import Sampler
 from gpupipe.sampling.selection import Selection
 from gpupipe.schema.document import Document
@@ -112,8 +112,8 @@ def split_pipeline(config: Config) -> tuple[Config, tuple[int, ...]]:
 
 def _names_on_batches() -> list[str]:
     """The built-in steps that a client can run."""
-    names = sorted(step_registry.builtin_names())
-    return [name for name in names if step_registry.find(name).can_run_on_batches]
+    names = sorted(STEPS.builtin_names)
+    return [name for name in names if STEPS.find(name).can_run_on_batches]
 
 
 def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from gpupipe.errors import did_you_mean
-from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step_registry import STEPS
 
 Kind = Literal["number", "whole", "flag", "text", "dtype", "interp_type", "image_type", "other"]
 
@@ -227,7 +227,7 @@ def _takes_image(schema: Any) -> bool:
 def _instead(schema: Any) -> str:
     """Return what to write instead of an operator with random numbers of its own."""
     words = sorted((*schema.ModulePath(), *_to_snake_case(schema.OperatorName()).split("_")))
-    step = next((s for s in step_registry.names() if sorted(s.split("_")) == words), None)
+    step = next((s for s in STEPS.names() if sorted(s.split("_")) == words), None)
     if step:
         return f"write the step '{step}'"
     return "write an operator without a seed, with draws such as {uniform: [0.8, 1.2]}"

@@ -1,0 +1,101 @@
+"""Registry: finds classes by name, among the built-in ones and those of installed plugins.
+
+Each contract has one registry: `STEPS`, `BATCH_STEPS`, `SOURCES` and `ENGINES`. A built-in class is
+registered by the file that holds it, the class of another package by an entry point.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from functools import cached_property
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from gpupipe.errors import did_you_mean
+from gpupipe.runtime import plugins
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Finds the classes of one contract by the names that YAML has for them.
+
+    The built-in class NAME is the one that the module NAME of `package` defines. Or the module has
+    a `REGISTRATION`, whose `load` imports the class. A class of another package is an entry point
+    NAME of the group.
+
+    Args:
+        kind: What messages call such a class: "step".
+        package: The package of the built-in ones.
+        base: The class that all derive from, or its dotted name if a lower folder must not import
+            it.
+        group: The entry point group; by default the name of the package.
+        advise: Returns the message about an unknown name; "" for the usual one.
+        are_folders: Whether the built-in ones are the folders of the package, and no single files.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        package: str,
+        base: type[T] | str,
+        group: str = "",
+        advise: Callable[[str], str] = lambda name: "",
+        are_folders: bool = False,
+    ) -> None:
+        self.kind, self.package, self.group = kind, package, group or package
+        self._base, self._advise, self._are_folders = base, advise, are_folders
+
+    @cached_property
+    def builtin_names(self) -> frozenset[str]:
+        """The names of the built-in classes."""
+        modules = pkgutil.iter_modules(importlib.import_module(self.package).__path__)
+        return frozenset(
+            module.name
+            for module in modules
+            if not module.name.startswith("_") and (module.ispkg or not self._are_folders)
+        )
+
+    def names(self) -> list[str]:
+        """Return the sorted names of all classes, built-in and of plugins, and import none."""
+        return sorted(self.builtin_names | plugins.names(self.group))
+
+    def import_builtin(self, name: str) -> Any:
+        """Import and return the module of a built-in class."""
+        return importlib.import_module(f"{self.package}.{name}")
+
+    def find(self, name: str) -> type[T]:
+        """Import and return the class called `name`: a built-in one, or else one of a plugin.
+
+        Raises:
+            LookupError: There is none, or its package is broken. The message suggests the nearest
+                name, or names the package.
+        """
+        if name in self.builtin_names:
+            return self._find_builtin(name)
+        if plugin := plugins.find(self.group, name, self.base):
+            return plugin
+        usual = f"unknown {self.kind} '{name}'{did_you_mean(name, self.names())}"
+        raise LookupError(self._advise(name) or usual)
+
+    @property
+    def base(self) -> type[T]:
+        """The class that all derive from."""
+        if isinstance(self._base, str):
+            module, _, name = self._base.rpartition(".")
+            return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        return self._base
+
+    def _find_builtin(self, name: str) -> type[T]:
+        module = self.import_builtin(name)
+        if registration := getattr(module, "REGISTRATION", None):
+            return registration.load()  # type: ignore[no-any-return]
+        (found,) = (value for value in vars(module).values() if self._is_defined(value, module))
+        return found  # type: ignore[no-any-return]
+
+    def _is_defined(self, value: Any, module: ModuleType) -> bool:
+        """Whether a value is a class of the contract that a module, or its folder, defines."""
+        is_class = isinstance(value, type) and issubclass(value, self.base)
+        return is_class and f"{value.__module__}.".startswith(f"{module.__name__}.")
