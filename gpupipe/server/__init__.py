@@ -1,8 +1,20 @@
 """The data processing server: makes batches in its own process, for training processes on this
-machine or others.
+machine or others. The command line and the package's top level import this folder.
 
-`service` owns the socket, `producer` makes batches, `leases` decides which client gets which batch
-and takes its acknowledgement, `write_ahead_log` keeps both on disk. The command line and the
-package's top level import this folder. Start reading in leases.py, whose head holds the rules of
-the protocol, then service.py.
+    Server (service.py)                   the socket, the lock, start and stop
+      ├─ Dispatcher (dispatch.py)           passes a client's messages to the leases, and answers
+      ├─ Leases (leases.py)                 the rules of the protocol, without sockets and clocks
+      │    ├─ Sessions (sessions.py)          a client joins (`open`), is silent, leaves, iterates
+      │    ├─ BatchLeases (batch_leases.py)   a batch is leased, acknowledged, requeued
+      │    ├─ PassSchedule (pass_schedule.py)   an epoch pass starts and ends (`settle_all`)
+      │    └─ LeaseState (lease_state.py)     `commit` applies a record and logs it
+      ├─ WriteAheadLog (write_ahead_log.py) what is logged (log_records.py), and its replay
+      ├─ Producer (producer.py)             the thread that makes batches of plans (plans.py)
+      ├─ Connections (connections.py)       sends messages and batches
+      └─ FloodGuard (flood_guard.py)        cuts connections that send too much
+
+`start` runs a server, here or in a child process; `options` checks what it is started with,
+`opening` prepares it, `metrics` shows it, and `fuel` serves Fuel's protocol instead. The state of a
+client is in client_state.py, that of a pass in epoch_pass.py, and `rate_limits` bounds answers.
+Start reading in leases.py, then service.py.
 """

@@ -1,33 +1,61 @@
-"""Leases of single batches: lease, mark as consumed, requeue.
+"""The leases of single batches: choose which is made next, lease, acknowledge, requeue.
 
-leases.py has the rules and the terms; `acknowledge`, which a client's message calls, is in
-pass_schedule.py.
+leases.py has the rules and the terms. The life of a batch:
+
+    neediest ─> take ─> (the engine makes it) ─> lease ─> (it is sent) ─> acknowledge
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
+from gpupipe.protocol import messages
 from gpupipe.protocol.messages import Key
-from gpupipe.server.client_state import Client, LeaseRules
-from gpupipe.server.clients import Clients
-from gpupipe.server.epoch_pass import Partition
+from gpupipe.server.client_state import BetweenPasses, Client
+from gpupipe.server.epoch_pass import EpochPass, Partition
+from gpupipe.server.lease_state import LeaseState
+from gpupipe.server.log_records import StepDone, StepLeased, StepRequeued
+from gpupipe.server.pass_schedule import PassSchedule
 
-Log = Callable[..., None]
+
+@dataclass(frozen=True)
+class Leased:
+    """A client leases the batch.
+
+    Attributes:
+        client: The client.
+        is_last: The client now leases all that is left of the pass, so it gets no further batch.
+    """
+
+    client: Client
+    is_last: bool
 
 
-class BatchLeases(Clients):
+@dataclass(frozen=True)
+class MustWait:
+    """The batch must wait: no reader has credits, or an earlier step is not leased yet."""
+
+
+@dataclass(frozen=True)
+class NotNeeded:
+    """No pass needs the batch any more."""
+
+
+LeaseResult = Leased | MustWait | NotNeeded
+
+
+class BatchLeases:
     """Which client leases which batch.
 
     Args:
-        rules: Mode, timeouts and limits.
-        first: (epoch, position) where partitions begin.
-        log: Logs an event that must survive the process.
+        state: Sessions, partitions and leases.
+        passes: Ends a pass when its last batch is acknowledged.
     """
 
-    def __init__(self, rules: LeaseRules, first: tuple[int, int], log: Log) -> None:
-        super().__init__(rules, first)
-        self._log = log
+    def __init__(self, state: LeaseState, passes: PassSchedule) -> None:
+        self._state, self._passes = state, passes
+
+    # --- one batch
 
     def take(self, partition: Partition) -> Key | None:
         """Take the next step of a partition to make. None if there is none."""
@@ -36,91 +64,139 @@ class BatchLeases(Clients):
             return None
         return current.number, step
 
-    def is_first(self, key: Key) -> bool:
-        """Return whether no earlier step of its pass waits to be leased."""
-        partition = self.partition_of(key)
-        current = partition.current if partition is not None else None
-        return current is None or current.is_first(key[1])
-
     def requeue_unmade(self, key: Key) -> None:
         """Requeue a step that was taken but produced no batch."""
-        partition = self.partition_of(key)
-        if partition is not None and partition.current is not None:
-            partition.current.requeue_unmade(key[1])
+        if (current := self._state.find_pass(key[0])) is not None:
+            current.requeue_unmade(key[1])
 
-    def lease(self, key: Key) -> tuple[Client, bool] | None:
-        """Lease a batch that is ready to the reader with the most credits.
+    def skip(self, key: Key) -> None:
+        """Mark a batch as done of which no sample could be read."""
+        self._finish(key)
+        self._passes.settle_all()
 
-        Returns:
-            (client, is_last), or None if no reader has credits now, or an earlier step is not
-            leased yet. is_last: the client now leases all that is left of the pass, so this is the
-            last batch that it gets.
+    def is_first(self, key: Key) -> bool:
+        """Return whether no earlier step of its pass waits to be leased."""
+        current = self._state.find_pass(key[0])
+        return current is None or current.is_first(key[1])
 
-        Raises:
-            KeyError: No pass needs the batch any more.
-        """
-        partition = self.partition_of(key)
-        current = partition.current if partition is not None else None
-        if partition is None or current is None or key[1] not in current.making:
-            raise KeyError(key)
-        if not current.is_first(key[1]):
-            return None
-        client = max(self.readers(partition, current), key=lambda c: c.credits, default=None)
-        if client is None or client.credits <= 0:
-            return None
-        current.lease(key[1], client.token)
-        client.leases.append(key)
-        self._log("lease", *key, client.token)
-        return client, current.is_all_leased_to(client.token)
+    def lease(self, key: Key) -> LeaseResult:
+        """Lease a batch that is ready to the reader with the most credits."""
+        current = self._state.find_pass(key[0])
+        if current is None or key[1] not in current.making:
+            return NotNeeded()
+        readers = self._state.readers(current.number)
+        client = max(readers, key=lambda c: c.credits, default=None)
+        if client is None or client.credits <= 0 or not current.is_first(key[1]):
+            return MustWait()
+        self._state.commit(StepLeased(*key, client.token))
+        return Leased(client, current.is_all_leased_to(client.token))
 
-    def _mark_consumed(self, client: Client, keys: list[Key]) -> None:
-        """Mark batches as done that a client acknowledged, unless others lease them by now."""
+    def acknowledge(self, token: str, keys: list[Key]) -> None:
+        """Acknowledge batches that a client's consumer is done with, and confirm that (rule 3)."""
+        client = self._state.clients[token]
+        self.mark_consumed(client, keys)
+        if keys:
+            self._state.send(client, messages.Confirm(keys))
+
+    def mark_consumed(self, client: Client, keys: list[Key]) -> None:
+        """Mark batches as done, unless another client leases them by now (rule 7)."""
         for key in keys:
-            if key in client.leases:
-                client.leases.remove(key)
-            partition = self.partition_of(key)
-            current = partition.current if partition is not None else None
-            holder = current.leased.get(key[1]) if current is not None else None
-            if partition is client.partition and holder in (None, client.token):
+            current = client.partition.current
+            if (
+                current is not None
+                and current.number == key[0]
+                and current.leased.get(key[1], client.token) == client.token
+            ):
                 client.num_consumed += self._finish(key)
+        self._passes.settle_all()
 
     def _finish(self, key: Key) -> bool:
         """Mark a batch as done. False if it was already, or belongs to no current pass."""
-        partition = self.partition_of(key)
-        current = partition.current if partition is not None else None
-        if current is None or not current.finish(key[1]):
+        current = self._state.find_pass(key[0])
+        if current is None or not current.can_finish(key[1]):
             return False
-        self._log("done", *key)
+        self._state.commit(StepDone(*key))
         return True
 
-    def _requeue(self, client: Client, keys: list[Key]) -> None:
-        """Requeue leases of a client."""
-        for key in keys:
-            client.leases.remove(key)
-            partition = self.partition_of(key)
-            if partition is not None and partition.current is not None:
-                partition.current.requeue_leased(key[1])
-                self._log("back", *key)
+    # --- the leases of a client
 
-    def _reconcile(self, client: Client, held: list[Key]) -> None:
+    def requeue(self, keys: list[Key]) -> None:
+        """Requeue leased batches."""
+        for key in list(keys):
+            self._state.commit(StepRequeued(*key))
+
+    def reconcile(self, client: Client, held: list[Key]) -> None:
         """Reconcile leases with the batches `held` that a client holds after a reconnect.
 
         Requeue leases of batches that it does not hold. Lease again those that were requeued and
         that the server has not started to make again; only in order if the client is alone.
         """
-        self._requeue(client, [key for key in client.leases if key not in held])
-        still_leased, client.leases = set(client.leases), []
+        self.requeue([key for key in client.leases if key not in held])
         current = client.partition.current
-        is_alone = len(self.members(client.partition)) == 1
+        is_alone = len(self._state.members(client.partition)) == 1
         for key in held:
-            is_renewed = (
-                key not in still_leased
-                and current is not None
+            if (
+                current is not None
                 and key[0] == current.number
+                and key[1] in current.requeued
                 and (current.is_first(key[1]) or not is_alone)
-                and current.lease_again(key[1], client.token)
-            )
-            if is_renewed:
-                self._log("lease", *key, client.token)
-            if is_renewed or key in still_leased:
-                client.leases.append(key)
+            ):
+                self._state.commit(StepLeased(*key, client.token))
+        client.leases.sort(key=held.index)
+
+    # --- demand
+
+    def total_credits(self, pass_number: int) -> int:
+        """Return the total credits of the readers of a pass."""
+        return sum(max(0, c.credits) for c in self._state.readers(pass_number))
+
+    def neediest(self) -> Partition | None:
+        """Return the partition with the most unmet demand, or None if there is no demand."""
+        partition = max(self._state.partitions.values(), key=self._need, default=None)
+        return partition if partition is not None and self._need(partition) > 0 else None
+
+    def partition_to_prefetch(self) -> Partition | None:
+        """Return a partition with steps left that may be made ahead of demand, or None."""
+        partitions = [
+            partition
+            for partition in self._state.partitions.values()
+            if partition.current is not None
+            and partition.current.has_queued
+            and self._state.members(partition)
+            and self._lead_left(partition.current) > 0
+        ]
+        return max(partitions, key=self._need, default=None)
+
+    def _need(self, partition: Partition) -> int:
+        """Return the credits of a partition's readers minus the batches that are made for them."""
+        current = partition.current
+        if current is None or not current.has_queued:
+            return 0
+        room = self.total_credits(current.number) - current.num_making_in_order
+        return min(room, self._lead_left(current))
+
+    def _lead_left(self, current: EpochPass) -> int:
+        """Return how many steps a broadcast partition may still go ahead of its slowest peer."""
+        if self._state.rules.mode != "broadcast":
+            return current.steps
+        steps_taken = [
+            steps
+            for client in self._state.clients.values()
+            if not client.is_silent and (steps := _count_steps_taken(current, client)) is not None
+        ]
+        slowest = min(steps_taken, default=current.num_taken)
+        return self._state.rules.hwm + slowest - current.num_taken
+
+
+def _count_steps_taken(current: EpochPass, client: Client) -> int | None:
+    """Return how many steps a client took in the epoch of `current`.
+
+    0 if it is about to begin that epoch, None if it reads another one.
+    """
+    other = client.partition.current
+    if other is None:
+        return None
+    if client.pass_number == other.number and other.start == current.start:
+        return other.num_taken
+    is_next = isinstance(client.phase, BetweenPasses) and other.epoch == current.epoch - 1
+    return 0 if is_next else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpupipe.protocol import messages
 from gpupipe.protocol.messages import Key
 from gpupipe.server.epoch_pass import Partition
+from gpupipe.server.log_records import SessionStarted
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class BetweenPasses:
 
 
 Phase = Idle | Reconnecting | Waiting | Reading | BetweenPasses
-"""What a client does. leases.py moves it from phase to phase:
+"""What a client does. sessions.py and pass_schedule.py move it from phase to phase:
 
     Idle ──StartIteration──> Waiting ──pass starts──> Reading ──pass ends──> BetweenPasses
      ^  └──────────────StartIteration──────────────────^ │ ^                     │
@@ -58,11 +58,11 @@ class Client:
     """The session of a client.
 
     Attributes:
-        token: Identifies the client over reconnects; it chooses the token itself.
-        request: Its last OpenSession.
+        session: What the write-ahead log keeps of it: token, name and process.
         partition: Its partition.
         hwm: Number of batches that it may hold.
         last_heard: Time of its last message, in seconds of the server's monotonic clock.
+        request_number: `number` of its last OpenSession.
         leases: Batches that it leases, in the order in which they were leased.
         revoked: Leases that were requeued while it was silent, and of which it does not know yet.
         is_silent: It missed the heartbeat timeout.
@@ -74,11 +74,11 @@ class Client:
         num_consumed: Number of batches that it has consumed.
     """
 
-    token: str
-    request: messages.OpenSession
+    session: SessionStarted
     partition: Partition
     hwm: int
-    last_heard: float
+    last_heard: float = 0.0
+    request_number: int = 0
     leases: list[Key] = field(default_factory=list)
     revoked: list[Key] = field(default_factory=list)
     is_silent: bool = False
@@ -88,6 +88,11 @@ class Client:
     last_entry: tuple[int, int] = (0, -1)
     is_late: bool = False
     num_consumed: int = 0
+
+    @property
+    def token(self) -> str:
+        """Identifies the client over reconnects; it chooses the token itself."""
+        return self.session.token
 
     @property
     def pass_number(self) -> int | None:

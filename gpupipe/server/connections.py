@@ -15,7 +15,8 @@ from gpupipe.protocol.messages import Key
 from gpupipe.protocol.shared_memory import Slots
 from gpupipe.protocol.tensors import fields_of, fill, pieces
 from gpupipe.sampling.sampler import Plan
-from gpupipe.server.leases import Leases
+from gpupipe.server.lease_state import LeaseState
+from gpupipe.server.log_records import SessionStarted
 
 Frames = list[Any]
 _EXTRA_SLOTS = 2
@@ -56,7 +57,7 @@ class Connections:
     producer calls, they do not.
 
     Attributes:
-        leases: The leases; their outbox is sent from here.
+        state: Sessions and leases; the messages in its outbox are sent from here.
         compress: Codec that the server is configured with, "none" for no compression.
         wake: Wakes the thread that owns the socket.
         lock: The server's lock.
@@ -67,7 +68,7 @@ class Connections:
         host_id: Names this machine, process namespace and user; see processes.host_id.
     """
 
-    leases: Leases
+    state: LeaseState
     compress: str
     wake: Callable[[], None]
     lock: Any
@@ -81,10 +82,7 @@ class Connections:
         """Open a connection, in place of the client's earlier one."""
         self.close(request.token)
         shares = (
-            request.wants_shared_memory
-            and self.host_id != ""
-            and request.host_id == self.host_id
-            and processes.start_time(request.pid) == request.process_started
+            request.wants_shared_memory and self._is_here(request) and not self.has_ended(request)
         )
         compress = self.compress if self.compress in request.codecs else ""
         self.by_token[request.token] = ClientConnection(
@@ -108,13 +106,15 @@ class Connections:
             for number in numbers:
                 slots.release(number)
 
-    def has_ended(self, request: messages.OpenSession) -> bool:
+    def has_ended(self, process: messages.OpenSession | SessionStarted) -> bool:
         """Return whether the client's process runs on this machine and has ended."""
         return (
-            self.host_id != ""
-            and request.host_id == self.host_id
-            and processes.start_time(request.pid) != request.process_started
+            self._is_here(process) and processes.start_time(process.pid) != process.process_started
         )
+
+    def _is_here(self, process: messages.OpenSession | SessionStarted) -> bool:
+        """Return whether the client's process runs on this machine."""
+        return self.host_id != "" and process.host_id == self.host_id
 
     def send(self, token: str, message: messages.ToClient) -> None:
         """Queue a message to a client. Does nothing if the client has no connection."""
@@ -122,13 +122,13 @@ class Connections:
             self.send_queue.append((self.by_token[token].route, [codec.encode(message)]))
 
     def flush(self) -> None:
-        """Queue the messages of the leases, close connections without a session, and wake the
+        """Queue the messages of the outbox, close connections without a session, and wake the
         thread that sends.
         """
-        for token, message in self.leases.outbox:
+        for token, message in self.state.outbox:
             self.send(token, message)
-        self.leases.outbox.clear()
-        for token in [t for t in self.by_token if t not in self.leases.clients]:
+        self.state.outbox.clear()
+        for token in [t for t in self.by_token if t not in self.state.clients]:
             self.close(token)
         self.wake()
 
@@ -155,7 +155,7 @@ class Connections:
             parts = [_part(key, start, data, connection.compress) for start, data in pieces(batch)]
         with self.lock:
             self.flush()  # the client must know of its pass before the batch arrives
-            client = self.leases.clients.get(token)
+            client = self.state.clients.get(token)
             if client is None or key not in client.leases:  # requeued while it was copied
                 if taken is not None and not connection.is_closed:
                     self.release_slots(token, [taken[0].number])

@@ -1,14 +1,14 @@
-"""Answers the messages of clients. service.py receives and sends them."""
+"""Answers the messages of clients, and passes errors on to them. service.py owns the socket."""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from gpupipe.errors import StateError
+from gpupipe.errors import GpupipeError, SampleError, StateError, counted
 from gpupipe.protocol import codec, messages
 from gpupipe.server.client_state import Client, RequestRefused
 from gpupipe.server.connections import Connections
@@ -16,6 +16,7 @@ from gpupipe.server.leases import Leases
 from gpupipe.server.plans import Plans
 from gpupipe.server.rate_limits import RateLimits
 
+_log = logging.getLogger("gpupipe")
 _FAREWELL_SECONDS = 5.0
 """Seconds to wait, after the engine failed, until all clients have acknowledged the error."""
 
@@ -49,43 +50,49 @@ class FinalError:
         return not self._uninformed & connected or time.monotonic() > self._deadline
 
 
-@dataclass
 class Dispatcher:
     """Answers messages: every decision is that of the leases. The caller holds the server's lock.
 
-    Attributes:
+    Args:
         leases: Sessions, passes and leases.
         connections: Where answers are queued.
         plans: The plans of all passes.
         history: Names the sequence of passes. It stays the same over a restart that resumes.
         description: Describes what is served, for clients.
         stats: Returns the metrics of the server.
+
+    Attributes:
         final_error: The error that ends the server.
     """
 
-    leases: Leases
-    connections: Connections
-    plans: Plans
-    history: str
-    description: dict[str, Any]
-    stats: Callable[[], dict[str, Any]]
-    final_error: FinalError
-    _rate_limits: RateLimits = field(default_factory=RateLimits)
+    def __init__(
+        self,
+        leases: Leases,
+        connections: Connections,
+        plans: Plans,
+        history: str,
+        description: dict[str, Any],
+        stats: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._leases, self._connections, self._plans = leases, connections, plans
+        self._history, self._description, self._stats = history, description, stats
+        self._rate_limits = RateLimits()
+        self.final_error = FinalError()
 
     def handle(self, route: bytes, message: messages.ToServer) -> None:
         """Handle a message that arrived on a connection."""
-        token = self.connections.token_of_route.get(route)
+        token = self._connections.token_of_route.get(route)
         has_long_answer = isinstance(message, messages.GetStats | messages.OpenSession)
         if has_long_answer and not self._rate_limits.allow(route, time.monotonic()):
             return
         if isinstance(message, messages.GetStats):
-            self._answer(route, messages.Stats(self.stats()))
+            self._answer(route, messages.Stats(self._stats()))
         elif isinstance(message, messages.OpenSession):
             self._open_session(route, message)
         elif isinstance(message, messages.CloseSession):
-            self.leases.close_session(message.token, message.consumed)
+            self._leases.sessions.close(message.token, message.consumed)
             self._answer(route, messages.SessionClosed())
-        elif token is None or not self.leases.record_heartbeat(token, time.monotonic()):
+        elif token is None or not self._leases.sessions.record_heartbeat(token, time.monotonic()):
             self._answer(route, messages.UnknownSession())
         else:
             self._handle_in_session(token, message)
@@ -101,50 +108,74 @@ class Dispatcher:
         if self.final_error.message is not None:
             self._answer(route, self.final_error.message)
             return
-        if self.leases.is_overtaken(request):
+        if self._leases.sessions.is_overtaken(request):
             return
-        now, is_known = time.monotonic(), request.history == self.history
-        # first, so that no new client joins a pass of dead clients
-        self.leases.apply_timeouts(now, self.connections.has_ended)
+        now, is_known = time.monotonic(), request.history == self._history
+        self.apply_timeouts()  # first, so that no new client joins a pass of dead clients
         try:
-            self.leases.settle_stopped_run(is_known, now)
-            client = self.leases.open_session(request, now, is_known)
+            self._leases.sessions.settle_stopped_run(is_known, now)
+            client = self._leases.sessions.open(request, now, is_known)
         except RequestRefused as e:
             self._answer(route, messages.Refused(str(e), e.is_temporary))
             return
-        self.connections.open(route, request, client.hwm)
+        self._connections.open(route, request, client.hwm)
         self._answer(route, self._session_opened(client, now))
 
     def _session_opened(self, client: Client, now: float) -> messages.SessionOpened:
-        epoch, position = self.leases.start_position(client)
+        epoch, position = self._leases.sessions.start_position(client)
         return messages.SessionOpened(
             messages.VERSION,
-            self.history,
+            self._history,
             os.getpid(),
             client.leases,
             epoch,
             position,
-            self.plans.global_rank(client.partition.rank),
-            self.plans.world_size,
-            self.description,
-            self.leases.pass_in_progress(client, now) if client.is_late else None,
+            self._plans.global_rank(client.partition.rank),
+            self._plans.world_size,
+            self._description,
+            self._leases.sessions.pass_in_progress(client, now) if client.is_late else None,
         )
 
     def _handle_in_session(self, token: str, message: messages.ToServer) -> None:
         if isinstance(message, messages.Acknowledge):
-            self.connections.release_slots(token, message.slots)
+            self._connections.release_slots(token, message.slots)
             if message.keys:
-                self.leases.acknowledge(token, message.keys)
+                self._leases.batches.acknowledge(token, message.keys)
         elif isinstance(message, messages.Ping):
-            self.connections.send(token, messages.Pong())
+            self._connections.send(token, messages.Pong())
         elif isinstance(message, messages.EndIteration):
-            self.leases.end_iteration(token)
+            self._leases.sessions.end_iteration(token)
             self.final_error.acknowledge(token)
         elif isinstance(message, messages.StartIteration):
             try:
-                self.leases.start_iteration(token, message)
+                self._leases.sessions.start_iteration(token, message)
             except (RequestRefused, StateError) as e:
-                self.connections.send(token, messages.Refused(str(e)[:4000], False))
+                self._connections.send(token, messages.Refused(str(e)[:4000], False))
+
+    def apply_timeouts(self) -> None:
+        """Requeue what silent clients lease, and end the sessions of clients that are gone."""
+        self._leases.sessions.apply_timeouts(time.monotonic(), self._connections.has_ended)
+
+    def send_failure(self, error: Exception, clients: list[Client], is_final: bool) -> None:
+        """Send an error to the clients whose iterations it ended.
+
+        Args:
+            error: The error.
+            clients: The clients.
+            is_final: The server ends with it.
+        """
+        path, reason = (error.path, error.reason) if isinstance(error, SampleError) else ("", "")
+        text = str(error) if isinstance(error, GpupipeError) else f"the server failed: {error!r}"
+        failed = messages.Failed(
+            type(error).__name__, text[:4000], path[:4000], reason[:4000], is_final
+        )
+        for client in clients:
+            self._connections.send(client.token, failed)
+        self._connections.flush()
+        if is_final:
+            self.final_error.announce(failed, {client.token for client in clients})
+        else:
+            _log.warning("gpupipe: %s got an error: %s", counted(len(clients), "client"), text)
 
     def _answer(self, route: bytes, message: messages.ToClient) -> None:
-        self.connections.send_queue.append((route, [codec.encode(message)]))
+        self._connections.send_queue.append((route, [codec.encode(message)]))

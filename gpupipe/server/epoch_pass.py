@@ -14,6 +14,13 @@ class EpochPass:
           ^                 │                 │
           └─requeue_unmade──┴─requeue_leased──┘
 
+        >>> current = EpochPass(number=0, epoch=0, position=0, steps=2)
+        >>> current.take(), current.take(), current.take()
+        (0, 1, None)
+        >>> current.lease(0, "token"); current.finish(0); current.requeue_unmade(1)
+        >>> current.take()
+        1
+
     Queued are the steps in `requeued`, then those from `next_new` on. They are leased in order: a
     step whose batch is ready waits for earlier steps that are queued or being made.
 
@@ -76,13 +83,10 @@ class EpochPass:
             and all(holder == token for holder in self.leased.values())
         )
 
-    def is_at(self, epoch: int, position: int) -> bool:
-        """Return whether the pass starts at this epoch and position."""
-        return (self.epoch, self.position) == (epoch, position)
-
-    def starts_with(self, other: EpochPass) -> bool:
-        """Return whether both passes start at the same epoch and position."""
-        return self.is_at(other.epoch, other.position)
+    @property
+    def start(self) -> tuple[int, int]:
+        """(epoch, position) where the pass starts."""
+        return self.epoch, self.position
 
     def take(self) -> int | None:
         """Take the next step to make, requeued steps first; None if none is queued."""
@@ -96,20 +100,9 @@ class EpochPass:
         return step
 
     def lease(self, step: int, token: str) -> None:
-        """Lease a step that was made to the client `token`."""
-        self.making.remove(step)
+        """Lease a step that was made, or a requeued one whose batch the client `token` holds."""
+        self._unqueue(step)
         self.leased[step] = token
-
-    def lease_again(self, step: int, token: str) -> bool:
-        """Lease a requeued step again to a client that still holds its batch.
-
-        False if the step is no longer queued: it is being made again, leased or done.
-        """
-        if step not in self.requeued:
-            return False
-        self._remove_requeued(step)
-        self.leased[step] = token
-        return True
 
     def requeue_leased(self, step: int) -> None:
         """Requeue a leased step. Does nothing if the step is not leased."""
@@ -122,20 +115,22 @@ class EpochPass:
             self.making.remove(step)
             heapq.heappush(self.requeued, step)
 
-    def finish(self, step: int) -> bool:
-        """Mark a step as done. False if it was already, or was never taken."""
-        if step in self.done or not 0 <= step < self.next_new:
-            return False
-        if step in self.requeued:
-            self._remove_requeued(step)
-        self.making.discard(step)
+    def can_finish(self, step: int) -> bool:
+        """Return whether a step was taken and is not done yet."""
+        return step not in self.done and 0 <= step < self.next_new
+
+    def finish(self, step: int) -> None:
+        """Mark a step as done."""
+        self._unqueue(step)
         self.leased.pop(step, None)
         self.done.add(step)
-        return True
 
-    def _remove_requeued(self, step: int) -> None:
-        self.requeued.remove(step)
-        heapq.heapify(self.requeued)
+    def _unqueue(self, step: int) -> None:
+        """Make a step neither requeued nor being made."""
+        self.making.discard(step)
+        if step in self.requeued:
+            self.requeued.remove(step)
+            heapq.heapify(self.requeued)
 
     def requeue_unfinished(self) -> None:
         """Requeue all steps that are neither leased nor done, after a restart of the server."""
@@ -167,11 +162,7 @@ class Partition:
         """Return (epoch, position) where a client begins; `first` if there is no pass."""
         if self.current is None:
             return first
-        return (
-            (self.current.epoch + 1, 0)
-            if self.current.is_over
-            else (self.current.epoch, self.current.position)
-        )
+        return (self.current.epoch + 1, 0) if self.current.is_over else self.current.start
 
     def progress(self) -> dict[str, int]:
         """Return the position and progress of the current pass; {} if there is none."""

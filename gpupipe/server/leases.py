@@ -1,19 +1,19 @@
 """Batch leases: the server's half of the protocol, without sockets, threads or clocks.
 
-This file has the rules and what happens to sessions. Each class adds one subject to the one before:
+`Leases` composes three subjects over one state. Each uses those below it:
 
-    Clients (clients.py)             who is there, and who needs batches: queries
-    BatchLeases (batch_leases.py)    one batch: lease, acknowledge, requeue
-    PassSchedule (pass_schedule.py)  when passes start and end, and who enters them
-    Leases (here)                    when sessions start and end
+    Sessions (sessions.py)           a client joins, falls silent, leaves, starts an iteration
+      └─ BatchLeases (batch_leases.py)     a batch: lease, acknowledge, requeue
+           └─ PassSchedule (pass_schedule.py)   a pass: who reads it, when it ends, which is next
+                └─ LeaseState (lease_state.py)       commit: apply a record, and log it
 
 Terms:
 
-- Pass (`EpochPass`): one pass over an epoch, or over the rest of one.
+- Pass (`EpochPass`, epoch_pass.py): one pass over an epoch, or over the rest of one.
 - Partition: a sequence of passes over the plans of one rank.
 - Key: identifies a batch by the number of its pass and its step in that pass.
-- Session (`Client`): the state that the server keeps of one client. A session survives reconnects
-  and, with a state file, a restart of the server.
+- Session (`Client`, client_state.py): the state that the server keeps of one client. A session
+  survives reconnects and, with a state file, a restart of the server.
 
 The rules. Together they make the clients consume every batch of a pass exactly once; rule 7 names
 the only exception.
@@ -67,141 +67,38 @@ Partitions per mode:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from gpupipe.protocol import messages
-from gpupipe.protocol.messages import MAX_UNACKED, Key
-from gpupipe.server.client_state import Client, RequestRefused
-from gpupipe.server.pass_schedule import PassSchedule
-
-RETURN_SECONDS = 5.0
-"""How long new clients wait for those of a server that was stopped. These come after about one."""
+from gpupipe.server.batch_leases import BatchLeases
+from gpupipe.server.client_state import LeaseRules
+from gpupipe.server.lease_state import LeaseState, Log
+from gpupipe.server.pass_schedule import CountSteps, PassSchedule
+from gpupipe.server.sessions import Sessions
 
 
-class Leases(PassSchedule):
-    """All partitions, clients and leases of a server. It applies the rules at the head of the file.
+class Leases:
+    """All sessions, passes and leases of a server.
 
-    Every `now` is in seconds, of a monotonic clock.
+    Args:
+        rules: Mode, timeouts and limits.
+        count_steps: Returns the number of steps of a pass, from (rank, epoch, position). Raises
+            StateError.
+        first: (epoch, position) where partitions begin.
+        log: Writes a record that must survive the process.
+
+    Attributes:
+        state: What the parts share, and the messages to send.
+        passes: The passes of all partitions.
+        batches: Which client leases which batch.
+        sessions: The sessions of all clients.
     """
 
-    def is_overtaken(self, request: messages.OpenSession) -> bool:
-        """Return whether the client already sent a later request, on another connection."""
-        client = self.clients.get(request.token)
-        return client is not None and request.number <= client.request.number
-
-    def open_session(
-        self, request: messages.OpenSession, now: float, is_known: bool = False
-    ) -> Client:
-        """Open a client's session, or continue it after a reconnect. The caller answers the client.
-
-        Args:
-            request: The client's message.
-            now: Seconds, of a monotonic clock.
-            is_known: The request names this server's history: the client had a session here before.
-                What another client holds and consumed is of another server, and does not count.
-
-        Raises:
-            RequestRefused: The server has no room, or no partition, for this client.
-        """
-        client = self.clients.get(request.token)
-        if client is None:
-            client = self._add_client(request, now, is_known)
-        client.request, client.last_heard = request, now
-        client.hwm = min(request.hwm, self.rules.hwm)
-        client.is_silent, client.revoked = False, []
-        client.reconnect()
-        held, consumed = (request.held, request.consumed) if is_known else ([], [])
-        self._mark_consumed(client, consumed)
-        self._settle_all()
-        self._reconcile(client, held)
-        if consumed:
-            self._send(client, messages.Confirm(consumed))
-        return client
-
-    def settle_stopped_run(self, is_known: bool, now: float) -> None:
-        """Decide whether the run of a server that was stopped goes on, when the first client comes.
-
-        Args:
-            is_known: That client is one of the run.
-            now: Seconds, of a monotonic clock.
-
-        Raises:
-            RequestRefused: It is a new client, and those of the run may still come.
-        """
-        if self.stopped_at is not None and self.clients and not is_known:
-            if now < self.stopped_at + RETURN_SECONDS:
-                raise RequestRefused(
-                    f"the server waits {RETURN_SECONDS:g} s for the clients of the last one, which "
-                    "was stopped",
-                    is_temporary=True,
-                )
-            for token in list(self.clients):
-                self.end_session(token)
-        self.stopped_at = None
-
-    def _add_client(self, request: messages.OpenSession, now: float, is_known: bool) -> Client:
-        partition = self.partition_for(request)
-        if not (is_known or self.rules.resume or self.members(partition)):
-            self._drop_pass(partition)
-        client = Client(request.token, request, partition, 0, now)
-        self.clients[request.token] = client
-        client.is_late = not is_known and self.pass_in_progress(client, now) is not None
-        self._log(
-            "client",
-            request.token,
-            partition.name,
-            request.name,
-            request.host_id,
-            request.pid,
-            request.process_started,
-        )
-        return client
-
-    def record_heartbeat(self, token: str, now: float) -> bool:
-        """Record that a client was heard, and tell it which leases it lost while it was silent.
-
-        False if it has no session.
-        """
-        client = self.clients.get(token)
-        if client is None:
-            return False
-        client.last_heard, client.is_silent = now, False
-        if client.revoked:
-            self._send(client, messages.Revoke(client.revoked))
-            client.revoked = []
-        return True
-
-    def apply_timeouts(self, now: float, has_ended: Callable[[messages.OpenSession], bool]) -> None:
-        """Apply the heartbeat timeout and the session timeout to all clients.
-
-        Args:
-            now: Seconds, of a monotonic clock.
-            has_ended: Returns True if the client's process is known to have ended.
-        """
-        for client in list(self.clients.values()):
-            silence = now - client.last_heard
-            if silence > self.rules.session_timeout or has_ended(client.request):
-                self.end_session(client.token)
-            elif silence > self.rules.heartbeat_timeout and not client.is_silent:
-                client.is_silent = True
-                client.revoked = client.leases[MAX_UNACKED:]
-                self._requeue(client, client.revoked)
-
-    def close_session(self, token: str, consumed: list[Key]) -> None:
-        """End a session at the client's request, after its last acknowledgements."""
-        client = self.clients.get(token)
-        if client is not None:
-            self._mark_consumed(client, consumed)
-            self._settle_all()
-            self.end_session(token)
-
-    def end_session(self, token: str) -> None:
-        """End a session and requeue all of its leases. Idempotent."""
-        client = self.clients.pop(token, None)
-        if client is None:
-            return
-        self._requeue(client, list(client.leases))
-        self._log("gone", token)
-        if self.rules.mode == "broadcast":
-            self.partitions.pop(client.partition.name, None)
-        self._settle_all()
+    def __init__(
+        self,
+        rules: LeaseRules,
+        count_steps: CountSteps,
+        first: tuple[int, int],
+        log: Log = lambda record: None,
+    ) -> None:
+        self.state = LeaseState(rules, first, log)
+        self.passes = PassSchedule(self.state, count_steps)
+        self.batches = BatchLeases(self.state, self.passes)
+        self.sessions = Sessions(self.state, self.passes, self.batches)

@@ -1,8 +1,12 @@
-"""Prepares a server: checks and splits the loader to serve, and opens the listening socket."""
+"""Opens a server: checks and splits the loader to serve, continues from the state file, and opens
+the listening socket.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
+from secrets import token_hex
 from typing import Any
 
 import zmq
@@ -11,7 +15,10 @@ from gpupipe.engines.remote.description import describe, split_pipeline
 from gpupipe.errors import ServerError
 from gpupipe.loader import Loader, open_loader
 from gpupipe.protocol import codec, keys, messages
+from gpupipe.server.leases import Leases
 from gpupipe.server.options import ServerOptions
+from gpupipe.server.plans import Plans
+from gpupipe.server.write_ahead_log import WriteAheadLog
 
 _log = logging.getLogger("gpupipe")
 _MAX_QUEUED_ANSWERS = 100_000
@@ -67,6 +74,52 @@ def _check_fits(description: dict[str, Any]) -> None:
             f"what is served takes {size:,} bytes to say (its class names, most likely), "
             f"and {codec.MESSAGE_LIMIT // 2:,} is the limit"
         )
+
+
+def open_write_ahead_log(
+    loader: Loader, options: ServerOptions, pipeline_fingerprint: str
+) -> WriteAheadLog | None:
+    """Open and lock the state file; None if the server keeps no state. Raises ServerError."""
+    if options.state is None:
+        return None
+    config = loader.config
+    batch = config.batch.fingerprint
+    order = config.loader.model_dump(
+        mode="json", include={"batch_size", "shuffle", "seed", "last_batch", "shard"}
+    )
+    work = {
+        "data": loader.index.fingerprint,
+        "pipeline": pipeline_fingerprint,
+        **({"batch": batch} if batch else {}),
+        **order,
+        **loader.sampler.selection.settings,
+    }
+    wal = WriteAheadLog(options.state, options.identify_work(work))
+    if options.fresh:
+        wal.forget()
+    return wal
+
+
+def restore_leases(
+    loader: Loader, options: ServerOptions, plans: Plans, wal: WriteAheadLog | None
+) -> tuple[Leases, str, bool]:
+    """Return the leases, the name of their history, and whether the state file had any.
+
+    Raises:
+        ServerError: The state file cannot be written.
+        StateError: The state file belongs to other work, or is damaged.
+    """
+    first = loader.sampler.epoch, loader.sampler.position
+    history = token_hex(16)
+    if wal is None:
+        return Leases(options.rules, plans.steps, first), history, False
+    leases = Leases(options.rules, plans.steps, first, wal.log)
+    try:
+        has_resumed = wal.resume(leases.state, history, time.monotonic(), options.resume)
+    except BaseException:
+        wal.close()
+        raise
+    return leases, wal.history, has_resumed
 
 
 def listen(options: ServerOptions) -> tuple[Any, Any, Any]:

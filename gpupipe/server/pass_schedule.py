@@ -1,4 +1,19 @@
-"""When passes start and end, and which clients enter them. leases.py has the rules."""
+"""The schedule of passes: which clients a pass has, when it ends, and which one starts next.
+
+leases.py has the rules and the terms. Two clients that share epoch 0, of 12 steps:
+
+    client A asks for epoch 0          a pass starts, and A reads it
+    client B asks for epoch 0          B joins it: A and B have some of the 12 steps each
+    the last step is acknowledged      the pass ends: A and B get PassEnded
+    A asks for epoch 1                 the next pass starts
+    client C asks for epoch 0, late    C joins the pass over epoch 1: epoch 0 has been consumed
+
+Invariants:
+
+- A partition has at most one pass that is not over. All readers of the partition read that pass.
+- No client enters a pass a second time, unless it continues there.
+- A pass that clients read ends only when all of its steps are done.
+"""
 
 from __future__ import annotations
 
@@ -6,72 +21,64 @@ from collections.abc import Callable
 
 from gpupipe.errors import counted
 from gpupipe.protocol import messages
-from gpupipe.protocol.messages import Key
-from gpupipe.server.batch_leases import BatchLeases, Log
 from gpupipe.server.client_state import (
     BetweenPasses,
     Client,
-    Idle,
-    LeaseRules,
     Reconnecting,
     RequestRefused,
     Waiting,
 )
 from gpupipe.server.epoch_pass import EpochPass, Partition
+from gpupipe.server.lease_state import LeaseState
+from gpupipe.server.log_records import PassDropped, PassStarted
+
+CountSteps = Callable[[int, int, int], int]
+"""Returns the number of steps of a pass, from (rank, epoch, position). Raises StateError."""
 
 
-class PassSchedule(BatchLeases):
-    """The passes of all partitions, and the iterations of the clients that read them.
+class PassSchedule:
+    """The passes of all partitions.
 
     Args:
-        rules: Mode, timeouts and limits.
-        steps: Returns the number of steps of a pass, from (rank, epoch, position). Raises
-            StateError.
-        first: (epoch, position) where partitions begin.
-        log: Logs an event that must survive the process.
-
-    Attributes:
-        outbox: (client token, message) pairs to send, in order.
-        next_pass: Number of the next pass.
+        state: Sessions, partitions and leases.
+        count_steps: Returns the number of steps of a pass.
     """
 
-    def __init__(
-        self,
-        rules: LeaseRules,
-        steps: Callable[[int, int, int], int],
-        first: tuple[int, int],
-        log: Log = lambda *event: None,
-    ) -> None:
-        super().__init__(rules, first, log)
-        self._steps = steps
-        self.outbox: list[tuple[str, messages.ToClient]] = []
-        self.next_pass = 0
+    def __init__(self, state: LeaseState, count_steps: CountSteps) -> None:
+        self._state, self._count_steps = state, count_steps
 
-    def start_iteration(self, token: str, begin: messages.StartIteration) -> None:
-        """Start a client's iteration: it enters a pass, or waits for one.
+    # --- a client that starts an iteration
+
+    def find_continued(self, client: Client, begin: messages.StartIteration) -> EpochPass | None:
+        """Return the current pass if the client's iteration continues it, else None."""
+        current = client.partition.current
+        if current is not None and (
+            current.number == begin.pass_number
+            or client.last_entry == (begin.iteration, current.number)
+        ):
+            return current
+        return None
+
+    def schedule(
+        self, client: Client, begin: messages.StartIteration, continued: EpochPass | None
+    ) -> None:
+        """Let an idle client enter a pass, wait for one, or know that its pass has ended.
+
+        Args:
+            client: The client.
+            begin: Its message.
+            continued: What `find_continued` returned.
 
         Raises:
             RequestRefused: The position would take a pass from other clients, or the client's own
                 pass was forgotten while it was away.
             StateError: There is no such epoch or position.
         """
-        client = self.clients[token]
-        client.phase, client.iteration = Idle(), begin.iteration
         current = client.partition.current
-        if current is not None and client.is_late and begin.is_explicit:
-            # the user named this position: the rest of the current pass does not stand in for it
-            client.entered_passes.add(current.number)
-        client.is_late = False
-        goes_on = current is not None and (
-            current.number == begin.pass_number
-            or client.last_entry == (begin.iteration, current.number)
-        )
-        kept = current.number if goes_on and current is not None else None
-        self._requeue(client, [key for key in client.leases if key[0] != kept])
         if (
             current is not None
             and not current.is_over
-            and (goes_on or self._can_join(client, begin, current))
+            and (continued is not None or _can_join_later_epoch(client, begin, current))
         ):
             self._enter(client, current)
         elif 0 <= begin.pass_number < client.partition.first_pass:
@@ -79,73 +86,37 @@ class PassSchedule(BatchLeases):
                 "another client has begun again since the server last heard of this one: connect "
                 "again, and load the state of a checkpoint to go on from there"
             )
-        elif goes_on or (
-            0 <= begin.pass_number < self.next_pass
-            and (current is None or begin.pass_number <= current.number)
-        ):
-            self._send(client, messages.PassEnded(begin.pass_number if kept is None else kept))
+        elif continued is not None:
+            self._state.send(client, messages.PassEnded(continued.number))
+        elif self._is_past(begin.pass_number, current):
+            self._state.send(client, messages.PassEnded(begin.pass_number))
         elif current is not None and _has_missed_epoch(begin, current):
             self._enter(client, current)
-            self._settle_all()
+            self.settle_all()
         else:
-            self._steps(client.partition.rank, begin.epoch, begin.position)
-            self._check_position(client, begin)
-            client.phase = Waiting(begin.epoch, begin.position)
-            self._settle_all()
+            self._wait(client, begin)
 
-    def end_iteration(self, token: str) -> None:
-        """End a client's iteration and requeue what it has not consumed."""
-        client = self.clients[token]
-        client.phase = Idle()
-        self._requeue(client, list(client.leases))
-        self._settle_all()
+    def _is_past(self, pass_number: int, current: EpochPass | None) -> bool:
+        """Return whether a pass that the client names has ended."""
+        last = self._state.next_pass - 1 if current is None else current.number
+        return 0 <= pass_number <= last
 
-    def fail_pass(self, pass_number: int) -> list[Client]:
-        """End the iterations of all readers of a pass after an error, and return these clients."""
-        readers = [c for c in self.clients.values() if c.pass_number == pass_number]
-        for client in readers:
-            self.end_iteration(client.token)
-        return readers
-
-    def acknowledge(self, token: str, keys: list[Key]) -> None:
-        """Acknowledge batches that a client's consumer is done with, and confirm that."""
-        client = self.clients[token]
-        self._mark_consumed(client, keys)
-        self._settle_all()
-        self._send(client, messages.Confirm(keys))
-
-    def skip(self, key: Key) -> None:
-        """Mark a batch as done of which no sample could be read."""
-        self._finish(key)
-        self._settle_all()
-
-    # --- passes
-
-    def _can_join(self, client: Client, begin: messages.StartIteration, current: EpochPass) -> bool:
-        """Return whether a client joins the current pass, though it asks for a whole earlier epoch.
-
-        It does if it was slow, was paused or is new: others have read that epoch.
-        """
-        is_earlier = (
-            not begin.is_explicit
-            and begin.pass_number < 0
-            and begin.position == 0
-            and begin.epoch < current.epoch
-        )
-        return is_earlier and current.number not in client.entered_passes
+    def _wait(self, client: Client, begin: messages.StartIteration) -> None:
+        """Let a client wait for the pass at its position. Raises as `schedule` does."""
+        self._count_steps(client.partition.rank, begin.epoch, begin.position)
+        self._check_position(client, begin)
+        client.phase = Waiting(begin.epoch, begin.position)
+        self.settle_all()
 
     def _check_position(self, client: Client, begin: messages.StartIteration) -> None:
         """Raise RequestRefused if the position requires to end a pass that others read."""
         current = client.partition.current
-        others = len(self.readers(client.partition, current)) if current is not None else 0
+        others = len(self._state.readers(current.number)) if current is not None else 0
         if (
             current is None
             or not others
             or begin.epoch > current.epoch
-            or (
-                current.is_at(begin.epoch, begin.position)
-                and current.number not in client.entered_passes
-            )
+            or _can_enter(client, current, (begin.epoch, begin.position))
         ):
             return
         raise RequestRefused(
@@ -157,60 +128,93 @@ class PassSchedule(BatchLeases):
             "or serve with --mode broadcast or --clients N"
         )
 
-    def _drop_pass(self, partition: Partition) -> None:
+    # --- the passes of a partition
+
+    def drop(self, partition: Partition) -> None:
         """Forget the current pass, so that the partition starts from the beginning."""
         if partition.current is not None:
-            partition.current, partition.first_pass = None, self.next_pass
-            self._log("anew", partition.name, self.next_pass)
+            self._state.commit(PassDropped(partition.name, self._state.next_pass))
 
-    def _settle_all(self) -> None:
-        for partition in self.partitions.values():
-            self._settle(partition)
+    def settle_all(self) -> None:
+        """End all passes that are complete, and start those that clients wait for."""
+        for partition in self._state.partitions.values():
+            current = partition.current
+            if current is not None and current.is_over:
+                self._end(current)
+            if current is None or current.is_over or not self._is_in_use(partition, current):
+                self._start_next(partition)
 
-    def _settle(self, partition: Partition) -> None:
-        """End a pass that is complete, and start the one that clients wait for."""
-        current = partition.current
-        if current is not None and current.is_over:
-            for client in self.readers(partition, current):
-                client.phase = BetweenPasses()
-                self._send(client, messages.PassEnded(current.number))
-        members = self.members(partition)
-        if current is not None and not current.is_over:
-            for client in members:
-                if (
-                    client.wanted is not None
-                    and current.is_at(*client.wanted)
-                    and current.number not in client.entered_passes
-                ):
-                    self._enter(client, current)
-            if self.readers(partition, current) or any(
-                isinstance(c.phase, Reconnecting) for c in members
-            ):
-                return
-        wanted = [c.wanted for c in members if c.wanted is not None]
-        if wanted and not self.must_wait(partition, min(wanted)[0]):
-            self._start_pass(partition, *min(wanted))
+    def _end(self, current: EpochPass) -> None:
+        for client in self._state.readers(current.number):
+            client.phase = BetweenPasses()
+            self._state.send(client, messages.PassEnded(current.number))
 
-    def _start_pass(self, partition: Partition, epoch: int, position: int) -> None:
-        steps = self._steps(partition.rank, epoch, position)
-        current = partition.current = EpochPass(self.next_pass, epoch, position, steps)
-        self.next_pass += 1
-        self._log("run", partition.name, current.number, epoch, position, steps)
-        for client in self.members(partition):
-            if client.wanted == (epoch, position):
+    def _is_in_use(self, partition: Partition, current: EpochPass) -> bool:
+        """Let clients that wait for a pass enter it. Return whether any client reads it.
+
+        A client that reconnects may continue it.
+        """
+        members = self._state.members(partition)
+        for client in members:
+            if client.wanted is not None and _can_enter(client, current, client.wanted):
                 self._enter(client, current)
+        return any(
+            c.pass_number == current.number or isinstance(c.phase, Reconnecting) for c in members
+        )
+
+    def _start_next(self, partition: Partition) -> None:
+        """Start the earliest pass that clients wait for, if there is any."""
+        waiting = [c for c in self._state.members(partition) if c.wanted is not None]
+        start = min((c.wanted for c in waiting if c.wanted is not None), default=None)
+        if start is None or self._must_wait(partition, start[0]):
+            return
+        steps = self._count_steps(partition.rank, *start)
+        self._state.commit(PassStarted(partition.name, self._state.next_pass, *start, steps))
+        assert partition.current is not None
+        for client in waiting:
+            if client.wanted == start:
+                self._enter(client, partition.current)
+
+    def _must_wait(self, partition: Partition, epoch: int) -> bool:
+        """Return whether a broadcast partition must wait for clients in the previous epoch."""
+        return self._state.rules.mode == "broadcast" and any(
+            other.epoch == epoch - 1 and self._state.readers(other.number)
+            for other in self._state.current_passes()
+            if other is not partition.current
+        )
 
     def _enter(self, client: Client, current: EpochPass) -> None:
         client.enter(current.number)
-        readers = self.readers(client.partition, current)
+        readers = self._state.readers(current.number)
         for reader in readers:
-            self._send(
+            self._state.send(
                 reader,
                 messages.IterationStarted(reader.iteration, current.number, len(readers) > 1),
             )
 
-    def _send(self, client: Client, message: messages.ToClient) -> None:
-        self.outbox.append((client.token, message))
+
+def _can_enter(client: Client, current: EpochPass, start: tuple[int, int]) -> bool:
+    """Return whether a pass starts where a client asks to, and the client has not entered it."""
+    return current.start == start and current.number not in client.entered_passes
+
+
+def _asks_for_whole_epoch(begin: messages.StartIteration) -> bool:
+    """Return whether a client asks for an epoch that neither its user chose nor it has begun."""
+    return not begin.is_explicit and begin.pass_number < 0 and begin.position == 0
+
+
+def _can_join_later_epoch(
+    client: Client, begin: messages.StartIteration, current: EpochPass
+) -> bool:
+    """Return whether a client joins the current pass, though it asks for a whole earlier epoch.
+
+    It does if it was slow, was paused or is new: others have read that epoch.
+    """
+    return (
+        _asks_for_whole_epoch(begin)
+        and begin.epoch < current.epoch
+        and current.number not in client.entered_passes
+    )
 
 
 def _has_missed_epoch(begin: messages.StartIteration, current: EpochPass) -> bool:
@@ -219,10 +223,4 @@ def _has_missed_epoch(begin: messages.StartIteration, current: EpochPass) -> boo
     The client was slow or paused, and the user did not choose the epoch. A new pass would deliver
     the samples of that epoch again.
     """
-    return (
-        current.is_over
-        and not begin.is_explicit
-        and begin.pass_number < 0
-        and begin.position == 0
-        and begin.epoch <= current.epoch
-    )
+    return current.is_over and _asks_for_whole_epoch(begin) and begin.epoch <= current.epoch

@@ -1,6 +1,19 @@
 """The producer thread: makes as many batches as clients have credits for.
 
-1. An engine works ahead: it takes plans before there is demand for them. A batch is ready until a
+One turn of the thread, for two clients with one credit each and a new pass:
+
+    _next_task: nothing is ready, and there are credits ─> Pull
+    _pull: the engine takes plans of steps 0, 1, 2 and more from `_source`, and returns batch 0
+    _next_task: step 0 is ready and can be leased        ─> Deliver it to the first client
+    _next_task: nothing is ready, and a credit is left   ─> Pull ...
+
+A step is in one of three collections, by its key:
+
+    _source ──> _in_flight (the engine makes it) ──> _ready ──lease──> _recent (broadcast only)
+
+Invariants:
+
+1. The engine works ahead: it takes plans before there is demand for them. A batch is ready until a
    client has credits for it.
 2. Backpressure: the producer asks the engine for the next batch only while a client has credits
    and no batch is ready for it. Batches that were ready or in flight when earlier steps were
@@ -20,19 +33,40 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpupipe.engines.base import Batch, Engine
 from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.protocol.messages import Key
 from gpupipe.sampling.sampler import Plan
+from gpupipe.server.batch_leases import Leased, NotNeeded
 from gpupipe.server.client_state import Client
 from gpupipe.server.leases import Leases
 from gpupipe.server.plans import Identity, Plans
 
 PlannedBatch = tuple[Plan, Batch]
 """A plan as the engine returned it, and its batch."""
+
+
+@dataclass(frozen=True)
+class Deliver:
+    """Send a batch to the client that leases it."""
+
+    client: Client
+    key: Key
+    plan: Plan
+    batch: Batch
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Get the engine's next batch."""
+
+
+@dataclass(frozen=True)
+class End:
+    """End the thread."""
 
 
 class Producer(threading.Thread):
@@ -62,6 +96,7 @@ class Producer(threading.Thread):
     ) -> None:
         super().__init__(name="gpupipe producer", daemon=True)
         self._engine, self._plans, self._leases, self._changed = engine, plans, leases, changed
+        self._batches, self._rules = leases.batches, leases.state.rules
         self._deliver, self._failed = deliver, failed
         self._in_flight: OrderedDict[Identity, list[Key]] = OrderedDict()
         self._ready: OrderedDict[Key, PlannedBatch] = OrderedDict()
@@ -79,90 +114,82 @@ class Producer(threading.Thread):
     def run(self) -> None:
         running: Generator[PlannedBatch, None, None] | None = None
         try:
-            while (task := self._next_task()) is not None:
-                if isinstance(task, tuple):
-                    self._deliver(*task)
+            while not isinstance(task := self._next_task(), End):
+                if isinstance(task, Deliver):
+                    self._deliver(task.client, task.key, task.plan, task.batch)
                 else:
                     running = self._pull(running or self._engine.batches(self._source()))
         except Exception as e:  # an EngineError, or a fault of gpupipe
             self.error = e
             with self._changed:
-                self._failed(e, list(self._leases.clients.values()), True)
+                self._failed(e, list(self._leases.state.clients.values()), True)
         finally:
             if running is not None:
                 running.close()
 
-    def _next_task(self) -> tuple[Client, Key, Plan, Batch] | bool | None:
-        """Wait for work: return a batch to deliver, True to make one, or None at the end."""
+    def _next_task(self) -> Deliver | Pull | End:
+        """Wait for work, and return it."""
         with self._changed:
             while not self._ended:
                 delivery = self._lease_ready()
                 if delivery is not None:
                     return delivery
                 if self._should_pull():
-                    return True
+                    return Pull()
                 self._changed.wait()
-        return None
+        return End()
 
-    def _lease_ready(self) -> tuple[Client, Key, Plan, Batch] | None:
+    def _lease_ready(self) -> Deliver | None:
         """Lease a ready batch to a client that has credits; None if there is none."""
         for key in list(self._ready):
-            try:
-                leased = self._leases.lease(key)
-            except KeyError:
+            lease = self._batches.lease(key)
+            if isinstance(lease, NotNeeded):
                 del self._ready[key]
-                continue
-            if leased is not None:
-                client, is_last = leased
+            elif isinstance(lease, Leased):
                 plan, batch = self._ready.pop(key)
                 self._remember((plan, batch))
-                return client, key, replace(plan, last=is_last), batch
+                return Deliver(lease.client, key, replace(plan, last=lease.is_last), batch)
         return None
 
     def _should_pull(self) -> bool:
         """Return whether a client has credits. Nothing that is ready can be leased to it."""
         waiting = {key[0] for keys in self._in_flight.values() for key in keys}
-        return self._leases.neediest() is not None or any(
-            self._leases.total_credits(n) > 0 for n in waiting
+        return self._batches.neediest() is not None or any(
+            self._batches.total_credits(n) > 0 for n in waiting
         )
 
     def _source(self) -> Iterator[Plan]:
         """Yield plans to the engine."""
         while True:
             with self._changed:
-                identity = self._take()
-                plan = self._plans.plan(identity) if isinstance(identity, tuple) else None
-            if identity is None:
+                plan = self._next_plan()
+            if plan is None:
                 return
-            if plan is not None:
-                yield plan
+            yield plan
 
-    def _take(self) -> Identity | bool | None:
-        """Take the next step and return the identity of its batch.
+    def _next_plan(self) -> Plan | None:
+        """Take steps up to one whose batch must be made, and return its plan; None if none is left.
 
-        True if the batch exists already, or is being made, for another client; None if no step is
-        left.
+        With `broadcast`, the batch of a step may exist or be in flight already, for another client.
         """
-        partition = self._leases.neediest() or self._leases.partition_to_prefetch()
-        if (
-            self._ended
-            or partition is None
-            or partition.current is None
-            or (key := self._leases.take(partition)) is None
-        ):
-            return None
-        identity = partition.rank, partition.current.epoch, partition.current.position, key[1]
-        existing = self._recent.get(identity) or next(
-            (m for m in self._ready.values() if _identity(m) == identity), None
-        )
-        if existing is not None:
-            self._ready[key] = existing
-            return True
-        if identity in self._in_flight:
-            self._in_flight[identity].append(key)
-            return True
-        self._in_flight[identity] = [key]
-        return identity
+        while not self._ended:
+            partition = self._batches.neediest() or self._batches.partition_to_prefetch()
+            if partition is None or partition.current is None:
+                return None
+            if (key := self._batches.take(partition)) is None:
+                return None
+            identity = partition.rank, *partition.current.start, key[1]
+            existing = self._recent.get(identity) or next(
+                (m for m in self._ready.values() if _identity(m) == identity), None
+            )
+            if existing is not None:
+                self._ready[key] = existing
+            elif identity in self._in_flight:
+                self._in_flight[identity].append(key)
+            else:
+                self._in_flight[identity] = [key]
+                return self._plans.plan(identity)
+        return None
 
     def _pull(
         self, running: Generator[PlannedBatch, None, None]
@@ -193,33 +220,32 @@ class Producer(threading.Thread):
                     self._drop_surplus(key[0])
                 return
             for key in keys:
-                self._leases.skip(key)
+                self._batches.skip(key)
 
     def _drop_surplus(self, pass_number: int) -> None:
         """Requeue the last ready batches of a pass if many wait for a requeued one."""
         ready = sorted(key for key in self._ready if key[0] == pass_number)
-        if not self._leases.is_first(ready[0]):
-            for key in ready[self._leases.rules.hwm :]:
+        if not self._batches.is_first(ready[0]):
+            for key in ready[self._rules.hwm :]:
                 del self._ready[key]
-                self._leases.requeue_unmade(key)
+                self._batches.requeue_unmade(key)
 
     def _remember(self, planned_batch: PlannedBatch) -> None:
-        if self._leases.rules.mode == "broadcast":
+        if self._rules.mode == "broadcast":
             self._recent[_identity(planned_batch)] = planned_batch
-            while len(self._recent) > self._leases.rules.hwm:
+            while len(self._recent) > self._rules.hwm:
                 self._recent.popitem(last=False)
 
     def _on_error(self, error: GpupipeError) -> None:
         with self._changed:
-            passes = [
-                key[0] for key in next(iter(self._in_flight.values()), [])
-            ] or self._leases.current_passes()
+            passes = [key[0] for key in next(iter(self._in_flight.values()), [])] or [
+                current.number for current in self._leases.state.current_passes()
+            ]
             for key in (key for keys in self._in_flight.values() for key in keys):
-                self._leases.requeue_unmade(key)
+                self._batches.requeue_unmade(key)
             self._in_flight.clear()
-            self._failed(
-                error, [client for n in passes for client in self._leases.fail_pass(n)], False
-            )
+            clients = [c for n in passes for c in self._leases.sessions.end_iterations(n)]
+            self._failed(error, clients, False)
 
     def stats(self) -> dict[str, Any]:
         """Return the metrics: batches ready to be leased, and plans in flight."""

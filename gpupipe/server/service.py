@@ -2,7 +2,7 @@
 
 1. Two threads: run() owns the socket, the producer (producer.py) makes batches. One lock guards
    what both use; its condition wakes the producer.
-2. The dispatcher (dispatch.py) answers each message as the leases decide (leases.py holds the rules
+2. Its dispatcher (dispatch.py) answers each message as the leases decide (leases.py holds the rules
    of the protocol). Each decision is in the write-ahead log before the answer is sent.
 3. A malformed message is counted and dropped. A message on a connection without a session is
    dropped, and answered with UnknownSession.
@@ -23,15 +23,14 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from secrets import token_hex
 from typing import Any
 
 import zmq
 
 from gpupipe.engines.base import Batch
-from gpupipe.errors import GpupipeError, SampleError, ServerError, counted
+from gpupipe.errors import ServerError
 from gpupipe.loader import Loader
-from gpupipe.protocol import codec, messages
+from gpupipe.protocol import codec
 from gpupipe.protocol.batch_layout import MalformedMessage
 from gpupipe.protocol.messages import Key
 from gpupipe.protocol.wakeup import Waker
@@ -39,10 +38,14 @@ from gpupipe.runtime.forked_children import close_sockets_in_forks, keep_sockets
 from gpupipe.sampling.sampler import Plan
 from gpupipe.server.client_state import Client
 from gpupipe.server.connections import Connections
-from gpupipe.server.dispatch import Dispatcher, FinalError
+from gpupipe.server.dispatch import Dispatcher
 from gpupipe.server.flood_guard import FloodGuard
-from gpupipe.server.leases import Leases
-from gpupipe.server.opening import listen, prepare_loader
+from gpupipe.server.opening import (
+    listen,
+    open_write_ahead_log,
+    prepare_loader,
+    restore_leases,
+)
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.plans import Plans
 from gpupipe.server.producer import Producer
@@ -85,21 +88,24 @@ class Server:
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         close_sockets_in_forks(_port_or_file(self.address))
         try:
-            self._wal = self._open_wal()
-            self._leases, history, self.has_resumed = self._restore_leases()
+            self._wal = open_write_ahead_log(
+                self.loader, self.options, self._description["pipeline"]["fingerprint"]
+            )
+            self._leases, history, self.has_resumed = restore_leases(
+                self.loader, self.options, self._plans, self._wal
+            )
         except BaseException:
             self._close_socket()
             raise
         self._waker = Waker()
         self._connections = Connections(
-            self._leases, self.options.compress, self._waker.wake, self._changed
+            self._leases.state, self.options.compress, self._waker.wake, self._changed
         )
         self._guard = FloodGuard(
             self._socket,
             self._connections.token_of_route.__contains__,
             self.options.max_clients,
         )
-        self._final_error = FinalError()
         self._dispatcher = Dispatcher(
             self._leases,
             self._connections,
@@ -107,7 +113,6 @@ class Server:
             history,
             self._description,
             self._stats,
-            self._final_error,
         )
         self._producer = Producer(
             self.loader.engine,
@@ -115,7 +120,7 @@ class Server:
             self._leases,
             self._changed,
             self._deliver,
-            self._on_failure,
+            self._dispatcher.send_failure,
         )
 
     # --- running
@@ -161,7 +166,7 @@ class Server:
 
     def _is_over(self) -> bool:
         """Return whether the engine failed and all clients have acknowledged the error."""
-        return not self._producer.is_alive() and self._final_error.may_close(
+        return not self._producer.is_alive() and self._dispatcher.final_error.may_close(
             set(self._connections.by_token)
         )
 
@@ -218,66 +223,8 @@ class Server:
             self._ends_run = False
         self.close()
 
-    # --- state
-
-    def _open_wal(self) -> WriteAheadLog | None:
-        if self.options.state is None:
-            return None
-        config, index = self.loader.config, self.loader.index
-        batch = config.batch.fingerprint
-        loader = config.loader.model_dump(
-            mode="json", include={"batch_size", "shuffle", "seed", "last_batch", "shard"}
-        )
-        wal = WriteAheadLog(
-            self.options.state,
-            self.options.identify_work(
-                {
-                    "data": index.fingerprint,
-                    "pipeline": self._description["pipeline"]["fingerprint"],
-                    **({"batch": batch} if batch else {}),
-                    **loader,
-                    **self.loader.sampler.selection.settings,
-                }
-            ),
-        )
-        if self.options.fresh:
-            wal.forget()
-        return wal
-
-    def _restore_leases(self) -> tuple[Leases, str, bool]:
-        """Return the leases, the name of their history, and whether the state file had any."""
-        first = self.loader.sampler.epoch, self.loader.sampler.position
-        rules, steps = self.options.rules, self._plans.steps
-        if self._wal is None:
-            return Leases(rules, steps, first), token_hex(16), False
-        leases = Leases(rules, steps, first, self._wal.log)
-        try:
-            has_resumed = self._wal.resume(
-                leases, token_hex(16), time.monotonic(), self.options.resume
-            )
-        except BaseException:
-            self._wal.close()
-            raise
-        return leases, self._wal.history, has_resumed
-
-    # --- the producer's calls
-
     def _deliver(self, client: Client, key: Key, plan: Plan, batch: Batch) -> None:
         self._connections.send_batch(client.token, key, plan, batch)
-
-    def _on_failure(self, error: Exception, clients: list[Client], is_final: bool) -> None:
-        path, reason = (error.path, error.reason) if isinstance(error, SampleError) else ("", "")
-        text = str(error) if isinstance(error, GpupipeError) else f"the server failed: {error!r}"
-        failed = messages.Failed(
-            type(error).__name__, text[:4000], path[:4000], reason[:4000], is_final
-        )
-        for client in clients:
-            self._connections.send(client.token, failed)
-        self._connections.flush()
-        if is_final:
-            self._final_error.announce(failed, {client.token for client in clients})
-        else:
-            _log.warning("gpupipe: %s got an error: %s", counted(len(clients), "client"), text)
 
     # --- the socket
 
@@ -306,7 +253,7 @@ class Server:
             # The client does not read. It cannot continue without this message: end its session.
             except zmq.Again:
                 with self._changed:
-                    self._leases.end_session(self._connections.token_of_route.get(route, ""))
+                    self._leases.sessions.end(self._connections.token_of_route.get(route, ""))
                     self._connections.flush()
             except zmq.ZMQError as e:
                 if e.errno != zmq.EHOSTUNREACH:
@@ -314,7 +261,7 @@ class Server:
 
     def _tick(self) -> None:
         with self._changed:
-            self._leases.apply_timeouts(time.monotonic(), self._connections.has_ended)
+            self._dispatcher.apply_timeouts()
             self._connections.flush()
             self._changed.notify_all()
 
@@ -338,8 +285,7 @@ class Server:
             "hwm": self.options.hwm,
             **self._producer.stats(),
             "queued_messages": len(self._connections.send_queue),
-            "partitions": [p.progress() for p in self._leases.partitions.values() if p.current],
-            "clients": list(self._leases.stats(now)),
+            **self._leases.sessions.stats(now),
         }
 
 

@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 from gpupipe.protocol import messages
+from gpupipe.server.batch_leases import Leased
 from gpupipe.server.client_state import LeaseRules
 from gpupipe.server.leases import Leases
 
@@ -41,17 +42,19 @@ def hello(token: str, **fields: Any) -> messages.OpenSession:
 
 def joined(leases: Leases, number: int, rank: int = 0, world: int = 1) -> str:
     token = f"{number:032x}"
-    leases.open_session(hello(token, rank=rank, world_size=world), 0.0)
-    leases.start_iteration(token, messages.StartIteration(1, 0, 0, -1))
+    leases.sessions.open(hello(token, rank=rank, world_size=world), 0.0)
+    leases.sessions.start_iteration(token, messages.StartIteration(1, 0, 0, -1))
     return token
 
 
 def lease_all(leases: Leases) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     while (
-        (lane := leases.neediest()) and (key := leases.take(lane)) and (leased := leases.lease(key))
+        (lane := leases.batches.neediest())
+        and (key := leases.batches.take(lane))
+        and isinstance(leased := leases.batches.lease(key), Leased)
     ):
-        found.setdefault(leased[0].token, []).append(key[1])
+        found.setdefault(leased.client.token, []).append(key[1])
     return found
 
 
@@ -61,7 +64,7 @@ def consume_all(leases: Leases) -> dict[str, list[int]]:
     while leased := lease_all(leases):
         for token, steps in leased.items():
             found.setdefault(token, []).extend(steps)
-            leases.acknowledge(
-                token, [(leases.clients[token].pass_number or 0, step) for step in steps]
+            leases.batches.acknowledge(
+                token, [(leases.state.clients[token].pass_number or 0, step) for step in steps]
             )
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpupipe.server.batch_leases import Leased, MustWait, NotNeeded
 from gpupipe.server.client_state import LeaseRules
 from gpupipe.server.leases import Leases
 from helpers.lease_tables import STEPS, joined
@@ -16,48 +17,47 @@ def leases() -> Leases:
 
 def test_a_batch_goes_to_the_reader_with_the_most_credits(leases: Leases) -> None:
     first, second = joined(leases, 1), joined(leases, 2)
-    partition = leases.clients[first].partition
+    partition = leases.state.clients[first].partition
     got = []
     for _ in range(4):
-        key = leases.take(partition)
+        key = leases.batches.take(partition)
         assert key is not None
-        leased = leases.lease(key)
-        assert leased is not None
-        got.append(leased[0].token)
+        leased = leases.batches.lease(key)
+        assert isinstance(leased, Leased)
+        got.append(leased.client.token)
     assert sorted(got[:2]) == sorted(got[2:]) == [first, second]
-    key = leases.take(partition)
+    key = leases.batches.take(partition)
     assert key is not None
-    assert leases.lease(key) is None, "nobody has credits"
+    assert leases.batches.lease(key) == MustWait(), "nobody has credits"
 
 
 def test_a_batch_waits_for_earlier_ones(leases: Leases) -> None:
-    partition = leases.clients[joined(leases, 1)].partition
-    one, two = leases.take(partition), leases.take(partition)
+    partition = leases.state.clients[joined(leases, 1)].partition
+    one, two = leases.batches.take(partition), leases.batches.take(partition)
     assert one == (0, 0)
     assert two == (0, 1)
-    assert not leases.is_first(two)
-    assert leases.lease(two) is None
-    leases.requeue_unmade(one)
-    assert leases.lease(two) is None
-    assert leases.take(partition) == one
-    assert leases.lease(one)
-    assert leases.lease(two)
+    assert not leases.batches.is_first(two)
+    assert leases.batches.lease(two) == MustWait()
+    leases.batches.requeue_unmade(one)
+    assert leases.batches.lease(two) == MustWait()
+    assert leases.batches.take(partition) == one
+    assert isinstance(leases.batches.lease(one), Leased)
+    assert isinstance(leases.batches.lease(two), Leased)
 
 
 def test_a_batch_that_no_pass_needs_is_not_leased(leases: Leases) -> None:
     joined(leases, 1)
     for key in ((0, 0), (5, 0)):
-        with pytest.raises(KeyError):
-            leases.lease(key)
+        assert leases.batches.lease(key) == NotNeeded()
 
 
 def test_the_last_batch_of_a_client_is_known_as_such() -> None:
     leases = Leases(LeaseRules(), lambda *place: STEPS, (0, 0))
     token = joined(leases, 1)
-    partition = leases.clients[token].partition
+    partition = leases.state.clients[token].partition
     for step in range(STEPS):
-        leases.take(partition)
-        leased = leases.lease((0, step))
-        assert leased is not None
-        assert leased[1] == (step == STEPS - 1)
-        leases.acknowledge(token, [(0, step)])
+        leases.batches.take(partition)
+        leased = leases.batches.lease((0, step))
+        assert isinstance(leased, Leased)
+        assert leased.is_last == (step == STEPS - 1)
+        leases.batches.acknowledge(token, [(0, step)])

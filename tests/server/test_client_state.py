@@ -6,13 +6,14 @@ import pytest
 
 from gpupipe.server.client_state import Client, Idle, Reading, Reconnecting, Waiting
 from gpupipe.server.epoch_pass import Partition
-from helpers.lease_tables import hello
+from gpupipe.server.log_records import SessionStarted
 
 
 @pytest.fixture
 def client() -> Client:
     token = "1" * 32
-    return Client(token, hello(token), Partition("0", 0), hwm=3, last_heard=0.0)
+    session = SessionStarted(token, "0", "client", "", 1, "")
+    return Client(session, Partition("0", 0), hwm=3)
 
 
 def test_only_who_reads_a_pass_has_credits(client: Client) -> None:

@@ -20,7 +20,7 @@ def test_a_batch_that_was_requeued_while_it_was_copied_is_not_sent() -> None:
     leases = Leases(RULES, lambda *place: STEPS, (0, 0))
     token = joined(leases, 1)
     lease_all(leases)
-    connections = Connections(leases, "none", lambda: None, threading.RLock())
+    connections = Connections(leases.state, "none", lambda: None, threading.RLock())
     pid = os.getpid()
     request = hello(
         token,
@@ -32,7 +32,7 @@ def test_a_batch_that_was_requeued_while_it_was_copied_is_not_sent() -> None:
     connections.open(b"route", request, RULES.hwm)
     connections.flush()
     connections.send_queue.clear()
-    leases.apply_timeouts(11.0, lambda hello: False)
+    leases.sessions.apply_timeouts(11.0, lambda hello: False)
     plan = Plan(0, np.arange(2), 2, False)
     batch = {"image": torch.zeros(2, 3, 4, 4), "id": torch.arange(2)}
     for step, is_leased in [(2, True), (3, False)]:

@@ -13,11 +13,13 @@ def test_steps_go_from_queued_to_done() -> None:
         current.lease(step, "a")
     assert current.is_all_leased_to("a")
     assert not current.is_all_leased_to("b")
-    assert current.finish(0)
-    assert not current.finish(0), "it is done already"
-    assert not current.finish(2), "it was never taken"
+    assert current.can_finish(0)
+    current.finish(0)
+    assert not current.can_finish(0), "it is done already"
+    assert not current.can_finish(2), "it was never taken"
     assert not current.is_over
-    assert current.finish(1)
+    assert current.can_finish(1)
+    current.finish(1)
     assert current.is_over
 
 
@@ -46,17 +48,17 @@ def test_a_step_waits_for_earlier_ones_that_are_queued_or_made() -> None:
     assert not current.is_first(2)
 
 
-def test_a_requeued_step_is_leased_again_to_who_holds_it_unless_others_make_it() -> None:
+def test_a_requeued_step_can_be_leased_again_to_who_holds_it() -> None:
     current = EpochPass(0, epoch=0, position=0, steps=2)
     for step in range(2):
         current.take()
         current.lease(step, "a")
     for step in range(2):
         current.requeue_leased(step)
-    assert current.lease_again(1, "a")
+    current.lease(1, "a")
     assert current.take() == 0
-    assert not current.lease_again(0, "a")
-    assert current.leased == {1: "a"}
+    assert current.take() is None
+    assert (current.leased, current.making) == ({1: "a"}, {0})
 
 
 def test_after_a_restart_all_that_is_neither_leased_nor_done_is_queued() -> None:

@@ -108,3 +108,38 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (256, min(hard, 2000)))
 assert raise_file_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard, 2000)
 """
     run(["-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("events", "warnings"),
+    [
+        ("accepted closed", 1),
+        ("accepted done closed", 0),
+        ("done accepted closed", 0),
+        ("done accepted closed accepted closed", 1),
+        ("accepted closed accepted closed", 1),
+    ],
+    ids=[
+        "no handshake",
+        "a handshake",
+        "a handshake that is reported first",
+        "such a one and none",
+        "none twice",
+    ],
+)
+def test_only_a_connection_that_ends_before_its_handshake_is_warned_of_and_once(
+    events: str, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ZeroMQ reports from two threads: the end of a handshake may come before its connection."""
+    kinds = {
+        "accepted": zmq.EVENT_ACCEPTED,
+        "done": zmq.EVENT_HANDSHAKE_SUCCEEDED,
+        "closed": zmq.EVENT_DISCONNECTED,
+    }
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as listening:
+        guard = flood_guard.FloodGuard(listening, lambda route: False, 64)
+        with create_server(("127.0.0.1", 0)) as other:
+            for event in events.split():
+                guard._on_event({"event": kinds[event], "value": other.fileno()}, 0.0)
+        guard.close()
+    assert caplog.text.count("ended before ZeroMQ's handshake did") == warnings

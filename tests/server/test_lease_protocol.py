@@ -4,7 +4,6 @@ every order of disasters that hypothesis thinks of.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, deque
 from dataclasses import replace
 from typing import Any
@@ -12,10 +11,13 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import json
 
 from gpupipe.client.inbox import Inbox
 from gpupipe.protocol import messages
+from gpupipe.server.batch_leases import Leased
 from gpupipe.server.leases import Leases
+from gpupipe.server.log_records import Record
 from helpers.lease_tables import RULES, STEPS, hello
 
 
@@ -87,17 +89,27 @@ class Disasters(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.lines: list[list[Any]] = []
-        self.leases = Leases(
-            RESUMED,
-            lambda *place: STEPS,
-            (0, 0),
-            lambda *event: self.lines.append(json.loads(json.dumps(event))),
-        )
+        self.lines: list[bytes] = []
+        self.leases = self.new_leases()
         self.consumers: dict[str, Consumer] = {}
         self.dead: list[Consumer] = []
         self.left: list[Consumer] = []
         self.ended: set[str] = set()
+
+    def new_leases(self) -> Leases:
+        return Leases(
+            RESUMED,
+            lambda *place: STEPS,
+            (0, 0),
+            lambda record: self.lines.append(json.encode(record)),
+        )
+
+    def replayed(self) -> Leases:
+        """What a new server knows from the journal alone."""
+        leases = self.new_leases()
+        for line in self.lines:
+            leases.state.apply(json.decode(line, type=Record))
+        return leases
 
     @initialize()
     def begin(self) -> None:
@@ -123,41 +135,41 @@ class Disasters(RuleBasedStateMachine):
     def _handle(self, consumer: Consumer, message: messages.ToServer) -> None:
         token = consumer.token
         if isinstance(message, messages.CloseSession):
-            self.leases.close_session(token, message.consumed)
+            self.leases.sessions.close(token, message.consumed)
             consumer.down.append(messages.SessionClosed())
         elif isinstance(message, messages.OpenSession):
-            client = self.leases.open_session(message, self.now, is_known=True)
+            client = self.leases.sessions.open(message, self.now, is_known=True)
             consumer.down.append(
                 messages.SessionOpened(1, "0" * 32, 1, list(client.leases), 0, 0, 0, 1, {})
             )
-        elif not self.leases.record_heartbeat(token, self.now):
+        elif not self.leases.sessions.record_heartbeat(token, self.now):
             consumer.down.append(messages.UnknownSession())
         elif isinstance(message, messages.Acknowledge):
-            self.leases.acknowledge(token, message.keys)
+            self.leases.batches.acknowledge(token, message.keys)
         elif isinstance(message, messages.StartIteration):
-            self.leases.start_iteration(token, message)
+            self.leases.sessions.start_iteration(token, message)
         self._flush()
 
     def _flush(self) -> None:
-        for token, message in self.leases.outbox:
+        for token, message in self.leases.state.outbox:
             if token in self.consumers:
                 self.consumers[token].down.append(message)
-        self.leases.outbox.clear()
+        self.leases.state.outbox.clear()
 
     @rule(count=st.integers(1, 6))
     def server_makes(self, count: int) -> None:
         for _ in range(count):
-            lane = self.leases.neediest()
-            key = self.leases.take(lane) if lane else None
+            lane = self.leases.batches.neediest()
+            key = self.leases.batches.take(lane) if lane else None
             if key is None:
                 return
-            leased = self.leases.lease(key)
+            leased = self.leases.batches.lease(key)
             self._flush()
-            if leased is None:
-                self.leases.requeue_unmade(key)
-            elif leased[0].token in self.consumers:
-                self.consumers[leased[0].token].down.append(
-                    messages.BatchHeader(key, 0, 0, leased[1], [], 0, None)
+            if not isinstance(leased, Leased):
+                self.leases.batches.requeue_unmade(key)
+            elif leased.client.token in self.consumers:
+                self.consumers[leased.client.token].down.append(
+                    messages.BatchHeader(key, 0, 0, leased.is_last, [], 0, None)
                 )
 
     @rule(n=st.integers(0, 2), count=st.integers(1, 8))
@@ -190,7 +202,9 @@ class Disasters(RuleBasedStateMachine):
         for consumer in self.consumers.values():
             if not consumer.paused:
                 consumer.up.append(messages.Ping())
-        self.leases.apply_timeouts(self.now, lambda hello: hello.token not in self.consumers)
+        self.leases.sessions.apply_timeouts(
+            self.now, lambda hello: hello.token not in self.consumers
+        )
         self._flush()
 
     @rule(n=st.integers(0, 2))
@@ -215,19 +229,8 @@ class Disasters(RuleBasedStateMachine):
     @rule()
     def server_dies(self) -> None:
         """Only the journal is left."""
-        from gpupipe.server import write_ahead_log
-
-        lines, self.lines = self.lines, []
-        self.leases = Leases(
-            RESUMED,
-            lambda *place: STEPS,
-            (0, 0),
-            lambda *event: self.lines.append(json.loads(json.dumps(event))),
-        )
-        for line in lines:
-            write_ahead_log._replay(self.leases, line, self.now)
-        write_ahead_log.after_restart(self.leases)
-        self.lines = lines
+        self.leases = self.replayed()
+        self.leases.state.continue_after_restart(self.now)
         for consumer in self.consumers.values():
             consumer.connect()
 
@@ -245,7 +248,21 @@ class Disasters(RuleBasedStateMachine):
 
     @invariant()
     def nobody_has_more_than_it_may(self) -> None:
-        assert all(len(c.leases) <= c.hwm for c in self.leases.clients.values())
+        assert all(len(c.leases) <= c.hwm for c in self.leases.state.clients.values())
+
+    @invariant()
+    def the_journal_leads_to_what_the_server_knows(self) -> None:
+        replayed = self.replayed().state
+        assert list(replayed.snapshot()) == list(self.leases.state.snapshot())
+
+    @invariant()
+    def clients_and_passes_agree_on_the_leases(self) -> None:
+        held = {key: c.token for c in self.leases.state.clients.values() for key in c.leases}
+        assert held == {
+            (current.number, step): token
+            for current in self.leases.state.current_passes()
+            for step, token in current.leased.items()
+        }
 
     def teardown(self) -> None:
         """From wherever it is, with no more disasters, the epoch is consumed to its end."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from gpupipe.errors import ServerError, StateError
 from gpupipe.server import log_records
 from gpupipe.server.client_state import LeaseRules
 from gpupipe.server.leases import Leases
+from gpupipe.server.log_records import Head, NextPass, PassStarted, Record, StepDone, StepLeased
 from gpupipe.server.write_ahead_log import WriteAheadLog
 
 STEPS = 5000
@@ -48,26 +48,32 @@ def small_files() -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, ignored)
 
 
-def fill(state: Path) -> list[list[object]]:
-    """Log events until there is no room, and return those that were logged."""
+def fill(state: Path) -> list[Record]:
+    """Log records until there is no room, and return those that were logged."""
     log = WriteAheadLog(state, {})
     leases = Leases(LeaseRules(), lambda *place: STEPS, (0, 0), log.log)
-    log.resume(leases, "a" * 32, 0.0)
-    events: list[list[object]] = [["run", "0", 0, 0, 0, STEPS]]
-    log.log(*events[0])
+    log.resume(leases.state, "a" * 32, 0.0)
+    log.log(PassStarted("0", 0, 0, 0, STEPS))
+    logged: list[Record] = []
     with pytest.raises(ServerError, match=r"cannot be kept .*make room"):
         for step in range(STEPS):
-            log.log("done", 0, step)
-            events.append(["done", 0, step])
+            log.log(StepDone(0, step))
+            logged.append(StepDone(0, step))
     log.close()
-    return events
+    return logged
+
+
+def read(state: Path) -> list[Record]:
+    log = log_records.read(state)
+    assert log is not None
+    return log[1]
 
 
 def test_a_full_disk_loses_no_event_that_was_logged(tmp_path: Path) -> None:
     """Also not the one before the error, of which only a part has room."""
     with small_disk(tmp_path):
         logged = fill(tmp_path / "state")
-        assert log_records.read(tmp_path / "state")[2:] == logged[1:]
+        assert read(tmp_path / "state") == [NextPass(0), *logged]
         assert (tmp_path / "state").read_bytes().endswith(b"\n"), "no part of a record is left"
 
 
@@ -75,14 +81,17 @@ def test_a_limit_of_the_file_size_loses_no_event_that_was_logged(tmp_path: Path)
     with small_files():
         logged = fill(tmp_path / "state")
     assert len(logged) > 500
-    assert log_records.read(tmp_path / "state")[2:] == logged[1:]
+    assert read(tmp_path / "state") == [NextPass(0), *logged]
 
 
-RECORDS = [{"history": "a"}, ["lease", 0, 1, "b"], ["done", 0, 1]]
+HEAD = Head("a")
+RECORDS = [StepLeased(0, 1, "b"), StepDone(0, 1)]
+EARLIER = ['{"history": "a", "runs": 0, "serves": {}}', '["lease", 0, 1, "b"]', '["done", 0, 1]']
+"""The same, as a version without checksums wrote it."""
 
 
-def write(path: Path, records: list[object] = RECORDS) -> bytes:
-    data = b"".join(log_records.encode(record) for record in records)
+def write(path: Path) -> bytes:
+    data = b"".join(log_records.encode(record) for record in [HEAD, *RECORDS])
     path.write_bytes(data)
     return data
 
@@ -93,7 +102,7 @@ def test_a_torn_last_record_is_dropped_wherever_it_was_torn(tmp_path: Path) -> N
     last = len(log_records.encode(RECORDS[-1]))
     for size in range(len(data) - last, len(data)):
         file.write_bytes(data[:size])
-        assert log_records.read(file) == RECORDS[:-1]
+        assert log_records.read(file) == (HEAD, RECORDS[:-1])
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
@@ -113,13 +122,30 @@ def test_a_damaged_record_is_refused_with_its_line(
 
 def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     file = tmp_path / "state"
-    lines = [json.dumps(record) + "\n" for record in RECORDS]
+    lines = [line + "\n" for line in EARLIER]
     file.write_text("".join(lines) + '["done", 0')
-    assert log_records.read(file) == RECORDS
+    assert log_records.read(file) == (HEAD, RECORDS)
     file.write_text("".join([*lines[:2], '["lea["done", 0, 2]\n', lines[2]]))
     with pytest.raises(StateError, match=r"state:3: .*damaged"):
         log_records.read(file)
 
 
 def test_no_file_has_no_records(tmp_path: Path) -> None:
-    assert log_records.read(tmp_path / "state") == []
+    assert log_records.read(tmp_path / "state") is None
+    (tmp_path / "state").write_bytes(b"")
+    assert log_records.read(tmp_path / "state") is None
+
+
+def test_a_file_of_a_newer_version_is_refused_whatever_its_records_are(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    head = log_records.encode(Head("a", version=log_records.VERSION + 1))
+    file.write_bytes(head + b"records of another form\n")
+    with pytest.raises(StateError, match=r"state is .*newer gpupipe .*--fresh"):
+        log_records.read(file)
+
+
+def test_a_record_of_an_unknown_type_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    file.write_text("\n".join([EARLIER[0], '["moved", 0, 1]', ""]))
+    with pytest.raises(StateError, match=r"state:2: .*damaged"):
+        log_records.read(file)

@@ -17,13 +17,13 @@ def test_few_batches_wait_for_one_that_came_back() -> None:
     lease_all(leases)
     unused: Any = None
     producer = Producer(unused, unused, leases, threading.Condition(), unused, unused)
-    current = leases.partitions["0"].current
+    current = leases.state.partitions["0"].current
     assert current is not None
-    while (key := leases.take(leases.partitions["0"])) is not None:
+    while (key := leases.batches.take(leases.state.partitions["0"])) is not None:
         producer._ready[key] = unused
     producer._drop_surplus(0)
     assert len(producer._ready) == STEPS - RULES.hwm, "nothing came back"
-    leases.apply_timeouts(11.0, lambda hello: False)
+    leases.sessions.apply_timeouts(11.0, lambda hello: False)
     producer._drop_surplus(0)
     assert sorted(producer._ready) == [(0, step) for step in range(5, 5 + RULES.hwm)]
     assert current.requeued == [3, 4, 10, 11]

@@ -216,8 +216,9 @@ def test_a_server_process_ends_its_run_when_it_is_closed_and_not_when_its_parent
             parent.kill()
         parent.stdin.close()
         parent.wait(60)
-    events = log_records.read(_when_ended(tmp_path / "state"))
-    assert (events[-1] == ["stopped"]) == (end == "close")
+    log = log_records.read(_when_ended(tmp_path / "state"))
+    assert log is not None
+    assert (log[1][-1] == log_records.ServerStopped()) == (end == "close")
 
 
 def _when_ended(state: Path) -> Path:

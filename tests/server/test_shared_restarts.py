@@ -83,7 +83,7 @@ def test_a_new_client_begins_anew_if_those_of_a_stopped_server_do_not_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They are closed when no server hears it: their process may be alive, as it is here."""
-    monkeypatch.setattr("gpupipe.server.leases.RETURN_SECONDS", 0.5)
+    monkeypatch.setattr("gpupipe.server.sessions.RETURN_SECONDS", 0.5)
     options = {"address": f"tcp://127.0.0.1:{free_port()}", "state": tmp_path / "state"}
     with ExitStack() as stack, serving(config, **options):
         stack.enter_context(sharing(options["address"]))
@@ -98,7 +98,7 @@ def test_a_new_client_begins_anew_if_those_of_a_stopped_server_do_not_come(
 def test_a_new_client_waits_for_those_of_a_stopped_server(
     config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpupipe.server.leases.RETURN_SECONDS", 60.0)
+    monkeypatch.setattr("gpupipe.server.sessions.RETURN_SECONDS", 60.0)
     options = {"address": f"tcp://127.0.0.1:{free_port()}", "state": tmp_path / "state"}
     with ExitStack() as stack:
         with serving(config, **options):

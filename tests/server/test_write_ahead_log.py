@@ -22,22 +22,22 @@ def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: P
     with pytest.raises(gpupipe.ServerError, match="another server keeps its state"):
         WriteAheadLog(file, {"seed": 1})
     leases = Leases(RULES, lambda *place: STEPS, (0, 0), first.log)
-    assert not first.resume(leases, "a" * 32, 0.0)
+    assert not first.resume(leases.state, "a" * 32, 0.0)
     token = joined(leases, 1)
     lease_all(leases)
-    leases.acknowledge(token, [(0, 0)])
+    leases.batches.acknowledge(token, [(0, 0)])
     first.close()
     with file.open("a") as f:
         f.write('["done", 0, 1')  # a line that was cut off
     other = WriteAheadLog(file, {"seed": 2})
     with pytest.raises(gpupipe.StateError, match="seed: 1 there, 2 here"):
-        other.resume(leases, "b" * 32, 0.0)
+        other.resume(leases.state, "b" * 32, 0.0)
     other.close()
     again = WriteAheadLog(file, {"seed": 1})
     resumed = Leases(RULES, lambda *place: STEPS, (0, 0), again.log)
-    assert again.resume(resumed, "c" * 32, 0.0)
+    assert again.resume(resumed.state, "c" * 32, 0.0)
     assert again.history == "a" * 32
-    run = resumed.partitions["0"].current
+    run = resumed.state.partitions["0"].current
     assert run is not None
     assert (run.done, sorted(run.leased), run.requeued) == (
         {0},
@@ -51,36 +51,36 @@ def test_what_came_back_before_a_restart_is_made_again_behind_it(tmp_path: Path)
     """From a client that is gone, and from one that was silent."""
     first = WriteAheadLog(tmp_path / "state", {})
     leases = Leases(RULES, lambda *place: STEPS, (0, 0), first.log)
-    first.resume(leases, "a" * 32, 0.0)
+    first.resume(leases.state, "a" * 32, 0.0)
     gone = joined(leases, 1)
     assert lease_all(leases) == {gone: [0, 1, 2, 3, 4]}
     silent = joined(leases, 2)
-    leases.end_session(gone)
+    leases.sessions.end(gone)
     assert lease_all(leases) == {silent: [0, 1, 2, 3, 4]}
-    leases.apply_timeouts(11.0, lambda hello: False)
+    leases.sessions.apply_timeouts(11.0, lambda hello: False)
     first.close()
     again = WriteAheadLog(tmp_path / "state", {})
     resumed = Leases(RULES, lambda *place: STEPS, (0, 0), again.log)
-    again.resume(resumed, "b" * 32, 12.0)
+    again.resume(resumed.state, "b" * 32, 12.0)
     again.close()
-    run = resumed.partitions["0"].current
+    run = resumed.state.partitions["0"].current
     assert run is not None
     assert run.leased == {0: silent, 1: silent, 2: silent}
     assert run.requeued == list(range(3, STEPS))
-    assert list(resumed.clients) == [silent]
+    assert list(resumed.state.clients) == [silent]
 
 
 def stopped(path: Path, work: dict[str, int], clients: int) -> None:
     """Write the log of a server that was stopped, whose clients are in the middle of a pass."""
     log = WriteAheadLog(path, work)
     leases = Leases(RULES, lambda *place: STEPS, (0, 0), log.log)
-    log.resume(leases, "a" * 32, 0.0)
+    log.resume(leases.state, "a" * 32, 0.0)
     for number in range(1, 3):
         token = joined(leases, number)
         lease_all(leases)
-        leases.acknowledge(token, [leases.clients[token].leases[0]])
+        leases.batches.acknowledge(token, [leases.state.clients[token].leases[0]])
     for number in range(clients + 1, 3):
-        leases.end_session(f"{number:032x}")
+        leases.sessions.end(f"{number:032x}")
     log.stop()
     log.close()
 
@@ -92,19 +92,19 @@ def restarted(
     """The leases of the next server, and whether it has resumed."""
     log = WriteAheadLog(path, work)
     leases = Leases(RULES, lambda *place: STEPS, (0, 0), log.log)
-    yield leases, log.resume(leases, "b" * 32, 100.0, after_stop)
+    yield leases, log.resume(leases.state, "b" * 32, 100.0, after_stop)
     log.close()
 
 
 def test_the_clients_of_a_stopped_server_alone_go_on(tmp_path: Path) -> None:
     stopped(tmp_path / "state", {}, clients=2)
     with restarted(tmp_path / "state", {}) as (leases, has_resumed):
-        assert (has_resumed, leases.stopped_at) == (False, 100.0)
-        first = leases.clients[f"{1:032x}"]
-        leases.settle_stopped_run(True, 100.5)
-        assert leases.stopped_at is None
+        assert (has_resumed, leases.state.stopped_at) == (False, 100.0)
+        first = leases.state.clients[f"{1:032x}"]
+        leases.sessions.settle_stopped_run(True, 100.5)
+        assert leases.state.stopped_at is None
         request = hello(first.token, held=list(first.leases))
-        assert leases.open_session(request, 100.5, is_known=True).leases == first.leases
+        assert leases.sessions.open(request, 100.5, is_known=True).leases == first.leases
         assert first.hwm == request.hwm
 
 
@@ -112,12 +112,12 @@ def test_a_new_client_waits_and_then_ends_the_run_of_a_stopped_server(tmp_path: 
     stopped(tmp_path / "state", {}, clients=2)
     with restarted(tmp_path / "state", {}) as (leases, _):
         with pytest.raises(RequestRefused, match="waits 5 s for the clients of the last") as caught:
-            leases.settle_stopped_run(False, 104.9)
+            leases.sessions.settle_stopped_run(False, 104.9)
         assert caught.value.is_temporary
-        leases.settle_stopped_run(False, 105.1)
-        assert not leases.clients
-        leases.open_session(hello("3" * 32), 105.1)
-        assert leases.partitions["0"].current is None, "it begins with the first epoch"
+        leases.sessions.settle_stopped_run(False, 105.1)
+        assert not leases.state.clients
+        leases.sessions.open(hello("3" * 32), 105.1)
+        assert leases.state.partitions["0"].current is None, "it begins with the first epoch"
 
 
 @pytest.mark.parametrize(("clients", "work"), [(0, {}), (2, {"seed": 2})], ids=["gone", "other"])
@@ -126,10 +126,10 @@ def test_a_stopped_server_leaves_nothing_to_others(
 ) -> None:
     stopped(tmp_path / "state", {}, clients)
     with restarted(tmp_path / "state", work) as (leases, has_resumed):
-        assert (has_resumed, leases.stopped_at, leases.clients) == (False, None, {})
+        assert (has_resumed, leases.state.stopped_at, leases.state.clients) == (False, None, {})
 
 
 def test_a_server_that_is_asked_to_resume_waits_for_nobody(tmp_path: Path) -> None:
     stopped(tmp_path / "state", {}, clients=2)
     with restarted(tmp_path / "state", {}, after_stop=True) as (leases, has_resumed):
-        assert (has_resumed, leases.stopped_at, len(leases.clients)) == (True, None, 2)
+        assert (has_resumed, leases.state.stopped_at, len(leases.state.clients)) == (True, None, 2)

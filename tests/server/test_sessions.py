@@ -18,7 +18,7 @@ def test_shared_batches_have_one_partition_and_broadcast_ones_one_each() -> None
     broadcast = leases_with(LeaseRules(mode="broadcast"))
     for leases, count in ((shared, 1), (broadcast, 2)):
         tokens = [joined(leases, number) for number in range(2)]
-        assert len({leases.clients[token].partition.name for token in tokens}) == count
+        assert len({leases.state.clients[token].partition.name for token in tokens}) == count
 
 
 def test_who_is_refused_a_partition() -> None:
@@ -33,30 +33,30 @@ def test_who_is_refused_a_partition() -> None:
         (ranks, 1, 2, "rank 1 is taken on the server: by client 00", True),
     ]:
         with pytest.raises(RequestRefused, match=why) as refused:
-            leases.partition_for(hello("9" * 32, rank=rank, world_size=world))
+            leases.sessions._choose_partition(hello("9" * 32, rank=rank, world_size=world))
         assert refused.value.is_temporary == is_temporary
 
 
 def test_a_client_begins_where_its_partition_is() -> None:
     leases = leases_with(LeaseRules(), (3, 40))
-    client = leases.open_session(hello("1" * 32), 0.0)
-    assert leases.start_position(client) == (3, 40)
+    client = leases.sessions.open(hello("1" * 32), 0.0)
+    assert leases.sessions.start_position(client) == (3, 40)
 
 
 def test_a_client_of_a_broadcast_begins_after_the_epoch_of_the_others() -> None:
     leases = leases_with(LeaseRules(mode="broadcast"))
     joined(leases, 1)
-    late = leases.open_session(hello("2" * 32), 0.0)
-    assert leases.start_position(late) == (1, 0)
+    late = leases.sessions.open(hello("2" * 32), 0.0)
+    assert leases.sessions.start_position(late) == (1, 0)
 
 
 def test_what_a_late_client_misses() -> None:
     leases = leases_with(LeaseRules(hwm=5))
     first = joined(leases, 1)
     lease_all(leases)
-    leases.acknowledge(first, [(0, 0), (0, 1)])
-    late = leases.open_session(hello("2" * 32), 30.0)
-    missed = leases.pass_in_progress(late, 30.0)
+    leases.batches.acknowledge(first, [(0, 0), (0, 1)])
+    late = leases.sessions.open(hello("2" * 32), 30.0)
+    missed = leases.sessions.pass_in_progress(late, 30.0)
     assert missed is not None
     assert (missed.left, missed.steps) == (STEPS - 5, STEPS)
     assert missed.readers == ["client 00, silent for 30 s"]
@@ -65,25 +65,25 @@ def test_what_a_late_client_misses() -> None:
 def test_the_partition_that_needs_most_is_next() -> None:
     leases = leases_with(LeaseRules(num_ranks=2, hwm=3))
     one, two = joined(leases, 1, 0, 2), joined(leases, 2, 1, 2)
-    partitions = [leases.clients[token].partition for token in (one, two)]
+    partitions = [leases.state.clients[token].partition for token in (one, two)]
     for _ in range(2):
-        leases.take(partitions[0])
-    assert leases.neediest() is partitions[1]
+        leases.batches.take(partitions[0])
+    assert leases.batches.neediest() is partitions[1]
     for _ in range(3):
-        leases.take(partitions[1])
-    assert leases.neediest() is partitions[0]
-    leases.take(partitions[0])
-    assert leases.neediest() is None
-    assert leases.partition_to_prefetch() in partitions, "more may be made ahead of demand"
+        leases.batches.take(partitions[1])
+    assert leases.batches.neediest() is partitions[0]
+    leases.batches.take(partitions[0])
+    assert leases.batches.neediest() is None
+    assert leases.batches.partition_to_prefetch() in partitions, "more may be made ahead of demand"
 
 
 def test_a_broadcast_goes_no_further_than_its_slowest_client() -> None:
     leases = leases_with(LeaseRules(mode="broadcast", hwm=4))
     fast, slow = joined(leases, 1), joined(leases, 2)
-    partition = leases.clients[fast].partition
+    partition = leases.state.clients[fast].partition
     for step in range(4):
-        assert leases.take(partition) == (partition.current.number, step)  # type: ignore[union-attr]
-        leases.lease((partition.current.number, step))  # type: ignore[union-attr]
-        leases.acknowledge(fast, [(partition.current.number, step)])  # type: ignore[union-attr]
-    assert leases.neediest() is leases.clients[slow].partition
-    assert leases.partition_to_prefetch() is leases.clients[slow].partition
+        assert leases.batches.take(partition) == (partition.current.number, step)  # type: ignore[union-attr]
+        leases.batches.lease((partition.current.number, step))  # type: ignore[union-attr]
+        leases.batches.acknowledge(fast, [(partition.current.number, step)])  # type: ignore[union-attr]
+    assert leases.batches.neediest() is leases.state.clients[slow].partition
+    assert leases.batches.partition_to_prefetch() is leases.state.clients[slow].partition

@@ -1,0 +1,167 @@
+"""The state of a server's sessions, passes and leases.
+
+What must survive the process changes in one place, `LeaseState.apply`, by one record at a time
+(log_records.py). A running server calls `commit`, which applies a record and logs it. A server that
+starts again applies the records of its log, and so gets to the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gpupipe.protocol import messages
+from gpupipe.server.client_state import Client, Idle, LeaseRules, Reconnecting
+from gpupipe.server.epoch_pass import EpochPass, Partition
+from gpupipe.server.log_records import (
+    NextPass,
+    PassDropped,
+    PassStarted,
+    Record,
+    SessionEnded,
+    SessionStarted,
+    StepDone,
+    StepLeased,
+    StepRecord,
+    StepRequeued,
+    StepsDone,
+)
+
+Log = Callable[[Record], None]
+
+
+class LeaseState:
+    """All sessions, partitions and leases of a server, and the messages about them.
+
+    Args:
+        rules: Mode, timeouts and limits.
+        first: (epoch, position) where partitions begin.
+        log: Writes a record to the write-ahead log.
+
+    Attributes:
+        rules: Mode, timeouts and limits.
+        first: (epoch, position) where partitions begin.
+        clients: Sessions by client token.
+        partitions: Partitions by name: the rank, or the client token with `broadcast`.
+        next_pass: Number of the next pass.
+        stopped_at: If the clients are those of a server that was stopped, and none has come yet:
+            when this server began, in seconds of its monotonic clock. Else None.
+        outbox: (client token, message) pairs to send, in order.
+    """
+
+    def __init__(self, rules: LeaseRules, first: tuple[int, int], log: Log) -> None:
+        self.rules, self.first, self._log = rules, first, log
+        self.clients: dict[str, Client] = {}
+        self.partitions: dict[str, Partition] = {}
+        self.next_pass = 0
+        self.stopped_at: float | None = None
+        self.outbox: list[tuple[str, messages.ToClient]] = []
+        if rules.mode == "share":
+            for rank in range(rules.num_ranks or 1):
+                self.partitions[str(rank)] = Partition(str(rank), rank)
+
+    # --- changes
+
+    def commit(self, record: Record) -> None:
+        """Apply a record and log it. No message about it may be sent before."""
+        self.apply(record)
+        self._log(record)
+
+    def apply(self, record: Record) -> None:
+        """Make the change that a record names. Ignores steps of passes that are forgotten."""
+        match record:
+            case SessionStarted(token, name):
+                partition = self.partitions.setdefault(name, Partition(name, 0))
+                self.clients[token] = Client(record, partition, self.rules.hwm)
+            case SessionEnded(token):
+                client = self.clients.pop(token, None)
+                if client is not None and self.rules.mode == "broadcast":
+                    self.partitions.pop(client.partition.name, None)
+            case PassStarted(name, number):
+                self.partitions[name].current = EpochPass(
+                    number, record.epoch, record.position, record.steps
+                )
+                self.next_pass = max(self.next_pass, number + 1)
+            case PassDropped(name, first_pass):
+                self.partitions[name].current = None
+                self.partitions[name].first_pass = first_pass
+            case NextPass(number):
+                self.next_pass = number
+            case StepsDone(number, steps):
+                if (current := self.find_pass(number)) is not None:
+                    current.done.update(steps)
+            case StepLeased() | StepRequeued() | StepDone():
+                self._apply_to_step(record)
+
+    def _apply_to_step(self, record: StepRecord) -> None:
+        current = self.find_pass(record.pass_number)
+        if current is None:
+            return
+        key = record.pass_number, record.step
+        holder = self.clients.get(current.leased.get(record.step, ""))
+        if holder is not None:
+            holder.leases.remove(key)
+        match record:
+            case StepDone():
+                current.finish(record.step)
+            case StepRequeued():
+                current.requeue_leased(record.step)
+            case StepLeased() if record.token in self.clients:
+                current.lease(record.step, record.token)
+                self.clients[record.token].leases.append(key)
+
+    def snapshot(self) -> Iterator[Record]:
+        """Yield records that lead from a new state to this one."""
+        yield NextPass(self.next_pass)
+        for client in self.clients.values():
+            yield client.session
+        for partition in self.partitions.values():
+            if partition.first_pass:
+                yield PassDropped(partition.name, partition.first_pass)
+            current = partition.current
+            if current is not None:
+                yield PassStarted(
+                    partition.name, current.number, current.epoch, current.position, current.steps
+                )
+                yield StepsDone(current.number, sorted(current.done))
+                for step, token in current.leased.items():
+                    yield StepLeased(current.number, step, token)
+
+    def continue_after_restart(self, now: float, was_stopped: bool = False) -> None:
+        """Continue from the records that were applied.
+
+        All steps that are neither leased nor done are queued. The server waits until the clients
+        that hold leases say that they continue, or until their sessions end.
+
+        Args:
+            now: Seconds, of a monotonic clock.
+            was_stopped: Only the clients of the stopped server may continue.
+        """
+        self.stopped_at = now if was_stopped else None
+        for partition in self.partitions.values():
+            if partition.current is not None:
+                partition.current.requeue_unfinished()
+        for client in self.clients.values():
+            client.last_heard = now
+            client.phase = Reconnecting() if client.leases else Idle()
+
+    def send(self, client: Client, message: messages.ToClient) -> None:
+        """Queue a message to a client."""
+        self.outbox.append((client.token, message))
+
+    # --- queries
+
+    def members(self, partition: Partition) -> list[Client]:
+        """Return the clients of a partition."""
+        return [c for c in self.clients.values() if c.partition is partition]
+
+    def readers(self, pass_number: int) -> list[Client]:
+        """Return the clients that read a pass."""
+        return [c for c in self.clients.values() if c.pass_number == pass_number]
+
+    def current_passes(self) -> list[EpochPass]:
+        """Return the current passes of all partitions."""
+        return [p.current for p in self.partitions.values() if p.current is not None]
+
+    def find_pass(self, pass_number: int) -> EpochPass | None:
+        """Return the pass with this number if it is the current one of a partition, else None."""
+        return next((p for p in self.current_passes() if p.number == pass_number), None)

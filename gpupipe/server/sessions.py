@@ -1,0 +1,278 @@
+"""The sessions of clients: when they start, fall silent and end, and what their iterations read.
+
+leases.py has the rules and the terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpupipe.errors import counted
+from gpupipe.protocol import messages
+from gpupipe.protocol.messages import MAX_UNACKED, Key
+from gpupipe.server.batch_leases import BatchLeases
+from gpupipe.server.client_state import Client, Idle, RequestRefused
+from gpupipe.server.lease_state import LeaseState
+from gpupipe.server.log_records import SessionEnded, SessionStarted
+from gpupipe.server.pass_schedule import PassSchedule
+
+RETURN_SECONDS = 5.0
+"""How long new clients wait for those of a server that was stopped. These come after about one."""
+_MAX_NAMED, _SILENT_SECONDS = 4, 2.0
+
+
+class Sessions:
+    """The sessions of all clients.
+
+    Every `now` is in seconds, of a monotonic clock.
+
+    Args:
+        state: Sessions, partitions and leases.
+        passes: Schedules the passes that clients ask for.
+        batches: Requeues what clients lose, and marks what they have consumed.
+    """
+
+    def __init__(self, state: LeaseState, passes: PassSchedule, batches: BatchLeases) -> None:
+        self._state, self._passes, self._batches = state, passes, batches
+
+    # --- a session starts
+
+    def is_overtaken(self, request: messages.OpenSession) -> bool:
+        """Return whether the client already sent a later request, on another connection."""
+        client = self._state.clients.get(request.token)
+        return client is not None and request.number <= client.request_number
+
+    def settle_stopped_run(self, is_known: bool, now: float) -> None:
+        """Decide whether the run of a server that was stopped goes on, when the first client comes.
+
+        Args:
+            is_known: That client is one of the run.
+            now: Seconds, of a monotonic clock.
+
+        Raises:
+            RequestRefused: It is a new client, and those of the run may still come.
+        """
+        stopped_at = self._state.stopped_at
+        if stopped_at is not None and self._state.clients and not is_known:
+            if now < stopped_at + RETURN_SECONDS:
+                raise RequestRefused(
+                    f"the server waits {RETURN_SECONDS:g} s for the clients of the last one, which "
+                    "was stopped",
+                    is_temporary=True,
+                )
+            for token in list(self._state.clients):
+                self.end(token)
+        self._state.stopped_at = None
+
+    def open(self, request: messages.OpenSession, now: float, is_known: bool = False) -> Client:
+        """Open a client's session, or continue it after a reconnect. The caller answers the client.
+
+        Args:
+            request: The client's message.
+            now: Seconds, of a monotonic clock.
+            is_known: The request names this server's history: the client had a session here before.
+                What another client holds and consumed is of another server, and does not count.
+
+        Raises:
+            RequestRefused: The server has no room, or no partition, for this client.
+        """
+        client = self._state.clients.get(request.token)
+        if client is None:
+            client = self._start(request, now, is_known)
+        client.request_number, client.last_heard = request.number, now
+        client.hwm = min(request.hwm, self._state.rules.hwm)
+        client.is_silent, client.revoked = False, []
+        client.reconnect()
+        held, consumed = (request.held, request.consumed) if is_known else ([], [])
+        self._batches.acknowledge(client.token, consumed)
+        self._batches.reconcile(client, held)
+        return client
+
+    def _start(self, request: messages.OpenSession, now: float, is_known: bool) -> Client:
+        name = self._choose_partition(request)
+        partition = self._state.partitions.get(name)
+        if partition is not None and not (
+            is_known or self._state.rules.resume or self._state.members(partition)
+        ):
+            self._passes.drop(partition)
+        self._state.commit(
+            SessionStarted(
+                request.token,
+                name,
+                request.name,
+                request.host_id,
+                request.pid,
+                request.process_started,
+            )
+        )
+        client = self._state.clients[request.token]
+        client.is_late = not is_known and self.pass_in_progress(client, now) is not None
+        return client
+
+    def _choose_partition(self, request: messages.OpenSession) -> str:
+        """Return the name of the partition for a new client. Raises RequestRefused."""
+        rules, clients = self._state.rules, self._state.clients
+        if len(clients) >= rules.max_clients:
+            raise RequestRefused(
+                f"the server has {counted(len(clients), 'client')}, and takes no more: "
+                "serve with a larger --max-clients",
+                is_temporary=True,
+            )
+        if rules.mode == "broadcast":
+            return request.token
+        if rules.num_ranks is not None:
+            return self._choose_rank(request, rules.num_ranks)
+        if request.world_size > 1:
+            raise RequestRefused(
+                f"{request.world_size} ranks need equal steps, and this server shares its "
+                f"batches freely: serve with --clients {request.world_size}"
+            )
+        return "0"
+
+    def _choose_rank(self, request: messages.OpenSession, count: int) -> str:
+        if request.world_size not in (1, count):
+            raise RequestRefused(
+                f"this is rank {request.rank} of {request.world_size}, and the server deals out to "
+                f"{count}: serve with --clients {request.world_size}"
+            )
+        for partition in self._state.partitions.values():
+            is_fitting = request.world_size == 1 or partition.rank == request.rank
+            if is_fitting and not self._state.members(partition):
+                return partition.name
+        taken = f"rank {request.rank} is" if request.world_size > 1 else f"all {count} places are"
+        raise RequestRefused(
+            f"{taken} taken on the server: by "
+            f"{', '.join(c.session.name for c in self._state.clients.values())}",
+            is_temporary=True,
+        )
+
+    def start_position(self, client: Client) -> tuple[int, int]:
+        """Return (epoch, position) where a client begins if its user names no position."""
+        others = [current.epoch for current in self._state.current_passes()]
+        if self._state.rules.mode == "broadcast" and client.partition.current is None and others:
+            return max(others) + 1, 0
+        return client.partition.next_position(self._state.first)
+
+    def pass_in_progress(self, client: Client, now: float) -> messages.PassInProgress | None:
+        """Return what a new client misses of the current pass; None if nothing is consumed yet."""
+        current = client.partition.current
+        if (
+            current is None
+            or current.is_over
+            or not (current.done or len(current.leased) == current.steps)
+        ):
+            return None
+        others = [c for c in self._state.members(client.partition) if c is not client]
+        return messages.PassInProgress(
+            current.steps - len(current.done) - len(current.leased),
+            current.steps,
+            [_describe(other, now)[:300] for other in others[:_MAX_NAMED]],
+        )
+
+    # --- a session ends
+
+    def record_heartbeat(self, token: str, now: float) -> bool:
+        """Record that a client was heard, and tell it which leases it lost while it was silent.
+
+        False if it has no session.
+        """
+        client = self._state.clients.get(token)
+        if client is None:
+            return False
+        client.last_heard, client.is_silent = now, False
+        if client.revoked:
+            self._state.send(client, messages.Revoke(client.revoked))
+            client.revoked = []
+        return True
+
+    def apply_timeouts(self, now: float, has_ended: Callable[[SessionStarted], bool]) -> None:
+        """Apply the heartbeat timeout and the session timeout to all clients.
+
+        Args:
+            now: Seconds, of a monotonic clock.
+            has_ended: Returns True if the client's process is known to have ended.
+        """
+        rules = self._state.rules
+        for client in list(self._state.clients.values()):
+            silence = now - client.last_heard
+            if silence > rules.session_timeout or has_ended(client.session):
+                self.end(client.token)
+            elif silence > rules.heartbeat_timeout and not client.is_silent:
+                client.is_silent = True
+                client.revoked = client.leases[MAX_UNACKED:]
+                self._batches.requeue(client.revoked)
+
+    def close(self, token: str, consumed: list[Key]) -> None:
+        """End a session at the client's request, after its last acknowledgements."""
+        client = self._state.clients.get(token)
+        if client is not None:
+            self._batches.mark_consumed(client, consumed)
+            self.end(token)
+
+    def end(self, token: str) -> None:
+        """End a session and requeue all of its leases. Idempotent."""
+        client = self._state.clients.get(token)
+        if client is not None:
+            self._batches.requeue(client.leases)
+            self._state.commit(SessionEnded(token))
+            self._passes.settle_all()
+
+    # --- iterations
+
+    def start_iteration(self, token: str, begin: messages.StartIteration) -> None:
+        """Start a client's iteration: it enters a pass, or waits for one.
+
+        Raises:
+            RequestRefused: The position would take a pass from other clients, or the client's own
+                pass was forgotten while it was away.
+            StateError: There is no such epoch or position.
+        """
+        client = self._state.clients[token]
+        client.phase, client.iteration = Idle(), begin.iteration
+        current = client.partition.current
+        if current is not None and client.is_late and begin.is_explicit:
+            # the user named this position: the rest of the current pass does not stand in for it
+            client.entered_passes.add(current.number)
+        client.is_late = False
+        continued = self._passes.find_continued(client, begin)
+        if continued is None:
+            self._batches.requeue(client.leases)
+        self._passes.schedule(client, begin, continued)
+
+    def end_iteration(self, token: str) -> None:
+        """End a client's iteration and requeue what it has not consumed."""
+        client = self._state.clients[token]
+        client.phase = Idle()
+        self._batches.requeue(client.leases)
+        self._passes.settle_all()
+
+    def end_iterations(self, pass_number: int) -> list[Client]:
+        """End the iterations of all readers of a pass after an error, and return these clients."""
+        readers = self._state.readers(pass_number)
+        for client in readers:
+            self.end_iteration(client.token)
+        return readers
+
+    def stats(self, now: float) -> dict[str, Any]:
+        """Return the metrics of the partitions that have a pass, and of the clients."""
+        partitions = self._state.partitions.values()
+        clients = [
+            {
+                "name": c.session.name,
+                "partition": c.partition.rank,
+                "pass": c.pass_number,
+                "leased": len(c.leases),
+                "hwm": c.hwm,
+                "consumed": c.num_consumed,
+                "silent_seconds": round(now - c.last_heard, 3),
+            }
+            for c in self._state.clients.values()
+        ]
+        return {"partitions": [p.progress() for p in partitions if p.current], "clients": clients}
+
+
+def _describe(client: Client, now: float) -> str:
+    silence = now - client.last_heard
+    name = client.session.name
+    return f"{name}, silent for {silence:.0f} s" if silence > _SILENT_SECONDS else name
