@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import pydantic
 from numpy.typing import NDArray
 
 from gpupipe.dataset.spec import Spec
@@ -18,7 +17,7 @@ from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import Probability
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 
 class ColorStep(Step):
@@ -33,8 +32,6 @@ class ColorStep(Step):
 
     dtypes: ClassVar[tuple[str, ...]] = DTYPES_TAKEN["color"]
     takes_any_values: ClassVar[bool] = False
-
-    _is_on_mask: bool = pydantic.PrivateAttr(False)
 
     def infer_color(self, input_spec: Spec) -> Spec:
         """Return the spec of the output; raise StepIncompatible if the step cannot take the input.
@@ -51,20 +48,17 @@ class ColorStep(Step):
         """Process one image in torch, as `Step.torch` does; floats are float32."""
         raise NotImplementedError
 
-    def adapt_to_mask(self) -> Self:
-        adapted = self.model_copy()
-        adapted._is_on_mask = True
-        return adapted
-
     def infer_spec(self, input_spec: Spec) -> Spec:
-        return check_decoded(input_spec) if self._is_on_mask else self.infer_color(input_spec)
+        if input_spec.kind == "mask":
+            return check_decoded(input_spec)
+        return self.infer_color(input_spec)
 
     def lower(self, image: Primitives, p: Params) -> None:
-        if not self._is_on_mask:
+        if self._kind != "mask":
             self.lower_color(image, p)
 
     def torch(self, image: Any, p: Params) -> Any:
-        if self._is_on_mask:
+        if self._kind == "mask":
             return image
         return in_float32(image, lambda pixels: self.torch_color(pixels, p))
 

@@ -12,7 +12,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import pydantic
 from numpy.typing import NDArray
 
 from gpupipe.augment.policy_ops import Warping, apply_op, lower_op, op_numbers
@@ -23,7 +22,7 @@ from gpupipe.pipeline.step import Params, Step
 from gpupipe.schema.field_types import Fill, Resampling
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -47,8 +46,6 @@ class AugmentPolicy(Step):
     interpolation: Resampling = "nearest"
     fill: Fill | None = None
 
-    _is_mask: bool = pydantic.PrivateAttr(False)
-
     interpolates: ClassVar[bool] = True
     has_whole_shifts: ClassVar[bool] = True
 
@@ -62,13 +59,11 @@ class AugmentPolicy(Step):
         """How the operations that move pixels compute them."""
         return Warping(self.interpolation, self.fill, self.has_whole_shifts)
 
-    def adapt_to_mask(self) -> Self:
-        adapted = super().adapt_to_mask()
-        adapted._is_mask = True
-        return adapted
-
     def infer_spec(self, input_spec: Spec) -> Spec:
-        check_picture(input_spec) if self._is_mask else check_color(input_spec, ("uint8",))
+        if input_spec.kind == "mask":
+            check_picture(input_spec)
+        else:
+            check_color(input_spec, ("uint8",))
         return input_spec if self.fill is None else check_per_channel("fill", self.fill, input_spec)
 
     def lower(self, image: Primitives, p: Params) -> None:
@@ -77,7 +72,7 @@ class AugmentPolicy(Step):
 
     def lower_slot(self, image: Primitives, op: Ints, value: Floats) -> None:
         """Apply one operation to each sample of a batch."""
-        lower_op(image, self.op_names, op, value, self.warping, not self._is_mask)
+        lower_op(image, self.op_names, op, value, self.warping, self._kind != "mask")
 
     def torch(self, image: Any, p: Params) -> Any:
         for op, value in zip(p["op"], p["value"], strict=True):
@@ -86,7 +81,7 @@ class AugmentPolicy(Step):
 
     def torch_slot(self, image: Any, op: Any, value: Any) -> Any:
         """Apply one operation to an image in torch."""
-        return apply_op(image, int(op), float(value), self.warping, not self._is_mask)
+        return apply_op(image, int(op), float(value), self.warping, self._kind != "mask")
 
 
 @dataclass(frozen=True)

@@ -46,12 +46,10 @@ class BatchField:
     """A field of a batch.
 
     Attributes:
-        spec: Shape, dtype and layout of one sample, as it is delivered.
-        is_mask: Whether its numbers are classes, as those of a segmentation mask.
+        spec: Shape, dtype, layout and kind of one sample, as it is delivered.
     """
 
     spec: Spec
-    is_mask: bool = False
 
 
 class BatchStep(pydantic.BaseModel):

@@ -99,9 +99,8 @@ def _list_fields(loader: Loader, batch: Any) -> dict[str, Tensor]:
 def _tiles(loader: Loader, fields: dict[str, Tensor], batch: Any, n: int) -> list[Image]:
     """Return the pictures of one sample: its images, and each with a mask laid over it."""
     tiles = []
-    masks = (
-        [] if isinstance(batch, tuple) else [m for m in loader.config.source.masks if m in batch]
-    )
+    specs = {} if isinstance(batch, tuple) else loader.config.pipeline.fields
+    masks = [name for name, spec in specs.items() if spec.kind == "mask" and name in batch]
     for name, images in fields.items():
         tile = _tile(loader, name, images[n])
         tiles.append(tile)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,16 +118,14 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
         else None
     )
     fields = (
-        list_batch_fields(pipeline, shape.loader, checked_source.masks)
-        if pipeline and shape and checked_source
-        else None
+        list_batch_fields(pipeline, shape.loader) if pipeline and shape and checked_source else None
     )
     batch = _build_batch_stage(document, fields, pipeline, problems)
     if pipeline and checked_source and checked_source.cache_decoded:
         problems += _check_decoded_cache(document, pipeline)
     if pipeline and shape and checked_source:
         for epoch, later in pipeline.later.items():
-            later_fields = list_batch_fields(later, shape.loader, checked_source.masks)
+            later_fields = list_batch_fields(later, shape.loader)
             problems += check_later_fields(batch, later_fields, epoch)
     if problems or shape is None or checked_source is None or pipeline is None:
         raise ConfigError(problems)
@@ -158,7 +156,7 @@ def _check_fields(
     document: Document, source: Source, problems: list[Problem]
 ) -> Mapping[str, Spec]:
     """Return the fields of a sample; report reserved names, and masks that are no field."""
-    fields = source.specs()
+    fields = source.field_specs()
     reserved = [n for n in fields if n in RESERVED_NAMES]
     problems += [
         Problem(
@@ -231,13 +229,11 @@ def _build_pipeline(
     source: Source | None,
 ) -> Pipeline | None:
     """Build the pipeline; if the source is invalid, check it as if the only field were an image."""
-    fields = (
-        (IMAGE, ()) if source is None else (_check_fields(document, source, problems), source.masks)
-    )
+    fields = IMAGE if source is None else _check_fields(document, source, problems)
     try:
         if not isinstance(steps, str):
-            return build_pipeline("inline", document, ("pipeline",), *fields)
-        return build_pipeline(Path(steps).stem, find_pipeline(steps, config_dir), (), *fields)
+            return build_pipeline("inline", document, ("pipeline",), fields)
+        return build_pipeline(Path(steps).stem, find_pipeline(steps, config_dir), (), fields)
     except ConfigError as e:
         problems += [
             p if p.where else Problem(document.where(("pipeline",)), p.what) for p in e.problems
@@ -245,16 +241,14 @@ def _build_pipeline(
         return None
 
 
-def list_batch_fields(
-    pipeline: Pipeline, loader: LoaderConfig, masks: Sequence[str]
-) -> dict[str, BatchField]:
+def list_batch_fields(pipeline: Pipeline, loader: LoaderConfig) -> dict[str, BatchField]:
     """Return the fields of a batch as the loader delivers them, by name."""
     fields = {}
     for name in pipeline.outputs:
         spec = pipeline.output_spec_of(name)
         if name in pipeline.main_outputs and loader.dtype is not None:
             spec = replace(spec, dtype=loader.dtype)
-        fields[name] = BatchField(spec, pipeline.source_of(name) in masks)
+        fields[name] = BatchField(spec)
     return fields
 
 

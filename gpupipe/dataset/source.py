@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import pydantic
@@ -99,8 +100,9 @@ class Source(pydantic.BaseModel):
         name: The name of the source in the YAML.
         grows: Whether later epochs may have more samples: see `population`.
         separate_files: Whether each image is a file of its own, not a part of a larger file.
-        masks: Fields whose numbers are classes, such as segmentation masks. Steps resample them
-            with the nearest pixel, and fill them with 0, or with what `fill` has under `mask`.
+        masks: Fields of the kind mask, whose numbers are classes, such as segmentation masks.
+            Steps resample them with the nearest pixel, and fill them with 0, or with what `fill`
+            has under `mask`.
         max_pixels: Image files of more pixels are broken samples. The header is checked before
             anything is decoded. null means no limit; the default is Pillow's limit.
         cache_decoded: Keep decoded images, {where: memory, max_bytes: 8GB}: what decode, and the
@@ -133,7 +135,7 @@ class Source(pydantic.BaseModel):
         """
 
     def specs(self) -> dict[str, Spec]:
-        """The spec of each field as the first step gets it, by the field's name.
+        """The spec of each field as the source has it, by the field's name.
 
         By default, steps work on the first field.
 
@@ -141,6 +143,17 @@ class Source(pydantic.BaseModel):
             DataError: The data must be read for this, and cannot be.
         """
         return {"image": Spec()}
+
+    def field_specs(self) -> dict[str, Spec]:
+        """The spec of each field as the first step gets it, with the kind that the YAML says.
+
+        Raises:
+            DataError: The data must be read for this, and cannot be.
+        """
+        specs = self.specs()
+        return specs | {
+            name: replace(specs[name], kind="mask") for name in self.masks if name in specs
+        }
 
     def population(
         self, index: Index, rank: int, world_size: int, seed: int, unmap_files: UnmapFiles

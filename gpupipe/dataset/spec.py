@@ -14,6 +14,8 @@ _DEFAULTS = ("", "L", "HW", "CHW", "CDHW")
 _FURTHER = "ABEFGIJKMNOQRSTUVXYZ"
 _NAMES = {"C": "channels", "D": "depth", "H": "height", "W": "width", "L": "length"}
 
+Kind = Literal["image", "mask", "array"]
+"""What a field is, by which steps decide what they do to it. The numbers of a mask are classes."""
 Sizes = tuple[int | None, ...]
 Values = Literal["usual", "unscaled", "filled", "normalized"]
 
@@ -42,6 +44,7 @@ class Spec:
             or 0 to 1 for floats. Fields of image files and arrays begin so. "unscaled" for floats
             that were made of integers without scaling, "filled" for floats with a fill outside 0
             to 1, "normalized" after a mean was subtracted.
+        kind: What the field is. The source says it, and no step changes it.
     """
 
     encoded: bool = True
@@ -55,6 +58,7 @@ class Spec:
     length: int | None = None
     others: Sizes = ()
     values: Values = "usual"
+    kind: Kind = "image"
 
     def __str__(self) -> str:
         if self.encoded:
@@ -82,7 +86,15 @@ class Spec:
         least = tuple(
             n or 1 for axis, n in zip(layout, shape, strict=True) if axis in spatial_axes(layout)
         )
-        return cls(False, dtype=dtype, at_least=least, layout=layout, others=others, **named)
+        return cls(
+            False,
+            dtype=dtype,
+            at_least=least,
+            layout=layout,
+            others=others,
+            kind="array",
+            **named,
+        )
 
     @property
     def space(self) -> str:

@@ -82,7 +82,9 @@ def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
     readable = [header for header in headers.values() if header is not None]
     pages = [index.names[row] for row, h in headers.items() if h is not None and h.pages > 1]
     doubts = [f"images of several pages, read as the first alone: {name_some(pages)}."]
-    masks = look_at_masks(index, source.masks[0], rows[:_FEW]) if source.masks else None
+    kinds = {name: spec.kind for name, spec in source.field_specs().items()}
+    mask = next((name for name, kind in kinds.items() if kind == "mask"), None)
+    masks = look_at_masks(index, mask, rows[:_FEW]) if mask else None
     return Survey(
         len(index),
         index.classes,

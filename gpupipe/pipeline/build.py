@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +33,6 @@ def build_pipeline(
     document: Document,
     loc: Loc = (),
     fields: Mapping[str, Spec] = IMAGE,
-    masks: Sequence[str] = (),
 ) -> Pipeline:
     """Build the pipeline from the list of steps, or the steps and views, at `loc` of a document.
 
@@ -44,7 +43,6 @@ def build_pipeline(
         document: The YAML document.
         loc: The path of keys to them.
         fields: The spec of each field before the first step, the main field first.
-        masks: The fields that hold masks, on which steps use nearest pixels.
 
     Raises:
         ConfigError: With all mistakes in the list.
@@ -55,7 +53,7 @@ def build_pipeline(
         document,
         schedules,
         problems,
-        lambda plain: _build_phase(name, plain, loc, fields, masks),
+        lambda plain: _build_phase(name, plain, loc, fields),
     )
     first = phases.pop(0)
     for epoch, pipeline in phases.items():
@@ -75,9 +73,7 @@ def _check_outputs(first: Pipeline, later: Pipeline, where: str, when: str) -> N
                 raise ConfigError([Problem(where, f"{change}: {rule}")])
 
 
-def _build_phase(
-    name: str, document: Document, loc: Loc, fields: Mapping[str, Spec], masks: Sequence[str]
-) -> Pipeline:
+def _build_phase(name: str, document: Document, loc: Loc, fields: Mapping[str, Spec]) -> Pipeline:
     """Build the pipeline from a document without schedules; `build_pipeline` says the rest."""
     problems: list[Problem] = []
     views: dict[str, ViewField] = {}
@@ -94,7 +90,7 @@ def _build_phase(
     parsed = [
         parse_step(item, document, (*loc, i), problems, fields) for i, item in enumerate(steps)
     ]
-    entries = chain_steps(parsed, fields, masks, problems)
+    entries = chain_steps(parsed, fields, problems)
     pipeline = Pipeline(name, tuple(entries), dict(fields))
     if not problems:
         pipeline = add_views(pipeline, views, document, problems)

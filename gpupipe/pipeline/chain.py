@@ -27,7 +27,6 @@ class ParsedStep:
 def chain_steps(
     parsed: Sequence[ParsedStep],
     fields: Mapping[str, Spec],
-    masks: Sequence[str],
     problems: list[Problem],
 ) -> list[Entry]:
     """Check each step against the output of the one before it.
@@ -41,7 +40,7 @@ def chain_steps(
     }
     for p in parsed:
         outcomes = [
-            _make_entry(p, name, input_spec, name in masks, parsed, problems)
+            _make_entry(p, name, input_spec, parsed, problems)
             for name in p.on
             if (input_spec := specs[name]) is not None
         ]
@@ -52,7 +51,7 @@ def chain_steps(
                 entries.append(replace(o, key=key))
                 specs[name] = o.output_spec
             else:
-                specs[name] = o
+                specs[name] = o and replace(o, kind=fields[name].kind)
     return entries
 
 
@@ -60,7 +59,6 @@ def _make_entry(
     p: ParsedStep,
     name: str,
     input_spec: Spec,
-    mask: bool,
     parsed: Sequence[ParsedStep],
     problems: list[Problem],
 ) -> Entry | Spec | None:
@@ -71,11 +69,12 @@ def _make_entry(
     """
     if p.step is None:
         return _guess_output(p.name, input_spec)
-    step = p.step.adapt_to_mask() if mask else p.step
+    step = p.step.adapt_to_mask() if input_spec.kind == "mask" else p.step
     try:
         with plugins.blamed(p.name, type(step), p.where, "infer_spec()", StepIncompatible):
             step = step.resolve(input_spec)
             output = _check_spec(step.infer_spec(input_spec))
+        output = replace(output, kind=input_spec.kind)
         return Entry(p.name, p.name, step, input_spec, output, p.where, name)
     except StepIncompatible as e:
         later = (
@@ -105,7 +104,7 @@ def _spec_before_steps(
         else f"'- decode: {{on: {name}}}' before the steps on it"
     )
     problems.append(Problem(parsed[0].where, f"no step decodes the {name}: write {write}"))
-    return Spec(encoded=False)
+    return Spec(encoded=False, kind=spec.kind)
 
 
 def _check_spec(made: object) -> Spec:

@@ -64,7 +64,7 @@ class NestedStep(pydantic.BaseModel):
         """
         try:
             step = self.step.resolve(input_spec)
-            output_spec = step.infer_spec(input_spec)
+            output_spec = replace(step.infer_spec(input_spec), kind=input_spec.kind)
         except StepIncompatible as e:
             raise StepIncompatible(f"{self.name}: {e}", e.where or self.where) from None
         resolved = self.model_copy(update={"step": step})

@@ -31,6 +31,7 @@ import pydantic
 from numpy.typing import NDArray
 
 from gpupipe.dataset.spec import FLOATS as FLOATS  # noqa: PLC0414  # plugins import it from here
+from gpupipe.dataset.spec import Kind
 from gpupipe.dataset.spec import Spec as Spec  # noqa: PLC0414  # plugins import it from here
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.runtime import plugins
@@ -121,6 +122,8 @@ class Step(pydantic.BaseModel):
 
     _space: int = pydantic.PrivateAttr(2)
     """The number of spatial axes, which are the last axes of a tensor."""
+    _kind: Kind = pydantic.PrivateAttr("image")
+    """The kind of the field that the step works on."""
 
     num_uniforms: ClassVar[int] = 0
     added_later: ClassVar[frozenset[str]] = frozenset()
@@ -164,6 +167,7 @@ class Step(pydantic.BaseModel):
         """
         resolved = self.model_copy()
         resolved._space = len(input_spec.space)
+        resolved._kind = input_spec.kind
         return resolved
 
     def infer_spec(self, input_spec: Spec) -> Spec:

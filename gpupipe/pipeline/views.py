@@ -158,7 +158,7 @@ def add_views(
         parsed = [p for p in read if p is not None]
         if parsed:
             parsed[0] = _select_view(parsed[0], made)
-        chained = chain_steps(parsed, field, (), found)
+        chained = chain_steps(parsed, field, found)
         entries += [replace(entry, key=f"{view}/{entry.key}") for entry in chained]
         problems += [p for p in found if p not in problems]  # copies have the same mistakes
     sources = dict.fromkeys(views, pipeline.main)

@@ -26,7 +26,7 @@ from msgspec import Meta, Struct
 
 from gpupipe.protocol.batch_layout import PART_LIMIT, Count, Slot, TensorField, Text
 
-VERSION = 5
+VERSION = 6
 MAX_UNACKED = 3
 """Most batches that a client hands to its consumer before the server confirms the first."""
 

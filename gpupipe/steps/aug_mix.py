@@ -106,7 +106,7 @@ class AugMix(AugmentPolicy):
         return {"op": cut_chains(drawn["op"], depths), "value": drawn["value"], "weight": weight}
 
     def infer_spec(self, input_spec: Spec) -> Spec:
-        if self._is_mask:
+        if input_spec.kind == "mask":
             raise StepIncompatible("it blends images, and no masks: leave the mask out of 'on'")
         return super().infer_spec(input_spec)
 

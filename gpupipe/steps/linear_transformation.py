@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import pydantic
 from pydantic import model_validator
 
 from gpupipe.pipeline.channel_checks import check_picture, count_channels
@@ -44,8 +43,6 @@ class LinearTransformation(Step):
         "its time grows with the square of the number of pixels: make the images smaller before it"
     )
 
-    _is_on_mask: bool = pydantic.PrivateAttr(False)
-
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
         matrix, mean = self.transformation_matrix, self.mean_vector
@@ -64,13 +61,8 @@ class LinearTransformation(Step):
             )
         return self
 
-    def adapt_to_mask(self) -> Self:
-        adapted = self.model_copy()
-        adapted._is_on_mask = True
-        return adapted
-
     def infer_spec(self, input_spec: Spec) -> Spec:
-        if self._is_on_mask:
+        if input_spec.kind == "mask":
             return check_decoded(input_spec)
         check_picture(input_spec)
         channels, count = count_channels(input_spec), self.mean_vector.shape[0]
@@ -93,11 +85,11 @@ class LinearTransformation(Step):
         return replace(of_any_size(input_spec), dtype="float32", values="normalized")
 
     def lower(self, image: Primitives, p: Params) -> None:
-        if not self._is_on_mask:
+        if self._kind != "mask":
             image.call_torch(lambda pixels: self.torch(pixels, {}))
 
     def torch(self, image: Any, p: Params) -> Any:
-        if self._is_on_mask:
+        if self._kind == "mask":
             return image
         import torch
 

@@ -94,7 +94,7 @@ class TimmAugment(AugmentPolicy):
         return {"auto": _draw_auto, "rand": _draw_rand, "augmix": _draw_mix}[policy.kind](policy, u)
 
     def infer_spec(self, input_spec: Spec) -> Spec:
-        if self._is_mask and self._read.kind == "augmix":
+        if input_spec.kind == "mask" and self._read.kind == "augmix":
             raise StepIncompatible("it blends images, and no masks: leave the mask out of 'on'")
         return super().infer_spec(input_spec)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def test_masks_are_left_alone(data: dict[str, Any], options: dict[str, Any]) -> 
 @pytest.mark.parametrize("name", COLORS)
 def test_a_mask_may_be_of_any_dtype(name: str) -> None:
     """As the class numbers that a loss takes."""
-    spec = Spec.of_array("int64", [1, 8, 8], "CHW")
+    spec = replace(Spec.of_array("int64", [1, 8, 8], "CHW"), kind="mask")
     step = example(name).adapt_to_mask().resolve(spec)
     p = {key: v[0] for key, v in step.sample(np.zeros((1, step.num_uniforms))).items()}
     mask = torch.arange(64).reshape(1, 8, 8)

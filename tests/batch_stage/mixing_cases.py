@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gpupipe.schema.document import Document
 CLASSES = ["ape", "bee", "cow", "dog"]
 IMAGE = BatchField(Spec.of_array("float32", (3, 12, 10), "CHW"))
 BYTES = BatchField(Spec.of_array("uint8", (3, 12, 10), "CHW"))
-MASK = BatchField(Spec.of_array("uint8", (1, 12, 10), "CHW"), is_mask=True)
+MASK = BatchField(replace(Spec.of_array("uint8", (1, 12, 10), "CHW"), kind="mask"))
 
 
 def stage_of(

@@ -283,13 +283,14 @@ def test_a_file_that_is_no_pipeline(text: str, message: str) -> None:
     assert str(error.value) == message
 
 
-MASKED = {"image": Spec(), "mask": Spec()}
+MASKED = {"image": Spec(), "mask": Spec(kind="mask")}
 
 
 @pytest.mark.parametrize("name", builtin_configs.names("pipelines"))
 def test_the_shipped_pipelines_load(name: str) -> None:
-    fields, masks = (MASKED, ("mask",)) if name == "segmentation_train" else (IMAGE, ())
-    built = build_pipeline(name, find_pipeline(name, None), (), fields, masks)
+    fields = MASKED if name == "segmentation_train" else IMAGE
+    built = build_pipeline(name, find_pipeline(name, None), (), fields)
+    assert {e.output_spec.kind for e in built.entries_on("mask")} <= {"mask"}
     assert (built.name, built.output_spec.dtype, built.output_spec.channels) == (name, "float32", 3)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def test_batches_after_a_resume_have_the_same_noise(tmp_path: Path, engine: str)
 
 
 def test_masks_are_left_alone() -> None:
-    spec = Spec.of_array("int64", [1, 8, 8], "CHW")
+    spec = replace(Spec.of_array("int64", [1, 8, 8], "CHW"), kind="mask")
     step = GaussianNoise().adapt_to_mask().resolve(spec)
     assert step.infer_spec(spec) == spec
     mask = torch.arange(64).reshape(1, 8, 8)

@@ -160,8 +160,8 @@ def test_any_order_in_the_file_is_the_same_matrix(
 
 def test_a_mask_is_left_alone() -> None:
     step = LinearTransformation.model_validate(step_of_lists()["linear_transformation"])
-    mask = Spec(encoded=False, channels=1, height=5, width=6)
-    adapted = step.adapt_to_mask()
+    mask = Spec(encoded=False, channels=1, height=5, width=6, kind="mask")
+    adapted = step.adapt_to_mask().resolve(mask)
     assert adapted.infer_spec(mask) == mask
     image = torch.ones(1, 5, 6, dtype=torch.uint8)
     assert adapted.torch(image, {}) is image

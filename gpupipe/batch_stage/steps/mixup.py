@@ -38,7 +38,7 @@ class Mixup(BatchStep):
 
     def check(self, fields: Mapping[str, BatchField]) -> None:
         for name, field in fields.items():
-            if field.is_mask:
+            if field.spec.kind == "mask":
                 raise StepIncompatible(
                     f"the field '{name}' is a mask, and a mean of class numbers is no class: leave "
                     f"'{name}' out of 'on:', or write 'cutmix', which moves masks too"

@@ -143,7 +143,6 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
             **_describe_steps(pipeline),
             "later": [[epoch, _describe_steps(later)] for epoch, later in pipeline.later.items()],
             "fields": {name: asdict(spec) for name, spec in pipeline.fields.items()},
-            "masks": list(config.source.masks),
             "fingerprint": pipeline.fingerprint,
             "tail": list(tail),
         },
@@ -217,9 +216,7 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
     def build(steps: Mapping[str, Any]) -> Pipeline:
         plain = {"pipeline": {"steps": steps["steps"], "views": steps["views"]}}
         document = Document("the server's pipeline", plain)
-        return build_pipeline(
-            described["name"], document, ("pipeline",), fields, described["masks"]
-        )
+        return build_pipeline(described["name"], document, ("pipeline",), fields)
 
     later = {int(epoch): build(steps) for epoch, steps in described["later"]}
     pipeline = replace(build(described), later=later)
@@ -233,10 +230,10 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
     config = Config(
         description["name"],
         description["source"],
-        RemoteSource(root=description["data"]["root"], masks=tuple(described["masks"])),
+        RemoteSource(root=description["data"]["root"]),
         pipeline,
         settled,
-        _build_batch_stage(description["batch"], pipeline, settled, described["masks"]),
+        _build_batch_stage(description["batch"], pipeline, settled),
     )
     described_selection = description["selection"]
     selection = Selection(
@@ -255,10 +252,10 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
 
 
 def _build_batch_stage(
-    described: Mapping[str, Any], pipeline: Pipeline, loader: LoaderConfig, masks: Sequence[str]
+    described: Mapping[str, Any], pipeline: Pipeline, loader: LoaderConfig
 ) -> BatchStage:
     """Build the batch stage of the server, which this client runs."""
-    fields = list_batch_fields(pipeline, loader, masks)
+    fields = list_batch_fields(pipeline, loader)
 
     def build(steps: Sequence[Any]) -> BatchStage:
         document = Document("the server's batch stage", {"batch": steps})

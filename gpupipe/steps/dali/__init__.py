@@ -59,7 +59,6 @@ class Dali(Step):
     }
     runs_unknown_code: ClassVar[bool] = True
 
-    _is_mask: bool = PrivateAttr(False)
     _trials: dict[Spec, Trial] = PrivateAttr(default_factory=dict)
     """What the operator makes of inputs; copies of the step share it."""
 
@@ -112,9 +111,7 @@ class Dali(Step):
 
     def adapt_to_mask(self) -> Self:
         nearest = {"interp_type": "INTERP_NN"} if "interp_type" in self.operator.arguments else {}
-        adapted = type(self)(op=self.op, **((self.model_extra or {}) | nearest))
-        adapted._is_mask = True
-        return adapted
+        return type(self)(op=self.op, **((self.model_extra or {}) | nearest))
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         return self._try(input_spec).output_spec
@@ -143,8 +140,8 @@ class Dali(Step):
 
     def _run_trial(self, input_spec: Spec) -> Trial:
         if "cpu" in self.operator.backends:
-            return try_operator(self.operator, self._make, self, input_spec, self._is_mask)
-        if self._is_mask:
+            return try_operator(self.operator, self._make, self, input_spec)
+        if input_spec.kind == "mask":
             raise StepIncompatible(
                 f"{self.op} runs on a GPU alone, and cannot be tried on a mask: leave the mask out "
                 "of 'on'"

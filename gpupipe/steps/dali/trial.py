@@ -50,7 +50,6 @@ def try_operator(
     make: Callable[..., Any],
     step: Step,
     input_spec: Spec,
-    is_mask: bool,
 ) -> Trial:
     """Run an operator on small images.
 
@@ -60,7 +59,6 @@ def try_operator(
             DataNode per array that the step samples. Returns a DataNode.
         step: Samples the arguments.
         input_spec: The spec of the input: images.
-        is_mask: Whether the values are class numbers.
 
     Raises:
         StepIncompatible: If the operator refuses such images, or does not make one image from each
@@ -68,7 +66,7 @@ def try_operator(
     """
     refusal: StepIncompatible | None = None
     for sizes in _SIZES:
-        images = _make_images(input_spec, sizes, is_mask)
+        images = _make_images(input_spec, sizes)
         u = _make_draws(len(images), step.num_uniforms)
         try:
             outputs, layout = _run(make, images, step.sample(u))
@@ -76,17 +74,17 @@ def try_operator(
         except (RuntimeError, TypeError, ValueError) as e:
             refusal = refusal or StepIncompatible(_describe_refusal(operator.name, input_spec, e))
             continue
-        _check_samples(operator.name, outputs, alone[0], images, is_mask)
+        _check_samples(operator.name, outputs, alone[0], images, input_spec)
         return _describe(operator, images, outputs, layout, input_spec)
     assert refusal is not None
     raise refusal
 
 
-def _make_images(spec: Spec, sizes: Sequence[tuple[int, int]], is_mask: bool) -> Images:
+def _make_images(spec: Spec, sizes: Sequence[tuple[int, int]]) -> Images:
     """Return six images (H, W, C) that such a spec allows, of two sizes where it allows them."""
     u = draws.uniform(0, 0, np.arange(_TILE), draws.stream("trial"), _TILE * (spec.channels or 1))
     tile = u.reshape(_TILE, _TILE, -1)
-    if is_mask:
+    if spec.kind == "mask":
         tile = np.take(_LABELS, (tile * len(_LABELS)).astype(int))
     elif not spec.dtype.startswith("float"):
         tile = tile * (2.0 if spec.dtype == "bool" else 127.0)
@@ -152,7 +150,7 @@ def _dali_type(data: Any) -> Any:
 
 
 def _check_samples(
-    name: str, outputs: Images, alone: NDArray[Any], images: Images, is_mask: bool
+    name: str, outputs: Images, alone: NDArray[Any], images: Images, spec: Spec
 ) -> None:
     """Raise StepIncompatible unless outputs depend on their own images alone, and suit a mask."""
     if not np.array_equal(outputs[0], alone, equal_nan=alone.dtype.kind == "f"):
@@ -160,7 +158,7 @@ def _check_samples(
             f"what {name} makes of an image depends on the other images of its batch, and so on "
             "the batch size: write an operator that works on each image alone"
         )
-    if is_mask and not all(
+    if spec.kind == "mask" and not all(
         np.isin(output, (*np.unique(image), 0)).all()
         for output, image in zip(outputs, images, strict=True)
     ):

@@ -265,7 +265,7 @@ def test_a_size_that_real_images_do_not_have_is_found_before_the_first_batch(
         by_id(images, {"dali": crop})
 
 
-MASK = Spec(encoded=False, channels=1, height=None, width=None, dtype="uint8")
+MASK = Spec(encoded=False, channels=1, height=None, width=None, dtype="uint8", kind="mask")
 
 
 @pytest.mark.parametrize(
@@ -285,6 +285,6 @@ def test_geometry_moves_masks_with_nearest_pixels(parameters: dict[str, Any]) ->
 
 @pytest.mark.parametrize("op", [TWIST, {"op": "gaussian_blur", "sigma": 2}])
 def test_what_makes_other_numbers_is_refused_on_a_mask(op: dict[str, Any]) -> None:
-    spec = Spec(encoded=False, channels=3, dtype="uint8")
+    spec = Spec(encoded=False, channels=3, dtype="uint8", kind="mask")
     with pytest.raises(StepIncompatible, match="leave the mask out of 'on'"):
         Dali.model_validate(op).adapt_to_mask().infer_spec(spec)
