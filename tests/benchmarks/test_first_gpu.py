@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 
 from helpers.forked_python import executable
+from helpers.full_product import IS_FULL
 
 MOST_FILES = 8
 """That a machine may give back after a call."""
+SHORT_PARTS = ["versions doctor probe", "decode", "streams"]
+LONG_PARTS = ["law_1 broken_files tests", "rates engines", "training", "throughput"]
 FAKES = {
     "versions": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
     "doctor": "raise OSError('no such driver')",
@@ -48,18 +51,7 @@ def script(
 
 
 @pytest.mark.timeout(1100)
-@pytest.mark.parametrize(
-    "parts",
-    [
-        "versions doctor probe",
-        "law_1 broken_files tests",
-        "decode",
-        "rates engines",
-        "streams",
-        "training",
-        "throughput",
-    ],
-)
+@pytest.mark.parametrize("parts", SHORT_PARTS + (LONG_PARTS if IS_FULL else []))
 def test_every_part_runs_on_a_cpu(
     photos: Path, tmp_path: Path, benchmarks: Path, parts: str
 ) -> None:

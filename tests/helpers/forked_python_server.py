@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import warnings
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ PRELOADED = (
     "gpupipe.cache.downloader",
     "fsspec.implementations.local",
 )
+PRELOADED_IF_NAMED = ("lightning.pytorch",)
+"""Modules that cost seconds, and that few programs import: imported when the first one names it."""
 
 
 def _serve(address: str) -> list[str]:
@@ -65,6 +68,7 @@ def _serve(address: str) -> list[str]:
         if listener in ready:
             connection, _ = listener.accept()
             request, streams = _receive(connection)
+            _preload(_named_modules(request["arguments"], Path(request["cwd"])))
             if not (pid := os.fork()):
                 listener.close()
                 connection.close()
@@ -115,11 +119,26 @@ def _become(request: dict[str, Any], streams: list[int]) -> list[str]:
     return list(request["arguments"])
 
 
-def _preload() -> None:
-    """Import what most programs import; what is not installed they miss themselves."""
-    for name in PRELOADED:
+def _preload(names: Iterable[str]) -> None:
+    """Import what programs import; what is not installed they miss themselves."""
+    for name in names:
         with suppress(ImportError):
             __import__(name)
+
+
+def _named_modules(arguments: list[str], folder: Path) -> list[str]:
+    """Those of PRELOADED_IF_NAMED whose package a program's text imports."""
+    text = "\n".join(arguments)
+    for word in arguments:
+        if word.endswith(".py"):
+            with suppress(OSError):
+                text += (folder / word).read_text()
+    packages = {name: name.partition(".")[0] for name in PRELOADED_IF_NAMED}
+    return [
+        name
+        for name, package in packages.items()
+        if f"import {package}." in text or f"from {package}." in text
+    ]
 
 
 def _main(arguments: list[str]) -> None:
@@ -172,7 +191,7 @@ def _run_and_exit(program: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _preload()
+    _preload(PRELOADED)
     # A child of this process finds what its own PYTHONPATH names, and not what this one's names.
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [place for place in sys.path if place not in filter(None, given)]
