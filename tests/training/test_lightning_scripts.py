@@ -82,7 +82,13 @@ def test_lightning_cli(small: Path) -> None:
 def test_the_other_package(small: Path) -> None:
     command = [sys.executable, "-c", OTHER]  # a new Python: no other has imported `lightning`
     done = subprocess.run(
-        command, cwd=small, env=environment(), capture_output=True, text=True, timeout=250
+        command,
+        cwd=small,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "16"  # 37 images in batches of 5
