@@ -35,11 +35,13 @@ AVX2_INLINE Pair load_pair(const uint8_t* pixels, const int32_t* at) {
       _mm256_castsi128_si256(load_two(pixels + at[2], pixels + at[3])),
       load_two(pixels + at[6], pixels + at[7]), 1);
   const __m256 a = _mm256_castsi256_ps(even), b = _mm256_castsi256_ps(odd);
+  // 0x88 takes the lower dword of each 8 bytes, 0xdd the upper one.
   return {_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88)),
           _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd))};
 }
 
-// A shuffle that puts byte `left` of each dword into its lower half, and `right` into its upper.
+// A shuffle that puts byte `left` of each dword into its lower half, and `right` into its upper;
+// -128 puts a 0.
 AVX2_INLINE __m256i halves(int left, int right) {
   const int m = -128;
   const char l0 = char(left), r0 = char(right);
@@ -73,6 +75,7 @@ AVX2_INLINE void store_levels(__m256i above, __m256i below, __m256i wy, uint8_t*
   const __m256i round = _mm256_set1_epi32(1 << (shift - 1));
   above = _mm256_srli_epi32(_mm256_add_epi32(above, round), shift);
   below = _mm256_slli_epi32(_mm256_add_epi32(below, round), 16 - shift);
+  // 0xaa: the upper word of each dword is `below`, the lower one `above`.
   const __m256i sum = _mm256_madd_epi16(_mm256_blend_epi16(above, below, 0xaa), wy);
   const __m256i odd =
       _mm256_and_si256(_mm256_srli_epi32(sum, kSumBits), _mm256_set1_epi32(1));
@@ -146,7 +149,7 @@ AVX2_INLINE void warp_8(const Warp& warp, const Vectors& v, int64_t x0, int64_t 
   }
 }
 
-// Whether the coordinates of a block fit 32 bits.
+// Whether the coordinates of a block fit 32 bits, with room for a round.
 inline bool is_small(int64_t first, const int64_t* steps) {
   const int64_t max = INT64_C(1) << 30;
   const int64_t last = first + steps[kBlock - 1];
@@ -159,7 +162,7 @@ namespace avx2 {
 
 AVX2 void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[kChannels]) {
   const Image& s = warp.source;
-  const int64_t max_offset = s.size() - s.stride - 8;
+  const int64_t max_offset = s.size() - s.stride - 8;  // of 8 bytes, with the row below
   if (s.width < 2 || s.height < 2 || max_offset < 0 || s.size() > INT32_MAX) {
     kScalar.warp_row(warp, row, width, planes);
     return;

@@ -8,7 +8,8 @@
 namespace gpupipe::avx2 {
 namespace {
 
-constexpr int kShortTaps = 8;  // with so few, all outputs are summed over as many
+// Up to so many taps, all outputs are summed over as many: a loop of a known length is faster.
+constexpr int kShortTaps = 8;
 
 AVX2_INLINE __m256i broadcast_pair(const int16_t* weights) {
   int32_t pair;
@@ -72,8 +73,8 @@ AVX2_INLINE void resize_pixels_in_twos(const Taps& taps, const uint8_t* a, const
       const int output = std::min(n + k, taps.count - 1);
       const int64_t at = int64_t{taps.first[output]} * kChannels;
       const int count = kPairs ? kPairs : (taps.sizes[output] + 1) / 2;
-      sums[k] = sum_taps(a + at, b + at, taps.weights.data() + size_t(output) * taps.max_size, count,
-                         round);
+      const int16_t* const weights = taps.weights.data() + size_t(output) * taps.max_size;
+      sums[k] = sum_taps(a + at, b + at, weights, count, round);
       sums[k] = _mm256_sra_epi32(sums[k], shift);
     }
     const __m256i words = _mm256_min_epu16(_mm256_packus_epi32(sums[0], sums[1]),

@@ -12,7 +12,7 @@ struct Shuffles {
   alignas(16) uint8_t merge[3][kChannels][16];     // by vector and plane
 
   Shuffles() {
-    std::memset(this, 0x80, sizeof(*this));
+    std::memset(this, 0x80, sizeof(*this));  // a shuffle puts a 0 there
     for (int n = 0; n < 16; ++n) {
       for (int c = 0; c < kChannels; ++c) {
         const int byte = kChannels * n + c;

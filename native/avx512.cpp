@@ -77,7 +77,7 @@ void prepare_columns(Columns& columns) {
 
 template <bool kIsWide>
 AVX512_INLINE __m512i load_words(const uint8_t* pixels, __m512i shuffle) {
-  const __mmask64 low = 0x5555555555555555;
+  const __mmask64 low = 0x5555555555555555;  // the lower byte of each word
   const __m512i first = _mm512_loadu_si512(pixels);
   if (!kIsWide) return _mm512_maskz_permutexvar_epi8(low, shuffle, first);
   return _mm512_maskz_permutex2var_epi8(low, first, shuffle, _mm512_loadu_si512(pixels + kVector));

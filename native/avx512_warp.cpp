@@ -40,6 +40,7 @@ AVX512_INLINE Groups gather(const uint8_t* pixels, __m512i offset) {
 
 AVX512_INLINE __m512i weigh(const Groups& groups, int channel, __m512i wx) {
   const __m512i shuffle = _mm512_load_si512(kShuffles.of[channel]);
+  // The mask is the lower byte of each word: the upper one is 0.
   const __m512i words = _mm512_maskz_permutex2var_epi8(0x5555555555555555, groups.first, shuffle,
                                                        groups.second);
   return _mm512_dpwssd_epi32(_mm512_set1_epi32(1 << (kWeightBits - kHalfBits - 1)), words, wx);
@@ -48,6 +49,7 @@ AVX512_INLINE __m512i weigh(const Groups& groups, int channel, __m512i wx) {
 // Weighs two rows, rounds to levels, and stores 16 of them.
 AVX512_INLINE void store_levels(__m512i above, __m512i below, __m512i wy, uint8_t* levels) {
   const int shift = kWeightBits - kHalfBits;
+  // 0xaaaaaaaa: the upper word of each dword is `below`, the lower one `above`.
   const __m512i both = _mm512_mask_blend_epi16(
       0xaaaaaaaa, _mm512_srli_epi32(above, shift), _mm512_slli_epi32(below, 16 - shift));
   const __m512i sum = _mm512_madd_epi16(both, wy);
@@ -74,6 +76,7 @@ struct Vectors {
 // Returns the coordinates of 16 pixels from those of the first of each block.
 AVX512_INLINE __m512i locate(const int32_t* begin, __m512i steps) {
   const __m512i first = _mm512_set1_epi32(begin[0]);
+  // 0xff00: the 8 pixels of the second block.
   return _mm512_add_epi32(_mm512_mask_set1_epi32(first, 0xff00, begin[1]), steps);
 }
 
@@ -118,10 +121,12 @@ AVX512_INLINE void warp_16(const Warp& warp, const Vectors& v, const int32_t* x0
     for (int c = 0; c < kChannels; ++c)
       store_levels(weigh(above, c, wx), weigh(below, c, wx), wy, planes[c] + column);
   }
+  // 0xffff: all 16 pixels.
   if (is_inside != 0xffff) warp_outside(warp, v, x, y, ~is_inside, column, planes);
 }
 
-constexpr int kBlocks = 64;  // that are located at a time; an even number
+// That are located at a time. They are even: two of them are warped together.
+constexpr int kBlocks = 64;
 
 // The coordinates of the first pixels of blocks, from `column` on; returns whether those of all
 // pixels fit 32 bits. They are those of locate_block to the bit.
@@ -129,7 +134,7 @@ AVX512_INLINE bool locate_blocks(const Warp& warp, int row, int column, int coun
                                  int32_t* y) {
   const double* m = warp.matrix;
   const double ends[2] = {double(column), double(column + (count - 1) * kBlock)};
-  const double max = 16000;  // pixels
+  const double max = 16000;  // pixels: with 16 fraction bits, half of what fits 32 bits
   const double u0 = m[1] * row + m[2], v0 = m[4] * row + m[5];
   for (double end : ends) {
     const double u = m[0] * end + u0, v = m[3] * end + v0;
@@ -163,7 +168,7 @@ AVX512_INLINE __m512i twice(const int64_t* steps) {
 
 AVX512 void warp_row(const Warp& warp, int row, int width, uint8_t* const planes[kChannels]) {
   const Image& s = warp.source;
-  const int64_t max_offset = s.size() - s.stride - 8;
+  const int64_t max_offset = s.size() - s.stride - 8;  // of 8 bytes, with the row below
   if (s.width < 2 || s.height < 2 || max_offset < 0 || s.size() > INT32_MAX) {
     kScalar.warp_row(warp, row, width, planes);
     return;

@@ -42,7 +42,7 @@ class ConvertPlanesTask : public KernelTask {
     if (source_.item_size() != 1 || source_.side(0) != kChannels ||
         source_.side(1) != output_.height || source_.side(2) != output_.width ||
         source_.stride(2) != 1 || output_.is_interleaved)
-      return refuse("the image and the target are not planes (3, H, W) of one size, in packed rows");
+      return refuse("the image and the target are not planes (3, H, W) of one size in packed rows");
     return true;
   }
 

@@ -16,8 +16,8 @@
 namespace gpupipe {
 namespace {
 
-constexpr uint32_t kPolynomial = 0xedb88320;
-constexpr int kSlices = 8;
+constexpr uint32_t kPolynomial = 0xedb88320;  // zlib's, bit-reversed
+constexpr int kSlices = 8;  // bytes that one step looks up, each in a table of its own
 using Tables = std::array<std::array<uint32_t, 256>, kSlices>;
 
 Tables make_tables() {

@@ -7,6 +7,7 @@
 
 #include <jpeglib.h>
 
+// Before 2.0.6, jpeg_skip_scanlines() has faults that its release notes name.
 #if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
 #error "gpupipe._jpeg needs libjpeg-turbo 2.1 or newer"
 #endif
@@ -15,10 +16,11 @@ namespace gpupipe {
 namespace {
 
 constexpr int kMargin = 2;  // columns beside the window that the upsampling of its edges reads
-constexpr int kRows = 16;   // rows per call; libjpeg-turbo returns fewer
+constexpr int kRows = 16;   // rows per call: the largest block has them; it returns fewer
 
-constexpr uint8_t kEndOfImage = 0xD9;
+constexpr uint8_t kEndOfImage = 0xD9;  // the marker EOI, without the 0xFF before it
 
+// The markers RST0 to RST7.
 bool is_restart(int marker) { return (marker & 0xF8) == 0xD0; }
 
 // Any warning or error ends the decoding: the decoder of the whole image decides.

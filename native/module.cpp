@@ -1,4 +1,4 @@
-// gpupipe._kernels: the Python module. Functions prepare tasks, and `run` runs them without the GIL.
+// gpupipe._kernels: the Python module. Functions prepare tasks; `run` runs them without the GIL.
 #include <string>
 
 #include "kernel_task.h"
@@ -72,7 +72,8 @@ PyMethodDef kMethods[] = {
      "`before` is a task, such as that of gpupipe._jpeg.prepare, which is run first: if it fails, "
      "nothing more is done. It must not have a task before it."},
     {"prepare_convert", prepare_convert, METH_VARARGS,
-     "prepare_convert(image, (flips_x, flips_y), (target, table, factors), before=None) -> task\n\n"
+     "prepare_convert(image, (flips_x, flips_y), (target, table, factors), before=None) -> task\n"
+     "\n"
      "Flip an image (H, W, 3) of uint8 and convert it to the target (3, H, W)."},
     {"prepare_resize", prepare_resize, METH_VARARGS,
      "prepare_resize(image, (height, width, top, left, is_cubic, antialias, flips_x, flips_y), "
@@ -97,8 +98,8 @@ PyMethodDef kMethods[] = {
      "CRC-32, or the number of an error."},
     {"stat_files", stat_files, METH_O,
      "stat_files(paths) -> list\n\n"
-     "For each path, return the file's size in bytes and the time of its last change in ns, or None "
-     "if it cannot be seen."},
+     "For each path, return the file's size in bytes and the time of its last change in ns, or "
+     "None if it cannot be seen."},
     {"compute_crc32s", compute_crc32s, METH_O,
      "compute_crc32s(buffers) -> list\n\n"
      "Return the CRC-32 of each buffer, as zlib.crc32 does."},

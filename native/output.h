@@ -102,9 +102,9 @@ class Output : public Target {
   }
 
   // How many rows of planes are converted at once: those that follow each other without a gap, as
-  // far as their levels fit the cache of the first level: 3 planes of 4096 bytes, in 32 KiB beside
-  // the source. Values that begin and end in the middle of a cache line are slower, so there should
-  // be few of them.
+  // far as their levels fit the cache of the first level: 3 planes of 4096 bytes are 12 of its 32
+  // KiB or more. Rows that begin and end in the middle of a cache line are slower: there should be
+  // few of them.
   int count_rows_at_once() const {
     const bool is_packed = row == Py_ssize_t{width} * item_size;
     return is_packed && !is_interleaved ? std::max(1, 4096 / width) : 1;

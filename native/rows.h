@@ -8,16 +8,16 @@
 
 namespace gpupipe {
 
-constexpr int kFractionBits = 16;          // of a coordinate
-constexpr int kWeightBits = 14;            // of a weight, so that two bytes times it fit 32 bits
+constexpr int kFractionBits = 16;  // of a coordinate: vectors of 32 bits hold it up to pixel 32767
+constexpr int kWeightBits = 14;    // of a weight: 1 is 1 << 14, which fits int16
 constexpr int kWeightOne = 1 << kWeightBits;
-constexpr int kHalfBits = 7;               // fraction bits of a level between the two passes
-constexpr int kSumBits = kWeightBits + kHalfBits;
-constexpr int kRoundWeight = 1 << (kFractionBits - kWeightBits - 1);
+constexpr int kHalfBits = 7;  // fraction bits of a level between the two passes: 15 bits fit int16
+constexpr int kSumBits = kWeightBits + kHalfBits;  // fraction bits of a level after both
+constexpr int kRoundWeight = 1 << (kFractionBits - kWeightBits - 1);  // half of a weight's last bit
 
 // Returns a coordinate with 16 fraction bits. What is outside of every image stays outside.
 inline int64_t to_fixed(double coordinate) {
-  const double max = 1e9;
+  const double max = 1e9;  // far outside of every image, and it fits 64 bits with its fraction
   const double from = coordinate > -max ? coordinate : -max;  // so NaN is outside
   return std::llrint((from < max ? from : max) * (1 << kFractionBits));
 }

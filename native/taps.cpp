@@ -7,6 +7,7 @@
 namespace gpupipe {
 namespace {
 
+// Fraction bits of a weight, as in Pillow: of the 32 bits of a sum, a level takes 8 and its excess 2.
 constexpr int kMaxPrecision = 22;
 
 double filter_linear(double x) {
@@ -88,6 +89,7 @@ RealTaps weigh(const Resampling& how) {
   return taps;
 }
 
+// Returns the most fraction bits with which the highest weight fits int16.
 int find_precision(double highest) {
   int precision = 0;
   while (precision < kMaxPrecision && int(0.5 + highest * (1 << (precision + 1))) < 1 << 15)
@@ -130,8 +132,9 @@ Taps compute_taps(const Resampling& how, int begin, int count, int alignment) {
   for (int n = 0; n < count; ++n) {
     const int from = begin + n, before = real.first[from] - taps.first[n];
     const double* weights = real.weights.data() + size_t(from) * real.max_size;
+    int16_t* const own = taps.weights.data() + size_t(n) * taps.max_size;
     for (int k = before; k < taps.sizes[n]; ++k)
-      taps.weights[size_t(n) * taps.max_size + k] = round_weight(weights[k - before], taps.precision);
+      own[k] = round_weight(weights[k - before], taps.precision);
   }
   return taps;
 }

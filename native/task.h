@@ -9,8 +9,8 @@
 
 namespace gpupipe {
 
-// Counts the changes of what Python calls and of Task. gpupipe/runtime/compiled_extension.py has the
-// same number, and refuses an extension with another one.
+// Counts the changes of Task and of what Python calls. Raise it with _ABI in
+// gpupipe/runtime/compiled_extension.py, which uses no extension with another number.
 constexpr int kAbi = 1;
 
 constexpr char kTaskName[] = "gpupipe.task";

@@ -12,9 +12,9 @@
 namespace gpupipe {
 
 constexpr int kChannels = 3;
-constexpr int kBlock = 8;      // output pixels of a warp that share one exact coordinate
-constexpr int kPadding = 32;   // bytes that a variant may write after a row of levels
-constexpr int kPeriod = 24;    // values after which the numbers of a conversion repeat
+constexpr int kBlock = 8;     // output pixels of a warp that share one exact coordinate
+constexpr int kPadding = 32;  // bytes that a variant may write after a row of levels; AVX-512's 15
+constexpr int kPeriod = 24;   // values after which both vectors of 8 and 3 channels begin again
 constexpr int kFactors = kPeriod + kChannels - 1;  // a period of them from each channel on
 
 // Packed RGB pixels of uint8, with `stride` bytes from row to row.
@@ -57,8 +57,9 @@ struct Columns {
   bool is_wide;                   // of the variant
 };
 
-constexpr int kMaxRead = 128;  // bytes that a variant may read after the end of a row
-constexpr int kGroup = 64;      // values of a row of pairs that a variant may write after its end
+constexpr int kMaxRead = 128;  // bytes that a variant may read after a row: 2 vectors of AVX-512
+constexpr int kGroup = 64;     // values that a variant may read or write after a row of pairs, and
+                               // write after its levels: AVX-512 sums so many at a time
 
 // Converts levels: table[c][v] == (scale * v - mean) / std, where c is a channel and v a level.
 struct Conversion {

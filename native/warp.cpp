@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kLine = 64;  // bytes of a line of the cache
 
-// Bytes that are still in the cache of the second level when the warp reads them: it has 1 MiB or
-// more on the processors that the kernels are measured on.
+// Bytes that a core's caches keep until the warp reads them. The rows of a larger source would push
+// each other out.
 constexpr int64_t kMaxFetched = 1 << 20;
 
 // Reads the rows of the source that a warp shows: in order, since memory answers a warp's own reads

@@ -1,0 +1,33 @@
+// A module whose tasks throw, for test_without_gil.py.
+#include <stdexcept>
+
+#include "task.h"
+
+namespace {
+
+class ThrowingTask : public gpupipe::Task {
+ public:
+  bool read(PyObject* arguments) override { return PyArg_ParseTuple(arguments, "i", &kind_); }
+
+  bool run() override {
+    if (kind_ == 0) throw std::bad_alloc();
+    if (kind_ == 1) throw std::length_error("a vector is too long");
+    if (kind_ == 2) throw 5;
+    return true;
+  }
+
+ private:
+  int kind_ = 0;
+};
+
+PyMethodDef kMethods[] = {
+    {"prepare", gpupipe::prepare<ThrowingTask>, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "throwing", nullptr, 0,      kMethods,
+                       nullptr,               nullptr,    nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_throwing() { return PyModuleDef_Init(&kModule); }
