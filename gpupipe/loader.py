@@ -13,18 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpupipe import config as configs
+from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.engines import registry
-from gpupipe.engines.base import LoaderParts
+from gpupipe.engines.base import Engine
 from gpupipe.errors import GpupipeError, StandInWarning, UsageError, counted, warn
-from gpupipe.loading.assembly import (
-    assemble,
-    count_threads,
-    create_mixer,
-    refuse_in_worker,
-    resolve_shard,
-)
+from gpupipe.loading import connector
+from gpupipe.loading.assembly import LoaderParts, assemble, count_threads
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
 from gpupipe.loading.run_state import RunState
@@ -99,9 +95,11 @@ def create_loader(
         index: The samples, if the index was built already.
         progress: As for load().
     """
-    if not registry.find_for(config).reads_data:
-        return connect_loader(config.loader, config)
-    return Loader(assemble(config, config.source.index(progress) if index is None else index))
+    engine = registry.find_for(config)
+    if not issubclass(engine, Engine):
+        return Loader(connector.connect(engine, config.loader, config))
+    samples = config.source.index(progress) if index is None else index
+    return Loader(assemble(config, samples, engine))
 
 
 def warn_about_data(loader: Loader) -> Loader:
@@ -125,9 +123,7 @@ def connect_loader(
         DeviceError: If the device is not available.
         ServerError: If a server cannot be reached, or serves something else.
     """
-    refuse_in_worker()
-    engine = registry.find(options.engine)
-    return Loader(engine.connect(resolve_shard(options), patience, own))
+    return Loader(connector.connect(registry.find(options.engine), options, own, patience))
 
 
 class Loader:
@@ -175,7 +171,8 @@ class Loader:
         """
         self.config, self.index = parts.config, parts.index
         self.sampler, self.engine = parts.sampler, parts.engine
-        self.mixer = create_mixer(parts.config, parts.index)
+        config = parts.config
+        self.mixer = BatchMixer(config.batch, config.loader.seed, parts.index.classes)
         self.threads = count_threads(parts.config.loader)
         self.as_tuple = parts.config.loader.format == "tuple"
         self._population = parts.population
@@ -275,7 +272,7 @@ class Loader:
             "batches": f"of {batches}" if grows else f"{len(self):,} an epoch, of {batches}{ranks}",
             "pipeline": f"{pipeline.name} ({steps})",
             **({"mixed by": mixing} if mixing else {}),
-            "engine": f"{engine.name} on {engine.device}, {engine.parallelism_with_unit}",
+            "engine": f"{engine.name} on {engine.device}, {engine.traits.parallelism_with_unit}",
             "stands at": f"{stands} samples delivered",
         }
         closed = " (closed)" if self._life_cycle.is_closed else ""

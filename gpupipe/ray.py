@@ -20,7 +20,7 @@ from gpupipe import config as configs
 from gpupipe.config import AutoShard, Config, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.engines import registry
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import Engine, Job
 from gpupipe.errors import (
     ConfigError,
     EngineError,
@@ -182,7 +182,7 @@ def _refuse_what_has_no_rows(config: Config) -> None:
             f"batch: {steps}: these steps mix the samples of a batch, and a Dataset has single "
             "samples: leave `batch` out, and mix in map_batches()"
         )
-    if not registry.find_for(config).reads_data:
+    if not issubclass(registry.find_for(config), Engine):
         problems.append(
             f"loader.engine={config.loader.engine}: a server makes batches for training, and no "
             "Dataset: choose an engine that reads the data, such as engine=auto"
@@ -210,8 +210,7 @@ class _Worker:
         job, self._epoch = ray.get(job_and_epoch)
         self._node = f"{os.uname().nodename} ({ray.util.get_node_ip_address()})"
         self._size = job.loader.batch_size
-        steps = (entry.step for entry in job.pipeline.entries)
-        engine = registry.choose(job.loader.engine, job.loader.device, steps)
+        engine = registry.find_reader(job.loader.engine, job.loader.device, job.pipeline)
         self._engine = engine.on(job, job.loader.device)
 
     def __call__(self, rows: dict[str, NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:

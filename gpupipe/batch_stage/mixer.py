@@ -29,14 +29,10 @@ class BatchMixer:
         stage: The steps.
         seed: The loader's seed.
         classes: The names of the classes.
-        labels: The label of each sample of the data, (N,); None if only a server knows them.
 
     Attributes:
         stage: The steps.
         num_classes: The width of the soft labels.
-
-    Raises:
-        ConfigError: If the labels cannot become soft labels of so many classes.
     """
 
     def __init__(
@@ -44,12 +40,9 @@ class BatchMixer:
         stage: BatchStage,
         seed: int,
         classes: Sequence[str],
-        labels: NDArray[np.int64] | None,
     ) -> None:
         self.stage, self._seed = stage, seed
         self.num_classes = stage.num_classes or len(classes)
-        if stage.entries:
-            _check_labels(stage.entries[0], self.num_classes, classes, labels)
 
     def mix(
         self, epoch: int, ids: NDArray[np.int64], batch: dict[str, Tensor]
@@ -129,10 +122,17 @@ def _from_step(field: Tensor, layout: str) -> Tensor:
     return field.permute(0, *(1 + order.index(axis) for axis in layout))
 
 
-def _check_labels(
-    first: BatchEntry, num_classes: int, classes: Sequence[str], labels: NDArray[np.int64] | None
+def check_labels(
+    stage: BatchStage, classes: Sequence[str], labels: NDArray[np.int64] | None
 ) -> None:
-    """Raise ConfigError, at the first step, unless all labels are numbers of the classes."""
+    """Raise ConfigError, at the first step, unless all labels are numbers of the classes.
+
+    Args:
+        stage: The steps, at least one.
+        classes: The names of the classes.
+        labels: The label of each sample of the data, (N,); None if only a server knows them.
+    """
+    first, num_classes = stage.entries[0], stage.num_classes or len(classes)
     if wrong := _explain_wrong_labels(num_classes, classes, labels):
         raise ConfigError([Problem(first.where, f"{first.name} cannot stand here: {wrong}")])
 

@@ -59,9 +59,9 @@ def find_candidate(config: Config, index: Index, on_gpu: bool) -> CacheCandidate
         on_gpu: Whether the loader delivers to a GPU.
     """
     engine, pipeline = registry.find_for(config), config.pipeline
-    decodes_on_gpu = on_gpu and "gpu" in engine.backends
+    decodes_on_gpu = on_gpu and "gpu" in engine.traits.backends
     has_cache = config.source.cache_decoded is not None
-    if has_cache or not engine.keeps_decoded or decodes_on_gpu or not len(index):
+    if has_cache or not engine.traits.keeps_decoded or decodes_on_gpu or not len(index):
         return None
     beginning = find_beginnings(pipeline).get(pipeline.main)
     if (

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any, Protocol, runtime_checkable
 
 from gpupipe.bench.comparison import DISTURBED, Comparison, Result, Side
 from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.memory import ADDED_UP, PSS
 from gpupipe.config import Config
 from gpupipe.engines import registry
+from gpupipe.engines.base import Engine
 from gpupipe.errors import EngineError
 from gpupipe.runtime import child_process
 from gpupipe.runtime.engine_registration import AUTO
@@ -22,6 +24,19 @@ from gpupipe.runtime.engine_registration import AUTO
 _QUIET = 0.15
 Tick = Callable[[str, int, int], None]
 """Called before each contest with its description, the contests done, and the total."""
+
+
+@runtime_checkable
+class Comparable(Protocol):
+    """The class of an engine that is not just measured once, with the config's settings."""
+
+    def contestants(self, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
+        """Return what `gpupipe compare` measures: settings of `loader:` by title. A class method.
+
+        Args:
+            gpus: How many GPUs there are.
+            workers: The numbers of worker processes to try.
+        """
 
 
 def sides(
@@ -42,7 +57,11 @@ def sides(
     notes: list[str] = []
     for name in engines:
         engine = registry.find(name)
-        lacking = [e for e in config.pipeline.entries if not engine.can_run(e.step)]
+        lacking = [
+            entry
+            for entry in config.pipeline.entries
+            if issubclass(engine, Engine) and not engine.can_run(entry, config.loader.device)
+        ]
         if lacking:
             named = ", ".join(f"{e.key} ({e.where})" for e in lacking)
             notes.append(
@@ -50,14 +69,17 @@ def sides(
                 "and is left out"
             )
             continue
-        if engine.comparison_note:
-            notes.append(engine.comparison_note)
-        if not gpus and set(engine.backends) == {"cpu", "gpu"}:
+        if engine.traits.comparison_note:
+            notes.append(engine.traits.comparison_note)
+        if not gpus and set(engine.traits.backends) == {"cpu", "gpu"}:
             title = registry.title(name)
             notes.append(f"no GPU here: {title} is measured on its CPU back end alone")
+        measured: dict[str, dict[str, Any]] = {name: {}}
+        if isinstance(engine, Comparable):
+            measured = engine.contestants(gpus, workers)
         chosen += [
             Side(title, {"engine": name} | settings, settings.get("workers"))
-            for title, settings in engine.sides(gpus, workers).items()
+            for title, settings in measured.items()
         ]
     for name in registry.list_automatic():
         if name not in engines:

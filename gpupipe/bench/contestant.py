@@ -95,11 +95,12 @@ def run(contest: Contest) -> ContestOutcome:
     from gpupipe.bench.machine import OtherLoad
     from gpupipe.bench.measure import iter_endlessly
     from gpupipe.engines import registry
+    from gpupipe.engines.base import Engine
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, contest.cores)
     checked = configs.read(contest.config, contest.overrides, **contest.changes)
-    if registry.find_for(checked).reads_data:
+    if issubclass(registry.find_for(checked), Engine):
         checked = checked.at_epoch(0)  # a server keeps its schedules
     if contest.cold:
         drop_from_page_cache(checked.source.index())
@@ -108,7 +109,7 @@ def run(contest: Contest) -> ContestOutcome:
         stream = iter_endlessly(loader)
         _take(stream, 1, loader)
         first = time.perf_counter() - started
-        ahead = loader.engine.batches_ahead
+        ahead = loader.engine.traits.batches_ahead
         filling = len(loader) if checked.source.cache_decoded else 0
         # The batches that were made ahead are used up, and those that were made meanwhile.
         _take(stream, max(contest.warm_up, 2 * ahead, filling), loader)
@@ -131,7 +132,7 @@ def run(contest: Contest) -> ContestOutcome:
         return ContestOutcome(
             loader.engine.name,
             loader.engine.device,
-            loader.engine.parallelism_with_unit,
+            loader.engine.traits.parallelism_with_unit,
             images,
             batches,
             seconds,

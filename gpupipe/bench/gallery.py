@@ -143,7 +143,7 @@ class Gallery:
             return {"engine": self.engine}
         if all(entry.step.has_torch for entry in entries):
             reference = registry.reference()
-            return {"engine": reference.name, **(reference.reference_settings or {})}
+            return {"engine": reference.name, **(reference.traits.reference_settings or {})}
         return {"device": "cpu"}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpupipe.bench.machine import cpu_seconds, machine
 from gpupipe.bench.memory import OWN_PEAKS, PeakMemory
+from gpupipe.engines.bad_samples import list_skipped
 from gpupipe.errors import counted
 from gpupipe.loader import Loader
 
@@ -137,9 +138,9 @@ def describe_loader(loader: Loader) -> dict[str, Any]:
         "batch_stage": [entry.key for entry in loader.mixer.stage.entries],
         "engine": loader.engine.name,
         "device": loader.engine.device,
-        "parallelism_with_unit": loader.engine.parallelism_with_unit,
-        "parallelism": loader.engine.parallelism,
-        "parallelism_setting": loader.engine.parallelism_setting,
+        "parallelism_with_unit": loader.engine.traits.parallelism_with_unit,
+        "parallelism": loader.engine.traits.parallelism,
+        "parallelism_setting": loader.engine.traits.parallelism_setting,
         "batch_size": options.batch_size,
         "shard": options.shard.model_dump(),
     }
@@ -173,7 +174,7 @@ class Meter:
         If there is a decoded cache, take a whole epoch, which fills it.
         """
         self.result = Measurement(
-            first_batch_seconds=0.0, batches_ahead=self._loader.engine.batches_ahead
+            first_batch_seconds=0.0, batches_ahead=self._loader.engine.traits.batches_ahead
         )
         fills = self._loader.config.source.cache_decoded is not None
         limit = len(self._loader) if fills else min(_WARM_UP_BATCHES, len(self._loader))
@@ -218,7 +219,7 @@ class Meter:
         self.result.peak_gpu_memory = (
             None if self._gpu_peak is None or self._gpu_before is None else self._gpu_peak
         )
-        self.result.skipped = self._loader.engine.skipped
+        self.result.skipped = len(list_skipped(self._loader.engine))
         return self.result
 
     def _batches(self, count: int) -> Iterator[Any]:

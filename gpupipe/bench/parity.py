@@ -94,7 +94,9 @@ def measure(
     """
     few, name = _pick_samples(config, index, samples), engine or registry.preferred()
     entries, can_run = config.pipeline.entries, registry.reference().can_run
-    comparable_steps = next((n for n, e in enumerate(entries) if not can_run(e.step)), len(entries))
+    comparable_steps = next(
+        (n for n, e in enumerate(entries) if not can_run(e, "cpu")), len(entries)
+    )
     first = comparable_steps if last else min(1, comparable_steps)
     for end in range(first, comparable_steps + 1):
         field = entries[end - 1].field if end else config.pipeline.main
@@ -137,7 +139,7 @@ def drawable_steps(config: Config) -> tuple[Entry, ...]:
         (
             n + 1
             for n, e in enumerate(entries)
-            if _is_drawable(e.output_spec) and all(can_run(b.step) for b in entries[: n + 1])
+            if _is_drawable(e.output_spec) and all(can_run(b, "cpu") for b in entries[: n + 1])
         ),
         default=0,
     )
@@ -176,7 +178,7 @@ def iter_samples(
 def _reference() -> dict[str, Any]:
     """Return the settings that run the reference of each step."""
     engine = registry.reference()
-    return {"engine": engine.name, **(engine.reference_settings or {})}
+    return {"engine": engine.name, **(engine.traits.reference_settings or {})}
 
 
 def _pick_samples(config: Config, index: Index, samples: int) -> Index:

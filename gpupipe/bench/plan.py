@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import Protocol, runtime_checkable
 
 from gpupipe.batch_stage.mixing import count_pairs_of_one_sample, find_shift
 from gpupipe.config import Config
@@ -12,7 +13,12 @@ from gpupipe.dataset.index import build_empty
 from gpupipe.engines import registry
 from gpupipe.engines.base import Job, Operator
 from gpupipe.errors import counted, shown
-from gpupipe.loading.assembly import count_threads, create_mixer, create_sampler, resolve_shard
+from gpupipe.loading.assembly import (
+    check_batch_stage,
+    count_threads,
+    create_sampler,
+    resolve_shard,
+)
 from gpupipe.loading.ignored_settings import list_ignored_settings
 from gpupipe.runtime.devices import resolve
 from gpupipe.sampling.sampler import Sampler
@@ -24,14 +30,32 @@ _FEW = 8
 _MEASURED_BATCHES = 1000
 
 
+@runtime_checkable
+class Checkable(Protocol):
+    """The class of an engine that knows its operators before it reads a pixel."""
+
+    def plan_operators(self, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
+        """Return the operators that would run, by device. A class method.
+
+        Args:
+            job: The steps and the loader settings, with an index that has no samples.
+            separate_files: Whether each image will be a file of its own.
+
+        Raises:
+            EngineError: The engine cannot run the pipeline.
+        """
+
+
 def operators(config: Config) -> dict[str, list[Operator]]:
-    """Return the operators that the config's engine runs, by the loader's device.
+    """Return the operators that the config's engine runs, by device; {} if it does not know them.
 
     Raises:
         EngineError: If the engine cannot run the pipeline.
     """
     job = Job(build_empty(), config.pipeline, config.loader, count_threads(config.loader))
     engine = registry.find_for(config)
+    if not isinstance(engine, Checkable):
+        return {}
     return engine.plan_operators(job, config.source.separate_files)
 
 
@@ -46,7 +70,7 @@ def facts(config: Config) -> Iterator[str]:
     )
     yield f"batch: {_batch(config)}"
     yield from _schedules(config)
-    yield from list_ignored_settings(config)
+    yield from list_ignored_settings(config, registry.find_for(config))
 
 
 def _data(config: Config) -> Iterator[str]:
@@ -61,7 +85,7 @@ def _data(config: Config) -> Iterator[str]:
         return
     index = config.source.index()
     sampler = create_sampler(replace(config, loader=resolve_shard(loader)), index)
-    create_mixer(config, index)  # Raises ConfigError if the labels cannot be mixed.
+    check_batch_stage(config, index, index.labels)
     note = f" ({index.note})" if index.note else ""
     yield (
         f"data: {counted(len(index), 'sample')} in "

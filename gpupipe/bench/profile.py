@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.bench.gpu import Utilisation
@@ -22,10 +22,11 @@ from gpupipe.bench.measure import describe_loader, image_of, iter_endlessly, syn
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 from gpupipe.engines import registry
-from gpupipe.engines.base import Engine, Profilable
+from gpupipe.engines.base import BatchStream, Engine
 from gpupipe.errors import EngineError
 from gpupipe.loader import Loader, create_loader
-from gpupipe.loading.assembly import resolve_shard
+from gpupipe.loading.connector import connect
+from gpupipe.sampling.sampler import Plan
 
 SCHEMA = "gpupipe-profile-1"
 READ, DELIVER, WHOLE, RECEIVE = "read", "to torch", "batches", "receive"
@@ -37,6 +38,31 @@ _LEAST_BATCHES = 4
 
 Tick = Callable[[str, int, int], None]
 """Called before each measurement with its description, the measurements done, and the total."""
+
+
+@runtime_checkable
+class Profilable(Protocol):
+    """An engine that can do a part of its work alone, for `gpupipe profile`.
+
+    For an engine without these methods, `gpupipe profile` times only whole batches.
+    """
+
+    def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        """Read the files of the plans and do nothing else.
+
+        Yields:
+            For each plan, in order, how many samples were read.
+        """
+
+    def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        """Run all steps of the plans but deliver no batch.
+
+        Without delivery the samples of a batch may differ in size.
+
+        Yields:
+            For each plan, in order, how many samples passed all steps. If samples fail, it is
+            fewer, or 0.
+        """
 
 
 @dataclass
@@ -161,11 +187,11 @@ def measure(
     return Profile(what, cores, stages, statistics.fmean(busy) if busy else None)
 
 
-def _stage_names(engine: Engine, config: Config) -> list[str]:
+def _stage_names(engine: BatchStream, config: Config) -> list[str]:
     mixing = [BATCH_STAGE] if config.batch.entries else []
     if isinstance(engine, Profilable):
         return [READ, *(e.key for e in config.pipeline.entries), DELIVER, *mixing]
-    return [WHOLE if engine.reads_data else RECEIVE, *mixing]
+    return [WHOLE if isinstance(engine, Engine) else RECEIVE, *mixing]
 
 
 def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float) -> float | None:
@@ -177,11 +203,11 @@ def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float)
             if whole
             else _iter_part(loader, done)
         )
-        for _ in range(_WARM_UP_BATCHES + loader.engine.batches_ahead):
+        for _ in range(_WARM_UP_BATCHES + loader.engine.traits.batches_ahead):
             next(counts)
         with Utilisation(loader.engine.device) as utilisation, OtherLoad() as other_load:
             samples, elapsed = _count_samples(
-                counts, seconds, _LEAST_BATCHES * loader.engine.parallelism, loader
+                counts, seconds, _LEAST_BATCHES * loader.engine.traits.parallelism, loader
             )
         counts.close()
     if not samples:
@@ -198,8 +224,7 @@ def _create_loader(stage: Stage, done: int, config: Config, index: Index) -> Loa
         return create_loader(config, index)
     if stage.name == RECEIVE:
         # The server refuses another config than its own: leave its batch stage out after that.
-        engine = registry.find_for(config)
-        parts = engine.connect(resolve_shard(config.loader), _PATIENCE, config)
+        parts = connect(registry.find_for(config), config.loader, config, _PATIENCE)
         return Loader(replace(parts, config=replace(parts.config, batch=BatchStage())))
     alone = replace(config, batch=BatchStage())
     whole = stage.name in (DELIVER, WHOLE)
@@ -220,7 +245,7 @@ def _count_samples(
 
 def _with_first_steps(config: Config, done: int) -> Config:
     """Return a config with the first `done` steps, delivered in the engine's own layout."""
-    layout = registry.find_for(config).native_memory_format
+    layout = registry.find_for(config).traits.native_memory_format
     loader = config.loader.model_copy(update={"memory_format": layout, "dtype": None})
     return replace(
         config,

@@ -35,7 +35,8 @@ def headline(loader: Loader) -> str:
         f"{what['config']}{note}: {counted(what['images'], 'image')} in "
         f"{counted(what['classes'], 'class', 'classes')}, "
         f"pipeline {what['pipeline']}, {describe_batch_stage(what['batch_stage'])}"
-        f"{_engine(loader)} on {what['device']}, {loader.engine.parallelism_with_unit}, batches of "
+        f"{_engine(loader)} on {what['device']}, {loader.engine.traits.parallelism_with_unit}, "
+        f"batches of "
         f"{what['batch_size']}{rank}"
     )
 
@@ -47,7 +48,7 @@ def describe_batch_stage(steps: Sequence[str]) -> str:
 
 def _engine(loader: Loader) -> str:
     name = loader.engine.name
-    missing = registry.passed_over(loader.config)
+    missing = registry.passed_over(loader.config, name)
     return f"{name} ({' and '.join(missing)} is not installed)" if missing else name
 
 

@@ -1,8 +1,7 @@
 """Searches the fastest loader settings on this machine.
 
 It optimises one setting after the other, then compares the best settings with the original ones.
-`candidates` says which settings and values it tries: those that the engine's `tunable` returns, and
-the batch size. Every trial runs in a fresh process, and
+`candidates` says which settings and values it tries. Every trial runs in a fresh process, and
 rivals take turns, as in gpupipe.bench.compare.
 """
 
@@ -11,9 +10,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from gpupipe.bench.cache_candidate import SETTING, CacheCandidate
 from gpupipe.bench.compare import run_contest
@@ -22,7 +21,7 @@ from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.machine import machine
 from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import LoaderConfig
-from gpupipe.engines.base import Engine
+from gpupipe.engines.base import BatchStream
 
 SCHEMA = "gpupipe-tune-1"
 Tick = Callable[[str, int, int], None]
@@ -34,6 +33,21 @@ _TIMES_AHEAD = 3
 """The length of a trial in multiples of the batches prepared ahead. Shorter trials measure how fast
 prepared batches are delivered, and not how fast batches are produced.
 """
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """The class of an engine that has more to tune than its parallelism and `prefetch`."""
+
+    def tunable(self, on_gpu: bool, cores: Sequence[int]) -> dict[str, list[Any]]:
+        """Return the values that `gpupipe tune` tries for further settings. A class method.
+
+        Args:
+            on_gpu: Whether the loader runs on a GPU.
+            cores: Numbers of threads or workers that fit this machine.
+        """
+
+
 Trial = Callable[[Side, Contest], ContestOutcome]
 
 _ROUNDS = 2
@@ -116,7 +130,7 @@ class TuneResult:
 
 def candidates(
     options: LoaderConfig,
-    engine: type[Engine],
+    engine: type[BatchStream],
     gpu: bool,
     cores: int,
     keep: Iterable[str],
@@ -135,7 +149,13 @@ def candidates(
         cache: The decoded cache to try; None for none.
     """
     around = sorted({max(1, cores // 2), cores, cores + max(1, cores // 2)})
-    choices = engine.tunable(gpu, around)
+    choices: dict[str, list[Any]] = {
+        engine.traits.parallelism_setting: list(around),
+        "prefetch": [1, 2, 4],
+    }
+    choices = {name: values for name, values in choices.items() if name in engine.settings}
+    if isinstance(engine, Tunable):
+        choices |= engine.tunable(gpu, around)
     if cache is not None:
         choices[SETTING] = [cache.options]
     choices["batch_size"] = sorted(

@@ -160,6 +160,7 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     from gpupipe import config as configs
     from gpupipe.bench import plan, tables
     from gpupipe.engines import registry
+    from gpupipe.engines.base import Engine
     from gpupipe.loading.ignored_settings import list_ignored_settings
 
     out = console()
@@ -167,14 +168,15 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     out.print(tables.steps_table(checked.pipeline))
     if checked.batch.entries:
         out.print(tables.batch_table(checked.batch))
-    if not registry.find_for(checked).reads_data:
+    engine = registry.find_for(checked)
+    if not issubclass(engine, Engine):
         out.print(
             f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe "
             "status' asks it how it goes",
             highlight=False,
             soft_wrap=True,
         )
-        for line in list_ignored_settings(checked):
+        for line in list_ignored_settings(checked, engine):
             out.print(line, highlight=False, soft_wrap=True)
         return
     for device, operators in plan.operators(checked).items():
@@ -237,10 +239,13 @@ def _show(loader: Loader, batch: Any, path: Path) -> None:
 
 
 def _print_skipped(loader: Loader, result: Measurement) -> None:
-    if result.skipped:
+    from gpupipe.engines.bad_samples import QuarantiningEngine
+
+    engine = loader.engine
+    if result.skipped and isinstance(engine, QuarantiningEngine):
         click.echo(
             f"{counted(result.skipped, 'sample')} left out; each is listed with its reason in "
-            f"{loader.engine.quarantine_file}"
+            f"{engine.quarantine_file}"
         )
 
 

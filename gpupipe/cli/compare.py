@@ -153,11 +153,12 @@ def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: floa
 def _parity_engine(config: Config) -> str:
     """Return the engine to compare with torchvision: the config's, if that is another one."""
     from gpupipe.engines import registry
+    from gpupipe.engines.base import Engine
     from gpupipe.runtime.engine_registration import AUTO
 
     own = config.loader.engine
     engine = registry.find_for(config)
-    is_other = own != AUTO and engine.reads_data and own != registry.reference().name
+    is_other = own != AUTO and issubclass(engine, Engine) and own != registry.reference().name
     return own if is_other else registry.preferred()
 
 
@@ -292,5 +293,5 @@ def _gpus() -> int:
 def _devices(engine: str) -> list[str]:
     from gpupipe.engines import registry
 
-    has_gpu = _gpus() and "gpu" in registry.find(engine).backends
+    has_gpu = _gpus() and "gpu" in registry.find(engine).traits.backends
     return ["cpu", *(["gpu:0"] if has_gpu else [])]

@@ -58,10 +58,11 @@ class Screen:
         from gpupipe.bench import tables
         from gpupipe.bench.measure import Meter
         from gpupipe.engines import registry
+        from gpupipe.engines.base import Engine
         from gpupipe.loader import open_loader
 
         engine = registry.find_for(checked)
-        if engine.reads_data and checked.source.explain_absence():
+        if issubclass(engine, Engine) and checked.source.explain_absence():
             checked.source.index(self.progress)
         started = perf_counter()
         loader = open_loader(checked, self.progress)
@@ -123,10 +124,11 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
     """
     from gpupipe import config as configs
     from gpupipe.engines import registry
+    from gpupipe.engines.base import Engine
     from gpupipe.loader import open_loader
 
     checked = configs.read(name, overrides)
-    if not here and not registry.find_for(checked).reads_data:
+    if not here and not issubclass(registry.find_for(checked), Engine):
         with open_loader(checked) as loader:
             return checked, loader.index
     if checked.pipeline.later or checked.batch.later:

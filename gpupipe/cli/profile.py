@@ -180,13 +180,14 @@ def tune(
     from gpupipe.cli.console import core_numbers, print_data_warning
     from gpupipe.decoded_cache.location import own_shared_memory
     from gpupipe.engines import registry
+    from gpupipe.engines.base import Engine
     from gpupipe.errors import EngineError, did_you_mean
     from gpupipe.runtime.devices import cores, resolve
 
     checked, index = read(config, overrides)
     print_data_warning(index)
     engine = registry.find_for(checked)
-    if not engine.reads_data:
+    if not issubclass(engine, Engine):
         raise EngineError(
             "what there is to tune is the server's: 'gpupipe tune' the same config where "
             "it runs, without engine: remote"

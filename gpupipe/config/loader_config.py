@@ -157,7 +157,7 @@ class LoaderConfig(_Frozen):
             NVIDIA DALI; `cpu` is a pool of threads in this process; `dataloader` is torch's
             DataLoader with torchvision; `remote` is a data processing server; `ray` is workers of a
             Ray cluster. `auto` takes cpu where batches stay on the CPU, and dali on a GPU, or
-            dataloader if DALI is not installed. Steps that only DALI runs make it take dali.
+            cpu if DALI is not installed. It never takes an engine that cannot run a step.
         device: Where batches are delivered: `cpu`, `gpu`, `gpu:N`, or `auto`, which is the GPU if
             there is one. `cuda` is a synonym of `gpu`, and a torch.device is accepted.
         threads: CPU threads of the engine, 1 to 1024. `auto` takes this rank's share of the cores

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.columns import Column
 from gpupipe.dataset.index import Index
 from gpupipe.decoders.image_header import read_header
-from gpupipe.engines.base import Engine, Job
+from gpupipe.engines.base import BatchStream, Engine, Job
 from gpupipe.errors import (
     DataError,
     EngineError,
@@ -159,22 +159,53 @@ class Quarantine:
             ) from e
 
 
-class QuarantiningEngine(Engine):
-    """An engine that skips bad samples, and says which."""
+class QuarantiningEngine(Engine, abstract=True):
+    """An engine that skips bad samples, and says which.
 
-    _quarantine: Quarantine
+    Args:
+        job: The samples, the steps and the loader settings.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._quarantine = Quarantine(job)
 
     @property
     def skipped(self) -> int:
+        """How many samples were skipped so far."""
         return len(self._quarantine)
 
     @property
     def skipped_samples(self) -> Mapping[int, str]:
+        """Why each sample was skipped, in one line, by its row in the index."""
         return self._quarantine.reasons
 
     @property
     def quarantine_file(self) -> str:
+        """The path of the file that lists the skipped samples."""
         return str(self._quarantine.file)
+
+    def _quarantine_failed(self, plan: Plan, failed: Mapping[int, str]) -> Plan:
+        """Quarantine the samples that failed; return the plan without their ids.
+
+        Args:
+            plan: The plan of a batch.
+            failed: The engine's message for each sample that failed, by its position in the plan.
+        """
+        for position, message in failed.items():
+            id = int(plan.ids[position])
+            self._quarantine.add(id, explain_sample_failure(self._job.index, id, message))
+        if not failed:
+            return plan
+        left = plan.select([n not in failed for n in range(len(plan.ids))])
+        if not len(left.ids):
+            self._quarantine.refuse_to_lose_a_step()
+        return left
+
+
+def list_skipped(engine: BatchStream) -> Mapping[int, str]:
+    """Return why each sample was skipped, in one line, by its row in the index."""
+    return engine.skipped_samples if isinstance(engine, QuarantiningEngine) else {}
 
 
 def find_suspects(index: Index, ids: NDArray[np.int64]) -> list[bool]:

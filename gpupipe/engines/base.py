@@ -1,20 +1,27 @@
-"""The contract between the loader and an engine: BatchStream, Profilable and Engine."""
+"""The contract between the loader and an engine: BatchStream, Engine and Job.
+
+A protocol that one command or one kind of source needs stands beside its user:
+`gpupipe.bench.tune.Tunable`, `gpupipe.bench.compare.Comparable`, `gpupipe.bench.plan.Checkable`,
+`gpupipe.bench.profile.Profilable`, `gpupipe.loading.assembly.HoldsFiles`,
+`gpupipe.loading.ignored_settings.ExplainsUnused` and `gpupipe.loading.connector.Connects`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from gpupipe.config import Config, LoaderConfig
+from numpy.typing import NDArray
+
+from gpupipe.config import LoaderConfig
 from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.source import Population
-from gpupipe.errors import EngineError, counted
+from gpupipe.errors import counted
+from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.pipeline.step import Step
-from gpupipe.sampling.sampler import Plan, Sampler
+from gpupipe.sampling.sampler import Plan
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +29,18 @@ if TYPE_CHECKING:
 Batch = dict[str, "Tensor"]
 Operator = tuple[str, str, tuple[str, ...]]
 """An operator that runs, its own device, and the keys of the steps that it implements."""
+
+
+class DrawnStep(NamedTuple):
+    """A step, and what it drew for the samples of a batch.
+
+    Attributes:
+        entry: The step, with the numbers that its schedules have in the epoch of the batch.
+        parameters: Arrays by name, each with B as its first axis.
+    """
+
+    entry: Entry
+    parameters: dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -44,37 +63,108 @@ class Job:
     max_pixels: int | None = None
     cache_decoded: DecodedCacheOptions | None = None
 
+    def steps_for(self, plan: Plan) -> dict[str, list[DrawnStep]]:
+        """Draw the steps of a batch: the only way in which an engine gets them.
+
+        The steps are those of the plan's epoch, where schedules may have changed numbers. A sample
+        that comes again in the epoch gets other draws.
+
+        Returns:
+            The steps in order, by field, and by view. The steps of a view begin with the output of
+            its field's steps.
+
+        Raises:
+            StepError: The code of a step failed.
+        """
+        pipeline, seed = self.pipeline.at_epoch(plan.epoch), self.loader.seed
+        return {
+            name: [
+                DrawnStep(entry, entry.parameters(seed, plan.epoch, plan.ids, plan.repeats))
+                for entry in pipeline.entries_on(name)
+            ]
+            for name in (*pipeline.fields, *pipeline.views)
+        }
+
+    def list_phases(self) -> list[Job]:
+        """Return the job in each span of epochs in which no schedule changes a number, in order."""
+        return [replace(self, pipeline=pipeline) for pipeline in self.pipeline.phases]
+
 
 @dataclass(frozen=True)
-class LoaderParts:
-    """What a loader is made of.
+class EngineTraits:
+    """Facts about an engine, for messages and for the loader. A class has those of all its engines.
+
+    An engine replaces the two numbers by its own, in its constructor.
 
     Attributes:
-        config: The configuration, with the rank and world size of the loader.
-        index: The samples.
-        sampler: Their order.
-        engine: What makes the batches.
-        population: The samples of each epoch, if the source grows.
+        parallelism: How many threads, workers or servers produce the batches.
+        batches_ahead: How many finished batches can wait until the loader asks for them, at most.
+        unit: What `parallelism` counts, in the singular.
+        parallelism_setting: The setting of `loader:` that changes `parallelism`.
+        backends: Where the engine can run the steps: "cpu", "gpu", or both.
+        native_memory_format: The memory format of images that costs the engine no copy.
+        reads_elsewhere: Whether the engine reads the data on other machines: its index is what
+            Source.read_through returns, and has all samples in every epoch.
+        keeps_decoded: Whether the engine uses the decoded cache, Job.cache_decoded.
+        overruled_settings: Those of the engine's settings that a server decides, whatever this
+            side sets.
+        reference_settings: Settings with which the engine runs the reference of each step,
+            Step.torch, for `gpupipe parity`; None if it does not run the reference.
+        comparison_note: What a reader of `gpupipe compare` must know about the engine, or "".
     """
 
-    config: Config
-    index: Index
-    sampler: Sampler
-    engine: Engine
-    population: Population | None = None
+    parallelism: int = 1
+    batches_ahead: int = 0
+    unit: str = "thread"
+    parallelism_setting: str = "threads"
+    backends: tuple[str, ...] = ("cpu",)
+    native_memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    reads_elsewhere: bool = False
+    keeps_decoded: bool = False
+    overruled_settings: frozenset[str] = frozenset()
+    reference_settings: Mapping[str, Any] | None = field(default=None, hash=False)
+    comparison_note: str = ""
+
+    @property
+    def parallelism_with_unit(self) -> str:
+        """The parallelism in words: "2 threads", "4 workers"."""
+        return counted(self.parallelism, self.unit)
+
+    def with_counts(self, parallelism: int, batches_ahead: int) -> EngineTraits:
+        """Return the traits of an engine that was made."""
+        return replace(self, parallelism=parallelism, batches_ahead=batches_ahead)
 
 
 class BatchStream(ABC):
-    """Turns plans into batches. Everything that delivers batches of an engine needs only this.
+    """Delivers batches. Everything that uses a loader's engine needs only this.
 
     Life cycle: `batches` may be called again and again, one generator at a time. Closing a
     generator cancels the batches in flight. After `close` no method may be called but `close`.
 
+    A class that lacks a part of the contract raises TypeError when it is made, unless it is a base
+    for others, `class MyBase(Engine, abstract=True)`.
+
     Attributes:
         name: The engine's name in the YAML, as in `loader.engine`.
+        settings: The names of the `loader:` settings that this engine uses. The settings that the
+            loader itself uses, such as `format`, are not among them.
+        traits: Facts about the engine, for messages and for the loader.
+        device: The device of the batches: "cpu", or "gpu:0" and so on. The constructor sets it.
     """
 
     name: ClassVar[str]
+    settings: ClassVar[frozenset[str]]
+    traits: EngineTraits = EngineTraits()
+    device: str
+
+    def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        lacks = [] if abstract else list(_iter_missing(cls))
+        if lacks:
+            raise TypeError(
+                f"{cls.__name__} is no complete engine: it lacks {', '.join(lacks)}. A class that "
+                "others derive from says so: class NAME(Engine, abstract=True)"
+            )
 
     @abstractmethod
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
@@ -84,14 +174,11 @@ class BatchStream(ABC):
         "label" int64 (B,) and "id" int64 (B,). All tensors are on the engine's device except "id".
         The ids stay on the CPU, because most users do not ask for them.
 
-        The parameters of a step are `entry.parameters(seed, plan.epoch, plan.ids, plan.repeats)`:
-        a sample that comes again in an epoch gets other draws.
-
         The engine takes up to `loader.prefetch` plans ahead of the delivered batch. An engine that
         reads files ahead of its steps takes as many again.
 
         Args:
-            plans: The plans of one or more epochs.
+            plans: The plans of one or more epochs. `Job.steps_for` draws the steps of each.
 
         Yields:
             The plan and its batch. The plan holds the ids that were delivered, which are fewer
@@ -112,142 +199,11 @@ class BatchStream(ABC):
         """Release threads and memory. Idempotent."""
 
 
-@runtime_checkable
-class Profilable(Protocol):
-    """An engine that can do a part of its work alone, for `gpupipe profile`.
+class Engine(BatchStream, abstract=True):
+    """A BatchStream that reads the data itself, built from a Job.
 
-    For an engine without these methods, `gpupipe profile` times only whole batches.
+    docs/howto/engine_plugin.md has a whole one.
     """
-
-    def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        """Read the files of the plans and do nothing else.
-
-        Yields:
-            For each plan, in order, how many samples were read.
-        """
-
-    def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        """Run all steps of the plans but deliver no batch.
-
-        Without delivery the samples of a batch may differ in size.
-
-        Yields:
-            For each plan, in order, how many samples passed all steps. If samples fail, it is
-            fewer, or 0.
-        """
-
-
-class Engine(BatchStream):
-    """A BatchStream that is built from a config, and describes itself.
-
-    Attributes:
-        device: The device of the batches: "cpu", or "gpu:0" and so on.
-        reads_data: Whether the engine reads the data that the config describes. If not, it
-            connects to servers that do, and decide the order too: see `connect`.
-        reads_elsewhere: Whether the engine reads the data on other machines: its index is what
-            Source.read_through returns, and has all samples in every epoch.
-        backends: Where the engine can run the steps: "cpu", "gpu", or both.
-        unit: What `parallelism` counts, in the singular.
-        parallelism: How many threads, workers or servers produce the batches.
-        parallelism_setting: The setting of `loader:` that changes `parallelism`.
-        batches_ahead: How many finished batches can wait until the loader asks for them, at most.
-        settings: The names of the `loader:` settings that this engine uses. The settings that the
-            loader itself uses, such as `format`, are not among them.
-        overruled_settings: Those of `settings` that a server decides, whatever this side sets.
-        native_memory_format: The memory format of images that costs the engine no copy.
-        keeps_decoded: Whether the engine uses the decoded cache, Job.cache_decoded.
-        reference_settings: Settings with which the engine runs the reference of each step,
-            Step.torch, for `gpupipe parity`; None if it does not run the reference.
-        comparison_note: What a reader of `gpupipe compare` must know about the engine, or "".
-    """
-
-    device: str
-    reads_data: ClassVar[bool] = True
-    reads_elsewhere: ClassVar[bool] = False
-    backends: ClassVar[tuple[str, ...]] = ("cpu",)
-    unit: ClassVar[str] = "thread"
-    parallelism: int
-    parallelism_setting: ClassVar[str] = "threads"
-    batches_ahead: int
-    settings: ClassVar[frozenset[str]]
-    overruled_settings: ClassVar[frozenset[str]] = frozenset()
-    native_memory_format: ClassVar[Literal["contiguous", "channels_last"]] = "contiguous"
-    keeps_decoded: ClassVar[bool] = False
-    reference_settings: ClassVar[Mapping[str, Any] | None] = None
-    comparison_note: ClassVar[str] = ""
-
-    @classmethod
-    def unused(cls, loader: LoaderConfig) -> dict[str, str]:
-        """Return those of `settings` that have no effect beside the other settings in `loader`.
-
-        Returns:
-            The reason by setting, such as {"pin_memory": "device is cpu"}.
-        """
-        return {}
-
-    @classmethod
-    def can_run(cls, step: Step) -> bool:
-        """Whether the engine has an implementation of this step."""
-        return True
-
-    @classmethod
-    def connect(cls, loader: LoaderConfig, patience: float, own: Config | None) -> LoaderParts:
-        """Connect to the servers, and return the parts of a loader over them.
-
-        Only for engines with `reads_data` false.
-
-        Args:
-            loader: Settings of this side, which name the servers.
-            patience: Seconds without a message from a server after which a call fails.
-            own: A config whose pipeline must be the one of the servers; None: no check.
-
-        Raises:
-            DeviceError: The device is not available.
-            ServerError: A server cannot be reached, or serves something else.
-        """
-        raise EngineError(f"engine {cls.name} reads the data itself, and has no server")
-
-    @classmethod
-    def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
-        """Return the operators that would run, for `gpupipe check`, which reads no pixel.
-
-        Args:
-            job: The steps and the loader settings, with an index that has no samples.
-            separate_files: Whether each image will be a file of its own.
-
-        Returns:
-            The operators by device, in the form of `lowering`. By default none.
-
-        Raises:
-            EngineError: The engine cannot run the pipeline.
-        """
-        return {}
-
-    @classmethod
-    def tunable(cls, on_gpu: bool, cores: Sequence[int]) -> dict[str, list[Any]]:
-        """Return the values that `gpupipe tune` tries for each setting, beside `batch_size`.
-
-        Args:
-            on_gpu: Whether the loader runs on a GPU.
-            cores: Numbers of threads or workers that fit this machine.
-        """
-        choices = {cls.parallelism_setting: list(cores), "prefetch": [1, 2, 4]}
-        return {name: values for name, values in choices.items() if name in cls.settings}
-
-    @classmethod
-    def sides(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
-        """Return what `gpupipe compare` measures: settings of `loader:` by title.
-
-        Args:
-            gpus: How many GPUs there are.
-            workers: The numbers of worker processes to try.
-        """
-        return {cls.name: {}}
-
-    @property
-    def parallelism_with_unit(self) -> str:
-        """The parallelism in words: "2 threads", "4 workers"."""
-        return counted(self.parallelism, self.unit)
 
     @classmethod
     @abstractmethod
@@ -263,31 +219,27 @@ class Engine(BatchStream):
             EngineError: The engine cannot run this job.
         """
 
-    @abstractmethod
-    def lowering(self) -> list[Operator]:
-        """Return the operators that run, in order."""
+    @classmethod
+    def can_run(cls, entry: Entry, device: str) -> bool:
+        """Whether the engine runs a step on a device; by default it runs all.
 
-    @property
-    def skipped(self) -> int:
-        """How many samples were skipped so far."""
-        return 0
-
-    @property
-    def skipped_samples(self) -> Mapping[int, str]:
-        """Why each sample was skipped, in one line, by its row in the index."""
-        return {}
-
-    @property
-    def quarantine_file(self) -> str:
-        """The path of the file that lists the skipped samples, or ""."""
-        return ""
-
-    def unmap_files(self, files: set[int]) -> None:
-        """Unmap these files: they are about to be removed or replaced.
-
-        May be called after `close`.
+        `engine: auto` takes no engine that cannot run one of the steps.
 
         Args:
-            files: Positions in SpanColumn.files.
+            entry: The step at its position in a pipeline.
+            device: A value of `loader.device`.
         """
-        return
+        return True
+
+
+def _iter_missing(cls: type[BatchStream]) -> Iterator[str]:
+    """Yield what a class lacks of the contract."""
+    if not isinstance(getattr(cls, "name", None), str):
+        yield "`name`, a text"
+    if not isinstance(getattr(cls, "settings", None), frozenset):
+        yield "`settings`, a frozenset of names"
+    if not isinstance(cls.traits, EngineTraits):
+        yield "`traits`, an EngineTraits"
+    for name in ("on", "batches", "close"):
+        if getattr(getattr(cls, name, None), "__isabstractmethod__", False):
+            yield f"`{name}()`"

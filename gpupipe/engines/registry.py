@@ -6,22 +6,22 @@ steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from gpupipe.config import Config
-from gpupipe.engines.base import Engine
+from gpupipe.engines.base import BatchStream, Engine
 from gpupipe.errors import EngineError, GpupipeError
-from gpupipe.pipeline.step import Step
+from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime.devices import backend_of
 from gpupipe.runtime.engine_registration import AUTO, ENGINES, find_registration, list_by_priority
 
 
-def find(name: str) -> type[Engine]:
+def find(name: str) -> type[BatchStream]:
     """Import and return the class of an engine.
 
     Built-in engines come first (`gpupipe/engines/NAME/`), then entry points of the group
-    `gpupipe.engines`.
+    `gpupipe.engines`. A class that is no Engine connects to servers, which read the data: see
+    `gpupipe.loading.connector`.
 
     Args:
         name: The engine's name.
@@ -38,7 +38,7 @@ def find(name: str) -> type[Engine]:
         raise EngineError(str(e)) from e
 
 
-def choose(name: str, device: str = AUTO, steps: Iterable[Step] = ()) -> type[Engine]:
+def choose(name: str, device: str = AUTO, pipeline: Pipeline | None = None) -> type[BatchStream]:
     """Return the class of an engine that may be "auto".
 
     "auto" is the installed engine with the highest priority on the device that can run all steps.
@@ -47,24 +47,43 @@ def choose(name: str, device: str = AUTO, steps: Iterable[Step] = ()) -> type[En
     Args:
         name: The engine's name, or "auto".
         device: A value of `loader.device`.
-        steps: The steps of the pipeline.
+        pipeline: The steps; None: any engine can run them.
 
     Raises:
         What find() raises.
     """
     if name != AUTO:
         return find(name)
-    wanted = list(steps)
     installed = filter(is_installed, list_by_priority(backend_of(device)))
-    first = find(next(installed))
-    others = map(find, installed)  # imported only if the first cannot run a step
-    able = (engine for engine in chain([first], others) if all(map(engine.can_run, wanted)))
-    return next(able, first)
+    first = _check_reads(find(next(installed)))
+    others = (_check_reads(find(n)) for n in installed)  # imported only if the first cannot run all
+    phases = () if pipeline is None else pipeline.phases
+    steps = [entry for phase in phases for entry in phase.entries]
+    engines = chain([first], others)
+    return next((e for e in engines if all(e.can_run(step, device) for step in steps)), first)
 
 
-def find_for(config: Config) -> type[Engine]:
+def find_reader(name: str, device: str = AUTO, pipeline: Pipeline | None = None) -> type[Engine]:
+    """Return the class of an engine that reads the data itself, as choose() does.
+
+    Raises:
+        EngineError: The engine connects to servers.
+        GpupipeError: What find() raises.
+    """
+    return _check_reads(choose(name, device, pipeline))
+
+
+def _check_reads(engine: type[BatchStream]) -> type[Engine]:
+    if not issubclass(engine, Engine):
+        raise EngineError(
+            f"engine {engine.name} reads no data here, but connects to servers: take another engine"
+        )
+    return engine
+
+
+def find_for(config: Config) -> type[BatchStream]:
     """Return the class of a config's engine. Raises what find() raises."""
-    return choose(config.loader.engine, config.loader.device, _steps(config))
+    return choose(config.loader.engine, config.loader.device, config.pipeline)
 
 
 def is_installed(name: str) -> bool:
@@ -87,12 +106,16 @@ def preferred(device: str = AUTO) -> str:
     return list_by_priority(backend_of(device))[0]
 
 
-def passed_over(config: Config) -> list[str]:
-    """Return the titles of the engines that `auto` would have taken, had they been installed."""
-    if config.loader.engine != AUTO:
-        return []
+def passed_over(config: Config, taken: str) -> list[str]:
+    """Return the titles of the engines that `auto` would have taken, had they been installed.
+
+    Args:
+        config: The config.
+        taken: The name of the engine that was taken.
+    """
     order = list_by_priority(backend_of(config.loader.device))
-    taken = find_for(config).name
+    if config.loader.engine != AUTO or taken not in order:
+        return []
     return [title(name) for name in order[: order.index(taken)] if not is_installed(name)]
 
 
@@ -105,10 +128,6 @@ def reference() -> type[Engine]:
     """Return the engine that runs the reference of each step, Step.torch."""
     return next(
         engine
-        for engine in map(find, filter(is_installed, reversed(list_automatic())))
-        if engine.reference_settings is not None
+        for engine in map(find_reader, filter(is_installed, reversed(list_automatic())))
+        if engine.traits.reference_settings is not None
     )
-
-
-def _steps(config: Config) -> Iterator[Step]:
-    return (entry.step for entry in config.pipeline.entries)

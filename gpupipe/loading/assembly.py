@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
-from gpupipe.batch_stage.mixer import BatchMixer
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Population
-from gpupipe.engines import registry
-from gpupipe.engines.base import Engine, Job, LoaderParts
+from gpupipe.engines.base import BatchStream, Engine, Job
 from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.loading.sample_selection import select_samples
 from gpupipe.runtime.devices import cores_of_rank
 from gpupipe.runtime.ranks import rank_and_world
 from gpupipe.sampling.sampler import Sampler
 from gpupipe.sampling.selection import Selection
+
+
+@dataclass(frozen=True)
+class LoaderParts:
+    """What a loader is made of.
+
+    Attributes:
+        config: The configuration, with the rank and world size of the loader.
+        index: The samples.
+        sampler: Their order.
+        engine: What delivers the batches.
+        population: The samples of each epoch, if the source grows.
+    """
+
+    config: Config
+    index: Index
+    sampler: Sampler
+    engine: BatchStream
+    population: Population | None = None
+
+
+@runtime_checkable
+class HoldsFiles(Protocol):
+    """An engine that holds files of the data open or mapped."""
+
+    def unmap_files(self, files: set[int]) -> None:
+        """Unmap these files: they are about to be removed or replaced.
+
+        May be called after `close`.
+
+        Args:
+            files: Positions in SpanColumn.files.
+        """
 
 
 def resolve_shard(options: LoaderConfig) -> LoaderConfig:
@@ -69,19 +105,25 @@ def create_sampler(
     )
 
 
-def create_mixer(config: Config, index: Index) -> BatchMixer:
-    """Create what runs the batch stage of a config.
+def check_batch_stage(config: Config, index: Index, labels: NDArray[np.int64] | None) -> None:
+    """Raise ConfigError if the batch stage of a config cannot mix the labels of the data.
 
-    Raises:
-        ConfigError: If the labels of the data cannot be mixed.
+    Args:
+        config: The config.
+        index: The samples.
+        labels: The label of each sample; None if only a server knows them.
     """
-    # The index of a server's client has no labels. The server checks its own.
-    labels = index.labels if registry.find_for(config).reads_data else None
-    return BatchMixer(config.batch, config.loader.seed, index.classes, labels)
+    if config.batch.entries:
+        check_labels(config.batch, index.classes, labels)
 
 
-def assemble(config: Config, index: Index) -> LoaderParts:
+def assemble(config: Config, index: Index, engine_type: type[Engine]) -> LoaderParts:
     """Create the parts of a loader that reads the data itself.
+
+    Args:
+        config: The config.
+        index: The samples.
+        engine_type: The engine.
 
     Raises:
         ConfigError: If the samples cannot be split over the ranks, or their labels cannot be mixed.
@@ -90,13 +132,10 @@ def assemble(config: Config, index: Index) -> LoaderParts:
     """
     refuse_in_worker()
     config = replace(config, loader=resolve_shard(config.loader))
-    options = config.loader
-    engine_type: type[Engine] = registry.find_for(config)
-    if engine_type.reads_elsewhere:
+    options, shard, traits = config.loader, config.loader.shard, engine_type.traits
+    if traits.reads_elsewhere:
         index = config.source.read_through(index)
-    # Both raise ConfigError before the engine starts anything.
-    selection = create_sampler(config, index).selection
-    create_mixer(config, index)
+    check_batch_stage(config, index, index.labels)
     job = Job(
         index,
         config.pipeline,
@@ -105,21 +144,31 @@ def assemble(config: Config, index: Index) -> LoaderParts:
         config.source.max_pixels,
         config.source.cache_decoded,
     )
-    if job.cache_decoded is not None and not engine_type.keeps_decoded:
+    if job.cache_decoded is not None and not traits.keeps_decoded:
         raise EngineError(
             f"data.cache_decoded: engine {engine_type.name} keeps no decoded images: write "
             "engine: cpu, or remove cache_decoded"
         )
-    engine: Engine = engine_type.on(job, options.device)
-    shard = options.shard
+    engine: Engine | None = None
+
+    def unmap_files(files: set[int]) -> None:
+        if isinstance(engine, HoldsFiles):
+            engine.unmap_files(files)
+
     population = (
         None
-        if engine_type.reads_elsewhere
+        if traits.reads_elsewhere
         else config.source.population(
-            index, shard.rank, shard.world_size, options.seed, engine.unmap_files
+            index, shard.rank, shard.world_size, options.seed, unmap_files
         )
     )
-    sampler = create_sampler(config, index, population, selection)
+    try:
+        sampler = create_sampler(config, index, population)
+        engine = engine_type.on(job, options.device)
+    except BaseException:
+        if population is not None:
+            population.close()
+        raise
     return LoaderParts(config, index, sampler, engine, population)
 
 

@@ -5,21 +5,38 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import cache
+from typing import Protocol, runtime_checkable
 
 from gpupipe.config import Config, LoaderConfig
-from gpupipe.engines import registry
-from gpupipe.engines.base import Engine
+from gpupipe.engines.base import BatchStream, Engine
 from gpupipe.errors import shown
 
 LOADER_SETTINGS = frozenset({"engine", "device", "shard", "format", "ids"})
 """Settings of `loader` that the loader itself uses, with every engine."""
 
 
-def list_ignored_settings(config: Config) -> list[str]:
-    """Return a line for each setting that differs from its default but has no effect."""
+@runtime_checkable
+class ExplainsUnused(Protocol):
+    """An engine with settings that have no effect beside others."""
+
+    def unused(self, loader: LoaderConfig) -> dict[str, str]:
+        """Return those of `settings` that have no effect beside the others. A class method.
+
+        Returns:
+            The reason by setting, such as {"pin_memory": "device is cpu"}.
+        """
+
+
+def list_ignored_settings(config: Config, engine: type[BatchStream]) -> list[str]:
+    """Return a line for each setting that differs from its default but has no effect.
+
+    Args:
+        config: The config.
+        engine: Its engine.
+    """
     loader = config.loader
-    engine = registry.find_for(config)
-    unused, defaults = engine.unused(loader), type(loader)()
+    unused = engine.unused(loader) if isinstance(engine, ExplainsUnused) else {}
+    defaults = type(loader)()
     lines = []
     for name in type(loader).model_fields:
         value = getattr(loader, name)
@@ -29,12 +46,12 @@ def list_ignored_settings(config: Config) -> list[str]:
             unused[name] = f"engine {engine.name} does not use it"
         if name in unused:
             lines.append(f"loader.{name}={shown(value)} has no effect: {unused[name]}")
-    if config.source.cache_decoded is not None and not engine.reads_data:
+    if config.source.cache_decoded is not None and not issubclass(engine, Engine):
         lines.append("data.cache_decoded has no effect: the server's config says what is kept")
     return lines
 
 
-def log_ignored_settings(config: Config, used: LoaderConfig, engine: Engine) -> None:
+def log_ignored_settings(config: Config, used: LoaderConfig, engine: BatchStream) -> None:
     """Log each setting of a config that has no effect, once in a process.
 
     Args:
@@ -42,12 +59,15 @@ def log_ignored_settings(config: Config, used: LoaderConfig, engine: Engine) -> 
         used: The settings of the loader that was opened, some of which a server may have decided.
         engine: The engine of that loader.
     """
-    for line in [*list_ignored_settings(config), *_iter_overruled(config.loader, used, engine)]:
+    for line in [
+        *list_ignored_settings(config, type(engine)),
+        *_iter_overruled(config.loader, used, engine),
+    ]:
         _log_once(line)
 
 
-def _iter_overruled(own: LoaderConfig, used: LoaderConfig, engine: Engine) -> Iterator[str]:
-    for name in sorted(own.model_fields_set & engine.overruled_settings):
+def _iter_overruled(own: LoaderConfig, used: LoaderConfig, engine: BatchStream) -> Iterator[str]:
+    for name in sorted(own.model_fields_set & engine.traits.overruled_settings):
         mine, theirs = getattr(own, name), getattr(used, name)
         if mine != theirs:
             yield f"loader.{name}={shown(mine)} has no effect: the server's is {shown(theirs)}"

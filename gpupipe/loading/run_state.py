@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from gpupipe.engines.base import LoaderParts
+from gpupipe.engines.bad_samples import list_skipped
+from gpupipe.engines.base import Engine
 from gpupipe.errors import StateError, counted
+from gpupipe.loading.assembly import LoaderParts
 from gpupipe.loading.content_sample import find_difference, sample_content
 from gpupipe.loading.resume import check_state, identify
 
@@ -44,7 +46,7 @@ class RunState:
             position: The sampler's state.
             delivered: How many batches the loader delivered so far.
         """
-        skipped = sorted(self._skipped.union(self._engine.skipped_samples))
+        skipped = sorted(self._skipped.union(list_skipped(self._engine)))
         return {
             **self._identity,
             **position,
@@ -103,4 +105,4 @@ class RunState:
     @cached_property
     def _content(self) -> dict[str, Any]:
         """The sample of the data's contents; {} if they are read by a server."""
-        return sample_content(self._index) if self._engine.reads_data else {}
+        return sample_content(self._index) if isinstance(self._engine, Engine) else {}

@@ -11,6 +11,7 @@ from typing import Any
 
 import zmq
 
+from gpupipe.engines.base import Engine
 from gpupipe.engines.remote.description import describe, split_pipeline
 from gpupipe.errors import ServerError
 from gpupipe.loader import Loader, open_loader
@@ -44,7 +45,7 @@ def prepare_loader(loader: Loader, options: ServerOptions) -> tuple[Loader, dict
             "which a server cannot deal out: load it where it is trained on; "
             "its workers, 'gpupipe cache fill', may run on another machine"
         )
-    if not loader.engine.reads_data:
+    if not isinstance(loader.engine, Engine):
         raise ServerError(
             "what a server serves cannot be served again: connect to the server itself, or "
             "serve the config where its data is"

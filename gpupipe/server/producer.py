@@ -36,7 +36,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpupipe.engines.base import Batch, Engine
+from gpupipe.engines.base import Batch, BatchStream
 from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.protocol.messages import Key
 from gpupipe.sampling.sampler import Plan
@@ -87,7 +87,7 @@ class Producer(threading.Thread):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: BatchStream,
         plans: Plans,
         leases: Leases,
         changed: threading.Condition,

@@ -34,7 +34,7 @@ def stage_of(
 
 def mixer_of(*steps: Any, seed: int = 0, **more: Any) -> BatchMixer:
     """Build what runs such a stage, on data of four classes."""
-    return BatchMixer(stage_of(*steps, **more), seed, CLASSES, None)
+    return BatchMixer(stage_of(*steps, **more), seed, CLASSES)
 
 
 def read(folder: Path, text: str) -> Document:

@@ -48,7 +48,7 @@ def mixed_by_hand(config: dict[str, Any], epoch: int = 0, **changes: Any) -> Bat
     """Return the batches of an epoch, mixed outside of the loader."""
     with gpupipe.load(config, **changes) as loader:
         stage, index = loader.mixer.stage, loader.index
-    mixer = BatchMixer(stage, changes.get("seed", 5), index.classes, index.labels)
+    mixer = BatchMixer(stage, changes.get("seed", 5), index.classes)
     plain = epochs(config, epoch + 1, **changes | {"batch": []})[epoch]
     return [mixer.mix(epoch, batch["id"].numpy(), batch) for batch in plain]
 

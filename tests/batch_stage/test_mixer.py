@@ -10,7 +10,7 @@ import torch
 
 from batch_stage.mixing_cases import CLASSES, ids, made_batch, mixer_of, stage_of
 from gpupipe.batch_stage.batch_step import BatchField
-from gpupipe.batch_stage.mixer import BatchMixer
+from gpupipe.batch_stage.mixer import BatchMixer, check_labels
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
 from helpers.fake_gpu import GPU, FakeGpu
@@ -101,14 +101,14 @@ def test_labels_that_cannot_be_mixed(
     step: Any, classes: list[str], labels: Any, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        BatchMixer(stage_of(step), 0, classes, labels)
+        check_labels(stage_of(step), classes, labels)
     text = str(error.value)
     assert text.startswith("c.yaml: batch.0: ")
     assert all(word in text for word in words), text
 
 
 def test_labels_do_not_matter_without_steps() -> None:
-    assert BatchMixer(stage_of(), 0, ["0"], np.zeros(5)).num_classes == 1
+    assert BatchMixer(stage_of(), 0, ["0"]).num_classes == 1
 
 
 @pytest.mark.parametrize("step", ["mixup", "cutmix", {"one_hot": {"label_smoothing": 0.1}}, BOTH])

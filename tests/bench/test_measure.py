@@ -54,7 +54,7 @@ def test_a_meter_warms_up_and_times_passes(faces: Path) -> None:
         )
         assert seen == [(16, 3, 8, 8)], "the first batch alone"
         assert {name for name, _, _ in ticks} == {"warm-up"}
-        assert meter.epochs() * len(loader) >= 4 * loader.engine.batches_ahead
+        assert meter.epochs() * len(loader) >= 4 * loader.engine.traits.batches_ahead
         meter.run("1/1", 7)
         written = meter.finish(memory).as_json(loader)
     (timed,) = meter.result.passes

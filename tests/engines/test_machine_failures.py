@@ -17,11 +17,11 @@ from nvidia.dali import fn
 import gpupipe
 from gpupipe import config
 from gpupipe.engines.bad_samples import find_refused_dtype
-from gpupipe.engines.base import Job, LoaderParts
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.loader import Loader
-from gpupipe.loading.assembly import create_sampler
+from gpupipe.loading.assembly import LoaderParts, create_sampler
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Step

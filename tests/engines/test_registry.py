@@ -14,6 +14,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.engines import registry
 from gpupipe.errors import EngineError
+from gpupipe.loading.connector import connect
 from gpupipe.runtime import engine_registration
 from gpupipe.runtime.devices import gpu_count
 from helpers import forked_python
@@ -28,8 +29,6 @@ from gpupipe.engines.batch import labels_and_values
 
 class Grey(Engine):
     name = "grey"
-    parallelism = 1
-    batches_ahead = 0
     settings = frozenset({"batch_size", "shuffle", "seed", "last_batch"})
 
     def __init__(self, job):
@@ -44,9 +43,6 @@ class Grey(Engine):
             image = torch.full((len(plan.ids), 3, 4, 4), 128, dtype=torch.uint8)
             values = labels_and_values(self._job.index, plan, torch.device("cpu"))
             yield plan, {"image": image} | values
-
-    def lowering(self):
-        return [("grey", "cpu", ("decode",))]
 
     def close(self):
         pass
@@ -73,7 +69,7 @@ import gpupipe
 config = {{"data": {{"source": "folder", "root": {str(faces)!r}}}, "pipeline": ["decode"]}}
 with gpupipe.load(config, engine="grey", batch_size=4) as loader:
     samples = sum(len(batch["label"]) for batch in loader)
-    print(samples == len(loader.index), loader.engine.parallelism_with_unit)
+    print(samples == len(loader.index), loader.engine.traits.parallelism_with_unit)
 for name in ("grei", "broken"):
     try:
         gpupipe.load(config, engine=name)
@@ -120,7 +116,7 @@ def test_every_built_in_engine_is_registered_with_a_class_of_its_name() -> None:
 
 def test_auto_depends_on_the_device() -> None:
     assert engine_registration.list_by_priority("cpu") == ["cpu", "dali", "dataloader"]
-    assert engine_registration.list_by_priority("gpu") == ["dali", "dataloader"]
+    assert engine_registration.list_by_priority("gpu") == ["dali", "cpu", "dataloader"]
     assert registry.choose("auto", "cpu").name == "cpu"
     assert registry.choose("auto", "gpu:3").name == "dali"
     assert registry.choose("auto").name == ("dali" if gpu_count() else "cpu")
@@ -137,16 +133,49 @@ def test_auto_takes_an_engine_that_runs_all_steps(faces: Path) -> None:
         gpupipe.load(written, engine="cpu", device="cpu")
 
 
+TORCH_ALONE = """
+from gpupipe.pipeline.step import Step
+
+class Brighten(Step):
+    def infer_spec(self, input_spec):
+        return input_spec
+
+    def torch(self, image, p):
+        return image + 1
+"""
+
+
+def test_auto_never_takes_an_engine_that_refuses(
+    tmp_path: Path, faces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DALI, which a GPU prefers, has no operator for a step that is written in torch alone."""
+    site = install(tmp_path, "torch_alone", TORCH_ALONE, brighten="Brighten")
+    monkeypatch.syspath_prepend(str(site))
+    written = {"data": {"source": "folder", "root": faces}, "pipeline": ["decode", "brighten"]}
+    assert registry.find_for(configs.read(written, device="gpu")).name == "cpu"
+    assert registry.find_for(configs.read(CONFIG, device="gpu")).name == "dali"
+    with pytest.raises(EngineError, match=r"pipeline\.1: .*cannot run on DALI on the CPU"):
+        gpupipe.load(written, engine="dali", device="cpu")
+    with gpupipe.load(written, device="cpu", batch_size=4) as loader:
+        assert len(next(iter(loader))["label"]) == 4
+    nested = [{"random_apply": {"transforms": ["brighten"]}}]
+    for steps, able in (([*nested], False), (["random_horizontal_flip"], True)):
+        pipeline = configs.read(written, pipeline=["decode", *steps]).pipeline
+        dali = registry.find_reader("dali")
+        assert dali.can_run(pipeline.entries[0], "gpu")
+        assert dali.can_run(pipeline.entries[1], "gpu") == able
+
+
 def test_auto_passes_over_engines_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu = configs.read(CONFIG, device="gpu")
-    assert registry.passed_over(on_gpu) == []
+    assert registry.passed_over(on_gpu, "dali") == []
     for module in [name for name in sys.modules if name.startswith("gpupipe.engines.dali.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    assert registry.find_for(on_gpu).name == "dataloader"
-    assert registry.passed_over(on_gpu) == ["DALI"]
-    assert registry.passed_over(configs.read(CONFIG, device="cpu")) == []
-    assert registry.passed_over(configs.read(CONFIG, device="gpu", engine="dataloader")) == []
+    assert registry.find_for(on_gpu).name == "cpu", "it copies the batches to the GPU"
+    assert registry.passed_over(on_gpu, "cpu") == ["DALI"]
+    assert registry.passed_over(configs.read(CONFIG, device="cpu"), "cpu") == []
+    assert registry.passed_over(configs.read(CONFIG, device="gpu", engine="cpu"), "cpu") == []
 
 
 def test_a_name_that_is_no_engine_is_refused() -> None:
@@ -162,8 +191,8 @@ def test_a_setting_that_an_engine_requires_is_asked_for() -> None:
 
 
 def test_an_engine_that_reads_the_data_has_no_server() -> None:
-    with pytest.raises(EngineError, match="reads the data itself"):
-        registry.find("dataloader").connect(configs.read(CONFIG).loader, 1.0, None)
+    with pytest.raises(EngineError, match="engine dataloader reads the data itself, and has no"):
+        connect(registry.find("dataloader"), configs.read(CONFIG).loader)
 
 
 def _mentions(tree: ast.AST, names: set[str]) -> list[int]:

@@ -50,7 +50,7 @@ def test_a_gpu_mixes_as_the_cpu_does(faces: Path, engine: str, step: Any) -> Non
     """The batches of a GPU, copied and mixed on the CPU, to a unit in the last place."""
     config = config_of(faces, engine, step)
     with gpupipe.load(config) as loader:
-        mixer = BatchMixer(loader.mixer.stage, 0, loader.index.classes, loader.index.labels)
+        mixer = BatchMixer(loader.mixer.stage, 0, loader.index.classes)
     mixed, plain = batches(config), batches(config | {"batch": []})
     assert len(mixed) == len(plain) > 1
     for a, b in zip(mixed, plain, strict=True):

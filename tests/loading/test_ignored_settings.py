@@ -12,6 +12,7 @@ import yaml
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.config import LoaderConfig
+from gpupipe.engines import registry
 from gpupipe.engines.cpu.engine import CpuEngine
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dataloader.engine import DataLoaderEngine
@@ -31,7 +32,8 @@ def config(root: Path | str = "/x") -> dict[str, Any]:
 
 
 def ignored(**settings: Any) -> list[str]:
-    return list_ignored_settings(configs.read(config(), **settings))
+    checked = configs.read(config(), **settings)
+    return list_ignored_settings(checked, registry.find_for(checked))
 
 
 def test_every_setting_is_one_of_the_loader_or_of_an_engine() -> None:
@@ -79,7 +81,8 @@ def test_what_is_used_or_says_what_is_so_anyway_is_not(settings: dict[str, Any])
 @pytest.mark.parametrize("name", builtin_configs.names("configs"))
 @pytest.mark.parametrize("changes", [{}, {"engine": "dataloader"}, SERVER], ids=str)
 def test_shipped_configs_are_quiet(name: str, changes: dict[str, Any]) -> None:
-    assert list_ignored_settings(configs.read(name, **changes)) == []
+    checked = configs.read(name, **changes)
+    assert list_ignored_settings(checked, registry.find_for(checked)) == []
 
 
 def test_load_tells_it_once(faces: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -22,6 +22,7 @@ class Counting(BatchStream):
     """
 
     name = "counting"
+    settings = frozenset()
 
     def __init__(self, skipped: frozenset[tuple[int, int]] = frozenset(), most: int = 99) -> None:
         self._skipped, self._most = skipped, most

@@ -9,6 +9,7 @@ import pytest
 
 import gpupipe
 from gpupipe import config as configs
+from gpupipe.engines.remote.engine import RemoteEngine
 from gpupipe.loading.ignored_settings import list_ignored_settings
 from helpers.decoded_caches import MEMORY, are_equal, counters, epochs_of
 from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
@@ -46,7 +47,7 @@ def test_the_cache_of_a_clients_config_has_no_effect_and_is_told(faces: Path) ->
     with serving(config_of(faces)) as server:
         remote = {"engine": "remote", "server": server.address}
         cached = configs.read(config_of(faces, cache_decoded=MEMORY), **remote)
-        assert "data.cache_decoded has no effect" in list_ignored_settings(cached)[-1]
+        assert "data.cache_decoded has no effect" in list_ignored_settings(cached, RemoteEngine)[-1]
         loader = gpupipe.load(config_of(faces, cache_decoded=MEMORY), **remote)
         assert are_equal(epochs_of(loader, 1), plain)
     with pytest.raises(ValueError, match="not enough values"):

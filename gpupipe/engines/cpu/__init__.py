@@ -28,4 +28,4 @@ def _load() -> type[Engine]:
     return CpuEngine
 
 
-REGISTRATION = Registration("the CPU engine", _load, auto_priority={"cpu": 30})
+REGISTRATION = Registration("the CPU engine", _load, auto_priority={"cpu": 30, "gpu": 15})

@@ -23,15 +23,15 @@ from typing import Any
 import torch
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
-from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine, explain_sample_failure
-from gpupipe.engines.base import Batch, Job, Operator
+from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
+from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
 from gpupipe.engines.batch_memory import BatchMemory, new_block, new_pinned_block
 from gpupipe.engines.cpu.batch_job import BatchJob, BatchResult, JobStarter
 from gpupipe.engines.cpu.gpu_copier import GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.threads import ThreadPool
-from gpupipe.pipeline.step import Step
+from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.torchvision_import import import_torchvision
@@ -59,18 +59,15 @@ class CpuEngine(QuarantiningEngine):
     settings = (
         Sampler.settings | Quarantine.settings | {"threads", "prefetch", "dtype", "memory_format"}
     )
-
-    keeps_decoded = True
+    traits = EngineTraits(keeps_decoded=True)
 
     def __init__(self, job: Job, device_id: int | None) -> None:
+        super().__init__(job)
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = (
             torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
         )
-        self.parallelism = job.threads
-        self.batches_ahead = job.loader.prefetch
-        self._job = job
-        self._quarantine = Quarantine(job)
+        self.traits = self.traits.with_counts(job.threads, job.loader.prefetch)
         self._cache = open_decoded_cache(
             job.cache_decoded, job.index, job.pipeline, job.max_pixels, self.name
         )
@@ -80,13 +77,13 @@ class CpuEngine(QuarantiningEngine):
         self._copier = None if device_id is None else GpuCopier(self._torch_device)
         # The batches in flight, the delivered one, and the one before it, which its user may hold
         # until the next arrives, or whose copy to the GPU has not ended.
-        spare = (self.batches_ahead + 2) * len(job.pipeline.outputs)
+        spare = (self.traits.batches_ahead + 2) * len(job.pipeline.outputs)
         self._memory = BatchMemory(spare, new_block if device_id is None else new_pinned_block)
-        self._threads = ThreadPool(self.parallelism)
+        self._threads = ThreadPool(job.threads)
 
     @classmethod
-    def can_run(cls, step: Step) -> bool:
-        return step.has_torch
+    def can_run(cls, entry: Entry, device: str) -> bool:
+        return entry.step.has_torch
 
     @classmethod
     def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
@@ -97,10 +94,11 @@ class CpuEngine(QuarantiningEngine):
         return cls(job, resolve(device))
 
     @classmethod
-    def sides(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
+    def contestants(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
         return {"CPU engine": {"device": "gpu:0" if gpus else "cpu"}}
 
     def lowering(self) -> list[Operator]:
+        """Return the operators that run, in order."""
         return [_READ, *self._phases[0].operators()]
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
@@ -115,7 +113,7 @@ class CpuEngine(QuarantiningEngine):
         for plan, result in self._run(good, starter):
             if result.failed:  # once more, since a file may come back, or a share be mounted again
                 result = starter.start(plan).result.result()  # noqa: PLW2901
-            left = self._quarantine_failed(plan, result)
+            left = self._quarantine_failed(plan, result.failed)
             if result.fields:
                 yield left, self._to_batch(left, result)
             elif len(left.ids):
@@ -129,7 +127,7 @@ class CpuEngine(QuarantiningEngine):
         """Yield the result of each plan, in order, with others in flight."""
         jobs: deque[BatchJob] = deque()
         try:
-            for plan in islice(plans, self.batches_ahead):
+            for plan in islice(plans, self.traits.batches_ahead):
                 jobs.append(starter.start(plan))
             while jobs:
                 result = jobs[0].result.result()
@@ -170,18 +168,6 @@ class CpuEngine(QuarantiningEngine):
         starter = JobStarter(self._job, self._phases, self._threads, memory, self._cache)
         return replace(starter, copier=self._copier)
 
-    def _quarantine_failed(self, plan: Plan, result: BatchResult) -> Plan:
-        """Quarantine the samples that failed; return the plan without their ids."""
-        for row, reason in result.failed.items():
-            id = int(plan.ids[row])
-            self._quarantine.add(id, explain_sample_failure(self._job.index, id, reason))
-        if not result.failed:
-            return plan
-        left = plan.select([row not in result.failed for row in range(len(plan.ids))])
-        if not len(left.ids):
-            self._quarantine.refuse_to_lose_a_step()
-        return left
-
     def _to_batch(self, plan: Plan, result: BatchResult) -> Batch:
         with span("hand-over", "loader"):
             fields = result.fields
@@ -193,5 +179,4 @@ class CpuEngine(QuarantiningEngine):
 def _lower_phases(job: Job, cache: DecodedCache | None = None) -> list[StepLowering]:
     """Return the steps of a job, in each phase of the schedules."""
     cached = {} if cache is None else cache.count_steps()
-    phases = job.pipeline.phases
-    return [StepLowering(replace(job, pipeline=pipeline), cached) for pipeline in phases]
+    return [StepLowering(phase, cached) for phase in job.list_phases()]

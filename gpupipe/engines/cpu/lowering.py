@@ -7,14 +7,14 @@ all steps on arrays that are no images.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.engines.base import Job, Operator
+from gpupipe.engines.base import DrawnStep, Job, Operator
 from gpupipe.engines.cpu import compiled_kernels, kernels
 from gpupipe.engines.cpu.delivery import Destination, Form
 from gpupipe.engines.cpu.erasing import add_erasing
@@ -108,15 +108,15 @@ class StepLowering:
             StepError: The code of a step failed.
         """
         programs = {}
-        pipeline = self.job.pipeline
+        pipeline, steps = self.job.pipeline, self.job.steps_for(plan)
         for name in pipeline.fields:
             unknown = np.zeros((len(plan.ids), 2))
             recorder = Recorder(sizes.get(name, unknown), self._table)
-            self._record(name, recorder, plan)
+            self._record(name, recorder, steps[name])
             views = pipeline.views_of(name)
             for view in views:
                 fork = recorder.fork()
-                self._record(view, fork, plan)
+                self._record(view, fork, steps[view])
                 programs[view] = fork.deliver(destinations[view])
             programs[name] = recorder.program() if views else recorder.deliver(destinations[name])
         return programs
@@ -147,11 +147,9 @@ class StepLowering:
             lambda plan: self.lower(plan, sizes, destinations)
         )
 
-    def _record(self, name: str, recorder: Recorder, plan: Plan) -> None:
+    def _record(self, name: str, recorder: Recorder, steps: Sequence[DrawnStep]) -> None:
         """Record the steps of a field or view."""
-        for number, entry in enumerate(self.job.pipeline.entries_on(name), 1):
-            seed = self.job.loader.seed
-            parameters = entry.parameters(seed, plan.epoch, plan.ids, plan.repeats)
+        for number, (entry, parameters) in enumerate(steps, 1):
             recorder.spec, recorder.step = entry.input_spec, entry.key
             if (entry.key, name) in self._in_torch:
                 recorder.run_torch(entry, parameters)

@@ -206,7 +206,7 @@ def _find_kept_steps(job: Job, may_cut: bool) -> dict[str, Beginning]:
                 f"data.cache_decoded: it cannot keep the {name} of this pipeline, and DALI keeps "
                 "all fields of image files or none: write engine: cpu, or remove it"
             )
-    phases = [replace(job, pipeline=pipeline) for pipeline in job.pipeline.phases]
+    phases = job.list_phases()
     lowerings = [Lowering(phase, "cpu", may_cut) for phase in phases]
     return {
         name: Beginning(

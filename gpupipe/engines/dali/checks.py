@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 from nvidia.dali import types
 
+from gpupipe.config import LoaderConfig
+from gpupipe.dataset.index import build_empty
 from gpupipe.engines.bad_samples import find_cause
 from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.graph_source import compute_inputs
-from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.lowering import Device, Lowering
 from gpupipe.engines.dali.reader import make_reader, open_fields
 from gpupipe.errors import EngineError, StepError
 from gpupipe.pipeline.entry import Entry
@@ -31,6 +33,17 @@ from gpupipe.sampling.sampler import Plan
 _MAX_SAMPLES = 8
 _ENOUGH_FAILURES = 3
 """After failures on so many samples that pass the steps before it, the step is to blame."""
+
+
+def can_lower(entry: Entry, device: Device) -> bool:
+    """Return whether a step runs on DALI's operators on a device. It needs no GPU, even for one."""
+    pipeline = Pipeline("", (entry,), {entry.field: entry.input_spec})
+    job = Job(build_empty(), pipeline, LoaderConfig(), 1)
+    try:
+        Lowering(job, device, True).lower(None, lambda _: None)
+    except EngineError:
+        return False
+    return True
 
 
 def check_steps(phases: Sequence[Job], device_id: int | None) -> None:

@@ -47,7 +47,6 @@ import contextlib
 import gc
 import os
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -55,18 +54,19 @@ import torch
 
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
-from gpupipe.engines.base import Batch, Job, Operator
+from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.dali.affinity import check_affinity
 from gpupipe.engines.dali.built_pipeline import BuildOptions, BuiltPipeline
 from gpupipe.engines.dali.cached_reader import open_cache
-from gpupipe.engines.dali.checks import check_steps
+from gpupipe.engines.dali.checks import can_lower, check_steps
 from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.engines.dali.lowering import Device, Lowering, decodes_regions
 from gpupipe.engines.dali.memory import check_memory
 from gpupipe.engines.dali.reader import open_fields, reader_operators
-from gpupipe.runtime.devices import resolve
+from gpupipe.pipeline.entry import Entry
+from gpupipe.runtime.devices import backend_of, resolve
 from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.malloc import let_dali_pool_buffers, malloc_trim, release_unused_memory
@@ -96,9 +96,9 @@ class DaliEngine(QuarantiningEngine):
     """
 
     name = "dali"
-    backends = ("gpu", "cpu")
-    native_memory_format = "channels_last"
-    keeps_decoded = True
+    traits = EngineTraits(
+        backends=("gpu", "cpu"), native_memory_format="channels_last", keeps_decoded=True
+    )
     settings = (
         Sampler.settings
         | Quarantine.settings
@@ -121,14 +121,12 @@ class DaliEngine(QuarantiningEngine):
         checks_jpegs: bool | None = None,
         warm_up: bool | None = None,
     ) -> None:
+        super().__init__(job)
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = (
             torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
         )
-        self.parallelism = job.threads
-        self.batches_ahead = job.loader.prefetch
-        self._job = job
-        self._quarantine = Quarantine(job)
+        self.traits = self.traits.with_counts(job.threads, job.loader.prefetch)
         let_dali_pool_buffers()
         self._fields = open_fields(job)
         self._options = BuildOptions(
@@ -153,9 +151,12 @@ class DaliEngine(QuarantiningEngine):
         )
 
     @classmethod
+    def can_run(cls, entry: Entry, device: str) -> bool:
+        return can_lower(entry, backend_of(device))
+
+    @classmethod
     def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
-        for pipeline in job.pipeline.phases:
-            phase = replace(job, pipeline=pipeline)
+        for phase in job.list_phases():
             build_graph(phase, Lowering(phase, "cpu", True), None, lambda: [])
         devices: tuple[Device, ...] = ("gpu", "cpu")
         encoded = any(spec.encoded for spec in job.pipeline.fields.values())
@@ -170,11 +171,10 @@ class DaliEngine(QuarantiningEngine):
 
     @classmethod
     def tunable(cls, on_gpu: bool, cores: Sequence[int]) -> dict[str, list[Any]]:
-        decoder = {"hw_decoder_load": [0.0, 0.65, 0.9, 1.0]} if on_gpu else {}
-        return super().tunable(on_gpu, cores) | decoder
+        return {"hw_decoder_load": [0.0, 0.65, 0.9, 1.0]} if on_gpu else {}
 
     @classmethod
-    def sides(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
+    def contestants(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
         on_gpu = {"DALI on GPU": {"device": "gpu:0"}} if gpus else {}
         return on_gpu | {"DALI on CPU": {"device": "cpu"}}
 
@@ -183,7 +183,7 @@ class DaliEngine(QuarantiningEngine):
         number = resolve(device)
         if job.loader.set_affinity:
             check_affinity(job.threads, number)
-        phases = [replace(job, pipeline=pipeline) for pipeline in job.pipeline.phases]
+        phases = job.list_phases()
         check_steps(phases, number)
         may_cut = number is None or (
             any(decodes_regions(phase) for phase in phases) and can_decode_regions(number)
@@ -193,7 +193,8 @@ class DaliEngine(QuarantiningEngine):
                 check_memory(phase, job.loader.gpu_memory, may_cut)
         return cls(job, number, may_cut)
 
-    def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
+    def lowering(self) -> list[Operator]:
+        """Return the operators that run, in order."""
         return [
             *reader_operators(self._job),
             *((e.op, e.device, e.steps) for e in self._built.operators()),
@@ -233,7 +234,7 @@ class DaliEngine(QuarantiningEngine):
 
     def _build(self, phase: int) -> BuiltPipeline:
         """Build the pipeline of a phase of the schedules."""
-        job = replace(self._job, pipeline=self._job.pipeline.phases[phase])
+        job = self._job.list_phases()[phase]
         return BuiltPipeline(job, self._options, self._fields, self._quarantine, self._known_good)
 
     def _trim_memory(self, plan: Plan) -> None:

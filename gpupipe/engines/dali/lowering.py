@@ -6,7 +6,7 @@ the per-sample arguments that those operators are fed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import DrawnStep, Job
 from gpupipe.engines.dali.array import ArrayImage, feed_format, some_size
 from gpupipe.engines.dali.branches import Feed
 from gpupipe.engines.dali.delivery import delivered_dtype, delivered_layout
@@ -144,7 +144,8 @@ class Lowering:
 
         Without `data` only the argument values are computed, and no operator is made.
         """
-        plan, pipeline = plan or self._accepted_plan, self._job.pipeline
+        steps = self._job.steps_for(plan or self._accepted_plan)
+        pipeline = self._job.pipeline
         images, outputs = {}, []
         for name, spec in pipeline.fields.items():
             images[name] = self._image(
@@ -154,11 +155,11 @@ class Lowering:
                 feed,
                 self._done.get(name, 0),
             )
-            self._lower_steps(name, images[name], plan, on_step)
+            self._lower_steps(name, images[name], steps[name][self._done.get(name, 0) :], on_step)
             views = pipeline.views_of(name)
             for view in views:
                 images[view] = images[name].fork()
-                self._lower_steps(view, images[view], plan, on_step)
+                self._lower_steps(view, images[view], steps[view], on_step)
             outputs += [self._finish(output, images[output]) for output in views or (name,)]
         return images, outputs
 
@@ -175,13 +176,13 @@ class Lowering:
             count -= 1
         return count
 
-    def _lower_steps(self, name: str, image: Any, plan: Plan, on_step: OnStep) -> None:
-        """Apply the steps of a field or view to its image."""
-        for entry in self._job.pipeline.entries_on(name)[self._done.get(name, 0) :]:
+    def _lower_steps(
+        self, name: str, image: Any, steps: Sequence[DrawnStep], on_step: OnStep
+    ) -> None:
+        """Apply steps of a field or view to its image."""
+        for entry, sampled in steps:
             image.spec, image.step = entry.input_spec, entry.key
             before = image.size
-            seed = self._job.loader.seed
-            sampled = entry.parameters(seed, plan.epoch, plan.ids, plan.repeats)
             try:
                 entry.lower(image, sampled)
             except NoLowering as e:

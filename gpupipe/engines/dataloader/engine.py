@@ -12,25 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gpupipe.config import LoaderConfig
 from gpupipe.decoded_cache.decoded_cache import open_decoded_cache
-from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine, explain_sample_failure
-from gpupipe.engines.base import Batch, Job, Operator
+from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
+from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
 from gpupipe.engines.dataloader.culprits import (
     WorkerCrashed,
     explain_survival,
     find_killers,
 )
-from gpupipe.engines.dataloader.samples import WorkResult
 from gpupipe.engines.dataloader.workers import Workers, count_workers, create_samples
 from gpupipe.engines.dataloader.works import Works
 from gpupipe.errors import EngineError, counted
-from gpupipe.pipeline.step import Step
+from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.tracing import span
@@ -56,21 +55,22 @@ class DataLoaderEngine(QuarantiningEngine):
         "threads", "workers", "prefetch", "decoder", "dtype", "memory_format",
         "pin_memory", "persistent_workers", "multiprocessing_context",
     }  # fmt: skip
-    unit = "worker"
-    parallelism_setting = "workers"
-    keeps_decoded = True
-    reference_settings: ClassVar = {"device": "cpu", "workers": 0}
+    traits = EngineTraits(
+        unit="worker",
+        parallelism_setting="workers",
+        keeps_decoded=True,
+        reference_settings={"device": "cpu", "workers": 0},
+    )
 
     def __init__(self, job: Job, device_id: int | None) -> None:
+        super().__init__(job)
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = (
             torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
         )
         self._operators(job)
-        self.parallelism = count_workers(job)
-        self.batches_ahead = self.parallelism * job.loader.prefetch
-        self._job = job
-        self._quarantine = Quarantine(job)
+        workers = count_workers(job)
+        self.traits = self.traits.with_counts(workers, workers * job.loader.prefetch)
         self._works = Works(job)
         self._cache = open_decoded_cache(
             job.cache_decoded,
@@ -79,7 +79,7 @@ class DataLoaderEngine(QuarantiningEngine):
             job.max_pixels,
             f"{self.name} with {job.loader.decoder}",
         )
-        self._workers = Workers(job, self._works, self.parallelism, self._torch_device, self._cache)
+        self._workers = Workers(job, self._works, workers, self._torch_device, self._cache)
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:
@@ -94,8 +94,8 @@ class DataLoaderEngine(QuarantiningEngine):
         return unused
 
     @classmethod
-    def can_run(cls, step: Step) -> bool:
-        return step.has_torch
+    def can_run(cls, entry: Entry, device: str) -> bool:
+        return entry.step.has_torch
 
     @classmethod
     def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
@@ -103,10 +103,10 @@ class DataLoaderEngine(QuarantiningEngine):
 
     @classmethod
     def tunable(cls, on_gpu: bool, cores: Sequence[int]) -> dict[str, list[Any]]:
-        return super().tunable(on_gpu, [0, *cores])
+        return {"workers": [0, *cores]}
 
     @classmethod
-    def sides(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
+    def contestants(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
         device = "gpu:0" if gpus else "cpu"
         return {
             f"DataLoader, {counted(n, 'worker')}": {"workers": n, "device": device} for n in workers
@@ -116,7 +116,7 @@ class DataLoaderEngine(QuarantiningEngine):
     def _operators(cls, job: Job) -> list[Operator]:
         """Return the operators of a job. Raises EngineError if a step has no torch lowering."""
         for entry in chain.from_iterable(p.entries for p in job.pipeline.phases):
-            if not cls.can_run(entry.step):
+            if not entry.step.has_torch:
                 raise EngineError(
                     f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it "
                     "cannot run on the DataLoader engine, but on DALI only: use engine: dali"
@@ -130,7 +130,8 @@ class DataLoaderEngine(QuarantiningEngine):
     def on(cls, job: Job, device: str) -> DataLoaderEngine:
         return cls(job, resolve(device))
 
-    def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
+    def lowering(self) -> list[Operator]:
+        """Return the operators that run, in order."""
         return self._operators(self._job)
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
@@ -152,13 +153,12 @@ class DataLoaderEngine(QuarantiningEngine):
             raise self._quarantine.refusal
 
     def _run(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
-        self._works.start(plans, self.batches_ahead)
+        self._works.start(plans, self.traits.batches_ahead)
         self._workers.start()
         try:
             while (result := self._workers.next()) is not None:
                 plan = self._works.finish()
-                if result.failed:
-                    plan = self._quarantine_failed(plan, result)
+                plan = self._quarantine_failed(plan, dict(result.failed))
                 if result.fields is not None:
                     yield plan, self._to_batch(plan, result.fields)
                 elif len(plan.ids):
@@ -174,7 +174,7 @@ class DataLoaderEngine(QuarantiningEngine):
 
     def _iter_counts(self, plans: Iterator[Plan], steps: bool) -> Generator[int, None, None]:
         """Yield how many samples of each plan were read, and transformed if `steps`."""
-        self._works.start(plans, self.batches_ahead)
+        self._works.start(plans, self.traits.batches_ahead)
         self._workers.start(create_samples(self._job, steps, deliver=False))
         try:
             while (result := self._workers.next()) is not None:
@@ -208,17 +208,6 @@ class DataLoaderEngine(QuarantiningEngine):
             )
         if works and not crashes:
             raise explain_survival(crash, len(works))
-
-    def _quarantine_failed(self, plan: Plan, result: WorkResult) -> Plan:
-        """Quarantine the samples that failed; return the plan without their ids."""
-        for position, reason in result.failed:
-            id = int(plan.ids[position])
-            self._quarantine.add(id, explain_sample_failure(self._job.index, id, reason))
-        failed = {position for position, _ in result.failed}
-        left = plan.select([n not in failed for n in range(len(plan.ids))])
-        if not len(left.ids):
-            self._quarantine.refuse_to_lose_a_step()
-        return left
 
     def _to_batch(self, plan: Plan, fields: dict[str, Tensor]) -> Batch:
         with span("hand-over", "loader"):

@@ -63,17 +63,12 @@ class Works:
     def create_item(self, plan: Plan) -> WorkItem:
         """Return the work item of a plan: columns and drawn parameters. Raises StepError."""
         job = self._job
-        pipeline = job.pipeline.at_epoch(plan.epoch)
-        parameters = {
-            name: [
-                entry.parameters(job.loader.seed, plan.epoch, plan.ids, plan.repeats)
-                for entry in pipeline.entries_on(name)
-            ]
-            for name in (*pipeline.fields, *pipeline.views)
-        }
         return WorkItem(
-            [job.index.columns[name].take(plan.ids) for name in pipeline.fields],
-            parameters,
+            [job.index.columns[name].take(plan.ids) for name in job.pipeline.fields],
+            {
+                name: [step.parameters for step in steps]
+                for name, steps in job.steps_for(plan).items()
+            },
             job.pipeline.phase_of(plan.epoch),
         )
 

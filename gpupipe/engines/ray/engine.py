@@ -15,13 +15,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
-from gpupipe.engines.base import Batch, Job, Operator
+from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch_finisher import BatchFinisher
 from gpupipe.engines.ray.autoscaling import Autoscaler
 from gpupipe.engines.ray.capacity import Demand, batch_bytes_of, choose_window
@@ -60,23 +60,23 @@ class RayEngine(QuarantiningEngine):
         | Quarantine.settings
         | {"ray", "hwm", "prefetch", "dtype", "memory_format", "decoder", "hw_decoder_load"}
     )
-    reads_elsewhere = True
-    keeps_decoded = True  # the engines of a node's workers share a cache
-    unit = "worker"
-    comparison_note = (
-        "Ray's workers are held to the cores of the other sides only if gpupipe starts Ray itself: "
-        "a Ray cluster that runs here already has cores of its own"
+    traits = EngineTraits(
+        unit="worker",
+        parallelism_setting="ray",
+        reads_elsewhere=True,
+        keeps_decoded=True,  # the engines of a node's workers share a cache
+        comparison_note="Ray's workers are held to the cores of the other sides only if gpupipe "
+        "starts Ray itself: a Ray cluster that runs here already has cores of its own",
     )
-    parallelism_setting: ClassVar[str] = "ray"
 
     def __init__(self, job: Job, gpu: int | None, cluster: Cluster) -> None:
-        self._job, self._cluster = job, cluster
+        super().__init__(job)
+        self._cluster = cluster
         options = job.loader.ray
         worker_job, tail = split_job(job)
         self._tail = tail
         self._finish = BatchFinisher(tail, gpu)
         self.device, self._torch_device = self._finish.device, self._finish.torch_device
-        self._quarantine = Quarantine(job)
         self._delivery: Delivery | None = None
         self._status_file: StatusFile | None = None
         self._pool = RayWorkerPool(
@@ -89,7 +89,7 @@ class RayEngine(QuarantiningEngine):
         except BaseException:
             self.close()
             raise
-        self.batches_ahead = self._window
+        self.traits = self.traits.with_counts(self._pool.target, self._window)
         self._meter = WaitMeter()
         self._report = StatusReport(job.loader.shard, self._pool, self._meter, self._window)
         self._status_file = StatusFile(self._report)
@@ -98,17 +98,12 @@ class RayEngine(QuarantiningEngine):
         )
 
     @property
-    def parallelism(self) -> int:  # type: ignore[override]
-        """How many workers there should be."""
-        return self._pool.target
-
-    @property
     def workers(self) -> tuple[PoolWorker, ...]:
         """The workers that are ready."""
         return tuple(self._pool.ready)
 
     @classmethod
-    def sides(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
+    def contestants(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
         return {"Ray": {}}
 
     @classmethod
@@ -122,6 +117,7 @@ class RayEngine(QuarantiningEngine):
             raise
 
     def lowering(self) -> list[Operator]:
+        """Return the operators that run, in order."""
         steps = self._job.pipeline.entries
         tail = self._tail.at_epoch(0)
         head = tuple(dict.fromkeys(entry.key for entry in steps if entry not in tail))
@@ -154,6 +150,8 @@ class RayEngine(QuarantiningEngine):
             for plan, batch in self._meter.measure(delivery):
                 if self._torch_device.type == "cuda":
                     record_stream(batch, torch.cuda.current_stream(self._torch_device))
+                if self._pool.target != self.traits.parallelism:  # the autoscaler changed it
+                    self.traits = self.traits.with_counts(self._pool.target, self._window)
                 yield plan, batch
                 del batch  # its memory in the object store is the user's alone
         finally:

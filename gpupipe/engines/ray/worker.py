@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from gpupipe.config import Shard
 from gpupipe.engines import registry
-from gpupipe.engines.base import Engine, Job
+from gpupipe.engines.bad_samples import list_skipped
+from gpupipe.engines.base import Job
 from gpupipe.engines.ray.arrays import PackedTensor, pack
 from gpupipe.engines.ray.messages import BatchAnswer, PlanTask
 from gpupipe.engines.ray.plan_stream import MadeBatch, Order, PlanStream
@@ -59,9 +60,8 @@ class BatchMaker:
             "quarantine": Path(os.devnull),
         }
         loader = job.loader.model_copy(update=settings)
-        steps = (entry.step for entry in job.pipeline.entries)
-        engine_type = registry.choose(engine, device, steps)
-        self.engine: Engine = engine_type.on(replace(job, loader=loader), device)
+        engine_type = registry.find_reader(engine, device, job.pipeline)
+        self.engine = engine_type.on(replace(job, loader=loader), device)
         self._stream = PlanStream(self.engine)
 
     def make(self, plan: Plan) -> dict[str, NDArray[Any]]:
@@ -142,7 +142,7 @@ class TaskRunner:
         if len(made.plan.ids) == len(task.ids):
             return BatchAnswer(fields)
         kept = np.flatnonzero(np.isin(task.ids, made.plan.ids))
-        reasons = self._maker.engine.skipped_samples
+        reasons = list_skipped(self._maker.engine)
         skipped = {int(id): reasons[int(id)] for id in np.setdiff1d(task.ids, made.plan.ids)}
         return BatchAnswer(fields, kept, skipped)
 

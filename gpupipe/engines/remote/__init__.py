@@ -13,10 +13,10 @@ from gpupipe.protocol.keys import import_zmq
 from gpupipe.runtime.engine_registration import Registration
 
 if TYPE_CHECKING:
-    from gpupipe.engines.base import Engine
+    from gpupipe.engines.base import BatchStream
 
 
-def _load() -> type[Engine]:
+def _load() -> type[BatchStream]:
     import_zmq()
     from gpupipe.engines.remote.engine import RemoteEngine
 

@@ -22,17 +22,17 @@ import torch
 
 from gpupipe.client.session import ReceivedBatch
 from gpupipe.config import Config, LoaderConfig
-from gpupipe.engines.base import Batch, Engine, Job, LoaderParts
+from gpupipe.engines.base import Batch, BatchStream, EngineTraits, Operator
 from gpupipe.engines.remote.connecting import ConnectedServers, connect_servers
 from gpupipe.engines.remote.description import SERVER_SETTINGS
 from gpupipe.engines.remote.sampler import ServerBatch
-from gpupipe.errors import EngineError, warn
+from gpupipe.errors import warn
 from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.transfer import record_stream
 from gpupipe.sampling.sampler import Plan
 
 
-class RemoteEngine(Engine):
+class RemoteEngine(BatchStream):
     """Delivers the batches of connected servers.
 
     Args:
@@ -41,13 +41,12 @@ class RemoteEngine(Engine):
 
     name = "remote"
     settings = frozenset({"server", "hwm", "transport", "key", "server_key", *SERVER_SETTINGS})
-    overruled_settings = frozenset(SERVER_SETTINGS)
-    reads_data = False
-    comparison_note = (
-        "the server has cores of its own, which are not held to those of the other sides, and "
-        "whose CPU time is not counted"
+    traits = EngineTraits(
+        unit="server",
+        overruled_settings=frozenset(SERVER_SETTINGS),
+        comparison_note="the server has cores of its own, which are not held to those of the other "
+        "sides, and whose CPU time is not counted",
     )
-    unit = "server"
 
     def __init__(self, servers: ConnectedServers) -> None:
         self._connections, self._sampler = servers.connections, servers.sampler
@@ -55,26 +54,23 @@ class RemoteEngine(Engine):
         self.device = self._finishers[0].device
         self._torch_device = self._finishers[0].torch_device
         self._steps = tuple(servers.head), tuple(servers.tail)
-        self.parallelism = len(self._connections)
-        self.batches_ahead = sum(connection.options.hwm for connection in self._connections)
+        self.traits = self.traits.with_counts(
+            len(self._connections), sum(connection.options.hwm for connection in self._connections)
+        )
         self._has_received = False
         self._at_exit = ExitHandler(self.close)
 
     @classmethod
-    def on(cls, job: Job, device: str) -> RemoteEngine:
-        raise EngineError(
-            "a remote engine has a server: gpupipe.connect(), or loader.server beside "
-            "engine: remote"
-        )
-
-    @classmethod
-    def sides(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
+    def contestants(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
         return {"server": {}}
 
     @classmethod
-    def connect(cls, loader: LoaderConfig, patience: float, own: Config | None) -> LoaderParts:
+    def connect(
+        cls, loader: LoaderConfig, patience: float, own: Config | None
+    ) -> tuple[RemoteEngine, ConnectedServers]:
+        """Connect to servers: see `gpupipe.loading.connector.Connects`."""
         servers = connect_servers(loader, patience, own)
-        return LoaderParts(servers.config, servers.index, servers.sampler, cls(servers))
+        return cls(servers), servers
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         """Yield batches from the sampler's position on; the servers make their plans themselves.
@@ -156,7 +152,8 @@ class RemoteEngine(Engine):
             if plan.last:
                 self._sampler.batches_left = None
 
-    def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
+    def lowering(self) -> list[Operator]:
+        """Return the operators that run, in order."""
         head, tail = self._steps
         return [
             ("server", "remote", head),

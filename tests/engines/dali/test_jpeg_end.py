@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 import gpupipe
 from gpupipe import config
-from gpupipe.engines.base import Job, LoaderParts
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.jpeg_end import TAIL_BYTES, CutOff, check_ends, is_cut_off
 from gpupipe.loader import Loader
-from gpupipe.loading.assembly import create_sampler
+from gpupipe.loading.assembly import LoaderParts, create_sampler
 from gpupipe.runtime.progress import ignore_progress
 from helpers.cut_jpegs import END, jpeg, kinds, tails, with_thumbnail
 from helpers.reference import by_id

@@ -36,7 +36,9 @@ def test_any_number_of_workers_delivers_the_same(
 ) -> None:
     with load(faces, workers=workers) as loader:
         assert [same(list(loader), epoch) for epoch in epochs] == [True, True]
-        assert loader.engine.parallelism_with_unit == f"{workers} worker{'s' * (workers > 1)}"
+        assert (
+            loader.engine.traits.parallelism_with_unit == f"{workers} worker{'s' * (workers > 1)}"
+        )
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])

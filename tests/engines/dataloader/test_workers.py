@@ -87,7 +87,7 @@ print(len(list(streams[0])))
 @pytest.mark.filterwarnings("ignore:loader.workers")
 def test_a_thousand_workers_are_a_number(faces: Path) -> None:
     with load(faces, workers=1024) as loader:
-        assert loader.engine.parallelism_with_unit == "1,024 workers"
+        assert loader.engine.traits.parallelism_with_unit == "1,024 workers"
         assert describe_loader(loader)["parallelism"] == 1024
 
 

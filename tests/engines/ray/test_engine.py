@@ -58,7 +58,7 @@ def test_workers_follow_the_waiting_from_1_to_3_and_back_and_change_no_bit(
         load(faces, PIPELINE, engine="cpu", **OPTIONS) as local,
     ):
         first = list(loader.engine.workers)
-        while most < 3 or loader.engine.parallelism > 1:
+        while most < 3 or loader.engine.traits.parallelism > 1:
             epoch, before, actual = loader.sampler.epoch, loader.engine.workers, []
             for batch in loader:
                 actual.append({name: tensor.clone() for name, tensor in batch.items()})

@@ -35,7 +35,7 @@ def test_a_dataloader_inside_a_worker(faces: Path, cpus: int) -> None:
     with maker(faces, ray={"cpus": cpus}) as (ours, job):
         expected = ours.make(plan(3, 1, 2))
     with BatchMaker(split_job(job)[0], "dataloader") as ours:
-        assert ours.engine.parallelism == (0 if cpus == 1 else cpus)
+        assert ours.engine.traits.parallelism == (0 if cpus == 1 else cpus)
         made = ours.make(plan(3, 1, 2))
     assert made["id"].tolist() == [3, 1, 2]
     assert np.abs(made["image"].astype(int) - expected["image"]).max() <= 1
