@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from gpupipe.augment import color_ops
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.schema.field_types import NUMBER, check_list, check_ordered, is_number, should_be
 
@@ -69,6 +70,4 @@ def lower_adjustment(image: Primitives, name: str, factor: NDArray[np.float64]) 
 
 def torch_adjustment(image: Any, name: str, factor: Any) -> Any:
     """Apply one of `ADJUSTMENTS` to one image in torch."""
-    from torchvision.transforms.v2 import functional as F
-
-    return getattr(F, f"adjust_{name}")(image, float(factor))
+    return color_ops.apply(f"adjust_{name}", image, [float(factor)])

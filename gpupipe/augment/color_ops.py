@@ -1,33 +1,202 @@
-"""torchvision's functions that change colours, as the primitive `color` takes them."""
+"""The functions that change colours: one row a function, for every back end.
+
+A row says which values a function takes and on which dtypes, and what it computes. `apply` is the
+reference. The engines have kernels and operators of their own for most functions; for the others
+they derive them from the row: a pointwise function of uint8 is a table of 256 levels for the CPU
+engine, and DALI computes a formula. So a new function is one row, here or in the module of a step
+of another package, which calls `register`.
+"""
 
 from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpupipe.pipeline.primitives import IMAGE_DTYPES
+from gpupipe.pipeline.spec_checks import describe_small
+from gpupipe.pipeline.step import SampleIncompatible
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LUMA = (0.2989, 0.587, 0.114)
 """torchvision's weights of red, green and blue (v2.functional.rgb_to_grayscale).
 
 They sum to 0.9999, and torchvision truncates the luma of uint8.
 """
+HIGHEST_LEVEL = 255
+SCALE_TO_LEVELS = HIGHEST_LEVEL + 1 - 1e-3
+"""torchvision's factor from 0..1 to levels, which are truncated afterwards (v2.ToDtype)."""
 
-COLOR_OPS: dict[str, str] = {
-    "invert": "no values",
-    "posterize": "bits: int32 (B,), 0 to 8; uint8 only",
-    "solarize": "threshold: float64 (B,), in units of the pixels",
-    "solarize_add": "levels: int32 (B,), 0 to 128, added to values below 128; uint8 only; timm's",
-    "autocontrast": "no values",
-    "equalize": "no values; uint8 only",
-    "adjust_brightness": "factor: float64 (B,), 0 or more; 1 changes nothing",
-    "adjust_contrast": "factor: float64 (B,), 0 or more; 1 changes nothing",
-    "adjust_saturation": "factor: float64 (B,), 0 or more; 1 changes nothing",
-    "adjust_hue": "factor: float64 (B,), -0.5 to 0.5 of a full turn",
-    "adjust_sharpness": "factor: float64 (B,), 0 or more; 1 changes nothing",
-    "gaussian_blur": "kernel_size: int32 (B, 2), odd; sigma: float64 (B, 2); both [x, y] in pixels",
-    "jpeg": "quality: int32 (B,), 1 to 100; uint8 only",
-    "permute_channels": "permutation: int32 (B, channels); channel n of the output is channel "
-    "permutation[n]",
+
+@dataclass(frozen=True)
+class ColorValue:
+    """A value that a function takes for each sample.
+
+    Attributes:
+        name: torchvision's name.
+        dtype: NumPy's name of the dtype, of an array (B,) or (B, n).
+        least: The smallest value.
+        most: The largest value.
+        meaning: What else is to know.
+    """
+
+    name: str
+    dtype: str
+    least: float
+    most: float
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class ColorOp:
+    """A function of images of 1 or 3 channels. It keeps shape and dtype.
+
+    Floats are in 0..1, and results are clamped to the range of the dtype. A back end may differ
+    from the reference by one level of uint8; by more in single pixels, for a saturation above 2.
+
+    Attributes:
+        values: What it takes for each sample.
+        dtypes: The dtypes that it takes.
+        is_pointwise: Whether each number of the result depends on the same number of the image, and
+            on no other.
+        formula: For a pointwise function: computes the new numbers from those of the image, in
+            0..1, and one number for each of `values`, with + - * / ** and comparisons alone. They
+            are tensors of torch, or nodes of DALI. uint8 is scaled to 0..1 before, and truncated
+            afterwards.
+        reference: Computes one image, a tensor (C, H, W). By default it is the function of
+            torchvision.transforms.v2.functional with the row's name, or else the formula.
+    """
+
+    values: tuple[ColorValue, ...] = ()
+    dtypes: tuple[str, ...] = IMAGE_DTYPES
+    is_pointwise: bool = False
+    formula: Callable[..., Any] | None = None
+    reference: Callable[..., Tensor] | None = None
+
+
+def apply(op: str, image: Tensor, values: Sequence[Any]) -> Tensor:
+    """Apply a function of `COLOR_OPS` to one image.
+
+    Args:
+        op: The function's name.
+        image: Tensor (C, H, W); floats are float32.
+        values: The function's values for this image: numbers, or sequences of numbers.
+
+    Raises:
+        SampleIncompatible: If the image has fewer pixels than the function mirrors.
+    """
+    import torch
+    from torchvision.transforms.v2 import functional as F
+
+    row = COLOR_OPS[op]
+    if function := row.reference or getattr(F, op, None):
+        return function(image, *values)  # type: ignore[no-any-return]
+    assert row.formula is not None
+    numbers = row.formula(F.to_dtype(image, torch.float32, scale=True), *values).clamp(0.0, 1.0)
+    return F.to_dtype(numbers, image.dtype, scale=True)  # type: ignore[no-any-return]
+
+
+def register(name: str, op: ColorOp) -> None:
+    """Add a function to `COLOR_OPS`, for a step of another package.
+
+    Raises:
+        ValueError: If there is a function of this name, or the row says nothing of how to compute
+            it with every back end.
+    """
+    if name in COLOR_OPS:
+        raise ValueError(f"there is a color function '{name}' already: choose another name")
+    if op.formula is None:
+        raise ValueError(f"the color function '{name}' has no formula: write one, for every engine")
+    COLOR_OPS[name] = op
+
+
+def check_blur(kernel_size: Sequence[int], size: Sequence[int]) -> None:
+    """Raise SampleIncompatible if an image [height, width] is too small for a blur.
+
+    Args:
+        kernel_size: [horizontal, vertical].
+        size: [height, width].
+    """
+    least = [k // 2 + 1 for k in kernel_size[::-1]]
+    if any(n < m for n, m in zip(size, least, strict=True)):
+        raise SampleIncompatible(describe_small("gaussian_blur", size, least))
+
+
+def _blur(image: Tensor, kernel_size: Sequence[int], sigma: Sequence[float]) -> Tensor:
+    from torchvision.transforms.v2 import functional as F
+
+    check_blur(kernel_size, image.shape[-2:])
+    blurred: Tensor = F.gaussian_blur(image, list(kernel_size), list(sigma))
+    return blurred
+
+
+def _permute(image: Tensor, permutation: Sequence[int]) -> Tensor:
+    return image[list(permutation)] if len(image) > 1 else image
+
+
+def _add_below_middle(image: Tensor, levels: int) -> Tensor:
+    return image + (image < (HIGHEST_LEVEL + 1) // 2).to(image.dtype) * levels
+
+
+def _compress(image: Tensor, quality: int) -> Tensor:
+    """Use Pillow, whose pixels are torchvision's: torchvision deprecates its own encoder."""
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    pixels = image.permute(1, 2, 0).cpu().numpy()
+    encoded = io.BytesIO()
+    picture = Image.fromarray(pixels[..., 0] if len(image) == 1 else pixels)
+    picture.save(encoded, "JPEG", quality=quality)
+    decoded = np.array(Image.open(encoded)).reshape(pixels.shape)
+    return torch.from_numpy(decoded).permute(2, 0, 1).to(image.device)
+
+
+_UINT8 = ("uint8",)
+_FACTOR = (ColorValue("factor", "float64", 0.0, math.inf, "1 changes nothing"),)
+COLOR_OPS: dict[str, ColorOp] = {
+    "invert": ColorOp(is_pointwise=True),
+    "posterize": ColorOp((ColorValue("bits", "int32", 0, 8),), _UINT8, is_pointwise=True),
+    "solarize": ColorOp(
+        (ColorValue("threshold", "float64", -math.inf, math.inf, "in units of the pixels"),),
+        is_pointwise=True,
+    ),
+    "solarize_add": ColorOp(
+        (ColorValue("levels", "int32", 0, 128, "added to values below 128, as timm does"),),
+        _UINT8,
+        is_pointwise=True,
+        reference=_add_below_middle,
+    ),
+    "autocontrast": ColorOp(),
+    "equalize": ColorOp(dtypes=_UINT8),
+    "adjust_brightness": ColorOp(_FACTOR, is_pointwise=True),
+    "adjust_contrast": ColorOp(_FACTOR),
+    "adjust_gamma": ColorOp(
+        (ColorValue("gamma", "float64", 0.0, math.inf, "1 changes nothing"),),
+        is_pointwise=True,
+        formula=lambda pixels, gamma: pixels**gamma,
+    ),
+    "adjust_saturation": ColorOp(_FACTOR),
+    "adjust_hue": ColorOp((ColorValue("factor", "float64", -0.5, 0.5, "of a full turn"),)),
+    "adjust_sharpness": ColorOp(_FACTOR),
+    "gaussian_blur": ColorOp(
+        (
+            ColorValue("kernel_size", "int32", 1, math.inf, "[x, y] in pixels, both odd"),
+            ColorValue("sigma", "float64", 0.0, math.inf, "[x, y] in pixels"),
+        ),
+        reference=_blur,
+    ),
+    "jpeg": ColorOp((ColorValue("quality", "int32", 1, 100),), _UINT8, reference=_compress),
+    "permute_channels": ColorOp(
+        (ColorValue("permutation", "int32", 0, 2, "the input's channel for each channel"),),
+        reference=_permute,
+    ),
 }
-"""What `Primitives.color` takes: names of torchvision.transforms.v2.functional, and their values.
+"""What `Primitives.color` takes: names of torchvision.transforms.v2.functional.
 
-Floats are in 0..1, and results are clamped to the range of the dtype. As in torchvision, a
-saturation, hue or permutation changes nothing in images of one channel. A back end may differ from
-torchvision by one level of uint8; by more in single pixels, for a saturation above 2.
+As in torchvision, a saturation, hue or permutation changes nothing in images of one channel.
 """

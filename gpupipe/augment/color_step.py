@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.augment import color_ops
+from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.channel_checks import check_color
 from gpupipe.pipeline.primitives import DTYPES_TAKEN, Primitives
@@ -23,14 +25,15 @@ if TYPE_CHECKING:
 class ColorStep(Step):
     """The base of steps that change colours. On a mask they do nothing, as in torchvision.
 
-    Subclasses override `lower_color` and `torch_color`, and `infer_color` if they refuse more.
+    Subclasses define `op` and `op_values`; or `lower_color` and `torch_color`, if they are more
+    than one function. They override `infer_color` if they refuse more.
 
     Attributes:
-        dtypes: The dtypes that the step takes.
+        op: The function, a name of `COLOR_OPS`; "" for none.
         takes_any_values: Whether it also takes numbers outside the usual range of the dtype.
     """
 
-    dtypes: ClassVar[tuple[str, ...]] = DTYPES_TAKEN["color"]
+    op: ClassVar[str] = ""
     takes_any_values: ClassVar[bool] = False
 
     def infer_color(self, input_spec: Spec) -> Spec:
@@ -38,15 +41,30 @@ class ColorStep(Step):
 
         The default is for a step that keeps the spec.
         """
-        return check_color(input_spec, self.dtypes, self.takes_any_values)
+        dtypes = COLOR_OPS[self.op].dtypes if self.op else DTYPES_TAKEN["color"]
+        return check_color(input_spec, dtypes, self.takes_any_values)
+
+    def op_values(self, p: Params) -> tuple[Any, ...]:
+        """Return the function's values.
+
+        Args:
+            p: What `sample` returned, (B, ...), or one sample's part of it, (...).
+
+        Returns:
+            Arrays (B, ...) or (...), and numbers that are the same for all samples.
+        """
+        return ()
 
     def lower_color(self, image: Primitives, p: Params) -> None:
         """Process a batch of images, as `Step.lower` does."""
-        raise NotImplementedError
+        shape = image.present.shape
+        values = self.op_values(p)
+        image.color(self.op, *(v if np.ndim(v) else np.full(shape, v) for v in values))
 
     def torch_color(self, image: Any, p: Params) -> Any:
         """Process one image in torch, as `Step.torch` does; floats are float32."""
-        raise NotImplementedError
+        values = [np.asarray(value).tolist() for value in self.op_values(p)]
+        return color_ops.apply(self.op, image, values)
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         if input_spec.kind == "mask":
@@ -70,32 +88,22 @@ class RandomColorStep(ColorStep):
 
     Attributes:
         p: The probability that the function is applied, 0 to 1.
-        op: The function, a name of `COLOR_OPS`.
     """
 
     p: Probability = 0.5
 
-    op: ClassVar[str]
     num_uniforms: ClassVar[int] = 1
-
-    def op_values(self) -> tuple[Any, ...]:
-        """Return the function's values, which are the same for all samples."""
-        return ()
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Return runs: int32 (B,), 1 for the samples to change, else 0."""
         return {"runs": (u[:, 0] < self.p).astype(np.int32)}
 
     def lower_color(self, image: Primitives, p: Params) -> None:
-        def run(part: Primitives) -> None:
-            part.color(self.op, *(np.full(len(p["runs"]), value) for value in self.op_values()))
-
-        apply_where(p["runs"], image, run)
+        run = super().lower_color
+        apply_where(p["runs"], image, lambda part: run(part, p))
 
     def torch_color(self, image: Any, p: Params) -> Any:
-        from torchvision.transforms.v2 import functional as F
-
-        return getattr(F, self.op)(image, *self.op_values()) if p["runs"] else image
+        return super().torch_color(image, p) if p["runs"] else image
 
 
 def apply_where(

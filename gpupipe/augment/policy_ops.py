@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.augment import color_ops
+from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.pipeline.geometry import affine_inverse
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.tensors import in_float32
@@ -65,11 +67,7 @@ COLORS = {
 """The operations that change colours, with their names for `Primitives.color`."""
 OPS = ("Identity", *GEOMETRY, *COLORS)
 
-_WITHOUT_VALUE = ("AutoContrast", "Equalize", "Invert")
-_MOST = {"Posterize": 8, "SolarizeAdd": 128}
-"""The largest values of operations whose values are whole numbers."""
 _SIGMA = (0.1, 2.0)
-_SOLARIZE_ADD_BELOW = 128
 
 
 @dataclass(frozen=True)
@@ -144,15 +142,12 @@ def lower_color(image: Primitives, name: str, value: NDArray[np.float64]) -> Non
 
 def _color_values(name: str, value: NDArray[np.float64], width_height: Any) -> tuple[Any, ...]:
     """Return the values of an operation that changes colours, as `COLOR_OPS` has them."""
-    if name in _WITHOUT_VALUE:
-        return ()
-    if name in _MOST:
-        return (np.clip(value, 0, _MOST[name]).astype(np.int32),)
     if name == "GaussianBlur":
         sigma = np.stack([np.clip(value, *_SIGMA)] * 2, -1)
         margin = np.minimum(np.ceil(3.0 * sigma), width_height - 1.0)
         return (2.0 * margin + 1.0).astype(np.int32), sigma
-    return (value,)
+    rows = COLOR_OPS[COLORS[name]].values
+    return tuple(np.clip(value, row.least, row.most).astype(row.dtype) for row in rows)
 
 
 def apply_op(
@@ -174,12 +169,7 @@ def apply_op(
         return image
     size = np.array(image.shape[:-3:-1], np.float64)
     values = [v.tolist() for v in _color_values(name, np.array(value), size)]
-    if name == "SolarizeAdd":
-        added: Tensor = image + (image < _SOLARIZE_ADD_BELOW).to(image.dtype) * values[0]
-        return added
-    from torchvision.transforms.v2 import functional as F
-
-    return getattr(F, COLORS[name])(image, *values)  # type: ignore[no-any-return]
+    return color_ops.apply(COLORS[name], image, values)
 
 
 def _move(image: Tensor, name: str, value: float, warping: Warping) -> Tensor:

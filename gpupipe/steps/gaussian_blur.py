@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
 from gpupipe.augment.color_step import ColorStep
-from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import describe_small
-from gpupipe.pipeline.step import Params, SampleIncompatible, Spec, StepIncompatible
+from gpupipe.pipeline.step import Params, Spec, StepIncompatible
 from gpupipe.schema.field_types import (
     Positive,
     Side,
@@ -65,6 +64,7 @@ class GaussianBlur(ColorStep):
 
     example: ClassVar[Mapping[str, Any]] = {"kernel_size": 9, "sigma": [0.5, 4.0]}
     num_uniforms: ClassVar[int] = 1
+    op: ClassVar[str] = "gaussian_blur"
     takes_any_values: ClassVar[bool] = True
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
@@ -81,16 +81,9 @@ class GaussianBlur(ColorStep):
             )
         return output_spec
 
-    def lower_color(self, image: Primitives, p: Params) -> None:
-        kernel_size = np.tile(np.array(self.kernel_size, np.int32), (len(p["sigma"]), 1))
-        image.color("gaussian_blur", kernel_size, np.stack([p["sigma"]] * 2, -1))
-
-    def torch_color(self, image: Any, p: Params) -> Any:
-        from torchvision.transforms.v2 import functional as F
-
-        if self._is_small(image.shape[-2:]):
-            raise SampleIncompatible(describe_small("the blur", image.shape[-2:], self._least))
-        return F.gaussian_blur(image, list(self.kernel_size), [float(p["sigma"])] * 2)
+    def op_values(self, p: Params) -> tuple[Any, ...]:
+        sigma = np.stack([p["sigma"]] * 2, -1)
+        return np.broadcast_to(np.array(self.kernel_size, np.int32), sigma.shape), sigma
 
     @property
     def _least(self) -> tuple[int, int]:

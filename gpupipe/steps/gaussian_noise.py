@@ -22,7 +22,7 @@ class GaussianNoise(ColorStep):
 
     The input must be an image of 1 or 3 channels in uint8, float16 or float32, and all images must
     have one size. The noise is made on the CPU for every engine, 1.2 ms for 224x224x3; see
-    pipeline/noise.py.
+    augment/noise.py.
 
     Attributes:
         mean: The mean of the noise. 1 is the range of the dtype: 255 levels for uint8. The default
@@ -44,7 +44,7 @@ class GaussianNoise(ColorStep):
         return {"seed": noise.draw_seeds(u[:, 0])}
 
     def infer_color(self, input_spec: Spec) -> Spec:
-        noise.shape_of_pixels(check_color(input_spec, self.dtypes, any_values=not self.clip))
+        noise.shape_of_pixels(check_color(input_spec, any_values=not self.clip))
         if input_spec.dtype == "uint8" and not self.clip:
             raise StepIncompatible(
                 "levels of uint8 wrap around without clip: leave 'clip' out, or write 'to_dtype: "

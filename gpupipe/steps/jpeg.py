@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from gpupipe.augment.color_step import ColorStep
-from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params
 from gpupipe.schema.field_types import WHOLE, check_list, check_ordered, is_number
 
@@ -42,24 +40,12 @@ class Jpeg(ColorStep):
 
     example: ClassVar[Mapping[str, Any]] = {"quality": [2, 30]}
     num_uniforms: ClassVar[int] = 1
-    dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
+    op: ClassVar[str] = "jpeg"
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Return quality: int32 (B,)."""
         least, most = self.quality
         return {"quality": (least + np.floor(u[:, 0] * (most - least + 1))).astype(np.int32)}
 
-    def lower_color(self, image: Primitives, p: Params) -> None:
-        image.color("jpeg", p["quality"])
-
-    def torch_color(self, image: Any, p: Params) -> Any:
-        """Use Pillow, whose pixels are torchvision's: torchvision deprecates its own encoder."""
-        import torch
-        from PIL import Image
-
-        pixels = image.permute(1, 2, 0).cpu().numpy()
-        encoded = io.BytesIO()
-        picture = Image.fromarray(pixels[..., 0] if len(image) == 1 else pixels)
-        picture.save(encoded, "JPEG", quality=int(p["quality"]))
-        decoded = np.array(Image.open(encoded)).reshape(pixels.shape)
-        return torch.from_numpy(decoded).permute(2, 0, 1).to(image.device)
+    def op_values(self, p: Params) -> tuple[Any, ...]:
+        return (p["quality"],)

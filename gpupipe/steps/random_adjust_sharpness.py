@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from gpupipe.augment.color_step import RandomColorStep
+from gpupipe.pipeline.step import Params
 from gpupipe.schema.field_types import NUMBER
 
 
@@ -28,5 +29,5 @@ class RandomAdjustSharpness(RandomColorStep):
 
     example: ClassVar[Mapping[str, Any]] = {"sharpness_factor": 5}
 
-    def op_values(self) -> tuple[Any, ...]:
+    def op_values(self, p: Params) -> tuple[Any, ...]:
         return (self.sharpness_factor,)

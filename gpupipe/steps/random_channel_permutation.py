@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.augment.color_step import ColorStep
-from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params
 
 
@@ -20,16 +19,12 @@ class RandomChannelPermutation(ColorStep):
     """
 
     num_uniforms: ClassVar[int] = 3
+    op: ClassVar[str] = "permute_channels"
     takes_any_values: ClassVar[bool] = True
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Return permutation: int32 (B, 3), the channel that becomes each channel."""
         return {"permutation": np.argsort(u, axis=-1, kind="stable").astype(np.int32)}
 
-    def lower_color(self, image: Primitives, p: Params) -> None:
-        image.color("permute_channels", p["permutation"])
-
-    def torch_color(self, image: Any, p: Params) -> Any:
-        from torchvision.transforms.v2 import functional as F
-
-        return F.permute_channels(image, p["permutation"].tolist()) if len(image) == 3 else image
+    def op_values(self, p: Params) -> tuple[Any, ...]:
+        return (p["permutation"],)

@@ -18,4 +18,3 @@ class RandomEqualize(RandomColorStep):
     """
 
     op: ClassVar[str] = "equalize"
-    dtypes: ClassVar[tuple[str, ...]] = ("uint8",)

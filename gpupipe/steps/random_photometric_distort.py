@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.augment import color_ops
 from gpupipe.augment.color_adjustments import (
     ADJUSTMENTS,
     FactorPair,
@@ -77,13 +78,11 @@ class RandomPhotometricDistort(ColorStep):
         )
 
     def torch_color(self, image: Any, p: Params) -> Any:
-        from torchvision.transforms.v2 import functional as F
-
         for name, runs in _ORDER:
             if p[f"{runs}_runs"]:
                 image = torch_adjustment(image, name, p[name])
-        if p["permutation_runs"] and len(image) == 3:
-            image = F.permute_channels(image, p["permutation"].tolist())
+        if p["permutation_runs"]:
+            image = color_ops.apply("permute_channels", image, [p["permutation"].tolist()])
         return image
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from gpupipe.augment.color_step import RandomColorStep
+from gpupipe.pipeline.step import Params
 from gpupipe.schema.field_types import WHOLE
 
 
@@ -24,9 +25,8 @@ class RandomPosterize(RandomColorStep):
     bits: Annotated[int, Field(ge=0, le=8), WHOLE]
 
     op: ClassVar[str] = "posterize"
-    dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
 
     example: ClassVar[Mapping[str, Any]] = {"bits": 2}
 
-    def op_values(self) -> tuple[Any, ...]:
+    def op_values(self, p: Params) -> tuple[Any, ...]:
         return (self.bits,)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from gpupipe.augment.color_step import RandomColorStep
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import Params, StepIncompatible
 from gpupipe.schema.field_types import Finite
 
 
@@ -27,7 +27,7 @@ class RandomSolarize(RandomColorStep):
 
     example: ClassVar[Mapping[str, Any]] = {"threshold": 128}
 
-    def op_values(self) -> tuple[Any, ...]:
+    def op_values(self, p: Params) -> tuple[Any, ...]:
         return (self.threshold,)
 
     def infer_color(self, input_spec: Spec) -> Spec:

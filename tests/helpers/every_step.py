@@ -9,7 +9,9 @@ from typing import Any
 
 from PIL import Image
 
+from gpupipe.augment.color_step import RandomColorStep
 from gpupipe.formats.npy import DTYPES
+from gpupipe.pipeline import step_registry
 from helpers.cut_jpegs import pixels
 
 SIZE = (24, 32)
@@ -26,18 +28,18 @@ COLORS: dict[str, list[dict[str, Any]]] = {
     "gaussian_blur": [{"kernel_size": 5}],
     "gaussian_noise": [{}, {"mean": 0.1, "sigma": 0.2}],
     "jpeg": [{"quality": [50, 90]}],
-    "random_adjust_sharpness": [{"sharpness_factor": 1.5, "p": 1}],
-    "random_autocontrast": [{"p": 1}],
     "random_channel_permutation": [{}],
-    "random_equalize": [{"p": 1}],
     "random_grayscale": [{"p": 1}],
-    "random_invert": [{"p": 1}],
     "random_photometric_distort": [{"p": 1}],
     "random_posterize": [{"bits": 3, "p": 1}],
     "random_solarize": [{"threshold": 0.5, "p": 1}, {"threshold": 128, "p": 1}],
     "rgb": [{}],
 }
 """Steps that take colours from 0 to 1, or levels."""
+for _name in sorted(step_registry.STEPS.builtin_names - COLORS.keys()):
+    _step = step_registry.STEPS.find(_name)
+    if issubclass(_step, RandomColorStep):
+        COLORS[_name] = [{**_step.example, "p": 1}]
 POLICIES: dict[str, list[dict[str, Any]]] = {
     "auto_augment": [{"policy": policy} for policy in ("imagenet", "cifar10", "svhn")],
     "rand_augment": [{}, {"num_ops": 1, "interpolation": "bilinear", "fill": 1}],

@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpupipe.augment import color_ops
 from gpupipe.engines.cpu.decoding import decode
 from gpupipe.engines.cpu.delivery import deliver
 from gpupipe.engines.cpu.pixels import as_array, as_packed, as_tensor
 from gpupipe.engines.cpu.program import Calls, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.pipeline.entry import Entry
-from gpupipe.pipeline.spec_checks import describe_small, describe_small_image
+from gpupipe.pipeline.spec_checks import describe_small_image
 from gpupipe.pipeline.step import SampleIncompatible
 from gpupipe.pipeline.tensors import cut, flip, in_float32
 from gpupipe.runtime import plugins
 from gpupipe.steps.normalize import Normalize
 from gpupipe.steps.to_dtype import ToDtype
 
-_SOLARIZE_ADD_BELOW = 128
 _ANTIALIASED = {
     "bilinear": torch.ops.aten._upsample_bilinear2d_aa.out,
     "bicubic": torch.ops.aten._upsample_bicubic2d_aa.out,
@@ -174,35 +174,9 @@ def _run_normalize(pixels: Any, calls: Calls, row: int) -> Any:
     return Normalize(mean=mean, std=std).torch(as_tensor(pixels), {})
 
 
-def apply_color(image: torch.Tensor, op: str, values: Sequence[Any]) -> torch.Tensor:
-    """Apply one of `COLOR_OPS` to a tensor (C, H, W)."""
-    if op == "solarize_add":
-        added: torch.Tensor = image + (image < _SOLARIZE_ADD_BELOW).to(image.dtype) * values[0]
-        return added
-    if op == "gaussian_blur":
-        check_blur(values[0], image.shape[-2:])
-    from torchvision.transforms.v2 import functional as F
-
-    return getattr(F, op)(image, *values)  # type: ignore[no-any-return]
-
-
-def check_blur(kernel_size: Sequence[int], size: Sequence[int]) -> None:
-    """Raise SampleIncompatible if an image [height, width] is too small for a blur.
-
-    Args:
-        kernel_size: [horizontal, vertical].
-        size: [height, width].
-    """
-    least = [k // 2 + 1 for k in kernel_size[::-1]]
-    if any(n < m for n, m in zip(size, least, strict=True)):
-        raise SampleIncompatible(describe_small("gaussian_blur", size, least))
-
-
 def _run_color(pixels: Any, calls: Calls, row: int) -> Any:
     op, values = calls[0].options, calls[0].rows[row]
-    if op == "permute_channels" and as_tensor(pixels).shape[0] == 1:
-        return pixels
-    return in_float32(as_tensor(pixels), lambda image: apply_color(image, op, values))
+    return in_float32(as_tensor(pixels), lambda image: color_ops.apply(op, image, values))
 
 
 def _run_switch(pixels: Any, calls: Calls, row: int) -> Any:

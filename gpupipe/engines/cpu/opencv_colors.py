@@ -15,15 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.augment.color_ops import LUMA
-from gpupipe.engines.cpu import kernels
+from gpupipe.augment import color_ops
+from gpupipe.augment.color_ops import COLOR_OPS, LUMA
 from gpupipe.engines.cpu.pixels import as_packed, with_channels
 from gpupipe.engines.cpu.program import Calls, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.engines.value_tables import LEVELS
 
-_POINTWISE = ("invert", "posterize", "solarize", "solarize_add", "adjust_brightness")
-"""The functions of COLOR_OPS that change each value of uint8 alone."""
 _RGB, _FULL = 3, 255
 _CIRCLE = 360  # degrees
 _LUMA = np.array([LUMA], np.float32)
@@ -34,7 +32,7 @@ _ALL_LEVELS = np.arange(_FULL + 1, dtype=np.float32)
 
 def _run_pointwise(pixels: Any, calls: Calls, row: int) -> Any:
     op, values = calls[0].options, calls[0].rows[row]
-    return _look_up(as_packed(pixels), kernels.apply_color(LEVELS, op, values).numpy())
+    return _look_up(as_packed(pixels), color_ops.apply(op, LEVELS, values).numpy())
 
 
 def _look_up(array: NDArray[np.uint8], table: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -126,7 +124,7 @@ def _look_up_planes(
 def _run_blur(pixels: Any, calls: Calls, row: int) -> Any:
     """Blur with torchvision's weights, one axis after the other, in float32."""
     (kernel_size, sigma), array = calls[0].rows[row], as_packed(pixels)
-    kernels.check_blur(kernel_size, array.shape[:2])
+    color_ops.check_blur(kernel_size, array.shape[:2])
     x, y = (_gaussian(int(k), float(s)) for k, s in zip(kernel_size, sigma, strict=True))
     border = cv2.BORDER_REFLECT_101
     blurred: Any = cv2.sepFilter2D(array, cv2.CV_32F, x, y, borderType=border)
@@ -172,9 +170,13 @@ def _of_uint8(*ops: str, channels: Collection[int] = (1, _RGB)) -> Callable[[Cal
     return takes
 
 
+def _is_pointwise(calls: Calls) -> bool:
+    return COLOR_OPS[calls[0].options].is_pointwise and _of_uint8(calls[0].options)(calls)
+
+
 TABLE: Table = {
     ("color",): [
-        Kernel(_run_pointwise, "cv2.LUT", _of_uint8(*_POINTWISE), needs_torchvision=True),
+        Kernel(_run_pointwise, "cv2.LUT", _is_pointwise, needs_torchvision=True),
         Kernel(_run_contrast, "cv2.LUT", _of_uint8("adjust_contrast")),
         Kernel(_run_autocontrast, "cv2.LUT", _of_uint8("autocontrast")),
         Kernel(_run_equalize, "cv2.LUT", _of_uint8("equalize")),

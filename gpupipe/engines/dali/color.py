@@ -4,7 +4,7 @@ Functions that need statistics of the image are in color_statistics.py, those th
 neighbouring pixels in filters.py. color_functions.py lists all of them.
 
 Each function takes the format of the image, and the values that `COLOR_OPS` in
-pipeline/color_ops.py names, as NumPy arrays (B, ...). It returns `make` and the arrays that the
+augment/color_ops.py names, as NumPy arrays (B, ...). It returns `make` and the arrays that the
 graph is fed for it: `make(pixels, *nodes)` returns the new pixels. Pixels have the layout HWC. A
 node is a CPU tensor per sample.
 """
@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali import math as dali_math
 
-from gpupipe.augment.color_ops import LUMA
+from gpupipe.augment.color_ops import HIGHEST_LEVEL, LUMA, SCALE_TO_LEVELS
 
 _ALMOST_HALF = 0.5 - 2.0**-12
 """Subtracted before DALI rounds, so that it truncates."""
 _ALL_BITS = types.Constant(255, types.UINT8)
 _MIDDLE = types.Constant(128, types.UINT8)
-_LESS_THAN_ONE = 1e-3
-"""torchvision's constant in to_dtype, which ends adjust_hue; see steps/to_dtype.py."""
 
 
 class Format(NamedTuple):
@@ -127,6 +125,21 @@ def limit(factor: NDArray[Any]) -> NDArray[Any]:
     """Limit a factor so that `round_to_levels` takes its results; a larger one clamps the same."""
     limited: NDArray[Any] = np.minimum(factor, 1e4)
     return limited
+
+
+def compute(formula: Callable[..., Any], image: Format, *values: NDArray[Any]) -> Operators:
+    """Compute the formula of a row of `COLOR_OPS`, with the numbers of `color_ops.apply`."""
+
+    def make(pixels: Any, *nodes: Any) -> Any:
+        is_uint8 = image.dtype == "uint8"
+        numbers = pixels * np.float32(1 / HIGHEST_LEVEL) if is_uint8 else pixels
+        made = formula(numbers, *(image.on_device(node) for node in nodes))
+        made = dali_math.clamp(made, 0.0, 1.0)
+        if not is_uint8:
+            return made
+        return round_to_levels(dali_math.floor(made * np.float32(SCALE_TO_LEVELS)))
+
+    return Operators(make, values)
 
 
 def invert(image: Format) -> Operators:
@@ -238,7 +251,7 @@ def _turn_hue(pixels: Any, turn: Any, image: Format) -> Any:
     )
     turned = fn.stack(*(value - spread * dali_math.clamp(d, 0.0, 1.0) for d in distances), axis=0)
     if image.dtype == "uint8":
-        scale = np.float32((256.0 - _LESS_THAN_ONE) / 255.0)
+        scale = np.float32(SCALE_TO_LEVELS / HIGHEST_LEVEL)
         turned = to_pixels(turned * scale, image)
     return fn.reinterpret(fn.transpose(turned, perm=[1, 2, 0]), layout="HWC")
 

@@ -1,14 +1,16 @@
-"""The table of torchvision's colour functions in DALI, and how a function is applied."""
+"""The functions of `COLOR_OPS` in DALI: operators of their own, or the formula of their row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
+from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.engines.dali import color, color_statistics, filters
 from gpupipe.engines.dali.color import Format, Operators
 from gpupipe.pipeline.channel_checks import count_channels
@@ -34,7 +36,7 @@ FUNCTIONS: dict[str, Callable[..., Operators]] = {
         filters.jpeg,
     )
 }
-"""The functions by torchvision's name; `COLOR_OPS` in pipeline/color_ops.py documents them."""
+"""The functions that have operators of their own, by name; see augment/color_ops.py."""
 
 
 def find_operators(
@@ -59,11 +61,12 @@ def find_operators(
         NoLowering: If there is no such function.
         SampleIncompatible: If an image is smaller than the function takes.
     """
-    if op not in FUNCTIONS:
+    if op not in FUNCTIONS and (op not in COLOR_OPS or COLOR_OPS[op].formula is None):
         raise NoLowering(f"the color function '{op}' has no DALI operators")
     dtype = "float32" if spec.dtype == "float16" else spec.dtype
     image = Format(dtype, device, count_channels(spec) or 1)
-    make, arrays, least = FUNCTIONS[op](image, *(np.asarray(v) for v in values))
+    function = FUNCTIONS.get(op, partial(color.compute, COLOR_OPS[op].formula))
+    make, arrays, least = function(image, *(np.asarray(v) for v in values))
     if least is not None and size is not None:
         small = np.flatnonzero((size < least).any(-1) & present)
         if len(small):

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional as F
 
-from gpupipe.engines.cpu.kernels import TABLE, apply_color, check_blur, crop
+from gpupipe.engines.cpu.kernels import TABLE, crop
 from gpupipe.engines.cpu.program import Call, Program
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import SampleIncompatible, Spec
@@ -107,14 +107,6 @@ def test_a_color_function_gets_its_values_and_gray_has_no_channels_to_permute() 
     assert np.array_equal(run_call("color", "adjust_brightness", (0.7,)), as_image(expected))
     gray = IMAGE[..., :1]
     assert np.array_equal(run_call("color", "permute_channels", ([2, 0, 1],), gray), gray)
-    added = apply_color(as_tensor(IMAGE).float(), "solarize_add", [30])
-    assert np.array_equal(as_image(added), np.where(IMAGE < 128, IMAGE + 30.0, IMAGE))
-
-
-def test_a_blur_needs_an_image_larger_than_half_of_its_kernel() -> None:
-    check_blur([3, 5], [3, 2])
-    with pytest.raises(SampleIncompatible, match="gaussian_blur"):
-        check_blur([3, 5], [2, 2])
 
 
 def test_a_switch_runs_one_branch_and_a_blend_weighs_all() -> None:
