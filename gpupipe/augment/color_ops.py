@@ -94,7 +94,7 @@ def apply(op: str, image: Tensor, values: Sequence[Any]) -> Tensor:
 
     row = COLOR_OPS[op]
     if function := row.reference or getattr(F, op, None):
-        return function(image, *values)  # type: ignore[no-any-return]
+        return function(image, *values)
     assert row.formula is not None
     numbers = row.formula(F.to_dtype(image, torch.float32, scale=True), *values).clamp(0.0, 1.0)
     return F.to_dtype(numbers, image.dtype, scale=True)  # type: ignore[no-any-return]

@@ -61,11 +61,12 @@ def find_operators(
         NoLowering: If there is no such function.
         SampleIncompatible: If an image is smaller than the function takes.
     """
-    if op not in FUNCTIONS and (op not in COLOR_OPS or COLOR_OPS[op].formula is None):
+    row = COLOR_OPS.get(op)
+    function = FUNCTIONS.get(op) or (row and row.formula and partial(color.compute, row.formula))
+    if not function:
         raise NoLowering(f"the color function '{op}' has no DALI operators")
     dtype = "float32" if spec.dtype == "float16" else spec.dtype
     image = Format(dtype, device, count_channels(spec) or 1)
-    function = FUNCTIONS.get(op, partial(color.compute, COLOR_OPS[op].formula))
     make, arrays, least = function(image, *(np.asarray(v) for v in values))
     if least is not None and size is not None:
         small = np.flatnonzero((size < least).any(-1) & present)
