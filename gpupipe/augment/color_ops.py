@@ -9,7 +9,6 @@ of another package, which calls `register`.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -142,20 +141,6 @@ def _add_below_middle(image: Tensor, levels: int) -> Tensor:
     return image + (image < (HIGHEST_LEVEL + 1) // 2).to(image.dtype) * levels
 
 
-def _compress(image: Tensor, quality: int) -> Tensor:
-    """Use Pillow, whose pixels are torchvision's: torchvision deprecates its own encoder."""
-    import numpy as np
-    import torch
-    from PIL import Image
-
-    pixels = image.permute(1, 2, 0).cpu().numpy()
-    encoded = io.BytesIO()
-    picture = Image.fromarray(pixels[..., 0] if len(image) == 1 else pixels)
-    picture.save(encoded, "JPEG", quality=quality)
-    decoded = np.array(Image.open(encoded)).reshape(pixels.shape)
-    return torch.from_numpy(decoded).permute(2, 0, 1).to(image.device)
-
-
 _UINT8 = ("uint8",)
 _FACTOR = (ColorValue("factor", "float64", 0.0, math.inf, "1 changes nothing"),)
 COLOR_OPS: dict[str, ColorOp] = {
@@ -190,7 +175,7 @@ COLOR_OPS: dict[str, ColorOp] = {
         ),
         reference=_blur,
     ),
-    "jpeg": ColorOp((ColorValue("quality", "int32", 1, 100),), _UINT8, reference=_compress),
+    "jpeg": ColorOp((ColorValue("quality", "int32", 1, 100),), _UINT8),
     "permute_channels": ColorOp(
         (ColorValue("permutation", "int32", 0, 2, "the input's channel for each channel"),),
         reference=_permute,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -49,3 +50,15 @@ class Jpeg(ColorStep):
 
     def op_values(self, p: Params) -> tuple[Any, ...]:
         return (p["quality"],)
+
+    def torch_color(self, image: Any, p: Params) -> Any:
+        """Use Pillow, whose pixels are torchvision's: torchvision deprecates its own encoder."""
+        import torch
+        from PIL import Image
+
+        pixels = image.permute(1, 2, 0).cpu().numpy()
+        encoded = io.BytesIO()
+        picture = Image.fromarray(pixels[..., 0] if len(image) == 1 else pixels)
+        picture.save(encoded, "JPEG", quality=int(p["quality"]))
+        decoded = np.array(Image.open(encoded)).reshape(pixels.shape)
+        return torch.from_numpy(decoded).permute(2, 0, 1).to(image.device)
