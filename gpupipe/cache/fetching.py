@@ -19,7 +19,7 @@ _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 30.0, 3600.0
 
 
 class FailedRows:
-    """Rows that could not be fetched, and when to try them again. The pauses double each time.
+    """Rows that could not be fetched, and when to try them again. The pauses double, up to an hour.
 
     Attributes:
         reasons: Why a sample could not be fetched, by row.
@@ -34,8 +34,9 @@ class FailedRows:
 
     def add(self, row: int, why: str) -> None:
         """Record a failure, and when to try the row again."""
-        _, pause = self._retries.get(row, (0.0, _FIRST_RETRY_SECONDS / 2))
-        self._retries[row] = (time.monotonic() + 2 * pause, min(2 * pause, _LAST_RETRY_SECONDS))
+        _, last = self._retries.get(row, (0.0, _FIRST_RETRY_SECONDS / 2))
+        pause = min(2 * last, _LAST_RETRY_SECONDS)
+        self._retries[row] = (time.monotonic() + pause, pause)
         self.reasons[row] = why
 
     def remove(self, row: int) -> None:
