@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Generator, Iterator, Mapping
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import Column
 from gpupipe.dataset.index import Index
 from gpupipe.decoders.image_header import read_header
-from gpupipe.engines.base import BatchStream, Engine, Job
+from gpupipe.engines.base import Batch, BatchStream, Engine, Job
 from gpupipe.errors import (
     DataError,
     EngineError,
@@ -164,11 +166,26 @@ class QuarantiningEngine(Engine, abstract=True):
 
     Args:
         job: The samples, the steps and the loader settings.
+        device_id: Number of the GPU where batches are delivered; None for the CPU.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, device_id: int | None) -> None:
+        self.device = "cpu" if device_id is None else f"gpu:{device_id}"
+        self._torch_device = torch.device(self.device.replace("gpu", "cuda"))
         self._job = job
         self._quarantine = Quarantine(job)
+
+    def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
+        with machine_errors():
+            self._quarantine.check()
+            self._quarantine.refusal = None
+            yield from self._batches(self._quarantine.iter_good_plans(plans))
+            if self._quarantine.refusal is not None:
+                raise self._quarantine.refusal
+
+    @abstractmethod
+    def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
+        """Yield each plan with its batch, as `batches` does. The plans have no known bad sample."""
 
     @property
     def skipped(self) -> int:

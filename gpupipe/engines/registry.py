@@ -33,7 +33,8 @@ def find(name: str) -> type[BatchStream]:
             nearest name, or names the package.
     """
     try:
-        return ENGINES.find(name)
+        registration = find_registration(name)
+        return registration.load() if registration else ENGINES.find(name)
     except LookupError as e:
         raise EngineError(str(e)) from e
 

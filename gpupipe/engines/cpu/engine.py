@@ -20,8 +20,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-import torch
-
 from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
@@ -33,7 +31,6 @@ from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.devices import resolve
-from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.torchvision_import import import_torchvision
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
@@ -62,11 +59,7 @@ class CpuEngine(QuarantiningEngine):
     traits = EngineTraits(keeps_decoded=True)
 
     def __init__(self, job: Job, device_id: int | None) -> None:
-        super().__init__(job)
-        self.device = "cpu" if device_id is None else f"gpu:{device_id}"
-        self._torch_device = (
-            torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
-        )
+        super().__init__(job, device_id)
         self.traits = self.traits.with_counts(job.threads, job.loader.prefetch)
         self._cache = open_decoded_cache(
             job.cache_decoded, job.index, job.pipeline, job.max_pixels, self.name
@@ -101,16 +94,9 @@ class CpuEngine(QuarantiningEngine):
         """Return the operators that run, in order."""
         return [_READ, *self._phases[0].operators()]
 
-    def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        with machine_errors():
-            yield from self._batches(plans)
-
-    def _batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        self._quarantine.check()
-        self._quarantine.refusal = None
-        good = self._quarantine.iter_good_plans(plans)
+    def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         starter = self._create_starter(self._memory)
-        for plan, result in self._run(good, starter):
+        for plan, result in self._run(plans, starter):
             if result.failed:  # once more, since a file may come back, or a share be mounted again
                 result = starter.start(plan).result.result()  # noqa: PLW2901
             left = self._quarantine_failed(plan, result.failed)
@@ -118,8 +104,6 @@ class CpuEngine(QuarantiningEngine):
                 yield left, self._to_batch(left, result)
             elif len(left.ids):
                 check_shapes(result.shapes, left, self._job)
-        if self._quarantine.refusal is not None:
-            raise self._quarantine.refusal
 
     def _run(
         self, plans: Iterator[Plan], starter: JobStarter

@@ -50,8 +50,6 @@ from collections.abc import Generator, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-import torch
-
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
@@ -68,7 +66,6 @@ from gpupipe.engines.dali.reader import open_fields, reader_operators
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.devices import backend_of, resolve
 from gpupipe.runtime.exit_handler import ExitHandler
-from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.malloc import let_dali_pool_buffers, malloc_trim, release_unused_memory
 from gpupipe.runtime.region_probe import can_decode_regions
 from gpupipe.runtime.tracing import span
@@ -121,11 +118,7 @@ class DaliEngine(QuarantiningEngine):
         checks_jpegs: bool | None = None,
         warm_up: bool | None = None,
     ) -> None:
-        super().__init__(job)
-        self.device = "cpu" if device_id is None else f"gpu:{device_id}"
-        self._torch_device = (
-            torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
-        )
+        super().__init__(job, device_id)
         self.traits = self.traits.with_counts(job.threads, job.loader.prefetch)
         let_dali_pool_buffers()
         self._fields = open_fields(job)
@@ -200,26 +193,16 @@ class DaliEngine(QuarantiningEngine):
             *((e.op, e.device, e.steps) for e in self._built.operators()),
         ]
 
-    def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        with machine_errors():
-            yield from self._batches(plans)
-
-    def _batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        self._quarantine.check()
+    def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         self._built.stop()
-        self._quarantine.refusal = None
         try:
-            for built, of_phase in self._iter_phases(self._quarantine.iter_good_plans(plans)):
+            for built, of_phase in self._iter_phases(plans):
                 for plan, tensors in built.run(of_phase):
                     known = labels_and_values(self._job.index, plan, self._torch_device)
                     yield plan, _to_fields(built, tensors) | known
                     self._trim_memory(plan)
-                if self._quarantine.refusal is not None:
-                    break
         finally:
             self._built.stop()
-        if self._quarantine.refusal is not None:
-            raise self._quarantine.refusal
 
     def _iter_phases(self, plans: Iterator[Plan]) -> Iterator[tuple[BuiltPipeline, Iterator[Plan]]]:
         """Yield successive plans of one phase of the schedules, with the pipeline that runs them.

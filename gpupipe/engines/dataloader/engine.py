@@ -14,8 +14,6 @@ from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from gpupipe.config import LoaderConfig
 from gpupipe.decoded_cache.decoded_cache import open_decoded_cache
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
@@ -31,7 +29,6 @@ from gpupipe.engines.dataloader.works import Works
 from gpupipe.errors import EngineError, counted
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.devices import resolve
-from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 
@@ -63,11 +60,7 @@ class DataLoaderEngine(QuarantiningEngine):
     )
 
     def __init__(self, job: Job, device_id: int | None) -> None:
-        super().__init__(job)
-        self.device = "cpu" if device_id is None else f"gpu:{device_id}"
-        self._torch_device = (
-            torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
-        )
+        super().__init__(job, device_id)
         self._operators(job)
         workers = count_workers(job)
         self.traits = self.traits.with_counts(workers, workers * job.loader.prefetch)
@@ -134,23 +127,17 @@ class DataLoaderEngine(QuarantiningEngine):
         """Return the operators that run, in order."""
         return self._operators(self._job)
 
-    def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        with machine_errors():
-            yield from self._batches(plans)
-
-    def _batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        self._quarantine.check()
+    def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         while True:
             try:
-                yield from self._run(self._quarantine.iter_good_plans(plans))
-                break
+                yield from self._run(plans)
+                return
             except WorkerCrashed as e:
                 crash = e
-            plans = chain(list(self._works.in_flight), plans)
+            unfinished = chain(list(self._works.in_flight), plans)
+            plans = self._quarantine.iter_good_plans(unfinished)
             self._quarantine_killers(crash)
             self._workers.restart()
-        if self._quarantine.refusal is not None:
-            raise self._quarantine.refusal
 
     def _run(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         self._works.start(plans, self.traits.batches_ahead)

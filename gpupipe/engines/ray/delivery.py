@@ -101,8 +101,6 @@ class Delivery(threading.Thread):
                         self._finished.append(finished)
                         self._changed.notify_all()
                 del finished
-            if self._quarantine.refusal is not None:
-                raise self._quarantine.refusal
         except Exception as e:
             self._error = e
         finally:

@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,6 @@ from gpupipe.engines.ray.status_report import StatusReport
 from gpupipe.engines.ray.trainer_status import StatusFile, WaitMeter
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.exit_handler import ExitHandler
-from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.ranks import ranks_on_machine
 from gpupipe.runtime.transfer import record_stream
 from gpupipe.sampling.sampler import Plan, Sampler
@@ -70,13 +69,12 @@ class RayEngine(QuarantiningEngine):
     )
 
     def __init__(self, job: Job, gpu: int | None, cluster: Cluster) -> None:
-        super().__init__(job)
+        super().__init__(job, gpu)
         self._cluster = cluster
         options = job.loader.ray
         worker_job, tail = split_job(job)
         self._tail = tail
         self._finish = BatchFinisher(tail, gpu)
-        self.device, self._torch_device = self._finish.device, self._finish.torch_device
         self._delivery: Delivery | None = None
         self._status_file: StatusFile | None = None
         self._pool = RayWorkerPool(
@@ -126,16 +124,8 @@ class RayEngine(QuarantiningEngine):
             *((f"{entry.name}.torch", self.device, (entry.key,)) for entry in tail),
         ]
 
-    def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        with machine_errors():
-            yield from self._batches(plans)
-
-    def _batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        self._quarantine.check()
-        self._quarantine.refusal = None
-        dispatcher = PlanDispatcher(
-            self._pool, self._quarantine.iter_good_plans(plans), self._window
-        )
+    def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
+        dispatcher = PlanDispatcher(self._pool, plans, self._window)
         delivery = Delivery(
             self._job,
             dispatcher,
