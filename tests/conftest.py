@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.fetch import synthetic_faces
 from gpupipe.runtime.progress import ignore_progress
+from gpupipe.sources.fetch import synthetic_faces
 from helpers import forked_python, photographs
 
 _GPU = Path(__file__).with_name("gpu")

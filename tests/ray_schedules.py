@@ -214,8 +214,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first one's seed")
     parser.add_argument("--root", type=Path, help="a folder with 60 images")
     options = parser.parse_args()
-    from gpupipe.fetch import synthetic_faces
     from gpupipe.runtime.progress import ignore_progress
+    from gpupipe.sources.fetch import synthetic_faces
 
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "faces"

@@ -21,10 +21,10 @@ from gpupipe.config import Config
 from gpupipe.dataset.index import Index, build
 from gpupipe.engines import registry
 from gpupipe.errors import ConfigError, GpupipeError, shown
-from gpupipe.fetch import synthetic_faces
 from gpupipe.loader import create_loader
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step_registry import STEPS
+from gpupipe.sources.fetch import synthetic_faces
 
 if TYPE_CHECKING:
     from PIL.Image import Image

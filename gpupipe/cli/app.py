@@ -215,8 +215,8 @@ def doctor(as_json: bool) -> None:
 )
 def fetch(dataset: str, root: Path | None) -> None:
     """Download DATASET (lfw), check it and unpack it."""
-    from gpupipe.fetch import dataset_catalog
     from gpupipe.runtime.home_dir import expand_user
+    from gpupipe.sources.fetch import dataset_catalog
 
     try:
         entry = dataset_catalog.DATASETS[dataset_catalog.check_name(dataset)]

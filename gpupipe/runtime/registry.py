@@ -33,7 +33,8 @@ class Registry(Generic[T]):
             it.
         group: The entry point group; by default the name of the package.
         advise: Returns the message about an unknown name; "" for the usual one.
-        are_folders: Whether the built-in ones are the folders of the package, and no single files.
+        are_folders: Whether the built-in ones are the folders of the package; else they are its
+            files.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Registry(Generic[T]):
         return frozenset(
             module.name
             for module in modules
-            if not module.name.startswith("_") and (module.ispkg or not self._are_folders)
+            if not module.name.startswith("_") and module.ispkg == self._are_folders
         )
 
     def names(self) -> list[str]:

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, Field
 from gpupipe.dataset import class_folders, index_cache, index_file
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.source import Progress, Source, ignore_progress
-from gpupipe.fetch import dataset_catalog
 from gpupipe.schema.field_types import WHOLE, expand_home
+from gpupipe.sources.fetch import dataset_catalog
 
 EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 

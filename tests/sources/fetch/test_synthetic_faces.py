@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gpupipe.fetch import synthetic_faces
 from gpupipe.runtime.progress import ignore_progress
+from gpupipe.sources.fetch import synthetic_faces
 
 
 def images(root: Path) -> list[Path]:

@@ -14,7 +14,7 @@ import gpupipe
 from helpers import forked_python
 from helpers.served import serving
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 SAID = r"stand-in data, not LFW: lfw could not be fetched.*'gpupipe fetch lfw'"
 FEW: dict[str, Any] = {"data": {"stand_in": 8}, "device": "cpu", "batch_size": 4, "threads": 1}
 WORDS = ["lfw", "data.stand_in=8", "device=cpu", "batch_size=4"]
@@ -96,7 +96,7 @@ def test_the_example_scripts_print_it(tmp_path: Path) -> None:
         "StandInWarning: "
         in run_gpupipe(tmp_path, *ddp, str(EXAMPLES / "torch_ddp.py"), *WORDS).stderr
     )
-    shipped = Path(__file__).parents[2] / "configs" / "lfw.yaml"
+    shipped = Path(__file__).parents[3] / "configs" / "lfw.yaml"
     (tmp_path / "few.yaml").write_text(shipped.read_text().replace("2000", "8"))
     lightning = run_gpupipe(
         tmp_path, str(EXAMPLES / "lightning_lfw.py"), "few.yaml", "--batch_size", "4"
