@@ -164,11 +164,9 @@ class Connections:
                 self.send_queue.extend(
                     (connection.route, frames) for frames in [[codec.encode(head)], *parts]
                 )
-            self.sent.batches, self.sent.bytes, self.sent.shared = (
-                self.sent.batches + 1,
-                self.sent.bytes + size,
-                self.sent.shared + (taken is not None),
-            )
+            self.sent.batches += 1
+            self.sent.bytes += size
+            self.sent.shared += taken is not None
         self.wake()
 
 

@@ -10,21 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gpupipe.protocol import messages
+from gpupipe.server import log_records as log
 from gpupipe.server.client_state import Client, Idle, LeaseRules, Reconnecting
 from gpupipe.server.epoch_pass import EpochPass, Partition
-from gpupipe.server.log_records import (
-    NextPass,
-    PassDropped,
-    PassStarted,
-    Record,
-    SessionEnded,
-    SessionStarted,
-    StepDone,
-    StepLeased,
-    StepRecord,
-    StepRequeued,
-    StepsDone,
-)
+from gpupipe.server.log_records import Record
 
 Log = Callable[[Record], None]
 
@@ -35,7 +24,7 @@ class LeaseState:
     Args:
         rules: Mode, timeouts and limits.
         first: (epoch, position) where partitions begin.
-        log: Writes a record to the write-ahead log.
+        write: Writes a record to the write-ahead log.
 
     Attributes:
         rules: Mode, timeouts and limits.
@@ -48,8 +37,8 @@ class LeaseState:
         outbox: (client token, message) pairs to send, in order.
     """
 
-    def __init__(self, rules: LeaseRules, first: tuple[int, int], log: Log) -> None:
-        self.rules, self.first, self._log = rules, first, log
+    def __init__(self, rules: LeaseRules, first: tuple[int, int], write: Log) -> None:
+        self.rules, self.first, self._write = rules, first, write
         self.clients: dict[str, Client] = {}
         self.partitions: dict[str, Partition] = {}
         self.next_pass = 0
@@ -64,35 +53,35 @@ class LeaseState:
     def commit(self, record: Record) -> None:
         """Apply a record and log it. No message about it may be sent before."""
         self.apply(record)
-        self._log(record)
+        self._write(record)
 
     def apply(self, record: Record) -> None:
         """Make the change that a record names. Ignores steps of passes that are forgotten."""
         match record:
-            case SessionStarted(token, name):
+            case log.SessionStarted(token, name):
                 partition = self.partitions.setdefault(name, Partition(name, 0))
                 self.clients[token] = Client(record, partition, self.rules.hwm)
-            case SessionEnded(token):
+            case log.SessionEnded(token):
                 client = self.clients.pop(token, None)
                 if client is not None and self.rules.mode == "broadcast":
                     self.partitions.pop(client.partition.name, None)
-            case PassStarted(name, number):
+            case log.PassStarted(name, number):
                 self.partitions[name].current = EpochPass(
                     number, record.epoch, record.position, record.steps
                 )
                 self.next_pass = max(self.next_pass, number + 1)
-            case PassDropped(name, first_pass):
+            case log.PassDropped(name, first_pass):
                 self.partitions[name].current = None
                 self.partitions[name].first_pass = first_pass
-            case NextPass(number):
+            case log.NextPass(number):
                 self.next_pass = number
-            case StepsDone(number, steps):
+            case log.StepsDone(number, steps):
                 if (current := self.find_pass(number)) is not None:
                     current.done.update(steps)
-            case StepLeased() | StepRequeued() | StepDone():
+            case log.StepLeased() | log.StepRequeued() | log.StepDone():
                 self._apply_to_step(record)
 
-    def _apply_to_step(self, record: StepRecord) -> None:
+    def _apply_to_step(self, record: log.StepRecord) -> None:
         current = self.find_pass(record.pass_number)
         if current is None:
             return
@@ -101,30 +90,30 @@ class LeaseState:
         if holder is not None:
             holder.leases.remove(key)
         match record:
-            case StepDone():
+            case log.StepDone():
                 current.finish(record.step)
-            case StepRequeued():
+            case log.StepRequeued():
                 current.requeue_leased(record.step)
-            case StepLeased() if record.token in self.clients:
+            case log.StepLeased() if record.token in self.clients:
                 current.lease(record.step, record.token)
                 self.clients[record.token].leases.append(key)
 
     def snapshot(self) -> Iterator[Record]:
         """Yield records that lead from a new state to this one."""
-        yield NextPass(self.next_pass)
+        yield log.NextPass(self.next_pass)
         for client in self.clients.values():
             yield client.session
         for partition in self.partitions.values():
             if partition.first_pass:
-                yield PassDropped(partition.name, partition.first_pass)
+                yield log.PassDropped(partition.name, partition.first_pass)
             current = partition.current
             if current is not None:
-                yield PassStarted(
+                yield log.PassStarted(
                     partition.name, current.number, current.epoch, current.position, current.steps
                 )
-                yield StepsDone(current.number, sorted(current.done))
+                yield log.StepsDone(current.number, sorted(current.done))
                 for step, token in current.leased.items():
-                    yield StepLeased(current.number, step, token)
+                    yield log.StepLeased(current.number, step, token)
 
     def continue_after_restart(self, now: float, was_stopped: bool = False) -> None:
         """Continue from the records that were applied.

@@ -53,7 +53,7 @@ PlannedBatch = tuple[Plan, Batch]
 class Deliver:
     """Send a batch to the client that leases it."""
 
-    client: Client
+    token: str
     key: Key
     plan: Plan
     batch: Batch
@@ -77,7 +77,7 @@ class Producer(threading.Thread):
         plans: The plans of all passes.
         leases: The leases.
         changed: Condition whose lock guards the leases. It is notified whenever there may be work.
-        deliver: Sends a batch to a client. Called without the lock.
+        deliver: Sends a batch to the client of a token. Called without the lock.
         failed: Called under the lock with an error, the clients whose iterations it ended, and
             whether the server ends with it.
 
@@ -91,7 +91,7 @@ class Producer(threading.Thread):
         plans: Plans,
         leases: Leases,
         changed: threading.Condition,
-        deliver: Callable[[Client, Key, Plan, Batch], None],
+        deliver: Callable[[str, Key, Plan, Batch], None],
         failed: Callable[[Exception, list[Client], bool], None],
     ) -> None:
         super().__init__(name="gpupipe producer", daemon=True)
@@ -116,7 +116,7 @@ class Producer(threading.Thread):
         try:
             while not isinstance(task := self._next_task(), End):
                 if isinstance(task, Deliver):
-                    self._deliver(task.client, task.key, task.plan, task.batch)
+                    self._deliver(task.token, task.key, task.plan, task.batch)
                 else:
                     running = self._pull(running or self._engine.batches(self._source()))
         except Exception as e:  # an EngineError, or a fault of gpupipe
@@ -148,7 +148,7 @@ class Producer(threading.Thread):
             elif isinstance(lease, Leased):
                 plan, batch = self._ready.pop(key)
                 self._remember((plan, batch))
-                return Deliver(lease.client, key, replace(plan, last=lease.is_last), batch)
+                return Deliver(lease.client.token, key, replace(plan, last=lease.is_last), batch)
         return None
 
     def _should_pull(self) -> bool:

@@ -27,16 +27,12 @@ from typing import Any
 
 import zmq
 
-from gpupipe.engines.base import Batch
 from gpupipe.errors import ServerError
 from gpupipe.loader import Loader
 from gpupipe.protocol import codec
 from gpupipe.protocol.batch_layout import MalformedMessage
-from gpupipe.protocol.messages import Key
 from gpupipe.protocol.wakeup import Waker
 from gpupipe.runtime.forked_children import close_sockets_in_forks, keep_sockets_in_forks
-from gpupipe.sampling.sampler import Plan
-from gpupipe.server.client_state import Client
 from gpupipe.server.connections import Connections
 from gpupipe.server.dispatch import Dispatcher
 from gpupipe.server.flood_guard import FloodGuard
@@ -119,7 +115,7 @@ class Server:
             self._plans,
             self._leases,
             self._changed,
-            self._deliver,
+            self._connections.send_batch,
             self._dispatcher.send_failure,
         )
 
@@ -222,9 +218,6 @@ class Server:
         if kind is not None:
             self._ends_run = False
         self.close()
-
-    def _deliver(self, client: Client, key: Key, plan: Plan, batch: Batch) -> None:
-        self._connections.send_batch(client.token, key, plan, batch)
 
     # --- the socket
 

@@ -23,14 +23,7 @@ from gpupipe.runtime.file_lock import try_lock
 from gpupipe.runtime.forked_children import close_in_forks, keep_in_forks
 from gpupipe.server import log_records
 from gpupipe.server.lease_state import LeaseState
-from gpupipe.server.log_records import (
-    Head,
-    PassStarted,
-    Record,
-    ServerStopped,
-    SessionEnded,
-    SessionStarted,
-)
+from gpupipe.server.log_records import Record
 
 _LOCKED = "another server keeps its state in {}: give each its own --state, or end the other"
 
@@ -87,7 +80,7 @@ class WriteAheadLog:
         """
         self._state, self.history = state, history
         records = self._read(after_stop)
-        was_stopped = records[-1:] == [ServerStopped()]
+        was_stopped = records[-1:] == [log_records.ServerStopped()]
         for record in records:
             state.apply(record)
         state.continue_after_restart(now, was_stopped and not after_stop)
@@ -96,7 +89,7 @@ class WriteAheadLog:
 
     def log(self, record: Record) -> None:
         """Log a record; the start of a pass compacts the file instead. Raises ServerError."""
-        if isinstance(record, PassStarted):
+        if isinstance(record, log_records.PassStarted):
             self._compact()
         else:
             with _writing(self.path):
@@ -107,7 +100,7 @@ class WriteAheadLog:
 
         Raises ServerError.
         """
-        self.log(ServerStopped())
+        self.log(log_records.ServerStopped())
 
     def forget(self) -> None:
         """Delete the file, so that the server starts from the beginning. Raises ServerError."""
@@ -129,7 +122,7 @@ class WriteAheadLog:
             return []
         head, records = file
         is_same = head.serves == self._work
-        was_stopped = records[-1:] == [ServerStopped()]
+        was_stopped = records[-1:] == [log_records.ServerStopped()]
         if was_stopped and not after_stop and not (is_same and _has_clients(records)):
             return []
         if not is_same:
@@ -144,7 +137,7 @@ class WriteAheadLog:
     def _compact(self) -> None:
         """Replace the file by the current state, and open it to append."""
         assert self._state is not None
-        head = Head(self.history, self._work)
+        head = log_records.Head(self.history, self._work)
         data = b"".join(map(log_records.encode, [head, *self._state.snapshot()]))
         with _writing(self.path):
             with write_atomically(self.path) as new:
@@ -170,9 +163,9 @@ def _writing(path: Path) -> Iterator[None]:
 def _has_clients(records: list[Record]) -> bool:
     """Return whether any client's session was open at the end."""
     is_open = {
-        record.token: isinstance(record, SessionStarted)
+        record.token: isinstance(record, log_records.SessionStarted)
         for record in records
-        if isinstance(record, SessionStarted | SessionEnded)
+        if isinstance(record, log_records.SessionStarted | log_records.SessionEnded)
     }
     return any(is_open.values())
 
