@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 import gpupipe
-from gpupipe.client.session import ReceivedBatch, Session, rebuild_error
+from gpupipe.client.session import ReceivedBatch, Session, find_differences, rebuild_error
 from gpupipe.protocol import messages
 
 
@@ -112,3 +112,53 @@ def test_a_client_that_shared_its_pass_does_not_continue_it_without_a_record() -
     session.start_iteration(1, 0, keep, False)
     assert session.errors.current() is None
     assert list(session.outgoing) == [messages.StartIteration(2, 1, 0, -1)]
+
+
+DESCRIPTION = {
+    "name": "little",
+    "data": {"fingerprint": "d1", "count": 5},
+    "pipeline": {"fingerprint": "p1", "tail": 0},
+    "batch": {"fingerprint": "b1"},
+    "mode": "share",
+    "loader": {"seed": 5, "subset": "/a/file"},
+    "selection": {"settings": {"repeats": 1}},
+}
+
+
+def described(**changes: Any) -> messages.SessionOpened:
+    return messages.SessionOpened(1, "0" * 32, 1, [], 0, 0, 0, 1, DESCRIPTION | changes)
+
+
+def test_the_same_work_has_no_differences() -> None:
+    assert find_differences(described(), described()) == ""
+    assert (
+        find_differences(described(), replace(described(), pid=2, history="1" * 32, epoch=3)) == ""
+    )
+    assert find_differences(described(), described(name="other")) == "", "a name is no work"
+    other_file = described(loader={"seed": 5, "subset": "/another/file"})
+    assert find_differences(described(), other_file) == "", "the settings of the selection count"
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"data": {"fingerprint": "d2"}}, "data: d1 before, d2 now"),
+        ({"pipeline": {"fingerprint": "p2", "tail": 0}}, "pipeline: p1 before, p2 now"),
+        ({"pipeline": {"fingerprint": "p1", "tail": 2}}, "steps left to clients: 0 before, 2 now"),
+        ({"batch": {"fingerprint": "b2"}}, "batch: b1 before, b2 now"),
+        ({"mode": "broadcast"}, "mode: share before, broadcast now"),
+        ({"loader": {"seed": 6}}, "seed: 5 before, 6 now"),
+        ({"loader": {}}, "seed: 5 before, None now"),
+        ({"selection": {"settings": {"repeats": 2}}}, "repeats: 1 before, 2 now"),
+        ({"selection": {}}, "repeats: 1 before, None now"),
+    ],
+)
+def test_differences_are_named(changes: dict[str, Any], difference: str) -> None:
+    assert find_differences(described(), described(**changes)) == difference
+
+
+def test_another_rank_is_other_work() -> None:
+    other = replace(described(), rank=1, world_size=2)
+    assert (
+        find_differences(described(), other) == "rank: 0 before, 1 now; world_size: 1 before, 2 now"
+    )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import json
 
-from gpupipe.client.inbox import Inbox
+from gpupipe.client.iteration import Inbox
 from gpupipe.protocol import messages
 from gpupipe.server.batch_leases import Leased
 from gpupipe.server.leases import Leases
