@@ -21,13 +21,7 @@ from collections.abc import Callable
 
 from gpupipe.errors import counted
 from gpupipe.protocol import messages
-from gpupipe.server.client_state import (
-    BetweenPasses,
-    Client,
-    Reconnecting,
-    RequestRefused,
-    Waiting,
-)
+from gpupipe.server.client_state import BetweenPasses, Client, Reconnecting, RequestRefused, Waiting
 from gpupipe.server.epoch_pass import EpochPass, Partition
 from gpupipe.server.lease_state import LeaseState
 from gpupipe.server.log_records import PassDropped, PassStarted

@@ -36,12 +36,7 @@ from gpupipe.runtime.forked_children import close_sockets_in_forks, keep_sockets
 from gpupipe.server.connections import Connections
 from gpupipe.server.dispatch import Dispatcher
 from gpupipe.server.flood_guard import FloodGuard
-from gpupipe.server.opening import (
-    listen,
-    open_write_ahead_log,
-    prepare_loader,
-    restore_leases,
-)
+from gpupipe.server.opening import listen, open_write_ahead_log, prepare_loader, restore_leases
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.plans import Plans
 from gpupipe.server.producer import Producer
@@ -98,17 +93,10 @@ class Server:
             self._leases.state, self.options.compress, self._waker.wake, self._changed
         )
         self._guard = FloodGuard(
-            self._socket,
-            self._connections.token_of_route.__contains__,
-            self.options.max_clients,
+            self._socket, self._connections.token_of_route.__contains__, self.options.max_clients
         )
         self._dispatcher = Dispatcher(
-            self._leases,
-            self._connections,
-            self._plans,
-            history,
-            self._description,
-            self._stats,
+            self._leases, self._connections, self._plans, history, self._description, self._stats
         )
         self._producer = Producer(
             self.loader.engine,
