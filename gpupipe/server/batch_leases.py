@@ -152,8 +152,11 @@ class BatchLeases:
 
     def neediest(self) -> Partition | None:
         """Return the partition with the most unmet demand, or None if there is no demand."""
-        partition = max(self._state.partitions.values(), key=self._need, default=None)
-        return partition if partition is not None and self._need(partition) > 0 else None
+        needs = [
+            (self._need(partition), partition) for partition in self._state.partitions.values()
+        ]
+        need, partition = max(needs, key=lambda pair: pair[0], default=(0, None))
+        return partition if need > 0 else None
 
     def partition_to_prefetch(self) -> Partition | None:
         """Return a partition with steps left that may be made ahead of demand, or None."""

@@ -58,6 +58,8 @@ class LeaseState:
     def apply(self, record: Record) -> None:
         """Make the change that a record names. Ignores steps of passes that are forgotten."""
         match record:
+            case log.StepLeased() | log.StepRequeued() | log.StepDone():
+                self._apply_to_step(record)
             case log.SessionStarted(token, name):
                 partition = self.partitions.setdefault(name, Partition(name, 0))
                 self.clients[token] = Client(record, partition, self.rules.hwm)
@@ -78,8 +80,6 @@ class LeaseState:
             case log.StepsDone(number, steps):
                 if (current := self.find_pass(number)) is not None:
                     current.done.update(steps)
-            case log.StepLeased() | log.StepRequeued() | log.StepDone():
-                self._apply_to_step(record)
 
     def _apply_to_step(self, record: log.StepRecord) -> None:
         current = self.find_pass(record.pass_number)
@@ -153,4 +153,7 @@ class LeaseState:
 
     def find_pass(self, pass_number: int) -> EpochPass | None:
         """Return the pass with this number if it is the current one of a partition, else None."""
-        return next((p for p in self.current_passes() if p.number == pass_number), None)
+        for partition in self.partitions.values():
+            if partition.current is not None and partition.current.number == pass_number:
+                return partition.current
+        return None
