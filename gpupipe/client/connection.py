@@ -112,7 +112,7 @@ class Connection:
             "gpupipe: waiting for the server at %s for up to %g s: %s",
             address,
             self.options.patience,
-            self._session.refusal or peer.check(address, has_keys).text,
+            self._session.refusal or peer.check(address, has_keys),
         )
 
     def start_iteration(

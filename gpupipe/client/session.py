@@ -95,7 +95,7 @@ class Session:
         inbox: The batches that this client holds.
         iteration: What the consumer reads.
         finish: Finishes the batches of the iteration; None before the first one.
-        errors: What the consumer has to be told.
+        errors: What the consumer has to get.
         refusal: Why the server refused the last request, or "".
         outgoing: Messages to send, in order.
     """

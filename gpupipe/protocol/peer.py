@@ -1,9 +1,9 @@
 """Finds out what listens at the address of a server that does not answer.
 
-ZeroMQ does not report a peer whose socket type does not match, and does not reconnect to it. So
-this connects without ZeroMQ and exchanges the greeting of ZMTP 3.0
-(https://rfc.zeromq.org/spec/23). Then it reads the peer's READY command, which names its socket
-type, and disconnects.
+ZeroMQ's socket monitor does not tell: PUSH and PUB look alike to it, REP as a match. It does not
+show what a peer of another protocol says. So this connects without ZeroMQ, exchanges the greeting
+of ZMTP 3.0 (https://rfc.zeromq.org/spec/23) and reads the peer's READY command, which names its
+socket type.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import re
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gpupipe.errors import ServerError
@@ -33,41 +32,8 @@ _OURS = "ROUTER"
 _FUELS = "PUSH"
 
 
-@dataclass(frozen=True)
-class Peer:
-    """What listens at an address.
-
-    Attributes:
-        text: A description for the user.
-        socket_type: ZeroMQ's name of the socket type, such as "ROUTER", or "" if unknown.
-        is_zeromq: False if it certainly does not speak ZeroMQ.
-    """
-
-    text: str
-    socket_type: str = ""
-    is_zeromq: bool = True
-
-
-def look_at(address: str, seconds: float = _TIMEOUT_SECONDS) -> Peer:
-    """Connect to an address and find out what listens there.
-
-    Args:
-        address: tcp://HOST:PORT or ipc://FILE.
-        seconds: Time limit for the connection, and again for the exchange.
-    """
-    try:
-        with _connect(address, seconds) as connection:
-            return _describe_peer(_exchange(connection, time.monotonic() + seconds))
-    except socket.gaierror as e:
-        return Peer(f"its host name cannot be resolved ({e.strerror})")
-    except (ConnectionRefusedError, FileNotFoundError):
-        return Peer("nothing listens there")
-    except OSError as e:
-        return Peer(f"it cannot be reached ({e})")
-
-
-def check(address: str, has_keys: bool) -> Peer:
-    """Find out what listens at an address.
+def check(address: str, has_keys: bool) -> str:
+    """Find out what listens at an address, and return a description for the user.
 
     Args:
         address: tcp://HOST:PORT or ipc://FILE.
@@ -76,40 +42,61 @@ def check(address: str, has_keys: bool) -> Peer:
     Raises:
         ServerError: It is certain that no server of gpupipe can answer there.
     """
-    peer = look_at(address)
-    if not peer.is_zeromq:
-        raise ServerError(f"{address}: {peer.text}: is the port right?")
-    if peer.socket_type == _FUELS:
+    try:
+        with _connect(address) as connection:
+            received = _exchange(connection, time.monotonic() + _TIMEOUT_SECONDS)
+    except socket.gaierror as e:
+        return f"its host name cannot be resolved ({e.strerror})"
+    except (ConnectionRefusedError, FileNotFoundError):
+        return "nothing listens there"
+    except OSError as e:
+        return f"it cannot be reached ({e})"
+    if not received:
+        return "something listens there, and says nothing"
+    if received[:1] != _SIGNATURE[:1] or received[9:10] not in (b"", _SIGNATURE[9:10]):
+        raise ServerError(
+            f"{address}: what listens there does not speak ZeroMQ (it says {received[:30]!r}): is "
+            "the port right?"
+        )
+    if len(received) >= 64 and _mechanism(received) == b"CURVE":
+        return "it listens, and lets in only those whose keys it knows (key, server_key)"
+    if (match := _SOCKET_TYPE.search(received)) is not None:
+        _check_socket_type(address, match[1].decode(), has_keys)
+    return "it listens, and has not answered yet"
+
+
+def _check_socket_type(address: str, socket_type: str, has_keys: bool) -> None:
+    """Raise ServerError for another socket than a server's, or if this side alone has keys."""
+    if socket_type == _FUELS:
         raise ServerError(
             f"{address} speaks Fuel's protocol, and not gpupipe's (its socket is a ZeroMQ "
             "PUSH): start the server without --wire fuel, or read from "
             "it with Fuel's own ServerDataStream"
         )
-    if peer.socket_type not in ("", _OURS):
+    if socket_type != _OURS:
         raise ServerError(
-            f"{address} is no server of gpupipe: it is a ZeroMQ {peer.socket_type} socket, "
+            f"{address} is no server of gpupipe: it is a ZeroMQ {socket_type} socket, "
             f"and a server's is a {_OURS}"
         )
-    if peer.socket_type == _OURS and has_keys:
+    if has_keys:
         raise ServerError(
             f"the server at {address} has no keys: leave out key and server_key, or start "
             "it with --keys and --allow"
         )
-    return peer
 
 
-def _connect(address: str, seconds: float) -> socket.socket:
+def _connect(address: str) -> socket.socket:
     parts = urlsplit(address)
     if parts.scheme == "ipc":
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(seconds)
+            connection.settimeout(_TIMEOUT_SECONDS)
             connection.connect(address.removeprefix("ipc://"))
         except BaseException:
             connection.close()
             raise
         return connection
-    return socket.create_connection((parts.hostname or "", parts.port or 0), seconds)
+    return socket.create_connection((parts.hostname or "", parts.port or 0), _TIMEOUT_SECONDS)
 
 
 def _exchange(connection: socket.socket, until: float) -> bytes:
@@ -138,16 +125,3 @@ def _exchange(connection: socket.socket, until: float) -> bytes:
 
 def _mechanism(received: bytes) -> bytes:
     return received[_MECHANISM].rstrip(b"\0")
-
-
-def _describe_peer(received: bytes) -> Peer:
-    if not received:
-        return Peer("something listens there, and says nothing")
-    if received[:1] != _SIGNATURE[:1] or received[9:10] not in (b"", _SIGNATURE[9:10]):
-        return Peer(
-            f"what listens there does not speak ZeroMQ (it says {received[:30]!r})", is_zeromq=False
-        )
-    if len(received) >= 64 and _mechanism(received) == b"CURVE":
-        return Peer("it listens, and lets in only those whose keys it knows (key, server_key)")
-    match = _SOCKET_TYPE.search(received)
-    return Peer("it listens, and has not answered yet", match[1].decode() if match else "")
