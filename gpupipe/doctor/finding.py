@@ -1,9 +1,11 @@
-"""Finding: the result of one check of `gpupipe doctor`."""
+"""Finding: the result of one check of `gpupipe doctor`, and the rules that make one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+Status = Literal["ok", "warning", "problem"]
 
 
 @dataclass(frozen=True)
@@ -19,5 +21,20 @@ class Finding:
 
     subject: str
     observation: str
-    status: Literal["ok", "warning", "problem"]
+    status: Status = "ok"
     advice: str = ""
+
+
+def judge(
+    subject: str, observation: str, *rules: tuple[object, str, Status, str], advice: str = ""
+) -> Finding:
+    """Judge an observation by the first rule whose condition is true.
+
+    Args:
+        subject: What was checked.
+        observation: What it is if no rule applies: that is sufficient.
+        *rules: (condition, observation, status, advice) of the other cases.
+        advice: What would be better, though it is not needed, if no rule applies.
+    """
+    verdicts = (Finding(subject, *rule[1:]) for rule in rules if rule[0])
+    return next(verdicts, Finding(subject, observation, advice=advice))

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 import gpupipe
 from gpupipe.cli.app import main
-from gpupipe.doctor import checks
+from gpupipe.doctor import checks, software_checks
 from gpupipe.doctor.finding import Finding
-from gpupipe.doctor.machine_rules import GIB
+from gpupipe.doctor.machine_checks import GIB
 from gpupipe.runtime.devices import cores, gpu_count
 from gpupipe.runtime.installation import find_distribution
 from helpers import forked_python
@@ -76,7 +76,7 @@ def test_versions_are_those_installed(findings):
     assert findings["Python"].observation == sys.version.split()[0]
     assert findings["torch"].observation == metadata.version("torch")
     assert findings["DALI"].observation.startswith(
-        next(v for n, v in checks._dali_packages().items())
+        next(v for n, v in software_checks.dali_packages().items())
     )
     assert gpupipe.__version__ in findings["gpupipe"].observation
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.doctor import software_rules
-from gpupipe.doctor.finding import Finding
+from gpupipe.doctor import software_checks
 
 REBUILD = "pip install --force-reinstall --no-deps ."
 
@@ -20,12 +19,12 @@ REBUILD = "pip install --force-reinstall --no-deps ."
     ],
 )
 def test_release(text, numbers):
-    assert software_rules.parse_release(text) == numbers
+    assert software_checks.parse_release(text) == numbers
 
 
 def test_least_versions_are_those_of_the_metadata():
     required = metadata.requires("gpupipe-loader") or []
-    for name, least in software_rules.NEEDS.items():
+    for name, least in software_checks.NEEDS.items():
         assert any(r.partition(";")[0].replace(" ", "") == f"{name}>={least}" for r in required), (
             name
         )
@@ -36,7 +35,7 @@ def test_least_versions_are_those_of_the_metadata():
     [((3, 9, 18), "problem"), ((3, 10, 0), "ok"), ((3, 13, 9), "ok"), ((3, 14, 0), "problem")],
 )
 def test_python(version, status):
-    assert software_rules.judge_python(version).status == status
+    assert software_checks.judge_python(version).status == status
 
 
 @pytest.mark.parametrize(
@@ -51,9 +50,9 @@ def test_python(version, status):
     ],
 )
 def test_package(name, version, status):
-    finding = software_rules.judge_package(name, version)
+    finding = software_checks.judge_package(name, version)
     assert (finding.subject, finding.status) == (name, status)
-    assert (finding.advice == f"pip install '{name}>={software_rules.NEEDS[name]}'") == (
+    assert (finding.advice == f"pip install '{name}>={software_checks.NEEDS[name]}'") == (
         status == "problem"
     )
 
@@ -75,9 +74,9 @@ def test_package(name, version, status):
     ],
 )
 def test_dali(packages, status, advice):
-    finding = software_rules.judge_dali(packages, has_gpu=True)
+    finding = software_checks.judge_dali(packages, has_gpu=True)
     assert (finding.subject, finding.status, finding.advice) == ("DALI", status, advice)
-    on_cpu = software_rules.judge_dali(packages, has_gpu=False)
+    on_cpu = software_checks.judge_dali(packages, has_gpu=False)
     assert on_cpu.status == (status if packages else "ok")
 
 
@@ -93,17 +92,9 @@ def test_dali(packages, status, advice):
     ],
 )
 def test_torchvision_fits_torch(requires, torch_version, problems):
-    assert [f.status for f in software_rules.judge_torch_pair(requires, torch_version)] == [
+    assert [f.status for f in software_checks.judge_torch_pair(requires, torch_version)] == [
         "problem"
     ] * problems
-
-
-def test_cuda_of_builds():
-    assert software_rules.judge_cuda("13.2", "", [12]) == Finding(
-        "CUDA", "torch for 13.2, DALI for 12", "ok"
-    )
-    assert software_rules.judge_cuda(None, "", []).observation == "torch for the CPU only"
-    assert software_rules.judge_cuda(None, "No module named 'torch'", [12]).status == "problem"
 
 
 def test_packages_of_extras():
@@ -115,7 +106,7 @@ def test_packages_of_extras():
         "nvidia-dali-cuda120>=2.4; sys_platform == 'linux' and extra == 'cuda12'",
         "pytest; extra == 'test'",
     ]
-    found = software_rules.list_extra_packages(requires)
+    found = software_checks.list_extra_packages(requires)
     assert found == {"server": ["pyzmq", "msgspec"], "parquet": ["pyarrow"]}
 
 
@@ -124,34 +115,35 @@ def test_every_extra_that_users_install_is_told():
     settings.read(Path(__file__).parents[2] / "setup.cfg")
     others = {"cuda12", "cuda13", "test", "docs", "lint"}
     extras = set(settings["options.extras_require"])
-    assert extras - others == set(software_rules.EXTRAS)
+    assert extras - others == set(software_checks.EXTRAS)
 
 
 def test_an_extra_that_is_not_complete_says_what_to_install():
     command = "pip install '.[server]'"
-    finding = software_rules.judge_extra("server", {"pyzmq": "26.1", "msgspec": None}, command)
+    finding = software_checks.judge_extra("server", {"pyzmq": "26.1", "msgspec": None}, command)
     assert finding.subject == "extra server"
     assert finding.observation == "pyzmq 26.1; msgspec not installed"
     assert finding.status == "ok"
     assert "gpupipe.connect()" in finding.advice
     assert command in finding.advice
-    assert software_rules.judge_extra("parquet", {"pyarrow": "20"}, command).advice == ""
+    assert software_checks.judge_extra("parquet", {"pyarrow": "20"}, command).advice == ""
 
 
 def test_kernels_say_what_they_run_on_or_what_to_install():
-    built = software_rules.judge_kernels(["avx2", "scalar"], False, REBUILD)
+    built = software_checks.judge_kernels(["avx2", "scalar"], False, REBUILD)
     assert built.observation.endswith("with avx2")
-    assert "unset GPUPIPE_KERNELS" in software_rules.judge_kernels(None, True, REBUILD).advice
-    missing = software_rules.judge_kernels(None, False, REBUILD)
+    assert "unset GPUPIPE_KERNELS" in software_checks.judge_kernels(None, True, REBUILD).advice
+    missing = software_checks.judge_kernels(None, False, REBUILD)
     assert (missing.status, "g++" in missing.advice) == ("ok", True)
     assert missing.advice.endswith(REBUILD)
 
 
 def test_region_decoding_says_what_to_install():
-    assert software_rules.judge_region_decoding(True, False, REBUILD).advice == ""
+    assert software_checks.judge_region_decoding(True, False, REBUILD).advice == ""
     assert (
-        "unset GPUPIPE_KERNELS" in software_rules.judge_region_decoding(False, True, REBUILD).advice
+        "unset GPUPIPE_KERNELS"
+        in software_checks.judge_region_decoding(False, True, REBUILD).advice
     )
-    missing = software_rules.judge_region_decoding(False, False, REBUILD)
+    missing = software_checks.judge_region_decoding(False, False, REBUILD)
     assert (missing.status, "libjpeg-dev" in missing.advice) == ("ok", True)
     assert missing.advice.endswith(REBUILD)

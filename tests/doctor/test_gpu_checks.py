@@ -1,9 +1,17 @@
 import pytest
 
-from gpupipe.doctor import gpu_rules
+from gpupipe.doctor import gpu_checks
 from gpupipe.doctor.finding import Finding
-from gpupipe.doctor.gpu_rules import Driver
+from gpupipe.doctor.gpu_checks import Driver
 from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome
+
+
+def test_cuda_of_builds():
+    assert gpu_checks.judge_cuda("13.2", "", [12]) == Finding(
+        "CUDA", "torch for 13.2, DALI for 12", "ok"
+    )
+    assert gpu_checks.judge_cuda(None, "", []).observation == "torch for the CPU only"
+    assert gpu_checks.judge_cuda(None, "No module named 'torch'", [12]).status == "problem"
 
 
 @pytest.mark.parametrize(
@@ -23,13 +31,13 @@ from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome
     ],
 )
 def test_driver(version, cuda, needs, status):
-    finding = gpu_rules.judge_driver(Driver(version, cuda, ()), needs, True)
+    finding = gpu_checks.judge_driver(Driver(version, cuda, ()), needs, True)
     assert finding.status == status
     assert version in finding.observation
 
 
 def test_a_driver_that_is_too_old_names_who_needs_what():
-    finding = gpu_rules.judge_driver(
+    finding = gpu_checks.judge_driver(
         Driver("535.54.03", (12, 2), ("A100",)), {"torch": 13, "DALI": 12}, True
     )
     assert (
@@ -39,8 +47,8 @@ def test_a_driver_that_is_too_old_names_who_needs_what():
 
 
 def test_no_driver():
-    assert gpu_rules.judge_driver(None, {"DALI": 12}, False).status == "ok"
-    finding = gpu_rules.judge_driver(None, {"DALI": 12}, True)
+    assert gpu_checks.judge_driver(None, {"DALI": 12}, False).status == "ok"
+    finding = gpu_checks.judge_driver(None, {"DALI": 12}, True)
     assert finding.status == "warning"
     assert "--gpus all" in finding.advice
 
@@ -60,7 +68,7 @@ def test_no_driver():
     ],
 )
 def test_gpus(cards, torch_cuda, seen, setting, status):
-    finding = gpu_rules.judge_gpus(cards, torch_cuda, seen, setting, "the driver is too old")
+    finding = gpu_checks.judge_gpus(cards, torch_cuda, seen, setting, "the driver is too old")
     assert finding.status == status
     assert all(c in finding.observation for c in cards)
     assert ("the driver is too old" in finding.observation) == (
@@ -69,16 +77,16 @@ def test_gpus(cards, torch_cuda, seen, setting, status):
 
 
 def test_a_card():
-    assert gpu_rules.judge_card(1, "H100", (9, 0), "") == Finding(
+    assert gpu_checks.judge_card(1, "H100", (9, 0), "") == Finding(
         "GPU 1", "H100, compute capability 9.0", "ok"
     )
-    finding = gpu_rules.judge_card(0, "V100", (7, 0), "no kernel image is available")
+    finding = gpu_checks.judge_card(0, "V100", (7, 0), "no kernel image is available")
     assert finding.status == "problem"
     assert "no kernel image" in finding.observation
 
 
 def test_dali_that_does_not_run_on_a_gpu_is_a_problem():
-    finding = gpu_rules.judge_decoding(
+    finding = gpu_checks.judge_decoding(
         "GPU 0: DALI", ProbeOutcome(False, False, False, "RuntimeError: no")
     )
     assert (finding.status, finding.observation) == (
@@ -86,11 +94,11 @@ def test_dali_that_does_not_run_on_a_gpu_is_a_problem():
         "cannot run a pipeline: RuntimeError: no",
     )
     assert (
-        gpu_rules.judge_decoding("GPU 0: DALI", ProbeOutcome(True, False, False, "no")).observation
+        gpu_checks.judge_decoding("GPU 0: DALI", ProbeOutcome(True, False, False, "no")).observation
         == "cannot decode a JPEG image: no"
     )
     assert (
-        gpu_rules.judge_decoding(
+        gpu_checks.judge_decoding(
             "GPU 0: DALI", ProbeOutcome(True, True, False, "crashed with SIGSEGV")
         ).status
         == "ok"
@@ -98,12 +106,12 @@ def test_dali_that_does_not_run_on_a_gpu_is_a_problem():
 
 
 def test_region_decoding():
-    finding = gpu_rules.judge_region_decoding(
+    finding = gpu_checks.judge_region_decoding(
         "GPU 0", ProbeOutcome(True, True, False, "crashed with SIGSEGV")
     )
     assert (finding.status, finding.observation) == ("warning", "not used: crashed with SIGSEGV")
     works = ProbeOutcome(True, True, True)
-    assert gpu_rules.judge_region_decoding("GPU 0", works) == Finding("GPU 0", "works", "ok")
+    assert gpu_checks.judge_region_decoding("GPU 0", works) == Finding("GPU 0", "works", "ok")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +131,7 @@ def test_cuda_13_is_advised_where_the_gpu_and_its_driver_allow_it(
 ):
     driver = None if cuda is None else Driver("580.65.06", cuda, ("H100",))
     command = "pip install '.[cuda13]'"
-    finding = gpu_rules.judge_damaged_jpegs("GPU 0", nvjpeg, capability, driver, command)
+    finding = gpu_checks.judge_damaged_jpegs("GPU 0", nvjpeg, capability, driver, command)
     assert (finding.status == "warning") is (command in finding.advice) is is_advised
     assert (nvjpeg or "unknown") in finding.observation
 
@@ -143,17 +151,17 @@ def test_cuda_13_is_advised_where_the_gpu_and_its_driver_allow_it(
     ],
 )
 def test_jpeg_hardware_by_capability(capability, there):
-    assert gpu_rules.has_jpeg_hardware(capability) is there
+    assert gpu_checks.has_jpeg_hardware(capability) is there
 
 
 def test_the_hardware_decoder_says_how_it_was_found():
-    assert gpu_rules.judge_jpeg_decoder("d", JpegEngines(8, 1), (9, 0)) == Finding(
+    assert gpu_checks.judge_jpeg_decoder("d", JpegEngines(8, 1), (9, 0)) == Finding(
         "d", "engines: 8, cores in each: 1 (counted by nvJPEG)", "ok"
     )
-    assert gpu_rules.judge_jpeg_decoder("d", JpegEngines(0), (8, 6)) == Finding(
+    assert gpu_checks.judge_jpeg_decoder("d", JpegEngines(0), (8, 6)) == Finding(
         "d", "none: CUDA cores decode (counted by nvJPEG)", "ok"
     )
-    finding = gpu_rules.judge_jpeg_decoder("d", JpegEngines(None, 0, "nvJPEG status 6"), (9, 0))
+    finding = gpu_checks.judge_jpeg_decoder("d", JpegEngines(None, 0, "nvJPEG status 6"), (9, 0))
     assert (finding.status, finding.observation) == (
         "warning",
         "likely there, by compute capability 9.0; nvJPEG gave no answer: nvJPEG status 6",

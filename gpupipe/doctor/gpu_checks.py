@@ -1,0 +1,340 @@
+"""Checks CUDA, NVIDIA's driver, the GPUs, and what DALI can decode on them."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpupipe.doctor.finding import Finding, judge
+from gpupipe.doctor.machine_checks import GIB
+from gpupipe.doctor.software_checks import dali_packages, parse_release
+from gpupipe.runtime import nvml
+from gpupipe.runtime.capability_probe import (
+    JpegEngines,
+    ProbeOutcome,
+    installed_version,
+    jpeg_engines,
+    probe,
+)
+from gpupipe.runtime.capability_probe_child import NVJPEG
+from gpupipe.runtime.devices import gpu_count
+from gpupipe.runtime.installation import install_command
+
+DRIVERS = {11: 450, 12: 525, 13: 580}
+"""The first driver of each CUDA major version, from docs.nvidia.com/deploy/cuda-compatibility."""
+_CUDA_13 = (7, 5)
+"""The oldest compute capability that CUDA 13 supports: Turing."""
+_PROBES_AT_ONCE = 4
+
+
+def _dali_cuda() -> list[int]:
+    """Return the CUDA major version of each DALI package: nvidia-dali-cuda120 is for 12."""
+    return [int(name[-3:]) // 10 for name in dali_packages()]
+
+
+def _torch_cuda() -> tuple[str | None, str]:
+    """Return the CUDA version that torch is built for, and the message if its import fails."""
+    try:
+        import torch
+    except (ImportError, OSError) as e:
+        return None, str(e)
+    return torch.version.cuda, ""
+
+
+def check_cuda() -> Iterator[Finding]:
+    """Report the CUDA versions that torch and DALI are built for."""
+    yield judge_cuda(*_torch_cuda(), _dali_cuda())
+
+
+def judge_cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int]) -> Finding:
+    """Report the CUDA versions that torch and DALI are built for.
+
+    Args:
+        torch_cuda: torch's CUDA version; None for a CPU build.
+        torch_error: The message of the failed `import torch`, or "".
+        dali_cuda: The CUDA major version of each DALI package.
+    """
+    torch = f"torch for {torch_cuda or 'the CPU only'}"
+    failure = f"torch cannot be imported: {torch_error}"
+    return judge(
+        "CUDA",
+        ", ".join([torch, *(f"DALI for {major}" for major in dali_cuda)]),
+        (torch_error, failure, "problem", "pip install --force-reinstall torch"),
+    )
+
+
+@dataclass(frozen=True)
+class Driver:
+    """NVIDIA's driver.
+
+    Attributes:
+        version: Its version.
+        cuda: The CUDA version that it supports, (major, minor); None if NVML has no answer.
+        cards: The names and memory sizes of the cards that it sees.
+    """
+
+    version: str
+    cuda: tuple[int, int] | None
+    cards: tuple[str, ...]
+
+
+def check_driver() -> Iterator[Finding]:
+    """Check whether the driver is new enough for torch and DALI."""
+    needs = {"torch": parse_release(_torch_cuda()[0] or ""), "DALI": _dali_cuda()}
+    majors = {package: versions[0] for package, versions in needs.items() if versions}
+    yield judge_driver(_find_driver(), majors, _has_card_on_bus())
+
+
+def _find_driver() -> Driver | None:
+    """Query the driver through NVML; None if the driver or the NVML package is missing."""
+    with nvml.session() as library:
+        if library is None:
+            return None
+        number = nvml.query(library, 0, library.nvmlDeviceGetCount)
+        version = nvml.query(library, "of unknown version", library.nvmlSystemGetDriverVersion)
+        cards = tuple(_describe_card(library, i) for i in range(number))
+        return Driver(version, nvml.supported_cuda(library), cards)
+
+
+def _describe_card(library: Any, number: int) -> str:
+    """Return the name and memory of a card, by NVML's number."""
+    name = nvml.card_name(library, number)
+    handle = nvml.query(library, None, library.nvmlDeviceGetHandleByIndex, number)
+    memory = nvml.query(library, None, library.nvmlDeviceGetMemoryInfo, handle) if handle else None
+    return f"{name}, {memory.total / GIB:.0f} GiB" if memory else name
+
+
+def _has_card_on_bus() -> bool:
+    """Return whether an NVIDIA display controller is on the PCI bus, with or without a driver."""
+    return any(
+        (d / "vendor").read_text().strip() == "0x10de"
+        and (d / "class").read_text().startswith("0x03")
+        for d in Path("/sys/bus/pci/devices").glob("*")
+    )
+
+
+def judge_driver(installed: Driver | None, needs: Mapping[str, int], card_on_bus: bool) -> Finding:
+    """Judge whether the driver is new enough.
+
+    Args:
+        installed: The driver; None if there is none.
+        needs: The CUDA major version that torch and DALI are built for, by package.
+        card_on_bus: Whether the machine has an NVIDIA card.
+    """
+    if installed is None:
+        advice = (
+            "install NVIDIA's driver, and nvidia-ml-py, which asks it; in a container: docker "
+            "run --gpus all"
+        )
+        observation = "none answers, but there is an NVIDIA card"
+        return judge(
+            "driver",
+            "none, and no NVIDIA card",
+            (card_on_bus, observation, "warning", advice),
+        )
+    cuda = f", runs CUDA {'.'.join(map(str, installed.cuda))}" if installed.cuda else ""
+    lacking = ", ".join(
+        f"{who} needs CUDA {major} (driver {DRIVERS.get(major, '?')} or newer)"
+        for who, major in needs.items()
+        if not runs_cuda(installed, major)
+    )
+    version = f"{installed.version}{cuda}"
+    advice = "update NVIDIA's driver, or install packages for an older CUDA"
+    return judge("driver", version, (lacking, f"{version}; {lacking}", "problem", advice))
+
+
+def runs_cuda(installed: Driver, major: int) -> bool:
+    """Return whether a driver runs programs for CUDA `major`.
+
+    The CUDA version that the driver reports counts first, since a compatibility package can raise
+    it. The driver's own version is the fallback.
+    """
+    if installed.cuda:
+        return installed.cuda[0] >= major
+    number = parse_release(installed.version)[:1]
+    return not number or number >= (DRIVERS.get(major, 0),)
+
+
+def check_gpus() -> Iterator[Finding]:
+    """Check whether torch sees the GPUs, then each of them."""
+    torch_cuda, error = _torch_cuda()
+    if error:
+        return  # check_cuda reports it
+    with warnings.catch_warnings(record=True) as torch_warnings:
+        warnings.simplefilter("always")
+        seen = gpu_count()
+    driver, hidden = _find_driver(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    warning = str(torch_warnings[-1].message) if torch_warnings else ""
+    yield judge_gpus(driver.cards if driver else (), torch_cuda, seen, hidden, warning)
+    if not seen:
+        yield Finding("hardware JPEG decoder", "none without a GPU: the CPU decodes")
+        yield Finding("region-of-interest decoding", "on the CPU, where it works")
+    with ThreadPoolExecutor(_PROBES_AT_ONCE) as pool:
+        for findings in pool.map(_check_gpu, range(seen)):
+            yield from findings
+
+
+def judge_gpus(
+    cards: Sequence[str], torch_cuda: str | None, seen: int, setting: str | None, torch_warning: str
+) -> Finding:
+    """Judge whether torch sees the GPUs.
+
+    Args:
+        cards: The cards that the driver sees.
+        torch_cuda: torch's CUDA version; None for a CPU build.
+        seen: How many GPUs torch sees.
+        setting: The value of CUDA_VISIBLE_DEVICES; None if it is unset.
+        torch_warning: torch's warning, or "".
+    """
+    names = "; ".join(cards)
+    hidden = f"{names}, hidden by CUDA_VISIBLE_DEVICES={setting!r}"
+    unset = "unset CUDA_VISIBLE_DEVICES to use it; until then everything runs on the CPU"
+    without_cuda = f"{names}, but torch is built without CUDA"
+    for_cuda = "install torch for CUDA: see pytorch.org/get-started"
+    return judge(
+        "GPU",
+        f"{names or 'the driver does not say'} (torch sees {seen})",
+        (not seen and not cards, "none: everything runs on the CPU", "ok", ""),
+        (not seen and torch_cuda is None, without_cuda, "problem", for_cuda),
+        (not seen and setting is not None, hidden, "warning", unset),
+        (
+            not seen,
+            f"{names}, but torch sees none: {torch_warning or 'it does not say why'}",
+            "problem",
+            "update NVIDIA's driver, or install torch for its CUDA",
+        ),
+    )
+
+
+def _check_gpu(number: int) -> list[Finding]:
+    """Check one GPU, by torch's number."""
+    import torch
+
+    capability, subject = torch.cuda.get_device_capability(number), f"GPU {number}"
+    name = torch.cuda.get_device_name(number)
+    findings = [judge_card(number, name, capability, _compute_error(number))]
+    if dali_packages():
+        outcome, nvjpeg = probe(number), installed_version(NVJPEG)
+        findings.append(judge_decoding(f"{subject}: DALI", outcome))
+        if outcome.decode:
+            region = f"{subject}: region-of-interest decoding"
+            findings.append(judge_region_decoding(region, outcome))
+        damaged, command = f"{subject}: damaged JPEGs", install_command("cuda13")
+        findings.append(judge_damaged_jpegs(damaged, nvjpeg, capability, _find_driver(), command))
+    hardware = f"{subject}: hardware JPEG decoder"
+    return [*findings, judge_jpeg_decoder(hardware, jpeg_engines(number), capability)]
+
+
+def _compute_error(number: int) -> str:
+    """Return the message if torch cannot compute on a GPU, else "".
+
+    Its memory may be full, or torch may not be built for such a card.
+    """
+    import torch
+
+    try:
+        torch.ones(2, device=f"cuda:{number}").sum().item()
+    except RuntimeError as e:
+        return str(e).splitlines()[0]
+    return ""
+
+
+def judge_card(number: int, name: str, capability: tuple[int, int], error: str) -> Finding:
+    """Judge one GPU; `error` is torch's message if it cannot compute there, or ""."""
+    observation = f"{name}, compute capability {capability[0]}.{capability[1]}"
+    failure = f"{observation}; torch cannot compute on it: {error}"
+    advice = "free the card's memory, or install a torch that is built for this card"
+    return judge(f"GPU {number}", observation, (error, failure, "problem", advice))
+
+
+def check_cpu_decoding() -> Iterator[Finding]:
+    """Check DALI without a GPU, where it is installed."""
+    if dali_packages():
+        yield judge_decoding("DALI on the CPU", probe(None))
+
+
+def judge_decoding(subject: str, outcome: ProbeOutcome) -> Finding:
+    """Judge whether DALI runs and decodes whole images on a device."""
+    failure = "cannot decode a JPEG image" if outcome.pipeline else "cannot run a pipeline"
+    advice = (
+        "reinstall DALI with what it depends on (pip install --force-reinstall "
+        "nvidia-dali-cuda120, or -cuda130 for CUDA 13); on a GPU, see its driver too"
+    )
+    return judge(
+        subject,
+        "runs, and decodes JPEG images",
+        (not outcome.decode, f"{failure}: {outcome.reason}", "problem", advice),
+    )
+
+
+def judge_region_decoding(subject: str, outcome: ProbeOutcome) -> Finding:
+    """Judge whether DALI decodes regions of images on a GPU."""
+    failure = f"not used: {outcome.reason}"
+    advice = "nothing to do: gpupipe decodes whole images there, then crops"
+    return judge(subject, "works", (not outcome.region, failure, "warning", advice))
+
+
+def judge_damaged_jpegs(
+    subject: str,
+    nvjpeg: str | None,
+    capability: tuple[int, int],
+    driver: Driver | None,
+    cuda13_command: str,
+) -> Finding:
+    """Judge whether a damaged JPEG may crash nvJPEG, and advise CUDA 13 where it runs.
+
+    The release notes of nvJPEG 13.0 say that it no longer crashes when it decodes malformed or
+    truncated bitstreams. CUDA 13 needs a GPU of compute capability 7.5 or newer, and its driver.
+
+    Args:
+        subject: What the finding is about.
+        nvjpeg: nvJPEG's version; None if it is not installed.
+        capability: The GPU's compute capability.
+        driver: The driver; None if it does not answer.
+        cuda13_command: Installs DALI for CUDA 13.
+    """
+    is_old = nvjpeg is not None and parse_release(nvjpeg) < (13,)
+    is_supported = driver is not None and runs_cuda(driver, 13) and capability >= _CUDA_13
+    danger = f"one may crash nvJPEG {nvjpeg}; 13.0 and newer are more robust"
+    advice = (
+        "DALI for CUDA 13 brings a newer one, and runs here: pip uninstall -y "
+        f"nvidia-dali-cuda120 nvidia-nvjpeg-cu12; {cuda13_command}"
+    )
+    return judge(
+        subject,
+        f"nvJPEG {nvjpeg or 'of unknown version'}",
+        (is_old and is_supported, danger, "warning", advice),
+        (is_old, danger, "ok", ""),
+    )
+
+
+def has_jpeg_hardware(capability: tuple[int, int]) -> bool | None:
+    """Return whether GPUs of a compute capability have JPEG engines.
+
+    Returns None if only some have them: L4 and GeForce 40 are both 8.9.
+    """
+    if capability in ((8, 0), (9, 0)) or capability[0] in (10, 11):
+        return True
+    return None if capability >= (8, 7) else False
+
+
+def judge_jpeg_decoder(subject: str, engines: JpegEngines, capability: tuple[int, int]) -> Finding:
+    """Report the hardware JPEG decoder by nvJPEG's count, else by the compute capability."""
+    has_hardware = has_jpeg_hardware(capability)
+    likely = {True: "likely there", False: "likely none", None: "unknown"}[has_hardware]
+    counted = f"engines: {engines.number}, cores in each: {engines.cores}"
+    estimate = (
+        f"{likely}, by compute capability {capability[0]}.{capability[1]}; nvJPEG gave no "
+        f"answer: {engines.reason}"
+    )
+    advice = "loader.hw_decoder_load=0 keeps it out of the way, if decoding fails"
+    return judge(
+        subject,
+        f"{counted if engines.number else 'none: CUDA cores decode'} (counted by nvJPEG)",
+        (engines.number is None, estimate, "warning", advice),
+    )

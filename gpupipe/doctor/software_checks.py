@@ -1,0 +1,222 @@
+"""Checks Python, the packages, what the extras need, and the compiled extensions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+
+from gpupipe.doctor.finding import Finding, judge
+from gpupipe.runtime import compiled_extension, nvml
+from gpupipe.runtime.capability_probe import installed_version
+from gpupipe.runtime.installation import find_distribution, install_command, rebuild_command
+
+PYTHONS = ((3, 10), (3, 13))
+NEEDS = {"torch": "2.11", "torchvision": "0.26", "nvidia-dali-cuda120": "2.4"}
+"""The lowest version of each package. setup.cfg has the same versions, and a test compares them."""
+EXTRAS = {
+    "cpu": "a fast engine: cpu needs",
+    "server": "gpupipe serve and gpupipe.connect() need",
+    "remote": "source: remote needs",
+    "parquet": "lists in .parquet files need",
+    "hf": "source: hf needs",
+    "zip": "a fast source: zip needs",
+    "tfrecord": "verify: true of source: tfrecord needs",
+    "ray": "engine: ray needs",
+    "fetch": "gpupipe fetch needs",
+    "compare": "gpupipe compare --out needs",
+    "lightning": "gpupipe.lightning needs",
+    "timm": "gpupipe.timm needs",
+    "prometheus": "the export of gpupipe.monitor to Prometheus needs",
+    "tensorboard": "the export of gpupipe.monitor to TensorBoard needs",
+}
+"""What needs the packages of each extra."""
+
+
+def parse_release(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: "2.15.0+cu132" is (2, 15, 0)."""
+    numbers = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, numbers.group().split("."))) if numbers else ()
+
+
+def check_python() -> Iterator[Finding]:
+    """Report the version of gpupipe, and check that of Python."""
+    copy = find_distribution()
+    version = copy.version if copy else "not installed, run from its folder"
+    yield Finding("gpupipe", f"{version} on {platform.platform()}")
+    yield judge_python(sys.version_info[:3])
+
+
+def judge_python(version: tuple[int, ...]) -> Finding:
+    """Judge the Python version, (major, minor, micro)."""
+    observation = ".".join(map(str, version))
+    advice = "make a virtual environment with Python 3.10 to 3.13"
+    is_other = not PYTHONS[0] <= version[:2] <= PYTHONS[1]
+    return judge("Python", observation, (is_other, observation, "problem", advice))
+
+
+def check_packages() -> Iterator[Finding]:
+    """Check the installed versions, without importing the packages."""
+    torch, torchvision = installed_version(["torch"]), installed_version(["torchvision"])
+    yield judge_package("torch", torch)
+    yield judge_package("torchvision", torchvision)
+    if torchvision:
+        yield from judge_torch_pair(metadata.requires("torchvision") or [], torch)
+    yield judge_dali(dali_packages(), bool(nvml.cards()))
+
+
+def dali_packages() -> dict[str, str]:
+    """Return the version of each installed DALI package, of which each CUDA major has its own."""
+    versions = {
+        (d.metadata["Name"] or "").lower().replace("_", "-"): d.version
+        for d in metadata.distributions()
+    }
+    is_dali = re.compile(r"nvidia-dali-(.+-)?cuda\d{3}").fullmatch
+    return {name: version for name, version in versions.items() if is_dali(name)}
+
+
+def judge_package(name: str, version: str | None) -> Finding:
+    """Judge the version of a package in NEEDS, or of another DALI; None if it is not installed."""
+    is_dali = name.startswith("nvidia-dali")
+    lowest = NEEDS["nvidia-dali-cuda120" if is_dali else name]
+    is_old = parse_release(version or "") < parse_release(lowest)
+    install = f"pip install '{name}>={lowest}'"
+    return judge(
+        "DALI" if is_dali else name,
+        str(version),
+        (version is None, "not installed", "problem", install),
+        (is_old, f"{version}, and {lowest} or newer is needed", "problem", install),
+    )
+
+
+def judge_torch_pair(
+    torchvision_requires: Sequence[str], torch_version: str | None
+) -> Iterator[Finding]:
+    """Judge whether torchvision and torch fit together.
+
+    Args:
+        torchvision_requires: torchvision's requirements, such as "torch==2.6.0" or
+            "torch (>=2.14.0)".
+        torch_version: The installed torch; None if it is not installed.
+    """
+    there, requirements = parse_release(torch_version or ""), "\n".join(torchvision_requires)
+    for sign, lowest in re.findall(r"(?m)^torch *\(?(==|>=)([\d.]+)", requirements):
+        wanted = parse_release(lowest)
+        if there and (there < wanted or (sign == "==" and there != wanted)):
+            observation = f"is for torch {sign}{lowest}, and torch is {torch_version}"
+            advice = "pip install --upgrade torch torchvision, in one go"
+            yield Finding("torchvision", observation, "problem", advice)
+
+
+def judge_dali(packages: Mapping[str, str], has_gpu: bool) -> Finding:
+    """Judge the installed DALI packages, names to versions. Two overwrite each other's files.
+
+    Without a GPU, `engine: auto` does not need DALI.
+    """
+    if not packages and not has_gpu:
+        return Finding("DALI", "not installed, and not needed without a GPU")
+    if len(packages) > 1:
+        observation = f"{len(packages)} of them, over each other's files: {', '.join(packages)}"
+        advice = (
+            f"uninstall all and install one: pip uninstall -y {' '.join(packages)}; pip install "
+            "nvidia-dali-cuda120"
+        )
+        return Finding("DALI", observation, "problem", advice)
+    name, version = next(iter(packages.items()), ("nvidia-dali-cuda120", None))
+    package = judge_package(name, version)
+    return Finding("DALI", f"{package.observation} ({name})", package.status, package.advice)
+
+
+def check_extras() -> Iterator[Finding]:
+    """Report what each extra lacks."""
+    copy = find_distribution()
+    requirements = (copy and copy.requires) or []  # none if it is not installed
+    for extra, packages in list_extra_packages(requirements).items():
+        versions = {name: installed_version([name]) for name in packages}
+        yield judge_extra(extra, versions, install_command(extra))
+
+
+def list_extra_packages(requirements: Sequence[str]) -> dict[str, list[str]]:
+    """Return the packages of each extra in EXTRAS.
+
+    Args:
+        requirements: gpupipe's requirements, such as "pyzmq>=26; extra == 'server'".
+    """
+    packages: dict[str, list[str]] = {}
+    for requirement in requirements:
+        match = re.match(r"([\w.-]+).*extra == ['\"](\w+)['\"]", requirement)
+        if match:
+            packages.setdefault(match[2], []).append(match[1])
+    return {extra: packages[extra] for extra in EXTRAS if extra in packages}
+
+
+def judge_extra(extra: str, packages: Mapping[str, str | None], install: str) -> Finding:
+    """Report whether the packages of an extra are installed. None of them has to be.
+
+    Args:
+        extra: The name of the extra in gpupipe's metadata.
+        packages: The version of each package that it requires; None if it is not installed.
+        install: The command that installs them.
+    """
+    missing = " and ".join(name for name, version in packages.items() if version is None)
+    there = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    observation = "; ".join(filter(None, [there, missing and f"{missing} not installed"]))
+    advice = f"for what {EXTRAS[extra]}: {install}" if missing else ""
+    return Finding(f"extra {extra}", observation, "ok", advice)
+
+
+def check_kernels() -> Iterator[Finding]:
+    """Report whether the extensions in C++ are built."""
+    kernels = compiled_extension.find_extension()
+    is_off = os.environ.get(compiled_extension.VARIABLE) == "off"
+    yield judge_kernels(kernels and kernels.variants(), is_off, rebuild_command())
+    has_jpeg = compiled_extension.find_extension("_jpeg") is not None
+    yield judge_region_decoding(has_jpeg, is_off, rebuild_command())
+
+
+def judge_kernels(variants: Sequence[str] | None, is_off: bool, rebuild: str) -> Finding:
+    """Report whether `engine: cpu` has its kernels in C++. It runs without them.
+
+    Args:
+        variants: The instruction sets that they can use, the preferred one first; None if they do
+            not run.
+        is_off: Whether GPUPIPE_KERNELS=off.
+        rebuild: The command that compiles the extensions again.
+    """
+    state = f"with {variants[0]}" if variants else ""
+    install = (
+        "for a faster engine: cpu: install a C++ compiler and Python's headers (apt-get install "
+        f"g++ python3-dev), then {rebuild}"
+    )
+    return _judge_extension("kernels", "of engine: cpu, in C++", state, is_off, install)
+
+
+def judge_region_decoding(is_built: bool, is_off: bool, rebuild: str) -> Finding:
+    """Report whether `engine: cpu` decodes parts of JPEGs. It runs without that.
+
+    Args:
+        is_built: Whether gpupipe._jpeg can be imported.
+        is_off: Whether GPUPIPE_KERNELS=off.
+        rebuild: The command that compiles the extensions again.
+    """
+    state = "with libjpeg-turbo" if is_built else ""
+    install = (
+        "to decode only the window of a crop: install a C++ compiler, Python's headers and "
+        "libjpeg-turbo 2.1 or newer (apt-get install g++ python3-dev libjpeg-dev), then "
+        f"{rebuild}"
+    )
+    return _judge_extension("region decoding", "of engine: cpu", state, is_off, install)
+
+
+def _judge_extension(subject: str, purpose: str, state: str, is_off: bool, install: str) -> Finding:
+    """Report a compiled extension: `state` is how it runs, or "" if it does not."""
+    return judge(
+        subject,
+        f"{purpose}: not built",
+        (state, f"{purpose}, {state}", "ok", ""),
+        (is_off, f"{purpose}: off", "ok", "unset GPUPIPE_KERNELS"),
+        advice=install,
+    )
