@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gpupipe import config as configs
 from gpupipe.config import AutoShard, Config, Shard
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.population import Growing
 from gpupipe.engines import registry
 from gpupipe.engines.base import Engine, Job
 from gpupipe.errors import (
@@ -187,7 +188,7 @@ def _refuse_what_has_no_rows(config: Config) -> None:
             f"loader.engine={config.loader.engine}: a server makes batches for training, and no "
             "Dataset: choose an engine that reads the data, such as engine=auto"
         )
-    if config.source.grows:
+    if isinstance(config.source, Growing):
         problems.append(
             f"data.source={config.source_name}: which samples are here changes during a run, and a "
             "Dataset has a fixed number: choose a source that reads the files themselves"

@@ -19,6 +19,7 @@ from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.bench.measure import image_of
 from gpupipe.config import Config, Shard
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.population import PartlyAvailable
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines import registry
 from gpupipe.loader import create_loader
@@ -183,7 +184,8 @@ def _reference() -> dict[str, Any]:
 
 def _pick_samples(config: Config, index: Index, samples: int) -> Index:
     """Return up to `samples` rows of an index, spread over it."""
-    available = config.source.find_available_rows(index)
+    source = config.source
+    available = source.find_available_rows(index) if isinstance(source, PartlyAvailable) else None
     count = len(index) if available is None else len(available)
     rows = np.unique(np.linspace(0, count - 1, min(samples, count)).astype(np.int64))
     return index.subset(rows if available is None else available[rows])

@@ -16,7 +16,7 @@ from gpupipe.cache.sample_locations import SampleLocations
 from gpupipe.cache.waiting import refuse_lost_shards, wait_until
 from gpupipe.cache.worker_pool import WorkerPool
 from gpupipe.dataset.columns import Rows
-from gpupipe.dataset.source import Population
+from gpupipe.dataset.population import Population
 from gpupipe.errors import StateError, counted
 
 

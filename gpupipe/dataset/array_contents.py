@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.array_files import ArrayFiles, FilePart, explain_os_error
+from gpupipe.dataset.array_files import ArrayFiles, FilePart
+from gpupipe.dataset.missing_paths import name_file
+from gpupipe.dataset.parallel_read import read_each
 from gpupipe.errors import DataError, counted, shown
-from gpupipe.formats import Damaged
-from gpupipe.runtime.devices import cores
 from gpupipe.runtime.progress import Progress
 
 T = TypeVar("T")
@@ -35,41 +32,18 @@ def read_headers(
         DataError: A file cannot be read. The message names it.
     """
 
-    def read_batch(names: list[str]) -> list[FilePart]:
-        return [_read_header(os.path.join(files.root, name), read) for name in names]
-
-    all_parts: list[FilePart] = []
-    with ThreadPoolExecutor(cores()) as pool:
-        try:
-            for parts in pool.map(read_batch, _iter_batches(files.names)):
-                all_parts += parts
-                progress("reading headers", len(all_parts), len(files.names))
-        except BaseException:
-            # An error, or Ctrl-C, must not wait for all the other files.
-            pool.shutdown(cancel_futures=True)
-            raise
-    return all_parts
-
-
-def _iter_batches(names: list[str]) -> Iterable[list[str]]:
-    rest = iter(names)
-    while batch := list(islice(rest, _FILES_PER_TASK)):
-        yield batch
-
-
-def _call_reader(path: str, read: Callable[[str], T]) -> T:
-    """Return read(path), with its exceptions as a DataError that names the file."""
-    try:
-        return read(path)
-    except OSError as e:
-        raise DataError(f"{path}: {explain_os_error(e)}") from e
-    except ValueError as e:
-        advice = "; write the file again, or leave it out" if isinstance(e, Damaged) else ""
-        raise DataError(f"{path}: {e}{advice}") from e
+    return read_each(
+        files.paths,
+        lambda path: _read_header(path, read),
+        progress,
+        "reading headers",
+        _FILES_PER_TASK,
+    )
 
 
 def _read_header(path: str, read: Callable[[str], FilePart]) -> FilePart:
-    part = _call_reader(path, read)
+    with name_file(path):
+        part = read(path)
     if len(part.shape) > _MOST_AXES:
         raise DataError(
             f"{path}: an array of {len(part.shape)} axes, more than gpupipe takes "
@@ -91,7 +65,10 @@ def concatenate(files: Sequence[str], read: Callable[[str], NDArray[Any]]) -> ND
     Raises:
         DataError: A file cannot be read, or differs from the first in dtype or row shape.
     """
-    arrays = [_call_reader(path, read) for path in files]
+    arrays = []
+    for path in files:
+        with name_file(path):
+            arrays.append(read(path))
     for path, array in zip(files, arrays, strict=True):
         if array.shape[1:] != arrays[0].shape[1:] or array.dtype != arrays[0].dtype:
             kinds = [f"{a.dtype} {a.shape}" for a in (array, arrays[0])]

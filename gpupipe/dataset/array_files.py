@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset import class_folders, index_cache, index_file, labels
-from gpupipe.dataset.index import Index
-from gpupipe.dataset.manifest_paths import folder, inside
-from gpupipe.dataset.missing_paths import missing_folder
+from gpupipe.dataset import class_folders
+from gpupipe.dataset.manifest_paths import read_files
+from gpupipe.dataset.missing_paths import explain_os_error, missing_folder
 from gpupipe.dataset.shards import find_files
 from gpupipe.errors import DataError
-from gpupipe.formats import manifest
 from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.runtime.progress import Progress
 from gpupipe.schema.field_types import expand_home
-
-_MISSING = "no such file: set data.manifest to the list of the samples"
 
 
 @dataclass(frozen=True)
@@ -101,26 +93,13 @@ def find_in_manifest(
     Raises:
         DataError: The manifest is missing, empty or wrong.
     """
+    wanted = ManifestColumns({field: "path"}, label, is_label_required=False)
     try:
-        top = folder(root or file.parent)
-        rows = manifest.read(
-            file,
-            ManifestColumns({field: "path"}, label, is_label_required=False),
-            lambda count: progress("reading", count, None),
-        )
+        files = read_files(file, root, wanted, progress)
     except OSError as e:
-        is_missing = isinstance(e, FileNotFoundError)
-        reason = _MISSING if is_missing else f"cannot be read: {e.strerror or e}"
+        reason = explain_os_error(e, "set data.manifest to the list of the samples")
         raise DataError(f"{file}: {reason}") from e
-    if not len(rows):
-        raise DataError(f"{file}: no rows: list at least one file, a line each")
-    names = inside(rows, rows.paths[field], [str((root or file.parent).absolute()), str(top)])
-    numbers, classes = (
-        labels.from_texts(rows.labels, rows.where)
-        if rows.labels
-        else labels.make_unlabelled(len(rows))
-    )
-    return ArrayFiles(top, names, numbers, classes)
+    return ArrayFiles(files.root, files.paths[field], files.labels, files.classes)
 
 
 def find_matching(patterns: str | tuple[str, ...], option: str) -> ArrayFiles:
@@ -132,53 +111,3 @@ def find_matching(patterns: str | tuple[str, ...], option: str) -> ArrayFiles:
     matches = find_files(patterns, option)
     root = Path(os.path.commonpath([path.parent for path in matches]))
     return ArrayFiles(root, [str(path.relative_to(root)) for path in matches])
-
-
-def load_or_build(
-    key: Any, files: Iterable[str], read: Callable[[], Index], previous: Index | None
-) -> Index:
-    """Return an earlier index if no file has changed since, else call `read` and save its index.
-
-    Args:
-        key: Identifies the index in the cache folder. Plain JSON and paths.
-        files: The files that the index is built from.
-        read: Builds the index.
-        previous: The index that this process has built before, if any.
-
-    Raises:
-        DataError: A file cannot be read.
-    """
-    saved, started = index_cache.get_path(key), time.time()
-    state, newest = _state(files)
-    for index in (previous, index_file.open_saved(saved)):
-        if index is not None and index.extra.get("state") == state:
-            return index
-    index = read()
-    index = replace(index, extra=index.extra | {"state": state})
-    index_file.keep(index, saved, newest, started)
-    return index
-
-
-def _state(files: Iterable[str]) -> tuple[str, int]:
-    """Return a hash of the files' names and states, and the latest change in ns.
-
-    A hash keeps the saved index small: there may be a million files.
-    """
-    digest, newest = hashlib.blake2b(digest_size=16), 0
-    for file in files:
-        try:
-            state = index_file.file_state(Path(file))
-        except OSError as e:
-            raise DataError(f"{file}: {explain_os_error(e)}") from e
-        newest = max(newest, *state[:2])
-        digest.update(os.fsencode(file) + repr(state).encode())
-    return digest.hexdigest(), newest
-
-
-def explain_os_error(e: OSError) -> str:
-    """Return the end of a message about a file that cannot be read."""
-    return (
-        "no such file: put it there, or leave it out"
-        if isinstance(e, FileNotFoundError)
-        else f"cannot be read: {e.strerror or e}"
-    )

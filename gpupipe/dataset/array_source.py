@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,6 @@ class ArraySource(Source):
     """The base of sources whose samples are arrays.
 
     Attributes:
-        format: Part of the cache's key. Raise it when the same files yield another index.
         extensions: With `root`: which files are arrays, regardless of case.
         root: The folder that holds one folder per class: ROOT/CLASS/..., at any depth.
         manifest: The list of files, in the format of the source file_list: a .txt, or a table with
@@ -51,7 +50,6 @@ class ArraySource(Source):
             by the number of axes.
     """
 
-    format: ClassVar[int] = 1
     extensions: tuple[str, ...] = Field(min_length=1)
 
     root: Annotated[Path, AfterValidator(expand_home)] | None = None
@@ -167,10 +165,12 @@ class ArraySource(Source):
             DataError: A file is missing, cannot be read or does not fit the others.
         """
         files, beside = self._files(progress), self.find_companions()
-        key = [self.name, self.format, str(files.root), self.model_dump()]
         every = [path for some_files in (files, *beside.values()) for path in some_files.paths]
-        self._index_of_process = array_files.load_or_build(
-            key, every, lambda: self._index(files, beside, progress), self._index_of_process
+        self._index_of_process = self.load_or_build(
+            every,
+            lambda: self._index(files, beside, progress),
+            str(files.root),
+            self._index_of_process,
         )
         return self._index_of_process
 

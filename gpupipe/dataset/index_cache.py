@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,25 +24,41 @@ def get_path(*key: Any) -> Path:
 
 def load_or_build(
     saved: Path,
-    files: Sequence[Path],
+    files: Iterable[str | Path],
     read: Callable[[], Index],
     also: Callable[[Index], bool] = lambda index: True,
+    previous: Index | None = None,
 ) -> Index:
-    """Return the index saved in a file if it is still valid, else read it and save it there.
+    """Return an earlier index if it is still valid, else read it and save it.
 
     Args:
         saved: The file of the index.
         files: The files that the index is built from. If one changed, the index is read again.
         read: Builds the index.
         also: A further condition that a saved index must meet.
+        previous: The index that this process has built before, if any.
 
     Raises:
         OSError: One of `files` cannot be read.
     """
-    state, started = [index_file.file_state(file) for file in files], time.time()
-    index = index_file.open_saved(saved)
-    if index is None or index.extra.get("files") != state or not also(index):
-        index = read()
-        index = replace(index, extra=index.extra | {"files": state})
-        index_file.keep(index, saved, max(max(times[:2]) for times in state), started)
+    (state, newest), started = _get_state(files), time.time()
+    for index in (previous, index_file.open_saved(saved)):
+        if index is not None and index.extra.get("files") == state and also(index):
+            return index
+    index = read()
+    index = replace(index, extra=index.extra | {"files": state})
+    index_file.keep(index, saved, newest, started)
     return index
+
+
+def _get_state(files: Iterable[str | Path]) -> tuple[str, int]:
+    """Return a hash of the files' names and states, and the latest change in ns.
+
+    A hash keeps the saved index small: there may be a million files.
+    """
+    digest, newest = hashlib.blake2b(digest_size=16), 0
+    for file in files:
+        state = index_file.file_state(file)
+        newest = max(newest, *state[:2])
+        digest.update(os.fsencode(file) + repr(state).encode())
+    return digest.hexdigest(), newest

@@ -90,7 +90,7 @@ def keep(index: Index, path: Path, newest: int, started: float) -> None:
             save(index, path)
 
 
-def file_state(file: Path) -> list[int]:
+def file_state(file: str | Path) -> list[int]:
     """Return numbers that change when the file does: mtime and ctime in ns, bytes, inode.
 
     Call this before reading the file, so that a change during the read is noticed next time.

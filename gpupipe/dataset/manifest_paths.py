@@ -1,15 +1,22 @@
-"""Make the paths of a manifest relative to the folder that they must lie in."""
+"""Read a manifest, with its paths relative to the folder that they must lie in."""
 
 from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.dataset import labels
 from gpupipe.dataset.missing_paths import missing_folder
 from gpupipe.errors import DataError, shown
 from gpupipe.formats import manifest
-from gpupipe.formats.manifest_rows import ManifestRows
+from gpupipe.formats.manifest_rows import ManifestColumns, ManifestRows
+from gpupipe.runtime.progress import Progress
 from gpupipe.schema.field_types import expand_home
 
 _ODD = re.compile(r"\0|(?:^|/)\.{0,2}(?:/|$)")
@@ -50,6 +57,55 @@ def folder(root: Path) -> Path:
             root, "data.root", "set data.root to the folder that the paths are relative to"
         )
     return root.resolve()
+
+
+@dataclass(frozen=True)
+class ManifestFiles:
+    """The files that a manifest lists.
+
+    Attributes:
+        root: The folder that paths are relative to, with symbolic links resolved.
+        paths: The paths of each field, by the field's name.
+        labels: The label of each row, int64 (N,).
+        classes: The names of the classes.
+        values: The numbers of each value, (N,), by the value's name.
+    """
+
+    root: Path
+    paths: dict[str, list[str]]
+    labels: NDArray[np.int64]
+    classes: list[str]
+    values: dict[str, NDArray[Any]]
+
+
+def read_files(
+    file: Path, root: Path | None, wanted: ManifestColumns, progress: Progress
+) -> ManifestFiles:
+    """Read a manifest.
+
+    Args:
+        file: The manifest.
+        root: The folder that paths are relative to; by default the manifest's folder.
+        wanted: The columns to read.
+        progress: Called with the number of rows read.
+
+    Raises:
+        DataError: The manifest is empty or wrong. The message names FILE:LINE if one line is.
+        OSError: It cannot be read.
+    """
+    top = folder(root or file.parent)
+    rows = manifest.read(file, wanted, lambda count: progress("reading", count, None))
+    if not len(rows):
+        raise DataError(f"{file}: no rows: list at least one file, a line each")
+    progress("reading", len(rows), None)
+    roots = [str((root or file.parent).absolute()), str(top)]
+    paths = {name: inside(rows, rows.paths[name], roots) for name in wanted.paths}
+    numbers, classes = (
+        labels.from_texts(rows.labels, rows.where)
+        if rows.labels
+        else labels.make_unlabelled(len(rows))
+    )
+    return ManifestFiles(top, paths, numbers, classes, rows.values)
 
 
 def inside(rows: ManifestRows, paths: list[str], roots: list[str]) -> list[str]:

@@ -1,10 +1,13 @@
-"""Messages for a folder or file of the data that is not there."""
+"""Messages for a folder or file of the data that is not there, or cannot be read."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpupipe.errors import DataError
+from gpupipe.formats import Damaged
 
 
 def missing_folder(path: Path, option: str, advice: str) -> DataError:
@@ -43,6 +46,31 @@ def missing_file(path: Path, option: str, advice: str, what: str = "file") -> Da
             f"{path}: this is a folder, and {option} names files: write {path}/*{example}"
         )
     return DataError(f"{path}: no such {what}{_relative_to(path)}: {advice}")
+
+
+def explain_os_error(e: OSError, advice: str = "put it there, or leave it out") -> str:
+    """Return the end of a message about a file that cannot be read; `advice`: if it is missing."""
+    if isinstance(e, FileNotFoundError):
+        return f"no such file: {advice}"
+    return f"cannot be read: {e.strerror or e}"
+
+
+@contextlib.contextmanager
+def name_file(
+    path: str | Path, advice: str = "write the file again, or leave it out"
+) -> Iterator[None]:
+    """Turn an OSError or ValueError into a DataError that names the file.
+
+    Args:
+        path: The file.
+        advice: What to do if it is damaged.
+    """
+    try:
+        yield
+    except OSError as e:
+        raise DataError(f"{path}: {explain_os_error(e)}") from e
+    except ValueError as e:
+        raise DataError(f"{path}: {e}{f'; {advice}' if isinstance(e, Damaged) else ''}") from e
 
 
 def is_url(path: Path) -> bool:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.dataset.index import Index
 from gpupipe.errors import DataError, counted
 
 Stop = Literal["first", "all", "never"]
 _SLACK = 1e-9
 """Products of weights are rounded: 0.3 / 0.1 is 3."""
+
+
+@runtime_checkable
+class Mixing(Protocol):
+    """A source that mixes others."""
+
+    def mixture(self, index: Index) -> Mixture | None:
+        """The proportions of an epoch."""
 
 
 @dataclass(frozen=True)

@@ -1,37 +1,28 @@
-"""The base of sources whose samples are in shards: list the shards and index them.
-
-A shard is a large file with many samples.
-"""
+"""The base of sources whose samples are in shards, large files with many samples each."""
 
 from __future__ import annotations
 
-import contextlib
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated
 
 import numpy as np
 import pydantic
-from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.missing_paths import missing_file
+from gpupipe.dataset.missing_paths import missing_file, name_file
 from gpupipe.dataset.shard_index import ShardFile, join_shards
-from gpupipe.dataset.source import Progress, Source, check_names, ignore_progress
+from gpupipe.dataset.source import FileSource, check_names
 from gpupipe.dataset.spec import Spec, default_layout
 from gpupipe.errors import DataError
-from gpupipe.formats import Damaged
-from gpupipe.runtime.devices import cores
 from gpupipe.schema.field_types import WHOLE, expand_home
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_SHARDS = 1_000_000
-T = TypeVar("T")
 
 
 def _check_dtype(dtype: str) -> str:
@@ -52,17 +43,13 @@ Shape = Annotated[
 ]
 
 
-class ShardedSource(Source):
+class ShardedSource(FileSource):
     """The base of sources whose samples are in shards.
 
     Attributes:
-        format: Part of the cache's key. Raise it when the same shards yield another index.
         shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands
             for the home directory.
     """
-
-    separate_files: ClassVar[bool] = False
-    format: ClassVar[int] = 1
 
     shards: str | tuple[str, ...] = Field(min_length=1)
 
@@ -75,36 +62,8 @@ class ShardedSource(Source):
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         """The names of the fields and of the values in a batch."""
 
-    def index(self, progress: Progress = ignore_progress) -> Index:
-        """List the samples of all shards.
-
-        Raises:
-            DataError: A shard is missing, cannot be read or does not fit the others.
-        """
-        files = find_files(self.shards)
-        every = [*files, *self.find_companions(files)]
-        saved = index_cache.get_path(
-            self.name, self.format, list(map(str, every)), self.model_dump()
-        )
-        try:
-            return index_cache.load_or_build(
-                saved,
-                every,
-                lambda: join_shards(
-                    files, read_each(files, self.read, progress), self.explain_empty()
-                ),
-                self.is_usable,
-            )
-        except OSError as e:
-            raise DataError(f"{e.filename or files[0]}: cannot be read: {e.strerror or e}") from e
-
-    def find_companions(self, files: list[Path]) -> list[Path]:
-        """Further files that the index depends on. A change of one invalidates the saved index."""
-        return []
-
-    def is_usable(self, index: Index) -> bool:
-        """Whether a saved index is usable, given that no file has changed since it was saved."""
-        return True
+    def list_files(self) -> list[Path]:
+        return find_files(self.shards)
 
     @abstractmethod
     def read(self, path: Path) -> list[ShardFile]:
@@ -114,13 +73,12 @@ class ShardedSource(Source):
             DataError: The shard cannot be read, or holds something that gpupipe does not take.
         """
 
+    def join(self, files: list[Path], parts: list[list[ShardFile]]) -> Index:
+        return join_shards(files, parts, self.explain_empty())
+
     def explain_empty(self) -> str:
         """What to do if no shard has a sample, for the error message."""
         return "see data.shards"
-
-    def explain_absence(self) -> str:
-        find_files(self.shards)
-        return ""
 
 
 def array_spec(dtype: str, shape: Sequence[int], same: bool = True) -> Spec:
@@ -136,33 +94,9 @@ def array_spec(dtype: str, shape: Sequence[int], same: bool = True) -> Spec:
     )
 
 
-@contextlib.contextmanager
-def name_shard(path: Path) -> Iterator[None]:
+def name_shard(path: Path) -> AbstractContextManager[None]:
     """Turn an OSError or ValueError into a DataError that names the shard."""
-    try:
-        yield
-    except OSError as e:
-        raise DataError(f"{path}: cannot be read: {e.strerror or e}") from e
-    except ValueError as e:
-        advice = (
-            "; write the shard again, or leave it out of data.shards"
-            if isinstance(e, Damaged)
-            else ""
-        )
-        raise DataError(f"{path}: {e}{advice}") from e
-
-
-def map_file(path: Path) -> NDArray[np.uint8]:
-    """Memory-map a file, uint8 (bytes,).
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    return (
-        np.memmap(path, np.uint8, "r").view(np.ndarray)
-        if path.stat().st_size
-        else np.empty(0, np.uint8)
-    )
+    return name_file(path, "write the shard again, or leave it out of data.shards")
 
 
 def find_files(patterns: str | tuple[str, ...], option: str = "data.shards") -> list[Path]:
@@ -190,21 +124,6 @@ def find_files(patterns: str | tuple[str, ...], option: str = "data.shards") -> 
             f"{every[0]}: {len(matches):,} shards are more than gpupipe takes ({_MOST_SHARDS:,})"
         )
     return matches
-
-
-def read_each(files: Sequence[Path], read: Callable[[Path], T], progress: Progress) -> list[T]:
-    """Call `read` with each of the files, on all cores, and return the results in order."""
-    results = []
-    with ThreadPoolExecutor(cores()) as pool:
-        try:
-            for number, result in enumerate(pool.map(read, files)):
-                results.append(result)
-                progress("indexing shards", number + 1, len(files))
-        except BaseException:
-            # An error, or Ctrl-C, must not wait for all the other shards.
-            pool.shutdown(cancel_futures=True)
-            raise
-    return results
 
 
 def _unbraced(pattern: str) -> list[str]:

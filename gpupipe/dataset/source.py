@@ -5,20 +5,23 @@ A source lists the samples of a data set and the byte ranges of their fields, as
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 import pydantic
 from pydantic import Field
 
-from gpupipe.dataset.columns import Rows
+from gpupipe.dataset import index_cache
 from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.mixture import Mixture
+from gpupipe.dataset.missing_paths import explain_os_error
+from gpupipe.dataset.parallel_read import read_each
 from gpupipe.dataset.spec import Spec
-from gpupipe.runtime.progress import Progress as Progress  # noqa: PLC0414  # plugins import it from here
+from gpupipe.errors import DataError
+from gpupipe.runtime.progress import Progress as Progress  # noqa: PLC0414  # plugins use it
 from gpupipe.runtime.progress import ignore_progress as ignore_progress  # noqa: PLC0414
 from gpupipe.runtime.registry import Registry
 from gpupipe.schema.field_types import WHOLE
@@ -27,67 +30,6 @@ MAX_PIXELS = 178_956_970
 """Pillow's limit, above which it warns that an image may be a decompression bomb."""
 RESERVED_NAMES = ("label", "id")
 """Names in a batch that no field and no value may have."""
-UnmapFiles = Callable[[set[int]], None]
-"""Unmaps files, which are numbered by their positions in SpanColumn.files."""
-
-
-class Population(ABC):
-    """The samples of each epoch, for a source whose samples are not all available at all times.
-
-    The samples of an epoch are settled, and pinned, when they are first asked for. Pinned samples
-    stay readable until `release` or `close`.
-    """
-
-    @abstractmethod
-    def ids(self, epoch: int, problem: Callable[[int], str]) -> Rows:
-        """Return the rows of an epoch, and wait until there are enough.
-
-        The first call for an epoch settles its rows and pins them.
-
-        Args:
-            epoch: The epoch.
-            problem: Says why a number of samples is not enough, or returns "" if it is.
-
-        Returns:
-            Rows of the index, ascending, int64 (n,).
-
-        Raises:
-            DataError: There will never be enough.
-        """
-
-    @abstractmethod
-    def is_ready(self, epoch: int, problem: Callable[[int], str]) -> bool:
-        """Whether `ids` would return at once. Does not wait.
-
-        If it returns True, the rows of the epoch are settled and pinned.
-
-        Raises:
-            DataError: There will never be enough samples.
-        """
-
-    @abstractmethod
-    def generation(self, epoch: int) -> int | None:
-        """The number with which `resume` restores the epoch's rows; None if not yet settled."""
-
-    @abstractmethod
-    def resume(self, epoch: int, generation: int) -> None:
-        """Settle the rows of an epoch as they were before.
-
-        Args:
-            epoch: The epoch.
-            generation: What `generation` returned for this epoch.
-
-        Raises:
-            StateError: These rows are no longer available.
-        """
-
-    @abstractmethod
-    def release(self, keep: Callable[[int], bool]) -> None:
-        """Unpin the samples of every epoch for which `keep` returns False."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Unpin all samples. May be called twice."""
 
 
 class Source(pydantic.BaseModel):
@@ -98,8 +40,9 @@ class Source(pydantic.BaseModel):
 
     Attributes:
         name: The name of the source in the YAML.
-        grows: Whether later epochs may have more samples: see `population`.
         separate_files: Whether each image is a file of its own, not a part of a larger file.
+        format: Part of the saved index's key. Raise it when the same data yield another index.
+        not_indexed: Options on which the saved index does not depend.
         masks: Fields of the kind mask, whose numbers are classes, such as segmentation masks.
             Steps resample them with the nearest pixel, and fill them with 0, or with what `fill`
             has under `mask`.
@@ -113,8 +56,9 @@ class Source(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     name: ClassVar[str]
-    grows: ClassVar[bool] = False
     separate_files: ClassVar[bool] = True
+    format: ClassVar[int] = 1
+    not_indexed: ClassVar[frozenset[str]] = frozenset({"masks", "max_pixels", "cache_decoded"})
 
     masks: tuple[str, ...] = ()
     max_pixels: Annotated[int, Field(ge=1), WHOLE] | None = MAX_PIXELS
@@ -155,49 +99,97 @@ class Source(pydantic.BaseModel):
             name: replace(specs[name], kind="mask") for name in self.masks if name in specs
         }
 
-    def population(
-        self, index: Index, rank: int, world_size: int, seed: int, unmap_files: UnmapFiles
-    ) -> Population | None:
-        """The samples of each epoch, for the loader of one rank; None if it is always all of them.
-
-        Args:
-            index: The index.
-            rank: The rank of the loader.
-            world_size: The number of ranks.
-            seed: The seed of the run.
-            unmap_files: Engine.unmap_files. The population calls it before it removes or replaces
-                files of the index.
-        """
-        return None
-
-    def read_through(self, index: Index) -> Index:
-        """The index for engines that read the data on other machines, with all samples.
-
-        Its columns read what each machine sees. They may keep what they fetch in a cache of that
-        machine. There is no `population` then. By default the index itself, for data under the same
-        path on all machines.
-
-        Args:
-            index: What `index` returned.
-        """
-        return index
-
-    def mixture(self, index: Index) -> Mixture | None:
-        """The proportions of an epoch, for a source that mixes others; None for all others."""
-        return None
-
-    def find_available_rows(self, index: Index) -> Rows | None:
-        """The rows of the index that can be read now; None if it is all of them.
-
-        Commands that need some samples, but no epoch, use this.
-
-        Raises:
-            DataError: No row can be read now.
-        """
-        return None
-
     def explain_absence(self) -> str:
         """Why the data is not there yet ("... will be fetched"); "" if it is there."""
+        return ""
+
+    def is_usable(self, index: Index) -> bool:
+        """Whether a saved index is usable, given that no file has changed since it was saved."""
+        return True
+
+    def load_or_build(
+        self,
+        files: Sequence[str | Path],
+        build: Callable[[], Index],
+        key: Any,
+        previous: Index | None = None,
+    ) -> Index:
+        """Return the saved index if no file has changed, else build it and save it.
+
+        Args:
+            files: The files that the index depends on.
+            build: Builds the index.
+            key: What identifies the index beside the source's options. Plain JSON and paths.
+            previous: The index that this process has built before, if any.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        options = self.model_dump(exclude=set(self.not_indexed))
+        saved = index_cache.get_path(self.name, self.format, key, options)
+        try:
+            return index_cache.load_or_build(saved, files, build, self.is_usable, previous)
+        except OSError as e:
+            raise DataError(f"{e.filename or files[0]}: {explain_os_error(e)}") from e
+
+
+class FileSource(Source):
+    """The base of sources whose index is built from files.
+
+    A subclass defines `list_files`, `read` and `join`. The base reads the files on all cores, saves
+    the index in the cache folder, and says what is missing.
+    """
+
+    separate_files: ClassVar[bool] = False
+
+    @abstractmethod
+    def list_files(self) -> list[Path]:
+        """List the files to read, in the order of the index.
+
+        Raises:
+            DataError: There is none, or one is missing.
+        """
+
+    def find_companions(self, files: list[Path]) -> list[Path]:
+        """Further files that the index depends on. A change of one invalidates the saved index."""
+        return []
+
+    def read(self, path: Path) -> Any:
+        """Return what one file holds, for `join`. Several threads call this at once.
+
+        Raises:
+            DataError: The file cannot be read, or holds something that gpupipe does not take.
+        """
+        raise NotImplementedError
+
+    def join(self, files: list[Path], parts: list[Any]) -> Index:
+        """Return the index of what `read` returned for each of the files.
+
+        Raises:
+            DataError: There is no sample, or the files do not fit each other.
+        """
+        raise NotImplementedError
+
+    def build(self, files: list[Path], progress: Progress) -> Index:
+        """Read the files and join what they hold. A source of one file may override this.
+
+        Raises:
+            DataError: What `read` and `join` raise.
+        """
+        return self.join(files, read_each(files, self.read, progress))
+
+    def index(self, progress: Progress = ignore_progress) -> Index:
+        """List the samples of all files.
+
+        Raises:
+            DataError: A file is missing, cannot be read or does not fit the others.
+        """
+        files = self.list_files()
+        every = [*files, *self.find_companions(files)]
+        return self.load_or_build(every, lambda: self.build(files, progress), list(map(str, every)))
+
+    def explain_absence(self) -> str:
+        self.list_files()
         return ""
 
 

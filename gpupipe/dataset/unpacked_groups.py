@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset import index_cache, index_file
 from gpupipe.dataset.columns import Rows, SpanColumn
+from gpupipe.dataset.parallel_read import read_each
 from gpupipe.dataset.row_groups import RowGroupColumn, read_group
-from gpupipe.dataset.shards import read_each
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 from gpupipe.runtime.atomic_write import write_atomically

@@ -8,7 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gpupipe.dataset.shards import map_file, name_shard
+from gpupipe.dataset.parallel_read import map_file
+from gpupipe.dataset.shards import name_shard
 from gpupipe.errors import DataError
 from gpupipe.formats import lmdb_pages, zip_directory
 from gpupipe.sources.folder import EXTENSIONS

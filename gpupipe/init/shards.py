@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.dataset.shards import map_file, name_shard
+from gpupipe.dataset.parallel_read import map_file
+from gpupipe.dataset.shards import name_shard
 from gpupipe.decoders.image_header import read_header
 from gpupipe.formats import example, framing, tar
 

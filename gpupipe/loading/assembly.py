@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.source import Population
+from gpupipe.dataset.population import Growing, Population, ReadThrough
 from gpupipe.engines.base import BatchStream, Engine, Job
 from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.loading.sample_selection import select_samples
@@ -133,7 +133,7 @@ def assemble(config: Config, index: Index, engine_type: type[Engine]) -> LoaderP
     refuse_in_worker()
     config = replace(config, loader=resolve_shard(config.loader))
     options, shard, traits = config.loader, config.loader.shard, engine_type.traits
-    if traits.reads_elsewhere:
+    if traits.reads_elsewhere and isinstance(config.source, ReadThrough):
         index = config.source.read_through(index)
     check_batch_stage(config, index, index.labels)
     job = Job(
@@ -155,13 +155,11 @@ def assemble(config: Config, index: Index, engine_type: type[Engine]) -> LoaderP
         if isinstance(engine, HoldsFiles):
             engine.unmap_files(files)
 
-    population = (
-        None
-        if traits.reads_elsewhere
-        else config.source.population(
+    population = None
+    if isinstance(config.source, Growing) and not traits.reads_elsewhere:
+        population = config.source.population(
             index, shard.rank, shard.world_size, options.seed, unmap_files
         )
-    )
     try:
         sampler = create_sampler(config, index, population)
         engine = engine_type.on(job, options.device)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.mixture import Mixture
+from gpupipe.dataset.mixture import Mixing, Mixture
+from gpupipe.dataset.population import Growing
 from gpupipe.errors import ConfigError, DataError, Problem, did_you_mean
 from gpupipe.formats.id_list import read_ids
 from gpupipe.sampling.classes import balance_classes, choose_part, choose_share
@@ -33,7 +34,7 @@ def select_samples(config: Config, index: Index) -> Selection:
         DataError: If a weight is no weight, or the file of ids is missing or wrong.
     """
     options = config.loader
-    if options.subset is not None and config.source.grows:
+    if options.subset is not None and isinstance(config.source, Growing):
         raise _mistake(
             "subset",
             f"data.source {config.source_name} has other samples in every epoch, and fetches all "
@@ -58,7 +59,9 @@ def select_samples(config: Config, index: Index) -> Selection:
 
 
 def _read_mixture(config: Config, index: Index, rows: NDArray[np.int64] | None) -> Mixture | None:
-    mixture = config.source.mixture(index) if len(index) else None
+    if not isinstance(config.source, Mixing) or not len(index):
+        return None
+    mixture = config.source.mixture(index)
     if mixture is None:
         return None
     options = config.loader

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.source import Population
+from gpupipe.dataset.population import Population
 from gpupipe.errors import ConfigError, Problem, StateError, short, shown
 from gpupipe.sampling.epoch_layout import EpochLayout
 from gpupipe.sampling.epoch_order import count_earlier, order_epoch

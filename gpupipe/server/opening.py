@@ -11,6 +11,7 @@ from typing import Any
 
 import zmq
 
+from gpupipe.dataset.population import Growing
 from gpupipe.engines.base import Engine
 from gpupipe.engines.remote.description import describe, split_pipeline
 from gpupipe.errors import ServerError
@@ -39,7 +40,7 @@ def prepare_loader(loader: Loader, options: ServerOptions) -> tuple[Loader, dict
     Raises:
         ServerError: This loader cannot be served, or its description is too long.
     """
-    if loader.config.source.grows:
+    if isinstance(loader.config.source, Growing):
         raise ServerError(
             f"data.source: {loader.config.source_name} has other samples in every epoch, "
             "which a server cannot deal out: load it where it is trained on; "

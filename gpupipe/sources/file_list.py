@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from gpupipe.dataset import index_cache, labels
 from gpupipe.dataset.columns import FileColumn
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.manifest_paths import folder, inside, listing
+from gpupipe.dataset.manifest_paths import folder, listing, read_files
+from gpupipe.dataset.missing_paths import explain_os_error
 from gpupipe.dataset.source import Progress, Source, check_names, ignore_progress
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
@@ -20,8 +20,6 @@ from gpupipe.pipeline.step import Spec
 from gpupipe.schema.field_types import expand_home
 
 _MAIN = "image"
-_FORMAT = 2
-"""Part of the cache's key. Raise it when the same manifest yields another index."""
 
 
 class FileList(Source):
@@ -54,6 +52,7 @@ class FileList(Source):
     """
 
     name: ClassVar[str] = "file_list"
+    format: ClassVar[int] = 2
 
     file: Annotated[Path, AfterValidator(listing)]
     root: Annotated[Path, AfterValidator(expand_home)] | None = None
@@ -90,51 +89,29 @@ class FileList(Source):
         """
         try:
             self.file.stat()
-            root = folder(self.root or self.file.parent)
-            sure = "label" in self.model_fields_set
-            saved = index_cache.get_path(
-                self.name, _FORMAT, str(self.file.resolve()), str(root), self.model_dump(), sure
-            )
-            return index_cache.load_or_build(
-                saved, [self.file], lambda: self._read(root, sure, progress)
-            )
-        except FileNotFoundError as e:
-            raise DataError(
-                f"{self.file}: no such file: set data.file to the list of the samples"
-            ) from e
         except OSError as e:
-            raise DataError(f"{e.filename or self.file}: cannot be read: {e.strerror or e}") from e
+            reason = explain_os_error(e, "set data.file to the list of the samples")
+            raise DataError(f"{self.file}: {reason}") from e
+        key = [str(self.file.resolve()), str(folder(self.root or self.file.parent)), self._is_sure]
+        return self.load_or_build([self.file], lambda: self._read(progress), key)
 
-    def _read(self, root: Path, sure: bool, progress: Progress) -> Index:
-        wanted = ManifestColumns(
-            {_MAIN: self.path} | self.fields,
-            self.label,
-            sure,
-            dict(zip(self.values, self.values, strict=True)),
-        )
-        rows = manifest.read(self.file, wanted, lambda count: progress("reading", count, None))
-        if not len(rows):
-            raise DataError(f"{self.file}: no rows: list at least one file, a line each")
-        progress("reading", len(rows), None)
-        roots = [str((self.root or self.file.parent).absolute()), str(root)]
-        names = inside(rows, rows.paths[_MAIN], roots)
-        others = {
-            name: FileColumn(
-                str(root), StringArray.from_strings(inside(rows, rows.paths[name], roots))
-            )
-            for name in self.fields
-        }
-        numbers, classes = (
-            labels.from_texts(rows.labels, rows.where)
-            if rows.labels
-            else labels.make_unlabelled(len(rows))
-        )
-        texts = StringArray.from_strings(names)
+    @property
+    def _is_sure(self) -> bool:
+        """Whether the YAML says which column holds labels."""
+        return "label" in self.model_fields_set
+
+    def _read(self, progress: Progress) -> Index:
+        columns = {_MAIN: self.path} | self.fields
+        values = dict(zip(self.values, self.values, strict=True))
+        wanted = ManifestColumns(columns, self.label, self._is_sure, values)
+        files = read_files(self.file, self.root, wanted, progress)
+        paths = {name: StringArray.from_strings(paths) for name, paths in files.paths.items()}
+        root = str(files.root)
         return build(
-            str(root),
-            texts,
-            numbers,
-            classes,
-            columns={_MAIN: FileColumn(str(root), texts), **others},
-            values=rows.values,
+            root,
+            paths[_MAIN],
+            files.labels,
+            files.classes,
+            columns={name: FileColumn(root, texts) for name, texts in paths.items()},
+            values=files.values,
         )

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 
-from gpupipe.dataset import index_cache, labels
+from gpupipe.dataset import labels
 from gpupipe.dataset.columns import Column, SpanColumn
 from gpupipe.dataset.hub_files import find_hub_files
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.row_groups import RowGroupColumn
-from gpupipe.dataset.shards import name_shard, read_each
-from gpupipe.dataset.source import Progress, Source, check_names, ignore_progress
+from gpupipe.dataset.shards import name_shard
+from gpupipe.dataset.source import FileSource, Progress, check_names, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.dataset.strings import StringArray
 from gpupipe.dataset.unpacked_groups import count_row_groups, unpack_row_groups
@@ -27,8 +27,6 @@ from gpupipe.formats import Damaged, arrow_columns
 from gpupipe.runtime.extras import require_extra
 from gpupipe.schema.field_types import WHOLE, expand_home
 
-_FORMAT = 1
-"""Part of the cache's key. Raise it when the same files yield another index."""
 _PARQUET = ".parquet"
 
 
@@ -51,7 +49,7 @@ class _Rows:
     count: int = 0
 
 
-class Hf(Source):
+class Hf(FileSource):
     """The rows of a Hugging Face data set, with image files in their columns. Needs pyarrow.
 
     Images in Arrow files, as Dataset.save_to_disk writes them, are read where they are. Of Parquet
@@ -75,7 +73,7 @@ class Hf(Source):
     """
 
     name: ClassVar[str] = "hf"
-    separate_files: ClassVar[bool] = False
+    not_indexed: ClassVar[frozenset[str]] = FileSource.not_indexed | {"row_groups", "unpack"}
 
     root: Annotated[Path, AfterValidator(expand_home)]
     split: str | None = None
@@ -93,29 +91,26 @@ class Hf(Source):
     def specs(self) -> dict[str, Spec]:
         return {name: Spec() for name in self.fields}
 
+    def list_files(self) -> list[Path]:
+        require_extra("hf", ("pyarrow",), f"reading {self.root}", DataError)
+        return find_hub_files(self.root, self.split)
+
     def index(self, progress: Progress = ignore_progress) -> Index:
         """List the rows of the split.
 
         Raises:
             DataError: There is no data set, or a file cannot be read.
         """
-        require_extra("hf", ("pyarrow",), f"reading {self.root}", DataError)
-        files = find_hub_files(self.root, self.split)
+        files = self.list_files()
         if files[0].suffix == _PARQUET:
-            return self._unpack(self._join(files, progress), progress)  # not saved
-        options = self.model_dump(exclude={"row_groups", "unpack"})
-        saved = index_cache.get_path(self.name, _FORMAT, list(map(str, files)), options)
-        try:
-            return index_cache.load_or_build(saved, files, lambda: self._join(files, progress))
-        except OSError as e:
-            raise DataError(f"{e.filename or files[0]}: cannot be read: {e.strerror or e}") from e
+            return self._unpack(self.build(files, progress), progress)  # not saved
+        return super().index(progress)
 
     def explain_absence(self) -> str:
         find_hub_files(self.root, self.split)
         return ""
 
-    def _join(self, files: list[Path], progress: Progress) -> Index:
-        every = read_each(files, self._read, progress)
+    def join(self, files: list[Path], every: list[_Rows]) -> Index:
         counts = [rows.count for rows in every]
         if not sum(counts):
             raise DataError(f"{files[0]}: no rows in {counted(len(files), 'file')}")
@@ -170,7 +165,7 @@ class Hf(Source):
         names = every[0].class_names
         return numbers, names if len(names) >= len(classes) else classes
 
-    def _read(self, path: Path) -> _Rows:
+    def read(self, path: Path) -> _Rows:
         rows = _Rows()
         with name_shard(path):
             read = self._read_parquet if path.suffix == _PARQUET else self._read_arrow

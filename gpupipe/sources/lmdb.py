@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from gpupipe.dataset import index_cache, labels
+from gpupipe.dataset import labels
 from gpupipe.dataset.columns import Column, SpanColumn
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.key_template import KeyTemplate
 from gpupipe.dataset.manifest_paths import listing
 from gpupipe.dataset.missing_paths import missing_file
-from gpupipe.dataset.shards import map_file, name_shard
-from gpupipe.dataset.source import Progress, Source, check_names, ignore_progress
+from gpupipe.dataset.parallel_read import map_file
+from gpupipe.dataset.shards import name_shard
+from gpupipe.dataset.source import FileSource, Progress, check_names
 from gpupipe.dataset.spec import Spec
 from gpupipe.dataset.strings import StringArray
 from gpupipe.decoders.image_header import read_header
@@ -27,8 +28,6 @@ from gpupipe.formats import lmdb_pages, manifest
 from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.schema.field_types import expand_home
 
-_FORMAT = 1
-"""Part of the cache's key. Raise it when the same database yields another index."""
 _FILE = "data.mdb"
 _MAIN = "image"
 _COUNTS = frozenset({"__len__", "__keys__", "__classes__", "num-samples", "num_samples", "length"})
@@ -41,7 +40,7 @@ Place = tuple[int, int]
 """Offset and length of a value."""
 
 
-class Lmdb(Source):
+class Lmdb(FileSource):
     """The values of an LMDB database: each is an image file. They are read where they are.
 
     Values that are pickled, or messages of Caffe, are refused. The samples are in the order of
@@ -61,7 +60,6 @@ class Lmdb(Source):
     """
 
     name: ClassVar[str] = "lmdb"
-    separate_files: ClassVar[bool] = False
 
     path: Annotated[Path, AfterValidator(expand_home)]
     database: str | None = None
@@ -98,28 +96,21 @@ class Lmdb(Source):
     def specs(self) -> dict[str, Spec]:
         return {name: Spec() for name in self.fields}
 
-    def index(self, progress: Progress = ignore_progress) -> Index:
-        """List the samples of the database.
+    def list_files(self) -> list[Path]:
+        if self._file.is_file():
+            return [self._file]
+        advice = f"set data.path to a folder with {_FILE}"
+        if self.path.is_dir():
+            raise DataError(f"{self.path}: no LMDB database, since it has no {_FILE}: {advice}")
+        raise missing_file(self.path, "data.path", advice)
 
-        Raises:
-            DataError: The database or the manifest is missing, damaged or no list of images.
-        """
-        if not self._file.is_file():
-            advice = f"set data.path to a folder with {_FILE}"
-            if self.path.is_dir():
-                raise DataError(f"{self.path}: no LMDB database, since it has no {_FILE}: {advice}")
-            raise missing_file(self.path, "data.path", advice)
-        files = [self._file, *([self.manifest] if self.manifest else [])]
-        saved = index_cache.get_path(self.name, _FORMAT, list(map(str, files)), self.model_dump())
-        try:
-            return index_cache.load_or_build(saved, files, lambda: self._build(progress))
-        except OSError as e:
-            raise DataError(f"{e.filename or self.path}: cannot be read: {e.strerror or e}") from e
+    def find_companions(self, files: list[Path]) -> list[Path]:
+        return [self.manifest] if self.manifest else []
 
     def explain_absence(self) -> str:
         return "" if self._file.is_file() else f"{self.path}: no LMDB is there: set data.path"
 
-    def _build(self, progress: Progress) -> Index:
+    def build(self, files: list[Path], progress: Progress) -> Index:
         with name_shard(self._file):
             data = map_file(self._file)
             places = self._list_values(data, progress)

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.joined_columns import join_columns, join_strings
 from gpupipe.dataset.mixture import Mixture, Stop
+from gpupipe.dataset.population import Growing
 from gpupipe.dataset.source import SOURCES, Progress, Source, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, did_you_mean
@@ -54,7 +55,7 @@ def _build_part(options: Any) -> Any:
     rest = {k: v for k, v in options.items() if k not in ("source", "weight")}
     try:
         model = SOURCES.find(name)
-        if model.grows:
+        if issubclass(model, Growing):
             raise ValueError(f"'{name}' has other samples in each epoch, so it cannot be mixed")
         part = {"source_name": name, "source": model.model_validate(rest)}
         return Part.model_validate(part | {k: v for k, v in options.items() if k == "weight"})

@@ -13,8 +13,9 @@ from pydantic import BeforeValidator, Field
 
 from gpupipe.dataset import index_cache, index_file
 from gpupipe.dataset.index import Index, spans_of
+from gpupipe.dataset.parallel_read import map_file
 from gpupipe.dataset.shard_index import ByteRanges, ShardFile
-from gpupipe.dataset.shards import ShardedSource, map_file, name_shard
+from gpupipe.dataset.shards import ShardedSource, name_shard
 from gpupipe.errors import DataError
 from gpupipe.formats import recordio_records
 from gpupipe.formats.recordio_records import Images, Records

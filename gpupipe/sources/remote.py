@@ -20,7 +20,8 @@ from gpupipe.cache.shard_files import min_shard_bytes
 from gpupipe.cache.waiting import explain_too_large
 from gpupipe.dataset.columns import Column, Rows
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.source import Population, Progress, Source, UnmapFiles, ignore_progress
+from gpupipe.dataset.population import Population, UnmapFiles
+from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.errors import DataError
 
 
@@ -31,7 +32,6 @@ class Remote(DataSet, Source):
 """
 
     name: ClassVar[str] = "remote"
-    grows: ClassVar[bool] = True
     separate_files: ClassVar[bool] = False
 
     cache: CacheOptions

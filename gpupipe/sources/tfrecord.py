@@ -12,8 +12,9 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
+from gpupipe.dataset.parallel_read import map_file
 from gpupipe.dataset.shard_index import ByteRanges, ShardFile
-from gpupipe.dataset.shards import Dtype, Shape, ShardedSource, array_spec, map_file, name_shard
+from gpupipe.dataset.shards import Dtype, Shape, ShardedSource, array_spec, name_shard
 from gpupipe.errors import shown
 from gpupipe.formats import example, framing
 from gpupipe.formats.example import Feature

@@ -11,19 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.dataset import index_cache, labels
+from gpupipe.dataset import labels
 from gpupipe.dataset.columns import Column, Rows, SpanColumn
 from gpupipe.dataset.index import Index, build, spans_of
-from gpupipe.dataset.parallel_read import read_rows_in_parallel
-from gpupipe.dataset.shards import find_files, map_file, name_shard, read_each
-from gpupipe.dataset.source import Progress, Source, ignore_progress
+from gpupipe.dataset.parallel_read import map_file, read_rows_in_parallel
+from gpupipe.dataset.shards import find_files, name_shard
+from gpupipe.dataset.source import FileSource, Progress, ignore_progress
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, counted
 from gpupipe.formats import zip_directory
 from gpupipe.formats.zip_directory import ZipMember
 
-_FORMAT = 1
-"""Part of the cache's key. Raise it when the same archives yield another index."""
 _IMAGE = "image"
 _EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 _OF_MACOS = "__MACOSX"
@@ -88,7 +86,7 @@ class _Archive:
     paths: list[str] = field(default_factory=list)
 
 
-class Zip(Source):
+class Zip(FileSource):
     """Images in CLASS/... in ZIP archives, at any depth, in ImageFolder's order.
 
     A stored member is read where it is. A deflated one is inflated each time, and its CRC-32 is
@@ -104,7 +102,6 @@ class Zip(Source):
     """
 
     name: ClassVar[str] = "zip"
-    separate_files: ClassVar[bool] = False
 
     shards: str | tuple[str, ...] = Field(min_length=1)
     folder: str = ""
@@ -112,26 +109,13 @@ class Zip(Source):
     extensions: tuple[str, ...] = Field(default=_EXTENSIONS, min_length=1)
     verify: bool = False
 
+    def list_files(self) -> list[Path]:
+        return find_files(self.shards)
+
     def index(self, progress: Progress = ignore_progress) -> Index:
-        """List the images of all archives.
+        return _with_column(super().index(progress))
 
-        Raises:
-            DataError: An archive is missing or damaged, or holds an image that cannot be read.
-        """
-        files = find_files(self.shards)
-        saved = index_cache.get_path(self.name, _FORMAT, list(map(str, files)), self.model_dump())
-        try:
-            index = index_cache.load_or_build(saved, files, lambda: self._join(files, progress))
-        except OSError as e:
-            raise DataError(f"{e.filename or files[0]}: cannot be read: {e.strerror or e}") from e
-        return _with_column(index)
-
-    def explain_absence(self) -> str:
-        find_files(self.shards)
-        return ""
-
-    def _join(self, files: list[Path], progress: Progress) -> Index:
-        archives = read_each(files, self._read, progress)
+    def join(self, files: list[Path], archives: list[_Archive]) -> Index:
         classes, order = self._sort(files, archives)
         if not order:
             where = f" under {self.folder}" if self.folder else ""
@@ -180,7 +164,7 @@ class Zip(Source):
         order.sort()
         return sorted({name for name, *_ in order}), order
 
-    def _read(self, path: Path) -> _Archive:
+    def read(self, path: Path) -> _Archive:
         """List the images of one archive, and find where each begins."""
         archive, prefix = _Archive(), _prefix(self.folder)
         suffixes = tuple(f".{e.lower().lstrip('.')}" for e in self.extensions)

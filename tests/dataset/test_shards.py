@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.dataset.shards import array_spec, find_files, map_file, name_shard, read_each
+from gpupipe.dataset.shards import array_spec, find_files, name_shard
 from gpupipe.errors import DataError
 from gpupipe.formats import Damaged
-from gpupipe.runtime.progress import ignore_progress
 
 
 def test_files_of_a_pattern_are_sorted_and_patterns_keep_their_order(tmp_path: Path) -> None:
@@ -27,11 +26,6 @@ def test_a_pattern_without_a_file_is_named_with_its_option(tmp_path: Path) -> No
             find_files(pattern, "data.files")
 
 
-def test_results_are_in_the_order_of_the_files(tmp_path: Path) -> None:
-    files = [tmp_path / str(n) for n in range(20)]
-    assert read_each(files, lambda path: path.name, ignore_progress) == [p.name for p in files]
-
-
 def test_errors_name_the_shard(tmp_path: Path) -> None:
     for error, said in [
         (OSError(5, "no luck"), "x: cannot be read: no luck"),
@@ -40,13 +34,6 @@ def test_errors_name_the_shard(tmp_path: Path) -> None:
     ]:
         with pytest.raises(DataError, match=said), name_shard(tmp_path / "x"):
             raise error
-
-
-def test_files_are_mapped(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    (tmp_path / "x").write_bytes(b"abc")
-    assert not len(map_file(tmp_path / "empty"))
-    assert map_file(tmp_path / "x").tobytes() == b"abc"
 
 
 def test_shapes_that_differ_fix_only_the_number_of_axes() -> None:
