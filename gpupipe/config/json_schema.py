@@ -15,6 +15,7 @@ from gpupipe.config.json_schema_types import INTERPOLATION, Schema, describe_mod
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.config.validation import TopLevel
 from gpupipe.dataset import source
+from gpupipe.decoders.chain import list_names
 from gpupipe.pipeline.container import Container
 from gpupipe.pipeline.schedule_parsing import MAX_EPOCH
 from gpupipe.pipeline.step_registry import STEPS
@@ -166,6 +167,7 @@ def _loader(definitions: Schema) -> Schema:
     properties = schema["properties"]
     engines = [engine_registration.AUTO, *engine_registration.ENGINES.names()]
     properties["engine"] = _only(properties["engine"], {"enum": engines})
+    properties["decoder"] = _only(properties["decoder"], {"enum": list_names()})
     properties["device"] = _only(
         properties["device"], {"pattern": r"^(auto|cpu|(gpu|cuda)(:\d+)?)$|\$\{", "type": "string"}
     )

@@ -11,6 +11,7 @@ import pydantic
 from pydantic import BeforeValidator, Field
 
 from gpupipe.config.ray_config import RayConfig
+from gpupipe.decoders.chain import list_names
 from gpupipe.errors import nearest
 from gpupipe.runtime import engine_registration
 from gpupipe.runtime.engine_registration import AUTO
@@ -28,7 +29,14 @@ _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
 
 def _check_engine(value: Any) -> str:
-    names = [AUTO, *engine_registration.ENGINES.names()]
+    return _check_name(value, [AUTO, *engine_registration.ENGINES.names()])
+
+
+def _check_decoder(value: Any) -> str:
+    return AUTO if value == AUTO else _check_name(value, list_names())
+
+
+def _check_name(value: Any, names: list[str]) -> str:
     if not isinstance(value, str) or value not in names:
         *others, last = map(repr, names)
         near = nearest(str(value), names)
@@ -168,7 +176,10 @@ class LoaderConfig(_Frozen):
             each worker prepares ahead. DALI reads the files of as many batches more.
         workers: Processes of the DataLoader, 0 to 1024; 0 loads in the main process. `auto` starts
             as many as `threads`.
-        decoder: Image decoder of the dataloader engine: `torchvision` or `pil`.
+        decoder: The image decoder that the engines cpu and dataloader ask first, or `auto`. It may
+            be of a plugin; `pil` is Pillow. The others get the files that it does not take, in the
+            order of `auto`: jpeg_window, simplejpeg, torchcodec, torchvision, pillow, imagecodecs.
+            With `auto` the dataloader engine begins with torchvision.
         pin_memory: Whether batches are pinned in memory if they go to a GPU, as in torch's
             DataLoader.
         multiprocessing_context: How the workers are started: `fork`, `forkserver` or `spawn`, as in
@@ -221,7 +232,7 @@ class LoaderConfig(_Frozen):
     set_affinity: bool = False
     prefetch: Annotated[int, Field(ge=1, le=64), WHOLE] = 2
     workers: Literal["auto"] | Annotated[int, Field(ge=0, le=1024), WHOLE] = "auto"
-    decoder: Literal["torchvision", "pil"] = "torchvision"
+    decoder: Annotated[str, BeforeValidator(_check_decoder)] = AUTO
     pin_memory: bool = True
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] | None = None
     persistent_workers: bool = True

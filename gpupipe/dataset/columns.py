@@ -290,6 +290,27 @@ def read_rows(column: Column, rows: Rows) -> list[NDArray[np.uint8]]:
         ) from e
 
 
+def read_bytes(
+    column: Column, row: int, data: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8]:
+    """Return the bytes of a row, in memory that can be written to.
+
+    Args:
+        column: The column.
+        row: The row.
+        data: Its bytes, if they have been read.
+
+    Raises:
+        OSError, ValueError: The row cannot be read, or has no bytes.
+        EngineError: The column failed.
+    """
+    if data is None:
+        (data,) = read_rows(column, np.array([row]))
+    if column.array is None and not len(data):
+        raise ValueError("the file is empty")
+    return data if data.flags.writeable else data.copy()  # torch warns of memory that is read-only
+
+
 def as_array(data: NDArray[np.uint8], layout: ArrayLayout, row: int) -> NDArray[Any]:
     """Return the bytes of a row as an array of the dtype and shape that the layout states.
 

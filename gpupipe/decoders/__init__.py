@@ -1,5 +1,7 @@
 """Decoders of image files: bytes of one image in, pixels out.
 
-Sources, steps and engines import this folder, which imports only gpupipe.runtime and
-gpupipe.errors. Start reading in image_header.py.
+`decoder` is the contract, and `chain` is what engines and steps call: it asks the decoders in their
+order, and holds the rules that all of them share. `builtin/` has one decoder per file. Headers are
+parsed in `image_header` and `exif`. This folder imports only gpupipe.runtime and gpupipe.errors.
+Start reading in chain.py.
 """

@@ -1,25 +1,164 @@
-"""Tells a damaged file from a failed machine, for decoders that are called from Python."""
+"""The contract of a decoder of image files, and who is to blame if one fails.
+
+A decoder is a class in a file of its own: `builtin/NAME.py` holds the built-in decoder NAME. A
+package adds one by an entry point of the group `gpupipe.decoders`:
+
+    class Ppm(Decoder):
+        def probe(self, data):
+            ...  # None unless it begins as a PPM file does
+            return Header("PNM", height, width, is_plain=True)
+
+        def decode(self, header, data, *, mode, dtype, window=None, out=None):
+            ...  # (H, W, 3) or (H, W, 1)
+
+`chain.py` calls it, and does what is the same for all decoders.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.errors import GpupipeError
 from gpupipe.runtime.machine_failures import machine_failure
+
+Pixels = NDArray[Any]
+"""uint8 or uint16, (height, width, channels)."""
 
 
 class CannotDecodeError(RuntimeError):
     """The image is damaged, too large, or of a kind that has no meaning as pixels."""
 
 
-@contextmanager
-def blame_file() -> Iterator[None]:
-    """Raise the errors of a decoder as CannotDecodeError, unless the machine caused them."""
-    try:
-        yield
-    except (CannotDecodeError, MemoryError, DeprecationWarning):  # no file causes the last
-        raise
-    except Exception as e:
-        if machine_failure(e):
-            raise
-        raise CannotDecodeError(str(e) or type(e).__name__) from e
+class DeclinedError(CannotDecodeError):
+    """A decoder cannot decode a file that it took, and another one may."""
+
+
+class Header(NamedTuple):
+    """What is known of an image file before it is decoded.
+
+    Attributes:
+        format: "JPEG", "PNG", "WebP" and so on; "" if it is none that is known.
+        height: Height in pixels as stored, before any rotation; 0 if only the decoder can find it.
+        width: Width in pixels, likewise.
+        is_plain: Whether every decoder reads it alike and its size is certain; for the built-in
+            formats see image_header.py. Other images are decoded to find their size.
+        orientation: The EXIF orientation, 1 to 8. The chain applies it.
+        too_many_scans: Whether this is a JPEG with more than 100 scans. Writers make about 10. A
+            decoder passes over the whole image for each scan, which may be 12 bytes: 100 kB can
+            take minutes.
+        end: Number of leading bytes of a plain image that suffice for this header; 0 if the whole
+            file is needed.
+        channels: Channels as stored, with alpha; 0 if not known.
+        depth: Bits of a stored sample; 0 if not known.
+        tile: Height and width of the largest part that is decoded at once, if it may be larger than
+            the image; the chain compares it with `max_pixels`, too.
+    """
+
+    format: str
+    height: int = 0
+    width: int = 0
+    is_plain: bool = False
+    orientation: int = 1
+    too_many_scans: bool = False
+    end: int = 0
+    channels: int = 0
+    depth: int = 0
+    tile: tuple[int, int] = (0, 0)
+
+
+class Decoder(ABC):
+    """Decodes image files of some formats. Both methods run on several threads at once.
+
+    The constructor raises ImportError if a library is missing. `auto` goes on to the next decoder
+    then.
+
+    Attributes:
+        place: The place in `loader.decoder: auto`. Lower numbers come first; the built-in decoders
+            have 10 to 60. None: the decoder is only used where it is named.
+        formats: Formats that only it reads, for the message that it is not installed.
+        extra: The extra of gpupipe that installs its library, or "".
+    """
+
+    place: ClassVar[int | None] = 100
+    formats: ClassVar[frozenset[str]] = frozenset()
+    extra: ClassVar[str] = ""
+
+    @abstractmethod
+    def probe(self, data: Any) -> Header | None:
+        """Return the header of a file; None if this decoder does not take it.
+
+        Args:
+            data: All bytes of the file, uint8 (bytes,).
+
+        Raises:
+            CannotDecodeError: No decoder should try this file.
+        """
+
+    @abstractmethod
+    def decode(
+        self,
+        header: Header,
+        data: Any,
+        *,
+        mode: str,
+        dtype: str,
+        window: Sequence[int] | None = None,
+        out: NDArray[np.uint8] | None = None,
+    ) -> Pixels:
+        """Decode a file that `probe` took.
+
+        Args:
+            header: What `probe` returned.
+            data: All bytes of the file, uint8 (bytes,).
+            mode: "rgb" for 3 channels, "gray" for 1.
+            dtype: What is wanted. The chain converts the other one.
+            window: [top, left, height, width] of the pixels that are needed, in the stored
+                orientation; None for all. Those beside it may have any value.
+            out: Memory of the image's size that the decoder may return, uint8 (H, W, C).
+
+        Returns:
+            The pixels of the whole image in the stored orientation, (H, W, C), uint8 or uint16.
+
+        Raises:
+            DeclinedError: Another decoder may be able to.
+            Exception: Any other one blames the file, unless the machine caused it.
+        """
+
+
+def find_blame(error: Exception) -> Exception:
+    """Return what to raise for a decoder's error: CannotDecodeError if the file is to blame."""
+    is_known = isinstance(error, CannotDecodeError | GpupipeError | MemoryError)
+    # No file causes a DeprecationWarning.
+    if is_known or isinstance(error, DeprecationWarning) or machine_failure(error):
+        return error
+    blame = CannotDecodeError(str(error) or type(error).__name__)
+    blame.__cause__ = error
+    return blame
+
+
+def as_bytes(data: Any) -> NDArray[np.uint8]:
+    """Return a buffer of bytes as an array that can be written to, for torch warns of others."""
+    array = data if isinstance(data, np.ndarray) else np.asarray(memoryview(data).cast("B"))
+    return array if array.flags.writeable else array.copy()
+
+
+def convert_mode(levels: Pixels, mode: str) -> Pixels:
+    """Convert to the channels of a mode, without alpha.
+
+    Args:
+        levels: (H, W, C) of 1 (gray), 2 (with alpha), 3 (RGB) or 4 channels.
+        mode: "rgb" or "gray". RGB becomes gray as in Pillow, with the luma of ITU-R BT.601.
+    """
+    levels = levels[..., : 1 if levels.shape[-1] < 3 else 3]
+    if mode == "rgb":
+        return levels if levels.shape[-1] == 3 else np.repeat(levels, 3, -1)
+    if levels.shape[-1] == 1:
+        return levels
+    wide = levels.astype(np.uint32)
+    gray = wide[..., 0] * 19595 + wide[..., 1] * 38470 + wide[..., 2] * 7471 + 0x8000
+    return (gray >> 16).astype(levels.dtype)[..., None]

@@ -3,7 +3,7 @@
 Every decoder of every engine reads a plain image alike, and DALI's decoder does not reject it
 while it sets up a batch. DALI sets up the samples of a large batch on several threads.
 A sample that it rejects there ends the process, so only plain images may reach it. Pillow decodes
-all other images on every engine: see gpupipe.decoders.pillow.
+most other images on every engine: see pillow.py.
 
 These images are plain:
 
@@ -20,13 +20,16 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Any, NamedTuple
+import threading
+from typing import Any
 
 from gpupipe.decoders import exif
-from gpupipe.decoders.decoder import CannotDecodeError
+from gpupipe.decoders.decoder import CannotDecodeError, Header
 
-_JPEG, _PNG, _RIFF = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF"
-_OTHERS = {
+_RIFF = b"RIFF"
+_MAGIC = {
+    b"\xff\xd8\xff": "JPEG",
+    b"\x89PNG\r\n\x1a\n": "PNG",
     b"BM": "BMP",
     **dict.fromkeys((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), "TIFF"),  # TIFF and BigTIFF
     b"\0\0\0\x0cjP  \r\n\x87\n": "JPEG 2000",
@@ -35,8 +38,13 @@ _OTHERS = {
     b"GIF89a": "GIF",
     b"\0\0\x01\0": "ICO",
     **{b"P%d" % n: "PNM" for n in range(1, 7)},
+    **dict.fromkeys((b"\xff\n", b"\0\0\0\x0cJXL \r\n\x87\n"), "JPEG XL"),
 }
-_AVIF_BRANDS = (b"avif", b"avis", b"mif1", b"msf1")
+_AVIF = re.compile(rb"....ftyp(....)*?avi[fs]", re.DOTALL)
+_HEIC = re.compile(rb"....ftyp(....)*?(hei[cxms]|hev[cx])", re.DOTALL)
+_HEIF_BRANDS = (b"mif1", b"msf1")
+_HEAD = 64
+"""Bytes that say which format a file has, with some brands of an AVIF or HEIC."""
 _BE16, _BE32, _LE32 = (struct.Struct(f).unpack_from for f in (">H", ">I", "<I"))
 _SUBSAMPLINGS = {0x11, 0x21, 0x12, 0x22, 0x41}
 """Sampling factors of luma, as horizontal << 4 | vertical, for chroma factors of 1x1.
@@ -48,44 +56,41 @@ _MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
 _MOST_SCANS = 100
 _PNG_DEPTHS = {0: (1, 2, 4, 8), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}
 """Bit depths of plain PNGs, by colour type."""
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _PNG_LONGEST = 2**31 - 1
 _ANIMATED, _EXIF = 0x02, 0x08
 
-
-class ImageHeader(NamedTuple):
-    """The header of an image file.
-
-    Attributes:
-        format: "JPEG", "PNG", "WebP", "BMP", "TIFF", "JPEG 2000", "PNM", "GIF", "AVIF" or "ICO";
-            "" if it is none of these.
-        height: Height in pixels, before any EXIF rotation; 0 if only the decoder can find it.
-        width: Width in pixels, likewise.
-        plain: Whether the image is plain, as the module's docstring defines it. If so, its size
-            is known.
-        orientation: The EXIF orientation of a plain image, 1 to 8.
-        too_many_scans: Whether this is a JPEG with more than 100 scans. Writers make about 10. A
-            decoder passes over the whole image for each scan, which may be 12 bytes: 100 kB can
-            take minutes.
-        end: Number of leading bytes of a plain image that suffice for this header; 0 if the whole
-            file is needed.
-    """
-
-    format: str
-    height: int = 0
-    width: int = 0
-    plain: bool = False
-    orientation: int = 1
-    too_many_scans: bool = False
-    end: int = 0
-
-
-_last_jpeg: tuple[bytes, ImageHeader] = b"", ImageHeader("")
+_last_jpeg: tuple[bytes, Header] = b"", Header("")
 """The bytes before the scan of a plain JPEG, and their header. Images of one size and quality often
 have the same, and comparing them costs a tenth of parsing them.
 """
 
 
-def read_header(data: Any) -> ImageHeader:
+class _Kept(threading.local):
+    data: Any = None
+    header = Header("")
+
+
+_kept = _Kept()
+
+
+def keep_header(data: Any) -> None:
+    """Parse a header now, so that `read_header` returns it in this thread until the next call.
+
+    Args:
+        data: All bytes of the image; None for no image. Then nothing refers to the last one.
+    """
+    _kept.data, header = None, Header("") if data is None else read_header(data)
+    _kept.data, _kept.header = data, header
+
+
+def read_plain_jpeg(data: Any) -> Header | None:
+    """Return the header of a plain JPEG, and None for any other file."""
+    header = read_header(data)
+    return header if header.is_plain and header.format == "JPEG" else None
+
+
+def read_header(data: Any) -> Header:
     """Parse the header of an encoded image. Never raises, whatever the bytes are.
 
     Args:
@@ -94,40 +99,37 @@ def read_header(data: Any) -> ImageHeader:
     Returns:
         The header. Bytes that are no image have no format; a damaged image is not plain.
     """
+    if data is not None and data is _kept.data:
+        return _kept.header
     view = memoryview(data).cast("B")
     begin, header = _last_jpeg
     if begin and len(view) > len(begin) and bytes(view[: len(begin)]) == begin:
         return header
-    head = bytes(view[:16])
+    parse = _PARSERS.get(kind := _kind(bytes(view[:_HEAD])))
+    if parse is None:
+        return Header(kind)
     try:
-        if head.startswith(_JPEG):
-            return _remember(view, _jpeg(view))
-        if head.startswith(_PNG):
-            return _png(view)
-        if head.startswith(_RIFF) and head[8:12] == b"WEBP":
-            return _webp(view)
+        return parse(view)
     except (IndexError, struct.error):  # the file ends in its header
-        return ImageHeader(_kind(head))
-    return ImageHeader(_kind(head))
+        return Header(kind)
 
 
 def _kind(head: bytes) -> str:
     """Return the format of a file with these first bytes, or ""."""
-    if head.startswith(_JPEG):
-        return "JPEG"
-    if head.startswith(_PNG):
-        return "PNG"
     if head.startswith(_RIFF):
         return "WebP" if head[8:12] == b"WEBP" else ""
     if head[4:8] == b"ftyp":
-        return "AVIF" if head[8:12] in _AVIF_BRANDS else ""
-    return next((kind for magic, kind in _OTHERS.items() if head.startswith(magic)), "")
+        brands = head[: int.from_bytes(head[:4], "big")]
+        if _HEIC.match(brands) and not _AVIF.match(brands):
+            return "HEIC"
+        return "AVIF" if _AVIF.match(brands) or head[8:12] in _HEIF_BRANDS else ""
+    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
 
 
 # --- JPEG
 
 
-def _jpeg(view: memoryview) -> ImageHeader:
+def _jpeg(view: memoryview) -> Header:
     """Walk over the segments up to the first scan."""
     at, frame, plain, jfif, adobe, orientation = 2, 0, True, False, -1, 1
     while True:
@@ -158,20 +160,22 @@ def _jpeg(view: memoryview) -> ImageHeader:
     is_one_scan = frame and view[frame + 1] < 0xC2 and view[at + 4] == view[frame + 9]
     too_many = not is_one_scan and _has_too_many_scans(view, at)
     end = at + 2 + size + 1 if is_one_scan else 0  # with the first byte of the scan
-    return ImageHeader("JPEG", height, width, plain, orientation, too_many, end)
+    channels, depth = (view[frame + 9], view[frame + 4]) if frame else (0, 0)
+    header = Header("JPEG", height, width, plain, orientation, too_many, end, channels, depth)
+    return _remember(view, header)
 
 
-def _remember(view: memoryview, header: ImageHeader) -> ImageHeader:
+def _remember(view: memoryview, header: Header) -> Header:
     """Return a header, and keep it for files that begin with the same bytes."""
     global _last_jpeg  # noqa: PLW0603  # one assignment, so that threads see the old one or the new
-    if header.plain and header.end:
+    if header.is_plain and header.end:
         _last_jpeg = bytes(view[: header.end - 1]), header
     return header
 
 
-def _unusual_jpeg(view: memoryview, frame: int) -> ImageHeader:
+def _unusual_jpeg(view: memoryview, frame: int) -> Header:
     too_many = _has_too_many_scans(view, 2)
-    return ImageHeader("JPEG", *_jpeg_size(view, frame), too_many_scans=too_many)
+    return Header("JPEG", *_jpeg_size(view, frame), too_many_scans=too_many)
 
 
 def _has_too_many_scans(view: memoryview, at: int) -> bool:
@@ -210,12 +214,14 @@ def _is_plain_frame(view: memoryview, frame: int, jfif: bool, adobe: int) -> boo
 # --- PNG
 
 
-def _png(view: memoryview) -> ImageHeader:
+def _png(view: memoryview) -> Header:
     """Walk over all chunks: decoders look among them for EXIF, frames and the end."""
     fields = struct.unpack_from(">IIBBBBB", view, 16)
     width, height, bits, colour, compression, filtering, interlace = fields
     if _BE32(view, 8)[0] != 13 or bytes(view[12:16]) != b"IHDR":
-        return ImageHeader("PNG")
+        return Header("PNG")
+    channels = _PNG_CHANNELS.get(colour, 0)
+    header = Header("PNG", height, width, channels=channels, depth=bits)
     plain = bits in _PNG_DEPTHS.get(colour, ()) and not (compression or filtering) and interlace < 2
     plain = plain and 0 < width <= _PNG_LONGEST and 0 < height <= _PNG_LONGEST
     at, seen, palette = 33, False, False
@@ -223,26 +229,27 @@ def _png(view: memoryview) -> ImageHeader:
         size, kind = _BE32(view, at)[0], bytes(view[at + 4 : at + 8])
         plain = at + 12 + size <= len(view)
         if kind == b"IEND":
-            return ImageHeader("PNG", height, width, plain and seen and (palette or colour != 3))
+            plain = plain and seen and (palette or colour != 3)
+            return header._replace(is_plain=plain)
         plain = (
             plain and kind not in (b"IHDR", b"eXIf", b"acTL") and (kind != b"PLTE" or not palette)
         )
         seen, palette = seen or kind == b"IDAT", palette or (kind == b"PLTE" and not seen)
         at += 12 + size
-    return ImageHeader("PNG", height, width)
+    return header
 
 
 # --- WebP
 
 
-def _webp(view: memoryview) -> ImageHeader:
+def _webp(view: memoryview) -> Header:
     """Parse the chunk after the RIFF header, and the image's chunk in an extended file."""
     if _LE32(view, 4)[0] + 8 > len(view):
-        return ImageHeader("WebP")
+        return Header("WebP")
     kind = bytes(view[12:16])
     if kind != b"VP8X":
         height, width = _webp_frame(view, 12)
-        return ImageHeader("WebP", height, width, bool(height and width))
+        return Header("WebP", height, width, bool(height and width))
     flags, size = view[20], _LE32(view, 16)[0]
     width, height = (1 + int.from_bytes(view[at : at + 3], "little") for at in (24, 27))
     plain, at = size == 10 and not flags & (_ANIMATED | _EXIF), 30
@@ -250,7 +257,7 @@ def _webp(view: memoryview) -> ImageHeader:
         plain = bytes(view[at : at + 4]) in (b"ICCP", b"ALPH")
         at += 8 + _LE32(view, at + 4)[0] + _LE32(view, at + 4)[0] % 2
     plain = plain and _webp_frame(view, at) == (height, width)
-    return ImageHeader("WebP", height, width, plain)
+    return Header("WebP", height, width, plain)
 
 
 def _webp_frame(view: memoryview, at: int) -> tuple[int, int]:
@@ -267,17 +274,22 @@ def _webp_frame(view: memoryview, at: int) -> tuple[int, int]:
     return 0, 0
 
 
-def check_pixels(height: int, width: int, max_pixels: int | None) -> None:
-    """Raise CannotDecodeError if an image has more than `max_pixels` pixels; None is no limit."""
-    if max_pixels is not None and height * width > max_pixels:
-        raise CannotDecodeError(
-            f"an image of {width:,} x {height:,} pixels, more than data.max_pixels={max_pixels:,}"
-        )
+_PARSERS = {"JPEG": _jpeg, "PNG": _png, "WebP": _webp}
 
 
-def check_header(header: ImageHeader, max_pixels: int | None) -> None:
-    """Raise CannotDecodeError if decoding would take too much memory, or too long."""
-    check_pixels(header.height, header.width, max_pixels)
+def check_header(header: Header, max_pixels: int | None) -> None:
+    """Raise CannotDecodeError if decoding would take too much memory, or too long.
+
+    Args:
+        header: The header.
+        max_pixels: The most pixels to accept; None for no limit.
+    """
+    for height, width in ((header.height, header.width), header.tile):
+        if max_pixels is not None and height * width > max_pixels:
+            raise CannotDecodeError(
+                f"an image of {width:,} x {height:,} pixels, more than "
+                f"data.max_pixels={max_pixels:,}"
+            )
     if header.too_many_scans:
         raise CannotDecodeError(
             "a JPEG of more than 100 scans, which would take a decoder very long"

@@ -1,7 +1,8 @@
-"""Read the pixels of an image that Pillow opened, with all bits of each sample.
+"""Reads the pixels of an image that Pillow opened, with all bits of each sample.
 
 Pillow reads most images of more than 8 bits a sample as 8 bits. This module reads them twice, or by
-itself, so that `to_dtype: uint16` gets all bits.
+itself, so that uint16 gets all bits. It rejects images that Pillow reads wrong, or whose samples
+have no meaning as pixels.
 """
 
 from __future__ import annotations
@@ -10,19 +11,18 @@ import math
 import re
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpupipe.decoders.decoder import CannotDecodeError
-from gpupipe.decoders.pillow_checks import get_raw_mode, read_jpeg2000_sizes
-from gpupipe.decoders.pillow_plugins import open_image
+from gpupipe.decoders.decoder import CannotDecodeError, Pixels, convert_mode
+from gpupipe.errors import counted
 
-Pixels = NDArray[Any]
-"""uint8 or uint16, (height, width, channels)."""
+_BITS, _PHOTOMETRIC, _PLANAR = 258, 262, 284
+_TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT = 322, 323, 339
+_SIZ, _SIGNED = b"\xff\x4f\xff\x51", 0x80
 
-_BITS = 258
 _GAP = rb"(?:\s|#[^\r\n]*[\r\n])+"
 _PNM = re.compile(
     rb"P(?P<kind>[56])"
@@ -40,26 +40,28 @@ Pillow keeps only the high byte. With the opposite byte order, it keeps the low 
 """
 
 
-def read_pixels(image: Any, data: bytes, kind: str, mode: str, dtype: str) -> Pixels:
-    """Return the pixels as stored, before any rotation, (height, width, channels).
+def read_pixels(
+    image: Any, reopen: Callable[[bytes], Any], data: bytes, kind: str, mode: str, dtype: str
+) -> Pixels:
+    """Return the pixels as Pillow reads them, (height, width, channels), uint8 or uint16.
 
     Args:
         image: Pillow's image, not loaded yet.
+        reopen: Opens a file of this format.
         data: The bytes of the file.
-        kind: The format, as in `ImageHeader.format`.
+        kind: The format, as in `Header.format`.
         mode: "rgb" or "gray".
-        dtype: "uint8" or "uint16".
+        dtype: "uint8" or "uint16": whether all bits of a colour are wanted.
 
     Raises:
         CannotDecodeError: Pillow reads only 8 bits of the samples, and 16 are wanted.
     """
     deep = _deep_gray(image, kind)
     if deep is None and dtype == "uint16":
-        deep = _deep_colour(image, data, kind)
+        deep = _deep_colour(image, reopen, data, kind)
     if deep is not None:
-        return convert_dtype(convert_mode(deep, mode), dtype)
-    levels = _as_bytes(image, "RGB" if mode == "rgb" else "L")
-    return levels.astype(np.uint16) * np.uint16(257) if dtype == "uint16" else levels
+        return convert_mode(deep, mode)
+    return _as_bytes(image, "RGB" if mode == "rgb" else "L")
 
 
 def _as_bytes(image: Any, mode: str) -> Pixels:
@@ -80,7 +82,9 @@ def _deep_gray(image: Any, kind: str) -> Pixels | None:
     return levels
 
 
-def _deep_colour(image: Any, data: bytes, kind: str) -> Pixels | None:
+def _deep_colour(
+    image: Any, reopen: Callable[[bytes], Any], data: bytes, kind: str
+) -> Pixels | None:
     """Return uint16 (height, width, 3) for an image of 16 bits a channel; None if it has 8.
 
     Pillow keeps one byte of each sample. So most layouts are read twice: the high bytes, then the
@@ -94,13 +98,13 @@ def _deep_colour(image: Any, data: bytes, kind: str) -> Pixels | None:
     if ";16" not in raw:
         return None
     if raw == "LA;16B":
-        with open_image(_as_rgba(data), kind) as stored:
+        with reopen(_as_rgba(data)) as stored:
             pairs = np.asarray(stored).astype(np.uint16)
         return np.repeat(pairs[..., :1] << 8 | pairs[..., 1:2], 3, -1)
     other = raw[:-1] + _OTHER_BYTE[raw[-1]]
     if image.mode not in ("RGB", "RGBA") or "a;" in raw:
         raise CannotDecodeError(f"{kind}: 16 bits a sample as {raw}, of which Pillow reads 8 alone")
-    with open_image(data, kind) as low:
+    with reopen(data) as low:
         low.tile = [tile._replace(args=_with_raw_mode(tile.args, other)) for tile in low.tile]
         both = _as_bytes(image, "RGB"), _as_bytes(low, "RGB")
     return both[0].astype(np.uint16) << 8 | both[1]
@@ -116,7 +120,7 @@ def _as_rgba(png: bytes) -> bytes:
     return png[:12] + header + struct.pack(">I", zlib.crc32(header)) + png[33:]
 
 
-def decode_deep_pnm(data: bytes) -> Pixels | None:
+def decode_deep_pnm(data: bytes, mode: str) -> Pixels | None:
     """Decode a binary PGM or PPM of two bytes a sample to uint16; None for any other PNM."""
     header = _PNM.match(data)
     if header is None or not 255 < int(header["maxval"]) < 1 << 16:
@@ -127,23 +131,75 @@ def decode_deep_pnm(data: bytes) -> Pixels | None:
     stored = np.frombuffer(data, ">u2", math.prod(shape), header.end()).reshape(shape)
     highest = int(header["maxval"])
     if highest == (1 << 16) - 1:
-        return stored.astype(np.uint16)
+        return convert_mode(stored.astype(np.uint16), mode)
     wide = np.minimum(stored, highest).astype(np.uint32) * ((1 << 16) - 1)
-    scaled: Pixels = ((wide + highest // 2) // highest).astype(np.uint16)
-    return scaled
+    return convert_mode(((wide + highest // 2) // highest).astype(np.uint16), mode)
 
 
-def convert_dtype(deep: Pixels, dtype: str) -> Pixels:
-    """Convert uint16 to a dtype: "uint16" as it is, "uint8" by dropping the low byte."""
-    return deep if dtype == "uint16" else (deep >> 8).astype(np.uint8)
+def check_supported(image: Any, data: bytes, kind: str) -> None:
+    """Raise CannotDecodeError if Pillow opens an image, but cannot read its pixels right.
+
+    Args:
+        image: Pillow's image, not loaded yet.
+        data: The bytes of the file.
+        kind: The format, as in `Header.format`.
+    """
+    if kind == "TIFF":
+        _check_tiff(image.tag_v2)
+    if kind == "JPEG 2000":
+        _check_jpeg2000(data)
+    if image.mode == "F" or (image.mode == "I" and kind not in ("PNM", "PNG")):
+        raise CannotDecodeError(f"{kind}: {_describe_depth(image)}, which have no range as pixels")
 
 
-def convert_mode(levels: Pixels, mode: str) -> Pixels:
-    """Convert uint16 to the channels of a mode, with Pillow's integer luma of ITU-R BT.601."""
-    if mode == "rgb":
-        return levels if levels.shape[-1] == 3 else np.repeat(levels, 3, -1)
-    if levels.shape[-1] == 1:
-        return levels
-    wide = levels.astype(np.uint32)
-    gray = wide[..., 0] * 19595 + wide[..., 1] * 38470 + wide[..., 2] * 7471 + 0x8000
-    return (gray >> 16).astype(np.uint16)[..., None]
+def get_raw_mode(image: Any) -> str:
+    """Return Pillow's raw mode, its name of the pixel layout in the file."""
+    args = image.tile[0].args if image.tile else ""
+    return str(args[0] if isinstance(args, tuple) and args else args or "")
+
+
+def _check_jpeg2000(data: bytes) -> None:
+    """Raise CannotDecodeError for signed numbers, to which Pillow adds half of their range."""
+    signed = [size for size in read_jpeg2000_sizes(data) if size & _SIGNED]
+    if signed:
+        bits = (max(signed) & ~_SIGNED) + 1
+        raise CannotDecodeError(
+            f"JPEG 2000: {bits}-bit signed integers, which have no range as pixels"
+        )
+
+
+def read_jpeg2000_sizes(data: bytes) -> bytes:
+    """Return a byte per component: bits - 1, or'ed with _SIGNED; empty if there is no header."""
+    at = data.find(_SIZ)
+    count = int.from_bytes(data[at + 40 : at + 42], "big") if at >= 0 else 0
+    return data[at + 42 : at + 42 + 3 * count : 3]
+
+
+def _check_tiff(tags: Any) -> None:
+    """Raise CannotDecodeError for TIFFs that Pillow accepts but reads wrong."""
+    bits, formats = set(tags.get(_BITS, (1,))), set(tags.get(_SAMPLE_FORMAT, (1,)))
+    if formats != {1}:
+        names = {2: "signed integers", 3: "floats", 5: "complex integers", 6: "complex numbers"}
+        kinds = ", ".join(sorted(names.get(n, "numbers of no known format") for n in formats - {1}))
+        raise CannotDecodeError(f"TIFF: {max(bits)}-bit {kinds}, which have no range as pixels")
+    if len(bits) > 1 or max(bits) > 16:
+        sizes = counted(max(bits), "bit") if len(bits) == 1 else "different numbers of bits"
+        raise CannotDecodeError(f"TIFF: {sizes} a sample, which have no range as pixels")
+    if max(bits) > 8 and tags.get(_PLANAR, 1) == 2 and len(tags.get(_BITS, (1,))) > 1:
+        raise CannotDecodeError("TIFF: planes of more than 8 bits, which Pillow reads wrong")
+    if max(bits) > 8 and tags.get(_PHOTOMETRIC) == 0:
+        raise CannotDecodeError("TIFF: more than 8 bits with 0 for white, which Pillow reads wrong")
+
+
+def _describe_depth(image: Any) -> str:
+    if image.mode == "F":
+        return "32-bit floats"
+    raw = get_raw_mode(image)
+    return "signed 16-bit numbers" if "16" in raw else "32-bit integers"
+
+
+def read_tile(image: Any, kind: str) -> tuple[int, int]:
+    """Return height and width of the tiles of a TIFF; zeros if there are none."""
+    if kind != "TIFF":
+        return 0, 0
+    return image.tag_v2.get(_TILE_LENGTH, 0), image.tag_v2.get(_TILE_WIDTH, 0)

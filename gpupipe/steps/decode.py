@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from gpupipe.decoders.chain import REFERENCE, DecodeOptions, DecoderChain
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
 
@@ -43,48 +44,21 @@ class Decode(Step):
     def guess_spec(cls, input_spec: Spec) -> Spec:
         return replace(of_any_size(input_spec), encoded=False, channels=None)
 
+    @property
+    def options(self) -> DecodeOptions:
+        """How an image is decoded, for `DecoderChain`."""
+        return DecodeOptions(self.mode, self.apply_exif_orientation, self.dtype)
+
     def lower(self, image: Primitives, p: Params) -> None:
         image.decode(self.mode, self.apply_exif_orientation, self.dtype)
 
     def torch(self, image: Any, p: Params) -> Any:
         """Decode the file in `image`, a uint8 tensor (bytes,), to a tensor (C, H, W)."""
-        return self.pixels(image.numpy())
+        return self.decode(image.numpy(), DecoderChain(REFERENCE))
 
-    def pixels(self, data: Any, decoder: str = "torchvision", max_pixels: int | None = None) -> Any:
-        """Decode a file with torchvision or Pillow: the reference of the primitive `decode`.
-
-        Args:
-            data: All bytes of the file, a uint8 NumPy array (bytes,).
-            decoder: "torchvision" decodes plain JPEGs with torchvision and all other files with
-                Pillow, since torchvision's PNG decoder crashes on damaged files. "pil" decodes all
-                files with Pillow.
-            max_pixels: Refuse larger images before they are decoded; None for no limit.
-
-        Returns:
-            A tensor (channels, height, width).
-
-        Raises:
-            CannotDecodeError: If the file is no image, too large, or damaged.
-        """
+    def decode(self, data: Any, decoders: DecoderChain) -> Any:
+        """Return the pixels of a file, a uint8 array (bytes,), as a tensor (C, H, W)."""
         import torch
 
-        from gpupipe.decoders.image_header import check_header, read_header
-        from gpupipe.decoders.pillow import decode
-
-        header = read_header(data)
-        check_header(header, max_pixels)
-        if decoder == "torchvision" and header.plain and header.format == "JPEG":
-            return self._with_torchvision(torch.from_numpy(data))
-        how = self.mode, self.dtype, self.apply_exif_orientation, max_pixels
-        levels = decode(data, header.format, *how)
-        return torch.from_numpy(np.array(levels.transpose(2, 0, 1), order="C"))
-
-    def _with_torchvision(self, data: Any) -> Any:
-        import torch
-        from torchvision.io import ImageReadMode, decode_jpeg
-
-        mode = ImageReadMode.RGB if self.mode == "rgb" else ImageReadMode.GRAY
-        levels = decode_jpeg(data, mode, apply_exif_orientation=self.apply_exif_orientation)
-        if self.dtype == "uint8":
-            return levels
-        return torch.from_numpy(levels.numpy().astype("uint16") * 257)
+        pixels = decoders.decode(data, self.options).transpose(2, 0, 1)
+        return torch.from_numpy(np.ascontiguousarray(pixels))

@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from gpupipe.decoders import image_header
-from gpupipe.decoders.image_header import ImageHeader, read_header
+from gpupipe.decoders.decoder import Header
+from gpupipe.decoders.image_header import read_header
 from helpers import image_files
 
 PICTURE = Image.linear_gradient("L").resize((70, 50)).convert("RGB")
@@ -75,7 +76,7 @@ SPECIAL = {
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_plain_image_has_its_size(name: str) -> None:
     found = read_header(PLAIN[name])
-    assert found.plain
+    assert found.is_plain
     assert (found.width, found.height) == PICTURE.size
 
 
@@ -83,7 +84,7 @@ def test_a_plain_image_has_its_size(name: str) -> None:
 def test_what_not_all_decoders_read_alike_is_not_plain(name: str) -> None:
     form, data = SPECIAL[name]
     found = read_header(data)
-    assert (found.format, found.plain) == (form, False)
+    assert (found.format, found.is_plain) == (form, False)
 
 
 def test_the_end_of_a_jpegs_header_is_the_first_byte_of_its_scan() -> None:
@@ -91,7 +92,7 @@ def test_the_end_of_a_jpegs_header_is_the_first_byte_of_its_scan() -> None:
     data = PLAIN["baseline.jpg"]
     found = read_header(data)
     assert read_header(data[: found.end]) == found
-    assert not read_header(data[: found.end - 1]).plain
+    assert not read_header(data[: found.end - 1]).is_plain
     assert read_header(PLAIN["rgb.png"]).end == 0
 
 
@@ -108,10 +109,10 @@ def test_a_file_that_begins_as_the_last_one_has_a_header_of_its_own(
     others += [bytes([*first[:n], first[n] ^ 1, *first[n + 1 :]]) for n in range(end + 1)]
     others += [wider, first[:end] + bytes(100), encoded("JPEG", exif=turned(3))]
     for data in others:
-        monkeypatch.setattr(image_header, "_last_jpeg", (b"", ImageHeader("")))
+        monkeypatch.setattr(image_header, "_last_jpeg", (b"", Header("")))
         expected = read_header(data)
-        monkeypatch.setattr(image_header, "_last_jpeg", (b"", ImageHeader("")))
-        assert read_header(first).plain
+        monkeypatch.setattr(image_header, "_last_jpeg", (b"", Header("")))
+        assert read_header(first).is_plain
         assert read_header(data) == expected
         assert read_header(memoryview(data)) == expected
         assert read_header(first) == whole, "whatever came before it"
@@ -120,7 +121,7 @@ def test_a_file_that_begins_as_the_last_one_has_a_header_of_its_own(
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_the_orientation_of_a_jpeg(orientation: int) -> None:
     found = read_header(encoded("JPEG", exif=turned(orientation)))
-    assert found[:5] == ImageHeader("JPEG", 50, 70, True, orientation)[:5]
+    assert found[:5] == Header("JPEG", 50, 70, True, orientation)[:5]
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 65535])
@@ -133,25 +134,25 @@ def test_an_orientation_that_is_none_makes_a_jpeg_not_plain(orientation: int) ->
     )
     order = "<" if b"II*\0" in data else ">"
     wrong = data[: at + 8] + struct.pack(order + "H", orientation) + data[at + 10 :]
-    assert not read_header(wrong).plain
+    assert not read_header(wrong).is_plain
 
 
 def test_exif_data_shorter_than_their_name_are_not_plain() -> None:
     """nvImageCodec takes the length of what follows for a number without a sign."""
     data = encoded("JPEG", exif=turned(6))
     at = data.index(b"Exif\0\0") - 2
-    assert not read_header(data[:at] + b"\0\x07" + data[at + 2 :]).plain
+    assert not read_header(data[:at] + b"\0\x07" + data[at + 2 :]).is_plain
 
 
 def test_sixteen_bits_are_not_plain() -> None:
     data = bytearray(PLAIN["rgb.png"])
     data[24] = 16
     data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
-    assert read_header(data) == ImageHeader("PNG", 50, 70)
+    assert read_header(data) == Header("PNG", 50, 70, channels=3, depth=16)
 
 
 def test_a_png_without_its_end_is_not_plain() -> None:
-    assert not read_header(PLAIN["rgb.png"][:-12]).plain
+    assert not read_header(PLAIN["rgb.png"][:-12]).is_plain
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -162,7 +163,7 @@ def test_a_file_that_ends_in_its_header_is_not_plain(name: str) -> None:
         at = data.index(b"\xff\xda")
         whole = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
     for end in range(whole):
-        assert not read_header(data[:end]).plain, end
+        assert not read_header(data[:end]).is_plain, end
 
 
 def test_no_bytes_raise_and_no_mutant_is_looked_at_for_long() -> None:
@@ -177,7 +178,7 @@ def test_no_bytes_raise_and_no_mutant_is_looked_at_for_long() -> None:
         found = read_header(
             bytes(data[: rng.integers(1, len(data) + 1)]) if rng.random() < 0.2 else data
         )
-        assert not found.plain or (found.height > 0 and found.width > 0)
+        assert not found.is_plain or (found.height > 0 and found.width > 0)
 
 
 def with_scans(data: bytes, count: int) -> bytes:

@@ -17,9 +17,9 @@ import torch
 from PIL import Image
 
 import gpupipe
+from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.decoders.decoder import CannotDecodeError
 from gpupipe.engines.dali.files import ImageFiles
-from gpupipe.engines.dali.pending_ops import Decoding
 from helpers import forked_python, loaders
 from helpers.image_files import encoded, png_chunk
 
@@ -270,7 +270,7 @@ def test_a_file_that_changes_and_keeps_its_length_is_looked_at_again() -> None:
     files = [np.frombuffer(data, np.uint8) for data in damaged_headers()]
     row = np.array([0])
     with ThreadPoolExecutor(1) as threads:
-        seen = ImageFiles(1, Decoding(), None, threads)
+        seen = ImageFiles(1, DecodeOptions(), None, threads)
         for _ in range(2):
             assert seen.make_decodable(row, files[:1])[1].tolist() == [[SIDE, SIDE]]
         assert seen.make_decodable(row, files[2:3])[1].tolist() == [[SIDE, SIDE - 16]]

@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torchvision
 
 import gpupipe
-from gpupipe.decoders import pillow as pillow_decoder
+from gpupipe.decoders.chain import DECODERS
+
+_DECODERS = ("Pillow", "torchvision", "imagecodecs")
+sys.modules["torchcodec"] = None  # type: ignore[assignment]  # it would decode AVIF before Pillow
 
 
 class Watch:
@@ -32,15 +34,16 @@ class Watch:
     def __init__(self, folder: Path) -> None:
         self._names = {hashlib.sha1(p.read_bytes()).digest(): p.name for p in folder.iterdir()}
         self.decoder: dict[str, str] = {}
-        pillow_decoder.decode = self._watched(pillow_decoder.decode, "Pillow")
-        torchvision.io.decode_jpeg = self._watched(torchvision.io.decode_jpeg, "torchvision")
+        for name in _DECODERS:
+            decoder: Any = DECODERS.find(name.lower())
+            decoder.decode = self._watched(decoder.decode, name)
 
     def _watched(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def watched(data: Any, *args: Any, **options: Any) -> Any:
+        def watched(decoder: Any, header: Any, data: Any, **options: Any) -> Any:
             self.decoder[
                 self._names[hashlib.sha1(bytes(memoryview(np.asarray(data)))).digest()]
             ] = name
-            return function(data, *args, **options)
+            return function(decoder, header, data, **options)
 
         return watched
 

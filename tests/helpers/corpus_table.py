@@ -9,7 +9,7 @@ from pathlib import Path
 FILE = Path(__file__).parents[2] / "docs" / "formats.md"
 BEGIN, END = "<!-- corpus: written by tests/corpus_runs.py --write -->", "<!-- corpus: end -->"
 COLUMNS = {"dali": "DALI", "torchvision": "torchvision", "pil": "pil"}
-_DECODERS = ("DALI", "torchvision", "Pillow")
+_DECODERS = ("DALI", "torchvision", "Pillow", "imagecodecs")
 _WIDTH = 100
 _PREFIX = "cannot be decoded or transformed: "
 Outcomes = dict[str, dict[str, str]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import imagecodecs
 import numpy as np
@@ -195,6 +197,24 @@ def icos() -> dict[str, Sample]:
     }
 
 
+def jpegxls() -> dict[str, Sample]:
+    def encode(levels: Pixels, **options: Any) -> bytes:
+        return bytes(imagecodecs.jpegxl_encode(levels, lossless=True, **options))
+
+    made = {
+        "gray": Sample("JPEG XL", encode(GRAY), GRAY),
+        "gray and alpha": Sample("JPEG XL", encode(LA), GRAY),
+        "RGB": Sample("JPEG XL", encode(RGB), RGB),
+        "RGBA": Sample("JPEG XL", encode(RGBA), RGB),
+        "RGB in a container": Sample("JPEG XL", encode(RGB, usecontainer=True), RGB),
+        "animated": Sample("JPEG XL", encode(np.stack([RGB, RGB[::-1]])), RGB),
+        "16 bits gray": Sample("JPEG XL", encode(deep(GRAY)), deep(GRAY)),
+        "16 bits RGB": Sample("JPEG XL", encode(deep(RGB)), deep(RGB)),
+    }
+    floats = imagecodecs.jpegxl_encode(RGB.astype(np.float32) / 255)
+    return made | {"float32 RGB": Sample("JPEG XL", floats, None)}
+
+
 def others() -> dict[str, Sample]:
     rows = {
         "TGA": encoded(RGB, "TGA"),
@@ -208,7 +228,6 @@ def others() -> dict[str, Sample]:
         "PFM": by_opencv(RGB.astype(np.float32), ".pfm"),
         "Radiance HDR": by_opencv(RGB.astype(np.float32), ".hdr"),
         "Sun raster": by_opencv(RGB, ".ras"),
-        "JPEG XL": imagecodecs.jpegxl_encode(RGB),
         "JPEG XR": imagecodecs.jpegxr_encode(RGB),
         "JPEG-LS": imagecodecs.jpegls_encode(RGB),
         "NumPy array": b"\x93NUMPY\x01\0" + bytes(300),
@@ -223,5 +242,6 @@ FORMATS = {
     "PNM": pnms,
     "AVIF": avifs,
     "ICO": icos,
+    "JPEG XL": jpegxls,
     "others": others,
 }

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import simplejpeg
-import torch
 from numpy.typing import NDArray
 
+from gpupipe.decoders.chain import DecodeOptions, DecoderChain
 from gpupipe.decoders.decoder import CannotDecodeError
 from gpupipe.decoders.image_header import read_header
-from gpupipe.steps.decode import Decode
 from helpers.cut_jpegs import jpeg, pixels
 
 SAMPLINGS = ("444", "422", "420", "440", "411")
@@ -63,17 +62,16 @@ def as_data(content: bytes) -> Bytes:
 def decode_whole(data: Bytes, mode: str = "rgb") -> Bytes | None:
     """The pixels (H, W, C) that torchvision decodes; None if it refuses the file."""
     try:
-        levels: torch.Tensor = Decode(mode=mode).pixels(data)
-    except (CannotDecodeError, RuntimeError):
+        return DecoderChain("torchvision").decode(data, DecodeOptions(mode))
+    except CannotDecodeError:
         return None
-    return levels.permute(1, 2, 0).numpy()
 
 
 def is_one_scan(data: Bytes, max_pixels: int = 10**6) -> tuple[int, int] | None:
     """The [height, width] of a file that the engine hands to the extension; else None."""
     header = read_header(data)
     is_small = header.height * header.width <= max_pixels
-    is_candidate = header.plain and header.format == "JPEG" and header.end and is_small
+    is_candidate = header.is_plain and header.format == "JPEG" and header.end and is_small
     return (header.height, header.width) if is_candidate else None
 
 

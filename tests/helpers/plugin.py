@@ -13,13 +13,14 @@ def install(folder: Path, name: str, code: str, **entry_points: str) -> Path:
         name: The name of the module, and of the package.
         code: The module's source.
         **entry_points: The module's classes by the name of their step; by `source_NAME` for a
-            source, by `engine_NAME` for an engine, and by `batch_NAME` for a step of the batch
-            stage.
+            source, by `engine_NAME` for an engine, by `decoder_NAME` for a decoder, and by
+            `batch_NAME` for a step of the batch stage.
     """
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     groups = {"source": "sources", "engine": "engines", "batch": "batch_steps"}
+    groups["decoder"] = "decoders"
     lines: dict[str, list[str]] = {"steps": [], **{group: [] for group in groups.values()}}
     for key, value in entry_points.items():
         kind, _, rest = key.partition("_")

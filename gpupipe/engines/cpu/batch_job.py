@@ -19,20 +19,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from gpupipe.dataset.columns import Column
+from gpupipe.dataset.columns import Column, as_array, read_bytes, read_rows
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
+from gpupipe.decoders.chain import DecoderChain, EncodedImage
 from gpupipe.engines.base import Job
 from gpupipe.engines.batch import Shapes
 from gpupipe.engines.batch_memory import BatchMemory
 from gpupipe.engines.cpu.cached_image import CachedImage, try_to_look_up
-from gpupipe.engines.cpu.decoding import (
-    ImageFile,
-    open_image,
-    read_array,
-    read_bytes,
-    try_to_read,
-)
 from gpupipe.engines.cpu.delivery import Destination
 from gpupipe.engines.cpu.gpu_copier import CopiedFields, GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
@@ -41,6 +36,7 @@ from gpupipe.engines.cpu.sample_runner import SampleRunner
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.errors import EngineError, GpupipeError, describe_error
 from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.pipeline.tensors import to_steps
 from gpupipe.runtime import tracing
 from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.sampling.sampler import Plan
@@ -75,6 +71,7 @@ class JobStarter:
         job: The samples, steps and settings of the loader.
         phases: The steps, in each phase of the schedules.
         threads: Run the samples.
+        decoders: Decode image files.
         memory: Where the memory of batches comes from; None if nothing is delivered.
         cache: The decoded cache, or None.
         reads_only: Whether nothing is done but read.
@@ -84,6 +81,7 @@ class JobStarter:
     job: Job
     phases: Sequence[StepLowering]
     threads: ThreadPool
+    decoders: DecoderChain
     memory: BatchMemory | None
     cache: DecodedCache | None = None
     reads_only: bool = False
@@ -174,7 +172,7 @@ class BatchJob:
             if cache is not None and name in cache.beginnings and not self._starter.reads_only:
                 data = try_to_look_up(cache, name, column, ids)
             elif spec.encoded and len(rows) > 1:
-                data = try_to_read(column, ids)
+                data = _try_to_read(column, ids)
             found[name] = dict(zip(rows, data, strict=True)) if data else {}
         return found
 
@@ -184,26 +182,26 @@ class BatchJob:
         for name, spec in job.pipeline.fields.items():
             column, id = job.index.columns[name], int(self.plan.ids[row])
             if not spec.encoded:
-                contents[name] = read_array(column, id, spec.layout)
+                contents[name] = _read_array(column, id, spec.layout)
                 continue
             contents[name] = self._read_image(name, column, id, files.get(name, {}).get(row))
         return contents
 
     def _read_image(self, name: str, column: Column, id: int, data: Any) -> Any:
-        """Return the ImageFile of a sample, its CachedImage, or its bytes if no step decodes it.
+        """Return the EncodedImage of a sample, its CachedImage, or its bytes if no step decodes it.
 
         `data` are its bytes, if they have been read, or its CachedSample.
         """
         cache, step = self._starter.cache, self._lowering.decode_step(name)
         if step is None or self._starter.reads_only:
             return torch.from_numpy(read_bytes(column, id, data))
-        limit = self._lowering.job.max_pixels
+        decoders = self._starter.decoders
         if cache is None or name not in cache.beginnings:
-            return open_image(read_bytes(column, id, data), step, limit)
+            return decoders.open(read_bytes(column, id, data), step.options)
         (cached,) = cache.look_up(name, column, [id]) if data is None else [data]
         if cached.pixels is not None:
             return CachedImage(cached, None, cached.size)
-        file = open_image(read_bytes(column, id), step, limit)
+        file = decoders.open(read_bytes(column, id), step.options)
         return CachedImage(cached, file, file.size)
 
     def _lower(self) -> None:
@@ -250,7 +248,7 @@ class BatchJob:
         sizes = {
             name: np.array([self._contents[row][name].size for row in rows], np.float64)
             for name, content in self._contents[rows[0]].items()
-            if isinstance(content, ImageFile | CachedImage)
+            if isinstance(content, EncodedImage | CachedImage)
         }
         self._destinations = {
             name: Destination(len(rows), self._lowering.form(name), starter.memory)
@@ -280,3 +278,18 @@ class BatchJob:
                 if self._starter.copier is not None:
                     result.on_gpu = self._starter.copier.start(result.fields)
         self.result.set_result(result)
+
+
+def _try_to_read(column: Column, rows: NDArray[np.int64]) -> list[NDArray[np.uint8]] | None:
+    """Return the bytes of several rows; None if one of them cannot be read."""
+    try:
+        return read_rows(column, rows)
+    except Exception:  # read_bytes finds the row, and raises
+        return None
+
+
+def _read_array(column: Column, row: int, layout: str) -> torch.Tensor:
+    """Return the array of a row with its axes in the order that `Step.torch` gets."""
+    assert column.array is not None
+    array = as_array(read_bytes(column, row), column.array, row)
+    return to_steps(torch.from_numpy(array), layout)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import Column
 from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
-from gpupipe.engines.cpu.decoding import ImageFile
+from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.cpu.pixels import as_packed
 from gpupipe.engines.cpu.program import Program
 
@@ -26,7 +26,7 @@ class CachedImage:
     """
 
     sample: CachedSample
-    file: ImageFile | None
+    file: EncodedImage | None
     size: tuple[int, int]
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu.program import Call
-from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.runtime.compiled_extension import find_extension
 
 _MARGIN = 2
@@ -80,25 +79,3 @@ def _clip(window: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.
     is_inside = (end > first).all(-1, keepdims=True)
     first, end = np.where(is_inside, first, 0.0), np.where(is_inside, end, size)
     return np.concatenate([first, end - first], -1)
-
-
-def decode_window(
-    data: NDArray[np.uint8], size: tuple[int, int], channels: int, window: Sequence[int] | None
-) -> NDArray[np.uint8] | None:
-    """Decode a window of a JPEG to the thread's scratch memory.
-
-    Args:
-        data: The bytes of the file.
-        size: [height, width] of the image.
-        channels: 1 for gray, 3 for RGB.
-        window: [top, left, height, width]; None for the whole image.
-
-    Returns:
-        An array for the whole image (H, W, C), of which only the window has been decoded. None if
-        the extension is not built, or if it leaves the file to the decoders of whole images: a
-        progressive file, and one with any damage.
-    """
-    if _extension is None:
-        return None
-    pixels = scratch.take((*size, channels))
-    return pixels if _extension.decode(data, pixels, *(window or (0, 0, *size))) else None

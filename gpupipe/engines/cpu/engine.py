@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Any
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
+from gpupipe.decoders.chain import AUTO, DecoderChain
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
@@ -54,15 +55,23 @@ class CpuEngine(QuarantiningEngine):
 
     name = "cpu"
     settings = (
-        Sampler.settings | Quarantine.settings | {"threads", "prefetch", "dtype", "memory_format"}
+        Sampler.settings
+        | Quarantine.settings
+        | {"threads", "prefetch", "decoder", "dtype", "memory_format"}
     )
     traits = EngineTraits(keeps_decoded=True)
 
     def __init__(self, job: Job, device_id: int | None) -> None:
         super().__init__(job, device_id)
         self.traits = self.traits.with_counts(job.threads, job.loader.prefetch)
+        self._decoders = DecoderChain(job.loader.decoder, job.max_pixels)
+        decoder = job.loader.decoder
         self._cache = open_decoded_cache(
-            job.cache_decoded, job.index, job.pipeline, job.max_pixels, self.name
+            job.cache_decoded,
+            job.index,
+            job.pipeline,
+            job.max_pixels,
+            self.name if decoder == AUTO else f"{self.name} with {decoder}",
         )
         self._phases = _lower_phases(job, self._cache)
         if any(phase.needs_torchvision() for phase in self._phases):
@@ -149,7 +158,9 @@ class CpuEngine(QuarantiningEngine):
             self._cache.close()
 
     def _create_starter(self, memory: BatchMemory | None) -> JobStarter:
-        starter = JobStarter(self._job, self._phases, self._threads, memory, self._cache)
+        starter = JobStarter(
+            self._job, self._phases, self._threads, self._decoders, memory, self._cache
+        )
         return replace(starter, copier=self._copier)
 
     def _to_batch(self, plan: Plan, result: BatchResult) -> Batch:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from gpupipe.augment import color_ops
-from gpupipe.engines.cpu.decoding import decode
 from gpupipe.engines.cpu.delivery import deliver
 from gpupipe.engines.cpu.pixels import as_array, as_packed, as_tensor
 from gpupipe.engines.cpu.program import Calls, Kernel, Table
@@ -35,9 +34,11 @@ _ANTIALIASED = {
 
 
 def _run_decode(pixels: Any, calls: Calls, row: int) -> Any:
-    mode, apply_exif_orientation, dtype = calls[0].options
-    window = calls[0].rows[row] if calls[0].rows else None
-    return decode(pixels, mode, apply_exif_orientation, dtype, window)
+    image, options, out = pixels, calls[0].options, None
+    if image.header.is_plain and options.dtype == "uint8":
+        stored = image.header.height, image.header.width, 3 if options.mode == "rgb" else 1
+        out = scratch.take(stored)
+    return image.decode(options, calls[0].rows[row] if calls[0].rows else None, out)
 
 
 def _run_torch(pixels: Any, calls: Calls, row: int) -> Any:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.engines.cpu.decoding import ImageFile, is_simple_jpeg
+from gpupipe.decoders.builtin.jpeg_window import JpegWindow
+from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.cpu.program import Call, Calls, Groups, Kernel, Preparation
 from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.runtime.compiled_extension import find_extension
 
 _RGB = 3
-_kernels, _jpeg = find_extension(), find_extension("_jpeg")
+_kernels = find_extension()
 
 
 def find_preparation(groups: Groups) -> Preparation | None:
@@ -44,7 +45,7 @@ def find_preparation(groups: Groups) -> Preparation | None:
     after = _AfterCrop(crop, kernel, calls)
     if decode is None:
         return after
-    is_known = _jpeg is not None and decode.options[0] == "rgb"
+    is_known = decode.options.mode == "rgb" and decode.options.dtype == "uint8"
     return _AfterDecode(decode, after) if is_known else None
 
 
@@ -85,17 +86,16 @@ class _AfterDecode:
     decode: Call
     after: _AfterCrop
 
-    def prepare(self, image: ImageFile, row: int) -> Any:
-        _, apply_exif_orientation, dtype = self.decode.options
-        is_known = image.pixels is None and image.header.end
-        if not is_known or not is_simple_jpeg(image, apply_exif_orientation, dtype):
+    def prepare(self, image: EncodedImage, row: int) -> Any:
+        decoder = image.decoder
+        if not isinstance(decoder, JpegWindow) or not image.is_upright(self.decode.options):
             return None
         # A file that cannot be decoded must not decide the shape of the batch.
         if self.after.calls[-1].options.batch is None:
             return None
         pixels = scratch.take((*image.size, _RGB))
-        window = self.decode.rows[row] if self.decode.rows else (0, 0, *image.size)
-        decoding = _jpeg.prepare(image.data, pixels, *window)
+        window = self.decode.rows[row] if self.decode.rows else None
+        decoding = decoder.prepare(image.header, image.data, window, pixels)
         return self.after.prepare(pixels, row, decoding)
 
     def finish(self, row: int) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.augment.color_ops import COLOR_OPS
+from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.cpu.decoded_windows import add_windows
 from gpupipe.engines.cpu.pixels import in_indices
 from gpupipe.engines.cpu.preparation import find_preparation
@@ -48,7 +49,7 @@ class Recorder:
         return self._size[..., ::-1]
 
     def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
-        self._record("decode", (mode, apply_exif_orientation, dtype))
+        self._record("decode", DecodeOptions(mode, apply_exif_orientation, dtype))
 
     def crop(self, anchor: Any, shape: Any, fill: Fill | None = None) -> None:
         window = np.concatenate([self._pairs(anchor), self._pairs(shape)], -1)

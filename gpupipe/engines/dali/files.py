@@ -23,10 +23,10 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.decoders import pillow as pillow_decoder
-from gpupipe.decoders.image_header import ImageHeader, check_header, read_header
+from gpupipe.decoders.chain import DecodeOptions, DecoderChain
+from gpupipe.decoders.decoder import Header, Pixels
+from gpupipe.decoders.image_header import check_header, read_header
 from gpupipe.engines.dali.jpeg_scan import looks_damaged
-from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.errors import EngineError
 
 _MAX_END, _MAX_SIDE = 2**32 - 1, 2**16 - 1
@@ -47,7 +47,7 @@ class ImageFiles:
     def __init__(
         self,
         count: int,
-        how: Decoding,
+        how: DecodeOptions,
         max_pixels: int | None,
         threads: Executor,
         checks_jpegs: bool = False,
@@ -63,6 +63,7 @@ class ImageFiles:
         """
         self._checks_jpegs = checks_jpegs
         self._decoding, self._max_pixels, self._threads = how, max_pixels, threads
+        self._decoders = DecoderChain(max_pixels=max_pixels)
         self._end = np.zeros(count, np.uint32)
         self._crc = np.zeros(count, np.uint32)
         self._size = np.zeros((count, 2), np.uint16)
@@ -89,13 +90,13 @@ class ImageFiles:
             for n, (f, end, crc) in enumerate(cached)
             if not end or crc32(memoryview(f)[:end]) != crc
         ]
-        others: dict[int, str] = {}
+        others: list[int] = []
         for n in uncached:
             file = memoryview(files[n])
             header = self._header(file)
             is_checked = self._checks_jpegs and header.format == "JPEG"
-            if not header.plain or (is_checked and looks_damaged(file)):
-                others[n] = header.format
+            if not header.is_plain or (is_checked and looks_damaged(file)):
+                others.append(n)
                 continue
             size[n] = self._oriented(header)
             if header.end and header.end <= _MAX_END and size[n].max() <= _MAX_SIDE:
@@ -108,23 +109,21 @@ class ImageFiles:
             replaced[n], size[n] = as_pnm(pixels), pixels.shape[:2]
         return replaced, size
 
-    def _header(self, file: Any) -> ImageHeader:
+    def _header(self, file: Any) -> Header:
         header = read_header(file)
         check_header(header, self._max_pixels)
         return header
 
-    def _oriented(self, header: ImageHeader) -> tuple[int, int]:
-        if self._decoding.exif and header.orientation >= 5:
+    def _oriented(self, header: Header) -> tuple[int, int]:
+        if self._decoding.apply_exif and header.orientation >= 5:
             return header.width, header.height
         return header.height, header.width
 
-    def _decode(self, files: Sequence[Any], others: dict[int, str]) -> list[NDArray[Any]]:
-        """Decode those of `files` that `others` names, by position and format, with Pillow."""
-        decoding = self._decoding
-        options = decoding.mode, decoding.dtype, decoding.exif, self._max_pixels
+    def _decode(self, files: Sequence[Any], others: list[int]) -> list[NDArray[Any]]:
+        """Decode those of `files` at the positions `others`."""
 
-        def decode(n: int) -> NDArray[Any]:
-            return pillow_decoder.decode(files[n], others[n], *options)
+        def decode(n: int) -> Pixels:
+            return self._decoders.decode(files[n], self._decoding)
 
         try:
             return list(self._threads.map(decode, others))

@@ -18,11 +18,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.dali import ops
 from gpupipe.engines.dali.branches import Feed
 from gpupipe.engines.dali.node import Node
 from gpupipe.engines.dali.pending_ops import (
-    Decoding,
     Flips,
     Floats,
     PendingDecode,
@@ -56,7 +56,7 @@ class FusingImage(Node):
             decoder_options: Further arguments of DALI's decoder.
         """
         super().__init__(data, size, feed, device, Spec())
-        self.decoding = Decoding()
+        self.decoding = DecodeOptions()
         self._region_decode = region_decode
         self._decoder_options = decoder_options
         self._decode: PendingDecode | None = None
@@ -69,7 +69,7 @@ class FusingImage(Node):
     # --- called by steps
 
     def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
-        self.decoding = Decoding(mode, apply_exif_orientation, dtype)
+        self.decoding = DecodeOptions(mode, apply_exif_orientation, dtype)
         self._decode = PendingDecode(self.decoding, self.step)
 
     def crop(self, anchor: Any, shape: Any, fill: ops.Fill | None = None) -> None:

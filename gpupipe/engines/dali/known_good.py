@@ -10,9 +10,9 @@ import torch
 from nvidia.dali import Pipeline, fn, types
 from PIL import Image
 
+from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.bad_samples import find_cause
 from gpupipe.engines.dali import ops
-from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.errors import EngineError
 from gpupipe.runtime.machine_failures import machine_failure
 
@@ -67,7 +67,7 @@ class KnownGood:
         pipe = Pipeline(1, 1, self._device_id, prefetch_queue_depth=1, exec_dynamic=True)
         with pipe:
             data = fn.external_source(lambda: [encoded], batch=True, dtype=types.UINT8, ndim=1)
-            pipe.set_outputs(ops.decode(data, device, Decoding(), {}))
+            pipe.set_outputs(ops.decode(data, device, DecodeOptions(), {}))
         pipe.build()
         return pipe
 

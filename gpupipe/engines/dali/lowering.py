@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
+from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.base import DrawnStep, Job
 from gpupipe.engines.dali.array import ArrayImage, feed_format, some_size
 from gpupipe.engines.dali.branches import Feed
 from gpupipe.engines.dali.delivery import delivered_dtype, delivered_layout
 from gpupipe.engines.dali.image import FusingImage
-from gpupipe.engines.dali.pending_ops import Decoding, Emitted
+from gpupipe.engines.dali.pending_ops import Emitted
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import NoLowering, SampleIncompatible, Spec
@@ -110,7 +111,7 @@ class Lowering:
             return types.UINT8, 3, "HWC"
         return (types.UINT8, 1, "") if spec.encoded else feed_format(spec)
 
-    def decodings(self) -> dict[str, Decoding]:
+    def decodings(self) -> dict[str, DecodeOptions]:
         """Return how each field that is an image file is decoded, by field name."""
         images, _ = self.lower(None, lambda _: None)
         fields = self._job.pipeline.fields

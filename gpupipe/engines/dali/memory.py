@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from pydantic import ByteSize
 
 from gpupipe.dataset.spec import Spec
+from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.array import sizes
 from gpupipe.engines.dali.delivery import delivered_dtype
 from gpupipe.engines.dali.lowering import Lowering
-from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.engines.dali.reader import make_reader, open_fields
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
@@ -156,7 +156,7 @@ def estimate_need(job: Job, may_cut: bool) -> Need | None:
 
 
 def _sizes(
-    job: Job, decoding: dict[str, Decoding]
+    job: Job, decoding: dict[str, DecodeOptions]
 ) -> list[tuple[Plan, dict[str, NDArray[np.float64]]]]:
     """Plans of single samples, with the size of each field.
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from nvidia.dali import fn, types
 
-from gpupipe.engines.dali.pending_ops import Decoding
+from gpupipe.decoders.chain import DecodeOptions
 
 Layout = Literal["CHW", "HWC"]
 Fill = tuple[float, ...]
@@ -37,13 +37,13 @@ def read(paths: Any) -> Any:
     return fn.io.file.read(paths, dont_use_mmap=True)
 
 
-def decode(data: Any, device: str, how: Decoding, options: dict[str, Any]) -> Any:
+def decode(data: Any, device: str, how: DecodeOptions, options: dict[str, Any]) -> Any:
     """Decode whole images."""
     return fn.decoders.image(data, jpeg_fancy_upsampling=True, **_decoding(device, how), **options)
 
 
 def decode_window(
-    data: Any, anchor: Any, shape: Any, device: str, how: Decoding, options: dict[str, Any]
+    data: Any, anchor: Any, shape: Any, device: str, how: DecodeOptions, options: dict[str, Any]
 ) -> Any:
     """Decode only a window of each image; anchor [top, left], shape [height, width]."""
     window = {"start": anchor, "shape": shape, "axes": [0, 1]}
@@ -52,9 +52,13 @@ def decode_window(
     )
 
 
-def _decoding(device: str, how: Decoding) -> dict[str, Any]:
+def _decoding(device: str, how: DecodeOptions) -> dict[str, Any]:
     dtype = types.UINT16 if how.dtype == "uint16" else types.UINT8
-    options = {"output_type": _MODES[how.mode], "adjust_orientation": how.exif, "dtype": dtype}
+    options = {
+        "output_type": _MODES[how.mode],
+        "adjust_orientation": how.apply_exif,
+        "dtype": dtype,
+    }
     return {"device": "mixed" if device == "gpu" else "cpu", **options}
 
 

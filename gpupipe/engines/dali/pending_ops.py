@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpupipe.decoders.chain import DecodeOptions
+
 
 @dataclass(frozen=True)
 class Emitted:
@@ -21,24 +23,9 @@ class Emitted:
     steps: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Decoding:
-    """How the files of a field are decoded: the parameters of the step `decode`.
-
-    Attributes:
-        mode: "rgb" or "gray".
-        exif: Whether the image is turned as its EXIF orientation says.
-        dtype: "uint8" or "uint16".
-    """
-
-    mode: str = "rgb"
-    exif: bool = False
-    dtype: str = "uint8"
-
-
 @dataclass
 class PendingDecode:
-    how: Decoding
+    how: DecodeOptions
     step: str
 
 

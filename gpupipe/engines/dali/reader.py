@@ -25,13 +25,13 @@ from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.dataset.columns import FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
+from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.base import Job, Operator
 from gpupipe.engines.dali import ops
 from gpupipe.engines.dali.field_reader import PLACEHOLDER, ColumnReader, FieldReader
 from gpupipe.engines.dali.files import ImageFiles
 from gpupipe.engines.dali.jpeg_end import check_ends
 from gpupipe.engines.dali.mmap_reader import MmapReader
-from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan
 
@@ -110,7 +110,7 @@ def reader_operators(job: Job) -> list[Operator]:
 
 
 def make_reader(
-    job: Job, decoding: dict[str, Decoding], fields: dict[str, FieldReader], checks_jpegs: bool
+    job: Job, decoding: dict[str, DecodeOptions], fields: dict[str, FieldReader], checks_jpegs: bool
 ) -> Reader:
     """Build the reader for the fields of a job that are image files.
 
@@ -213,7 +213,7 @@ class FileReader:
     def __init__(
         self,
         job: Job,
-        decoding: dict[str, Decoding],
+        decoding: dict[str, DecodeOptions],
         fields: dict[str, FieldReader],
         checks_jpegs: bool,
     ) -> None:

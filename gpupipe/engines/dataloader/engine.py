@@ -24,7 +24,12 @@ from gpupipe.engines.dataloader.culprits import (
     explain_survival,
     find_killers,
 )
-from gpupipe.engines.dataloader.workers import Workers, count_workers, create_samples
+from gpupipe.engines.dataloader.workers import (
+    Workers,
+    choose_decoder,
+    count_workers,
+    create_samples,
+)
 from gpupipe.engines.dataloader.works import Works
 from gpupipe.errors import EngineError, counted
 from gpupipe.pipeline.entry import Entry
@@ -70,7 +75,7 @@ class DataLoaderEngine(QuarantiningEngine):
             job.index,
             job.pipeline,
             job.max_pixels,
-            f"{self.name} with {job.loader.decoder}",
+            f"{self.name} with {choose_decoder(job)}",
         )
         self._workers = Workers(job, self._works, workers, self._torch_device, self._cache)
 

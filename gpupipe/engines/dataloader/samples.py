@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,9 +18,9 @@ import torchvision.transforms.v2.functional  # noqa: F401
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
-from gpupipe.dataset.columns import Column, as_array, read_rows
+from gpupipe.dataset.columns import Column, as_array, read_bytes
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
-from gpupipe.decoders.decoder import blame_file
+from gpupipe.decoders.chain import DecoderChain
 from gpupipe.errors import EngineError, StepError, describe_error
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.tensors import from_steps, to_steps
@@ -30,8 +30,6 @@ from gpupipe.steps.decode import Decode
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Decoder = Literal["torchvision", "pil"]
 
 
 @dataclass(frozen=True)
@@ -126,23 +124,20 @@ class Samples(Dataset[WorkResult]):
 
     Args:
         phases: How to make each field, in each phase of the schedules.
-        decoder: Decoder for image files.
+        decoders: Decode image files.
         deliver: If false, return only which samples failed: for profiling.
-        max_pixels: Image files with more pixels fail; None: no limit.
         cache: The decoded cache, or None.
     """
 
     def __init__(
         self,
         phases: Sequence[Sequence[Recipe]],
-        decoder: Decoder,
+        decoders: DecoderChain,
         deliver: bool = True,
-        max_pixels: int | None = None,
         cache: DecodedCache | None = None,
     ) -> None:
         self._cache = cache
-        self._phases, self._decoder, self._deliver = phases, decoder, deliver
-        self._max_pixels = max_pixels
+        self._phases, self._decoders, self._deliver = phases, decoders, deliver
 
     def __getitem__(self, work: WorkItem) -> WorkResult:
         result, samples = WorkResult(), []
@@ -227,15 +222,11 @@ class Samples(Dataset[WorkResult]):
         return self._decode(recipe.steps[0], torch.from_numpy(data), first)
 
     def _decode(self, entry: Entry, data: Tensor, p: dict[str, Any]) -> Tensor:
-        """Apply the first step to the bytes of a file.
-
-        Errors of the decoder become CannotDecodeError, unless the machine caused them.
-        """
+        """Apply the first step to the bytes of a file."""
         if not isinstance(entry.step, Decode):
             return entry.torch(data, p)  # type: ignore[no-any-return]  # a plugin's decoder
-        with blame_file():
-            image: Tensor = entry.step.pixels(data.numpy(), self._decoder, self._max_pixels)
-            return image
+        image: Tensor = entry.step.decode(data.numpy(), self._decoders)
+        return image
 
 
 def _run_steps(
@@ -269,8 +260,5 @@ def _read(column: Column, row: int) -> NDArray[Any]:
 
     Raises OSError, ValueError, EngineError.
     """
-    (data,) = read_rows(column, np.array([row]))
-    if column.array is None and not len(data):
-        raise ValueError("the file is empty")
-    data = data if data.flags.writeable else data.copy()  # torch warns of memory that is read-only
+    data = read_bytes(column, row)
     return data if column.array is None else as_array(data, column.array, row)

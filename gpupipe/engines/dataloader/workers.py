@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
+from gpupipe.decoders.chain import AUTO, REFERENCE, DecoderChain
 from gpupipe.engines.base import Job
 from gpupipe.engines.dataloader.culprits import CRASHES, WorkerCrashed
 from gpupipe.engines.dataloader.samples import Recipe, Samples, WorkResult
@@ -213,7 +214,13 @@ def create_samples(
         cache: The decoded cache, or None.
     """
     phases = [_list_recipes(job, pipeline, steps) for pipeline in job.pipeline.phases]
-    return Samples(phases, job.loader.decoder, deliver, job.max_pixels, cache)
+    decoders = DecoderChain(choose_decoder(job), job.max_pixels)
+    return Samples(phases, decoders, deliver, cache)
+
+
+def choose_decoder(job: Job) -> str:
+    """Return the decoder that workers ask first: by default that of the reference."""
+    return REFERENCE if job.loader.decoder == AUTO else job.loader.decoder
 
 
 def _list_recipes(job: Job, pipeline: Pipeline, steps: bool) -> list[Recipe]:

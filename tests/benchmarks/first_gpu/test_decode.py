@@ -38,8 +38,8 @@ def test_decoders_of_a_gpu_take_the_options_that_they_get() -> None:
     from first_gpu import decode
     from nvidia.dali import Pipeline, fn
 
+    from gpupipe.decoders.chain import DecodeOptions
     from gpupipe.engines.dali import ops
-    from gpupipe.engines.dali.pending_ops import Decoding
 
     names = decode.decoders(argparse.Namespace(device="gpu"))
     assert list(names) == ["cpu", "CUDA", "hardware", "load 0.9"]
@@ -48,7 +48,7 @@ def test_decoders_of_a_gpu_take_the_options_that_they_get() -> None:
             node = ops.decode(
                 fn.external_source(name="files"),
                 "cpu" if name == "cpu" else "gpu",
-                Decoding(exif=True),
+                DecodeOptions(exif=True),
                 options,
             )
         assert node.device == ("cpu" if name == "cpu" else "gpu")

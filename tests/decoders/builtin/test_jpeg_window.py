@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
+from gpupipe.decoders.chain import DecodeOptions, DecoderChain
 from gpupipe.decoders.decoder import CannotDecodeError
-from gpupipe.engines.cpu import decoding
-from gpupipe.steps.decode import Decode
 from helpers.jpeg_kinds import (
     as_data,
     damaged,
@@ -33,6 +31,7 @@ load = loading(engine="cpu", threads=2, batch_size=2)
 SIZES = [(48, 64), (33, 17), (1, 1), (1, 50), (50, 1), (35, 70), (8, 8), (17, 16)]
 UNTOUCHED = 77
 MODES = {"rgb": 3, "gray": 1}
+OPTIONS = DecodeOptions()
 
 
 def decode(data: Any, size: Any, window: list[int], channels: int = 3) -> Any:
@@ -168,13 +167,13 @@ def test_a_damaged_file_that_passes_has_the_pixels_of_a_whole_decode() -> None:
 def test_the_engine_decodes_a_damaged_file_whole_or_names_it(is_progressive: bool) -> None:
     content = dict(several_scans((70, 90)))["progressive"]
     content = content if is_progressive else encode((70, 90), "420")
-    rng, refused = np.random.default_rng(3), 0
+    rng, refused, decoders = np.random.default_rng(3), 0, DecoderChain(max_pixels=10**6)
     for _ in range(200):
         data = as_data(damaged(content, rng))
         if is_one_scan(data) is None and not is_progressive:
             continue
         try:
-            image = decoding.open_image(data, Decode(), max_pixels=10**6)
+            image = decoders.open(data, OPTIONS)
         except CannotDecodeError:
             continue
         window = draw_window(image.size, rng)
@@ -182,10 +181,9 @@ def test_the_engine_decodes_a_damaged_file_whole_or_names_it(is_progressive: boo
         if expected is None:
             refused += 1
             with pytest.raises(CannotDecodeError):
-                decoding.decode(image, "rgb", False, "uint8", window)
+                image.decode(OPTIONS, window)
             continue
-        pixels = decoding.decode(image, "rgb", False, "uint8", window)
-        pixels = pixels.permute(1, 2, 0).numpy() if torch.is_tensor(pixels) else pixels
+        pixels = image.decode(OPTIONS, window)
         assert np.array_equal(cut(pixels, window), cut(expected, window))
     assert refused
 

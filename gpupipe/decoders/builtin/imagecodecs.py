@@ -1,0 +1,88 @@
+"""Decodes JPEG XL with libjxl in imagecodecs, of the extra `jpegxl`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpupipe.decoders.decoder import (
+    CannotDecodeError,
+    Decoder,
+    Header,
+    Pixels,
+    convert_mode,
+)
+from gpupipe.decoders.image_header import read_header
+
+_CODESTREAM = b"\xff\n"
+_RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
+"""Of width to height, by their numbers from 1 on in a codestream."""
+
+
+class Imagecodecs(Decoder):
+    """libjxl, for JPEG XL. Of an animation the first frame is decoded."""
+
+    place, formats, extra = 60, frozenset({"JPEG XL"}), "jpegxl"
+
+    def __init__(self) -> None:
+        import imagecodecs
+
+        if not imagecodecs.JPEGXL.available:
+            raise ImportError("imagecodecs was built without JPEG XL")
+        self._decode: Any = imagecodecs.jpegxl_decode
+
+    def probe(self, data: Any) -> Header | None:
+        header = read_header(data)
+        return _read_header(memoryview(data).cast("B")) if header.format == "JPEG XL" else None
+
+    def decode(
+        self, header: Header, data: Any, *, mode: str, dtype: str, window: Any = None,
+        out: Any = None,
+    ) -> Pixels:  # fmt: skip
+        levels = self._decode(bytes(data), index=0, keeporientation=True, numthreads=1)
+        if levels.dtype not in (np.uint8, np.uint16):
+            raise CannotDecodeError(f"JPEG XL: {levels.dtype} has no range as pixels")
+        return convert_mode(levels if levels.ndim == 3 else levels[..., None], mode)
+
+
+class _Bits:
+    """The bits of a codestream, from the lowest bit of each byte on."""
+
+    def __init__(self, data: bytes) -> None:
+        self._bits = int.from_bytes(data, "little")
+
+    def take(self, count: int) -> int:
+        value = self._bits & ((1 << count) - 1)
+        self._bits >>= count
+        return value
+
+
+def _read_header(view: memoryview) -> Header:
+    """Parse the size and the orientation (ISO/IEC 18181-1, annex D)."""
+    bits = _Bits(_find_codestream(view)[2:26])
+    is_small = bits.take(1)
+
+    def take_side() -> int:
+        return (bits.take(5) + 1) * 8 if is_small else bits.take((9, 13, 18, 30)[bits.take(2)]) + 1
+
+    height, ratio = take_side(), bits.take(3)
+    width = take_side() if not ratio else height * _RATIOS[ratio - 1][0] // _RATIOS[ratio - 1][1]
+    has_extra = not bits.take(1) and bits.take(1)
+    return Header("JPEG XL", height, width, orientation=bits.take(3) + 1 if has_extra else 1)
+
+
+def _find_codestream(view: memoryview) -> bytes:
+    """Return the beginning of the codestream, which may be in a box of a container."""
+    at = 0
+    while bytes(view[at : at + 2]) != _CODESTREAM:
+        size, kind = int.from_bytes(view[at : at + 4], "big"), bytes(view[at + 4 : at + 8])
+        begin = at + (16 if size == 1 else 8)
+        if kind in (b"jxlc", b"jxlp"):
+            begin += 4 * (kind == b"jxlp")
+            return bytes(view[begin : begin + 32])
+        size = int.from_bytes(view[at + 8 : at + 16], "big") if size == 1 else size
+        if size < 8 or at + size >= len(view):
+            raise CannotDecodeError("JPEG XL: the file has no codestream")
+        at += size
+    return bytes(view[:32])

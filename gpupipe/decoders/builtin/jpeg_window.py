@@ -1,0 +1,46 @@
+"""Decodes a window of a JPEG with the extension `gpupipe._jpeg`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpupipe.decoders.decoder import DeclinedError, Decoder, Header
+from gpupipe.decoders.image_header import read_plain_jpeg
+from gpupipe.runtime.compiled_extension import find_extension
+
+_CHANNELS = {"rgb": 3, "gray": 1}
+
+
+class JpegWindow(Decoder):
+    """libjpeg-turbo, for plain JPEGs of one scan without any damage.
+
+    A window has the pixels of a decode of the whole image.
+    """
+
+    place = 10
+
+    def __init__(self) -> None:
+        self._extension = find_extension("_jpeg")
+        if self._extension is None:
+            raise ImportError("the extension gpupipe._jpeg is off, or was not built")
+
+    def probe(self, data: Any) -> Header | None:
+        header = read_plain_jpeg(data)
+        return header if header is not None and header.end else None
+
+    def decode(
+        self, header: Header, data: Any, *, mode: str, dtype: str, window: Any = None,
+        out: Any = None,
+    ) -> Any:  # fmt: skip
+        height, width = header.height, header.width
+        if out is None:
+            out = np.empty((height, width, _CHANNELS[mode]), np.uint8)
+        if not self._extension.decode(data, out, *(window or (0, 0, height, width))):
+            raise DeclinedError("damaged")
+        return out
+
+    def prepare(self, header: Header, data: Any, window: Any, out: Any) -> Any:
+        """Return the decoding of an RGB image as work that `gpupipe._kernels.run` does later."""
+        return self._extension.prepare(data, out, *(window or (0, 0, header.height, header.width)))

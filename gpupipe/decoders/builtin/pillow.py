@@ -1,0 +1,174 @@
+"""Decodes files of all formats with Pillow, to the same pixels on every engine.
+
+It decodes the images that are not plain (see image_header.py) and what no decoder of JPEGs takes.
+These rules hold on all engines, since all of them call this code:
+
+- Only the first frame is decoded, and alpha is dropped.
+- Floats, signed numbers and more than 16 bits a sample cannot become uint8 or uint16 by any rule,
+  and are rejected.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
+
+from PIL import Image
+
+from gpupipe.decoders import exif
+from gpupipe.decoders.decoder import CannotDecodeError, Decoder, Header, Pixels
+from gpupipe.decoders.image_header import read_header
+from gpupipe.decoders.pillow_pixels import check_supported, decode_deep_pnm, read_pixels, read_tile
+
+_Result = TypeVar("_Result")
+_PLUGINS = {
+    "JPEG": "JpegImagePlugin.JpegImageFile",
+    "PNG": "PngImagePlugin.PngImageFile",
+    "WebP": "WebPImagePlugin.WebPImageFile",
+    "BMP": "BmpImagePlugin.BmpImageFile",
+    "TIFF": "TiffImagePlugin.TiffImageFile",
+    "JPEG 2000": "Jpeg2KImagePlugin.Jpeg2KImageFile",
+    "PNM": "PpmImagePlugin.PpmImageFile",
+    "GIF": "GifImagePlugin.GifImageFile",
+    "AVIF": "AvifImagePlugin.AvifImageFile",
+    "ICO": "IcoImagePlugin.IcoImageFile",
+}
+_ORIENTATION = 0x0112
+_MEANINGS = {
+    "not identified by this driver": "damaged, or of a kind that Pillow does not read",
+    "unknown pixel mode": "a depth, sign or number of channels that Pillow does not read",
+    "decoder error": "damaged, or of a compression that Pillow does not read",
+}
+_COMPRESSIONS = {34712: "JPEG 2000", 34887: "LERC", 34933: "PNG", 50002: "JPEG XL"}
+"""Names of TIFF compressions that Pillow's errors call by their numbers."""
+
+
+class Pillow(Decoder):
+    """Pillow, which reads ten formats, also where files are odd or damaged."""
+
+    place = 50
+
+    def probe(self, data: Any) -> Header | None:
+        header = read_header(data)
+        if header.is_plain:
+            return header
+        if header.format not in _PLUGINS:
+            return None
+        content = bytes(data)
+        return _call(header.format, lambda: _probe(header, content))
+
+    def decode(
+        self, header: Header, data: Any, *, mode: str, dtype: str, window: Any = None,
+        out: Any = None,
+    ) -> Pixels:  # fmt: skip
+        content = bytes(data)
+        return _call(header.format, lambda: _decode(header, content, mode, dtype))
+
+
+def _call(kind: str, function: Callable[[], _Result]) -> _Result:
+    """Call a function of Pillow, and raise its errors in plain words."""
+    try:
+        try:
+            return function()
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            with _lift_limit():
+                return function()
+    except (CannotDecodeError, MemoryError):
+        raise
+    except Exception as e:  # Pillow's readers raise anything: SyntaxError, KeyError, struct.error
+        raise CannotDecodeError(f"{kind}: {_explain(e, kind)}") from e
+
+
+def _explain(error: Exception, kind: str) -> str:
+    """Return Pillow's error in plain words."""
+    message = str(error) or type(error).__name__
+    if message.isdigit() and kind == "TIFF":
+        return f"compression {_COMPRESSIONS.get(int(message), message)}, which Pillow does not read"
+    for words, meaning in _MEANINGS.items():
+        if message.startswith(words):
+            return f"{meaning} ({message})"
+    return message
+
+
+def open_image(data: bytes, kind: str) -> Any:
+    """Open an image of exactly this format, without decoding it.
+
+    Unlike Image.open, this applies no limit to the number of pixels.
+    """
+    module, _, name = _PLUGINS[kind].partition(".")
+    try:
+        plugin = getattr(importlib.import_module(f"PIL.{module}"), name)
+    except ImportError:
+        raise CannotDecodeError(f"this Pillow cannot read {kind}: install a newer one") from None
+    return plugin(io.BytesIO(data))
+
+
+def _probe(header: Header, data: bytes) -> Header:
+    """Return the header of an image that is not plain.
+
+    Some files have another size once they are decoded.
+    """
+    kind = header.format
+    with open_image(data, kind) as image:
+        return header._replace(
+            height=image.height,
+            width=image.width,
+            orientation=_read_orientation(image, data, kind),
+            channels=header.channels or len(image.getbands()),
+            tile=read_tile(image, kind),
+        )
+
+
+def _decode(header: Header, data: bytes, mode: str, dtype: str) -> Pixels:
+    kind = header.format
+    with open_image(data, kind) as image, _lift_limit_if_exceeded(image.width * image.height):
+        check_supported(image, data, kind)
+        if (deep := decode_deep_pnm(data, mode) if kind == "PNM" else None) is not None:
+            return deep
+        if kind == "JPEG" and mode == "gray":
+            image.draft("L", image.size)  # Take the file's luma, as every other decoder does.
+        pixels = read_pixels(image, lambda file: open_image(file, kind), data, kind, mode, dtype)
+        if kind == "TIFF":  # Pillow rotates a TIFF while it reads it.
+            pixels = exif.undo(pixels, header.orientation)
+        return pixels
+
+
+def _read_orientation(image: Any, data: bytes, kind: str) -> int:
+    """Return the EXIF orientation; 1 if there is none, or the EXIF data is damaged."""
+    if kind == "TIFF":
+        tag = image.getexif().get(_ORIENTATION, 1)
+        return tag if tag in range(1, 9) else 1
+    found = exif.find_in_png(data) if kind == "PNG" else image.info.get("exif")
+    found = found if isinstance(found, bytes) else b""
+    return exif.read_orientation(memoryview(found.removeprefix(b"Exif\0\0"))) or 1
+
+
+_lifting, _lifted = threading.Lock(), 0
+_limit: int | None = None
+
+
+def _lift_limit_if_exceeded(pixels: int) -> AbstractContextManager[None]:
+    """Lift Pillow's limit for an image of `pixels` pixels, if they exceed it."""
+    limit = Image.MAX_IMAGE_PIXELS
+    return nullcontext() if limit is None or pixels <= limit else _lift_limit()
+
+
+@contextmanager
+def _lift_limit() -> Iterator[None]:
+    """Lift Pillow's limit until the last thread has left; only data.max_pixels limits."""
+    global _lifted, _limit  # noqa: PLW0603  # Pillow's limit is a global, too
+    with _lifting:
+        if not _lifted:
+            _limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        _lifted += 1
+    try:
+        yield
+    finally:
+        with _lifting:
+            _lifted -= 1
+            if not _lifted:
+                Image.MAX_IMAGE_PIXELS = _limit

@@ -1,0 +1,34 @@
+"""Decodes JPEGs with torchvision, which is always installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpupipe.decoders.decoder import Decoder, Header
+from gpupipe.decoders.image_header import read_plain_jpeg
+from gpupipe.runtime.torchvision_import import import_torchvision
+
+
+class Torchvision(Decoder):
+    """libjpeg-turbo, for plain JPEGs; the reference of the step `decode`.
+
+    torchvision's decoders are deprecated since 0.29, in favour of torchcodec's. Its decoder of PNG
+    ends the process on damaged files.
+    """
+
+    place = 40
+
+    def probe(self, data: Any) -> Header | None:
+        return read_plain_jpeg(data)
+
+    def decode(
+        self, header: Header, data: Any, *, mode: str, dtype: str, window: Any = None,
+        out: Any = None,
+    ) -> Any:  # fmt: skip
+        import_torchvision()
+        import torch
+        from torchvision.io import ImageReadMode, decode_jpeg
+
+        encoded = torch.from_numpy(data)
+        read_mode = ImageReadMode.RGB if mode == "rgb" else ImageReadMode.GRAY
+        return decode_jpeg(encoded, read_mode).permute(1, 2, 0).numpy()

@@ -1,0 +1,260 @@
+"""Decodes an image file with the first decoder that takes it: every engine's CPU side asks here.
+
+    bytes ─> probe, decoder by decoder ─> header ─> limits ─> decode ─> depth ─> EXIF ─> pixels
+                       ^                                        │
+                       └──── the next one, if it declines ──────┘
+
+What is the same for all decoders stands here alone: their order, `data.max_pixels`, whether the
+file or the machine is to blame, and the rules for depths and for EXIF orientations:
+
+- Pixels are rotated as EXIF says only on request. This holds for TIFF, too.
+- 16 bits become 8 by dropping the low byte (value >> 8), as in Pillow, libpng and `to_dtype`. For
+  uint16, 8 bits become 16 by * 257, so that 255 becomes 65,535.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.decoders import exif
+from gpupipe.decoders.decoder import (
+    CannotDecodeError,
+    DeclinedError,
+    Decoder,
+    Header,
+    Pixels,
+    as_bytes,
+    find_blame,
+)
+from gpupipe.decoders.image_header import check_header, keep_header, read_header
+from gpupipe.errors import EngineError
+from gpupipe.runtime.installation import install_command
+from gpupipe.runtime.registry import Registry
+
+_log = logging.getLogger("gpupipe")
+AUTO = "auto"
+DECODERS = Registry("decoder", "gpupipe.decoders.builtin", Decoder, "gpupipe.decoders")
+ALIASES = {"pil": "pillow"}
+REFERENCE = "torchvision"
+"""The decoder of the reference that engines are compared with."""
+
+
+class DecodeOptions(NamedTuple):
+    """How an image is decoded.
+
+    Attributes:
+        mode: "rgb" or "gray".
+        apply_exif: Whether to rotate the image as its EXIF orientation says.
+        dtype: "uint8" or "uint16".
+    """
+
+    mode: str = "rgb"
+    apply_exif: bool = False
+    dtype: str = "uint8"
+
+
+class EncodedImage:
+    """An image file that a decoder takes.
+
+    Attributes:
+        data: Its bytes.
+        header: Its header.
+        decoder: The decoder that takes it.
+        size: [height, width] of the decoded image.
+        pixels: Its pixels (H, W, C) if it had to be decoded to find their number, else None.
+    """
+
+    __slots__ = ("_chain", "_place", "data", "decoder", "header", "pixels", "size")
+
+    def __init__(self, chain: DecoderChain, data: Any, options: DecodeOptions) -> None:
+        self._chain, self.data, self.pixels = chain, as_bytes(data), None
+        self._place, self.decoder, self.header = chain.find(self.data)
+        if self.header.is_plain:
+            height, width = self.header.height, self.header.width
+            self.size = (width, height) if self._is_turned(options, 5) else (height, width)
+        else:
+            self.pixels = self.decode(options)
+            self.size = self.pixels.shape[:2]
+
+    def is_upright(self, options: DecodeOptions) -> bool:
+        """Whether its stored pixels are delivered without rotating them."""
+        return not self._is_turned(options, 2)
+
+    def _is_turned(self, options: DecodeOptions, first: int) -> bool:
+        return options.apply_exif and self.header.orientation >= first
+
+    def decode(
+        self,
+        options: DecodeOptions,
+        window: Sequence[int] | None = None,
+        out: NDArray[np.uint8] | None = None,
+    ) -> Pixels:
+        """Return the pixels (H, W, C), in memory that can be written to.
+
+        Args:
+            options: How it is decoded: as it was opened.
+            window: [top, left, height, width] of the pixels that are needed; None for all of them.
+                The image keeps its size, with any values beside the window.
+            out: Memory for the pixels as stored, uint8 (H, W, C), which may be used.
+
+        Raises:
+            CannotDecodeError: The file is damaged.
+            EngineError: The machine or the installation is to blame.
+        """
+        if self.pixels is not None:
+            return self.pixels
+        is_turned = self._is_turned(options, 2)
+        stored = self._decode_stored(options, None if is_turned else window, out)
+        pixels = _convert_depth(stored, options.dtype)
+        if is_turned:
+            pixels = exif.apply(pixels, self.header.orientation)
+        return pixels if pixels.flags.writeable else pixels.copy()
+
+    def _decode_stored(self, options: DecodeOptions, window: Any, out: Any) -> Pixels:
+        mode, _, dtype = options
+        while True:
+            header = self.header
+            try:
+                pixels = self.decoder.decode(
+                    header, self.data, mode=mode, dtype=dtype, window=window, out=out
+                )
+            except DeclinedError as e:
+                self._place, self.decoder, self.header = self._chain.find(
+                    self.data, self._place + 1, e
+                )
+                continue
+            except Exception as e:
+                raise find_blame(e)  # noqa: B904  # it has its cause
+            expected = (header.height, header.width) if header.is_plain else pixels.shape[:2]
+            if pixels.shape != (*expected, 3 if mode == "rgb" else 1):
+                raise EngineError(
+                    f"the decoder {type(self.decoder).__name__} made an array of the shape "
+                    f"{pixels.shape} of an image whose header says {expected}, mode {mode}"
+                )
+            return pixels
+
+
+class DecoderChain:
+    """Decoders in the order in which they are asked.
+
+    Args:
+        name: The decoder that is asked first, or `auto`. The others follow in the order of `auto`,
+            for the files that it does not take.
+        max_pixels: Refuse images with more pixels before they are decoded; None for no limit.
+
+    Raises:
+        EngineError: The decoder is not installed, or there is none of this name.
+    """
+
+    def __init__(self, name: str = AUTO, max_pixels: int | None = None) -> None:
+        name = ALIASES.get(name, name)
+        self.names, self._max_pixels = tuple(list_automatic()), max_pixels
+        if name != AUTO:
+            decoder = _create(name)
+            if not isinstance(decoder, Decoder):
+                raise EngineError(f"loader.decoder: {_describe_missing(name, decoder)}")
+            self.names = (name, *(other for other in self.names if other != name))
+
+    def open(self, data: Any, options: DecodeOptions) -> EncodedImage:
+        """Find the decoder and the size of an image; decode it if only that finds the size.
+
+        Raises:
+            CannotDecodeError: The file is no image, has too many pixels, or is damaged.
+        """
+        return EncodedImage(self, data, options)
+
+    def decode(self, data: Any, options: DecodeOptions) -> Pixels:
+        """Return the pixels (H, W, C) of a file. Raises what `open` and its `decode` raise."""
+        return self.open(data, options).decode(options)
+
+    def find_decoder(self, data: Any, options: DecodeOptions) -> str:
+        """Return the name of the decoder that decodes a file. Raises what `decode` raises."""
+        image = self.open(data, options)
+        image.decode(options)
+        return next(name for name in self.names if _create(name) is image.decoder)
+
+    def find(
+        self, data: Any, first: int = 0, declined: DeclinedError | None = None
+    ) -> tuple[int, Decoder, Header]:
+        """Return the first decoder that takes a file: its place in `names`, itself, the header.
+
+        Args:
+            data: All bytes of the file.
+            first: The place from which on decoders are asked.
+            declined: Why the decoder before it did not decode the file.
+
+        Raises:
+            CannotDecodeError: No decoder takes it, or it has too many pixels.
+        """
+        keep_header(data)
+        try:
+            for place in range(first, len(self.names)):
+                decoder = _create(self.names[place])
+                if isinstance(decoder, Decoder) and (header := decoder.probe(data)) is not None:
+                    check_header(header, self._max_pixels)
+                    return place, decoder, header
+        except Exception as e:
+            raise find_blame(e)  # noqa: B904  # it has its cause
+        finally:
+            keep_header(None)
+        raise declined or CannotDecodeError(self._explain(data))
+
+    def _explain(self, data: Any) -> str:
+        """Return why no decoder takes a file."""
+        check_header(header := read_header(data), self._max_pixels)
+        if not header.format:
+            head = bytes(data[:16])
+            why = f"not an image in a known format (it begins with {head!r})"
+            return why if head else "the file is empty"
+        for name in self.names:
+            if header.format in DECODERS.find(name).formats:
+                return f"{header.format}: {_describe_missing(name, _create(name))}"
+        return f"{header.format}: no decoder takes it"
+
+
+def list_names() -> list[str]:
+    """Return the values of `loader.decoder`, without importing any decoder."""
+    return [AUTO, *sorted({*DECODERS.names(), *ALIASES})]
+
+
+def list_automatic() -> list[str]:
+    """Return the decoders that `auto` asks, in its order, installed or not."""
+    places = {}
+    for name in DECODERS.names():
+        try:
+            places[name] = DECODERS.find(name).place
+        except LookupError as e:  # a broken package must not stop a run that does not need it
+            _log.warning("%s", e)
+    asked = {name: place for name, place in places.items() if place is not None}
+    return sorted(asked, key=lambda name: asked[name])
+
+
+@cache
+def _create(name: str) -> Decoder | Exception:
+    """Return the decoder of this process, or why there is none."""
+    try:
+        return DECODERS.find(name)()
+    except (LookupError, ImportError, OSError, RuntimeError) as e:  # of another torch, for instance
+        return e
+
+
+def _describe_missing(name: str, error: Any) -> str:
+    if isinstance(error, LookupError):
+        return str(error)
+    extra = DECODERS.find(name).extra
+    advice = f": run {install_command(extra)}" if extra else ""
+    return f"the decoder {name} is not installed ({error}){advice}"
+
+
+def _convert_depth(pixels: Pixels, dtype: str) -> Pixels:
+    if pixels.dtype == dtype:
+        return pixels
+    if dtype == "uint8":
+        return (pixels >> 8).astype(np.uint8)
+    return pixels.astype(np.uint16) * np.uint16(257)
