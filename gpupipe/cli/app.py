@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -27,9 +27,9 @@ from gpupipe.cli import (
     schema,
     serve,
 )
-from gpupipe.cli.arguments import config_argument, overrides_argument
+from gpupipe.cli.arguments import AsJson, ConfigName, JsonFile, Overrides, options
 from gpupipe.cli.console import Screen, console, leave_interrupted
-from gpupipe.cli.output_files import OutputFile, PictureFile, write_json, writing
+from gpupipe.cli.output_files import PictureFile, write_json, writing
 from gpupipe.errors import ConfigError, GpupipeError, StepError, counted
 
 if TYPE_CHECKING:
@@ -81,39 +81,26 @@ def main() -> None:
 
 
 @main.command()
-@config_argument
-@overrides_argument
-@click.option(
-    "--epochs",
-    type=click.IntRange(1),
-    help="Epochs in a measured pass.  [default: 1, or as many as pass what is made ahead]",
-)
-@click.option(
-    "--batches",
-    type=click.IntRange(1),
-    help="Batches in a measured pass, in place of whole epochs.",
-)
-@click.option(
-    "--repeats",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="Measured passes: what mean and deviation are taken over.",
-)
-@click.option(
-    "--json", "json_path", type=OutputFile(), help="Write everything measured to this file."
-)
-@click.option("--show", type=PictureFile(), help="Write the first batch, with labels, to this PNG.")
-@click.option("--quiet", "-q", is_flag=True, help="Print only the images per second.")
+@options
 def run(
-    config: str,
-    overrides: tuple[str, ...],
-    epochs: int | None,
-    batches: int | None,
-    repeats: int,
-    json_path: Path | None,
-    show: Path | None,
-    quiet: bool,
+    config: ConfigName,
+    overrides: Overrides,
+    epochs: Annotated[
+        int | None,
+        click.IntRange(1),
+        "Epochs in a measured pass.  [default: 1, or as many as pass what is made ahead]",
+    ] = None,
+    batches: Annotated[
+        int | None, click.IntRange(1), "Batches in a measured pass, in place of whole epochs."
+    ] = None,
+    repeats: Annotated[
+        int, click.IntRange(1), "Measured passes: what mean and deviation are taken over."
+    ] = 3,
+    json_path: JsonFile = None,
+    show: Annotated[
+        Path | None, PictureFile(), "Write the first batch, with labels, to this PNG."
+    ] = None,
+    quiet: Annotated[bool, "-q", "Print only the images per second."] = False,
 ) -> None:
     """Load CONFIG (a file, or a shipped name such as lfw) as training would, and measure it.
 
@@ -151,9 +138,8 @@ def run(
 
 
 @main.command()
-@config_argument
-@overrides_argument
-def check(config: str, overrides: tuple[str, ...]) -> None:
+@options
+def check(config: ConfigName, overrides: Overrides) -> None:
     """Check CONFIG without reading a pixel, and print the plan: the steps, and how each device
     runs them.
     """
@@ -186,8 +172,8 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
 
 
 @main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def doctor(as_json: bool) -> None:
+@options
+def doctor(as_json: AsJson = False) -> None:
     """Look at this machine: versions, extras, GPU, decoder, cores, memory, limits; what is wrong,
     and what to do.
     """
@@ -208,12 +194,15 @@ def doctor(as_json: bool) -> None:
 
 @main.command()
 @click.argument("dataset")
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path),
-    help="Where to put it.  [default: where the shipped configs look for it]",
-)
-def fetch(dataset: str, root: Path | None) -> None:
+@options
+def fetch(
+    dataset: str,
+    root: Annotated[
+        Path | None,
+        click.Path(path_type=Path),
+        "Where to put it.  [default: where the shipped configs look for it]",
+    ] = None,
+) -> None:
     """Download DATASET (lfw), check it and unpack it."""
     from gpupipe.runtime.home_dir import expand_user
     from gpupipe.sources.fetch import dataset_catalog

@@ -1,16 +1,19 @@
-"""The arguments CONFIG and KEY=VALUE of most commands, and what a shell completes them to."""
+"""Options of commands from signatures; CONFIG and KEY=VALUE, and how a shell completes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 from click.shell_completion import CompletionItem
 
+from gpupipe.cli.output_files import OutputFile
 from gpupipe.schema import builtin_configs
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 _SOURCE, _PIPELINE = "data.source", "pipeline"
 
 
@@ -114,7 +117,69 @@ def _matching(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-config_argument = click.argument("config", shell_complete=complete_config)
-overrides_argument = click.argument(
-    "overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_override
-)
+ConfigName = Annotated[str, click.argument("config", shell_complete=complete_config)]
+Overrides = Annotated[
+    tuple[str, ...],
+    click.argument(
+        "overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_override
+    ),
+]
+JsonFile = Annotated[Path | None, "--json", OutputFile(), "Write everything measured to this file."]
+AsJson = Annotated[bool, "--json", "Print it as JSON."]
+AllAsJson = Annotated[bool, "--json", "Print all of it as JSON."]
+
+
+def options(command: _Command) -> _Command:
+    """Give a command the options that its own signature describes, as `options_of` reads it."""
+    return options_of(command)(command)
+
+
+def options_of(model: Callable[..., Any]) -> Callable[[_Command], _Command]:
+    """Return a decorator that gives a command the options that a signature describes.
+
+    Args:
+        model: A function or a dataclass. Each of its parameters has an annotation
+            `Annotated[type, ...]` with these parts:
+
+            - a help text, the last one;
+            - names, such as "-q" or "--json"; without one that begins with "--", the parameter
+              `max_diff` is the option --max-diff;
+            - a type of click's, if it is more than the parameter's type tells;
+            - or a decorator of click's in place of all these.
+
+    Example:
+        >>> @click.command()
+        ... @options
+        ... def tune(config: ConfigName, rounds: Annotated[int, IntRange(1), "Rounds."] = 3): ...
+    """
+    hints = get_type_hints(model, include_extras=True)
+    decorators = [
+        _decorator(name, hints[name], parameter.default)
+        for name, parameter in inspect.signature(model).parameters.items()
+        if get_origin(hints[name]) is Annotated
+    ]
+
+    def decorate(command: _Command) -> _Command:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+def _decorator(name: str, annotation: Any, default: Any) -> Callable[[_Command], _Command]:
+    """Return click's decorator for a parameter."""
+    kind, *metadata = get_args(annotation)
+    if callable(metadata[0]) and not isinstance(metadata[0], click.ParamType):
+        return metadata[0]  # type: ignore[no-any-return]
+    *names, text = [part for part in metadata if isinstance(part, str)]
+    if not any(part.startswith("--") for part in names):
+        names.append(f"--{name.replace('_', '-')}")
+    if kind is bool:
+        return click.option(*names, name, is_flag=True, help=text)
+    types = [part for part in metadata if isinstance(part, click.ParamType)]
+    kinds = [part for part in (kind, *get_args(kind)) if get_origin(part) is Literal]
+    types += [click.Choice(get_args(part)) for part in kinds]
+    rest = {"required": True} if default is inspect.Parameter.empty else {"default": default}
+    plain = kind if isinstance(kind, type) else str
+    return click.option(*names, name, type=(*types, plain)[0], help=text, show_default=True, **rest)

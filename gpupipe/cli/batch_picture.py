@@ -8,11 +8,11 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from gpupipe.cli.arguments import config_argument, overrides_argument
+from gpupipe.cli.arguments import ConfigName, Overrides, options
 from gpupipe.cli.output_files import PictureFile, writing
 
 if TYPE_CHECKING:
@@ -24,21 +24,17 @@ _KITTY_CHUNK = 4096
 
 
 @click.command("show-batch")
-@config_argument
-@overrides_argument
-@click.option(
-    "--out",
-    type=PictureFile(),
-    help=f"Write it to this file.  [default: the terminal if it shows pictures, else {_FILE}]",
-)
-@click.option(
-    "--samples",
-    type=click.IntRange(1, 64),
-    default=16,
-    show_default=True,
-    help="Most samples to draw.",
-)
-def show_batch(config: str, overrides: tuple[str, ...], out: Path | None, samples: int) -> None:
+@options
+def show_batch(
+    config: ConfigName,
+    overrides: Overrides,
+    out: Annotated[
+        Path | None,
+        PictureFile(),
+        f"Write it to this file.  [default: the terminal if it shows pictures, else {_FILE}]",
+    ] = None,
+    samples: Annotated[int, click.IntRange(1, 64), "Most samples to draw."] = 16,
+) -> None:
     """Draw the first batch of CONFIG: each sample with its label, its views side by side, and masks
     laid over their images.
     """

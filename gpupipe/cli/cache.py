@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from gpupipe.cli.arguments import config_argument, overrides_argument
+from gpupipe.cli.arguments import AllAsJson, ConfigName, Overrides, options
 from gpupipe.cli.console import Screen
 from gpupipe.cli.decoded_caches import empty_decoded, list_decoded
 from gpupipe.cli.sizes import format_size
@@ -34,14 +34,15 @@ def cache() -> None:
 
 
 @cache.command()
-@config_argument
-@overrides_argument
-@click.option(
-    "--serve",
-    is_flag=True,
-    help="Go on when all is there or the cache is full: replace what epochs evict, until Ctrl-C.",
-)
-def fill(config: str, overrides: tuple[str, ...], serve: bool) -> None:
+@options
+def fill(
+    config: ConfigName,
+    overrides: Overrides,
+    serve: Annotated[
+        bool,
+        "Go on when all is there or the cache is full: replace what epochs evict, until Ctrl-C.",
+    ] = False,
+) -> None:
     """Fetch samples until the data set of CONFIG is in the cache, or the cache is full.
 
     It runs data.cache.workers processes at a time, on this machine or, over a shared file system,
@@ -69,10 +70,8 @@ def fill(config: str, overrides: tuple[str, ...], serve: bool) -> None:
 
 
 @cache.command()
-@config_argument
-@overrides_argument
-@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
-def status(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
+@options
+def status(config: ConfigName, overrides: Overrides, as_json: AllAsJson = False) -> None:
     """Show what the cache of CONFIG holds, and who fills it."""
     from gpupipe.cache import status as states
 
@@ -85,15 +84,17 @@ def status(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
 
 
 @cache.command()
-@config_argument
-@overrides_argument
-@click.option(
-    "--to",
-    "size",
-    help="How much the cache may then take: 100GB; 0 for all that can go.  [default: "
-    "low_water of max_bytes]",
-)
-def evict(config: str, overrides: tuple[str, ...], size: str | None) -> None:
+@options
+def evict(
+    config: ConfigName,
+    overrides: Overrides,
+    size: Annotated[
+        str | None,
+        "--to",
+        "How much the cache may then take: 100GB; 0 for all that can go.  [default: "
+        "low_water of max_bytes]",
+    ] = None,
+) -> None:
     """Evict shards of the cache of CONFIG that no epoch is using, until it is small enough."""
     from gpupipe.cache import evict as evictions
 
@@ -115,9 +116,8 @@ def evict(config: str, overrides: tuple[str, ...], size: str | None) -> None:
 
 
 @cache.command()
-@config_argument
-@overrides_argument
-def verify(config: str, overrides: tuple[str, ...]) -> None:
+@options
+def verify(config: ConfigName, overrides: Overrides) -> None:
     """Read every shard of the cache of CONFIG, and fetch those again that changed since they were
     published.
 
@@ -151,7 +151,7 @@ cache.add_command(list_decoded)
 cache.add_command(empty_decoded)
 
 
-def _read_source(config: str, overrides: tuple[str, ...]) -> Remote:
+def _read_source(config: ConfigName, overrides: Overrides) -> Remote:
     from gpupipe import config as configs
     from gpupipe.sources.remote import Remote
 
@@ -182,7 +182,7 @@ def _open_cache(source: Remote, needs_listing: bool = True) -> tuple[CacheFolder
     return folder, rows
 
 
-def _create_filler(config: str, overrides: tuple[str, ...], folder: CacheFolder) -> Any:
+def _create_filler(config: ConfigName, overrides: Overrides, folder: CacheFolder) -> Any:
     from gpupipe.cache import listing
     from gpupipe.cache.fill import Filler
     from gpupipe.cache.store import Store

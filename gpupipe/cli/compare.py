@@ -6,11 +6,18 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from gpupipe.cli.arguments import complete_config, config_argument, overrides_argument
+from gpupipe.cli.arguments import (
+    ConfigName,
+    JsonFile,
+    Overrides,
+    complete_config,
+    options,
+    options_of,
+)
 from gpupipe.cli.console import (
     Screen,
     console,
@@ -19,7 +26,7 @@ from gpupipe.cli.console import (
     print_data_warning,
     read,
 )
-from gpupipe.cli.output_files import OutputFile, OutputFolder, write_all, write_json, writing
+from gpupipe.cli.output_files import OutputFolder, write_all, write_json, writing
 from gpupipe.errors import counted
 
 if TYPE_CHECKING:
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
     from gpupipe.dataset.index import Index
 
 _SAMPLES = 32
+_FROM_1 = click.IntRange(1)
 RAY = "ray"
 """The engine that `--ray` adds."""
 
@@ -37,59 +45,48 @@ RAY = "ray"
 class _Options:
     """The options of `gpupipe compare`."""
 
-    config: str | None
-    overrides: tuple[str, ...]
-    cpu_workers: str
-    repeats: int | None
-    batches: int | None
-    core_count: int | None
-    cold: bool
-    ray: bool
-    quick: bool
-    max_diff: float | None
-    json_path: Path | None
-    out: Path | None
+    config: Annotated[
+        str | None, click.argument("config", required=False, shell_complete=complete_config)
+    ]
+    overrides: Overrides
+    cpu_workers: Annotated[
+        str,
+        click.option(
+            "--cpu-workers",
+            default="4",
+            show_default=True,
+            metavar="N[,N]...",
+            help="Workers of the DataLoader; several to see how it scales.",
+        ),
+    ]
+    repeats: Annotated[int | None, _FROM_1, "Rounds.  [default: 5, with --quick 3]"] = None
+    batches: Annotated[
+        int | None,
+        _FROM_1,
+        "Batches that are timed in a round.  [default: 100, with --quick 15]",
+    ] = None
+    core_count: Annotated[
+        int | None, "--cores", _FROM_1, "Cores that every side is held to.  [default: all]"
+    ] = None
+    cold: Annotated[bool, "Drop the images from the page cache before each side's turn."] = False
+    ray: Annotated[bool, "Measure engine ray too, with workers on these cores."] = False
+    quick: Annotated[bool, "Fewer batches and rounds: a first look."] = False
+    max_diff: Annotated[
+        float | None,
+        click.FloatRange(0),
+        "As for 'gpupipe parity', which comes first.  [default: 0.5 for each step that "
+        "interpolates]",
+    ] = None
+    json_path: JsonFile = None
+    out: Annotated[
+        Path | None,
+        OutputFolder(),
+        "Write results.json, plots and report.html to this folder.",
+    ] = None
 
 
 @click.command()
-@click.argument("config", required=False, shell_complete=complete_config)
-@overrides_argument
-@click.option(
-    "--cpu-workers",
-    default="4",
-    show_default=True,
-    metavar="N[,N]...",
-    help="Workers of the DataLoader; several to see how it scales.",
-)
-@click.option("--repeats", type=click.IntRange(1), help="Rounds.  [default: 5, with --quick 3]")
-@click.option(
-    "--batches",
-    type=click.IntRange(1),
-    help="Batches that are timed in a round.  [default: 100, with --quick 15]",
-)
-@click.option(
-    "--cores",
-    "core_count",
-    type=click.IntRange(1),
-    help="Cores that every side is held to.  [default: all]",
-)
-@click.option(
-    "--cold", is_flag=True, help="Drop the images from the page cache before each side's turn."
-)
-@click.option("--ray", is_flag=True, help="Measure engine ray too, with workers on these cores.")
-@click.option("--quick", is_flag=True, help="Fewer batches and rounds: a first look.")
-@click.option(
-    "--max-diff",
-    type=click.FloatRange(0),
-    help="As for 'gpupipe parity', which comes first.  [default: 0.5 for each step that "
-    "interpolates]",
-)
-@click.option(
-    "--json", "json_path", type=OutputFile(), help="Write everything measured to this file."
-)
-@click.option(
-    "--out", type=OutputFolder(), help="Write results.json, plots and report.html to this folder."
-)
+@options_of(_Options)
 def compare(**values: Any) -> None:
     """Compare DALI on the GPU and the CPU with the CPU engine and torch's DataLoader: same samples,
     same draws, same cores, with error bars.
@@ -124,22 +121,18 @@ def compare(**values: Any) -> None:
 
 
 @click.command()
-@config_argument
-@overrides_argument
-@click.option(
-    "--samples",
-    type=click.IntRange(1),
-    default=_SAMPLES,
-    show_default=True,
-    help="Images, spread over the set.",
-)
-@click.option(
-    "--max-diff",
-    type=click.FloatRange(0),
-    help="Limit of the mean difference, in levels, after steps that interpolate.  [default: "
-    "0.5 for each of them]",
-)
-def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: float | None) -> None:
+@options
+def parity(
+    config: ConfigName,
+    overrides: Overrides,
+    samples: Annotated[int, _FROM_1, "Images, spread over the set."] = _SAMPLES,
+    max_diff: Annotated[
+        float | None,
+        click.FloatRange(0),
+        "Limit of the mean difference, in levels, after steps that interpolate.  [default: "
+        "0.5 for each of them]",
+    ] = None,
+) -> None:
     """Check that CONFIG's engine and torchvision produce the same pixels from the same images with
     the same draws, step by step.
     """

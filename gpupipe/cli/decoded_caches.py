@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 
+from gpupipe.cli.arguments import AllAsJson, options
 from gpupipe.cli.sizes import format_size
 from gpupipe.errors import counted
 
 if TYPE_CHECKING:
     from gpupipe.decoded_cache.listing import CacheState
 
-_where = click.option(
-    "--where",
-    type=click.Choice(["memory", "disk"]),
-    help="Only those in memory, or on disk.  [default: both]",
-)
+Where = Annotated[
+    Literal["memory", "disk"] | None, "Only those in memory, or on disk.  [default: both]"
+]
 
 
 @click.command(name="list")
-@_where
-@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
-def list_decoded(where: str | None, as_json: bool) -> None:
+@options
+def list_decoded(where: Where = None, as_json: AllAsJson = False) -> None:
     """Show the caches of decoded images on this machine (data.cache_decoded)."""
     from gpupipe.decoded_cache import listing
 
@@ -41,8 +39,8 @@ def list_decoded(where: str | None, as_json: bool) -> None:
 
 
 @click.command(name="empty")
-@_where
-def empty_decoded(where: str | None) -> None:
+@options
+def empty_decoded(where: Where = None) -> None:
     """Remove the caches of decoded images on this machine (data.cache_decoded).
 
     Processes that use one go on with it; its memory is free when they end.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
-from gpupipe.cli.arguments import complete_target
+from gpupipe.cli.arguments import complete_target, options
 from gpupipe.cli.output_files import OutputFolder, writing
 from gpupipe.errors import GpupipeError, did_you_mean
 
@@ -22,46 +22,22 @@ _ALL = "all"
 
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[PIPELINE|STEP]...", shell_complete=complete_target)
-@click.option("--out", type=OutputFolder(), required=True, help="The folder for the pages.")
-@click.option(
-    "--image",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    help="The photograph.  [default: a drawn face]",
-)
-@click.option(
-    "--engine",
-    help="The engine that runs the steps.  [default: the one of torchvision's functions]",
-)
-@click.option(
-    "--side",
-    type=click.IntRange(16, 1024),
-    default=120,
-    show_default=True,
-    help="The side of a picture in pixels.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    help="The seed of the draws.",
-)
-@click.option(
-    "--format",
-    "suffix",
-    type=click.Choice(["png", "jpg"]),
-    default="png",
-    show_default=True,
-    help="The format of the pages.",
-)
+@options
 def gallery(
     targets: tuple[str, ...],
-    out: Path,
-    image: Path | None,
-    engine: str | None,
-    side: int,
-    seed: int,
-    suffix: str,
+    out: Annotated[Path, OutputFolder(), "The folder for the pages."],
+    image: Annotated[
+        Path | None,
+        click.Path(dir_okay=False, exists=True, path_type=Path),
+        "The photograph.  [default: a drawn face]",
+    ] = None,
+    engine: Annotated[
+        str | None,
+        "The engine that runs the steps.  [default: the one of torchvision's functions]",
+    ] = None,
+    side: Annotated[int, click.IntRange(16, 1024), "The side of a picture in pixels."] = 120,
+    seed: Annotated[int, click.IntRange(0), "The seed of the draws."] = 1,
+    suffix: Annotated[Literal["png", "jpg"], "--format", "The format of the pages."] = "png",
 ) -> None:
     """Draw what steps do to a photograph: the original, and eight draws of each step.
 

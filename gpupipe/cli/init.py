@@ -6,10 +6,11 @@ import csv
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from gpupipe.cli.arguments import options
 from gpupipe.cli.console import Screen
 from gpupipe.cli.output_files import writing
 from gpupipe.cli.schema import FOLDER as SCHEMAS
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("train.yaml"),
-    show_default=True,
-    help="The config to write; the one for validation data is called val.yaml beside it.",
-)
-@click.option("--force", is_flag=True, help="Replace files that are there already.")
-def init(folder: Path, out: Path, force: bool) -> None:
+@options
+def init(
+    folder: Path,
+    out: Annotated[
+        Path,
+        click.Path(dir_okay=False, path_type=Path),
+        "The config to write; the one for validation data is called val.yaml beside it.",
+    ] = Path("train.yaml"),
+    force: Annotated[bool, "Replace files that are there already."] = False,
+) -> None:
     """Look at FOLDER, and write a config that reads it: class folders, images with masks, a list of
     files, tar shards, TFRecord, .rec, .zip, LMDB, .npy and .npz. Validation data gets a config of
     its own. What is not certain, and what is not read, is printed and stands in the config.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpupipe.cli import catalog
-from gpupipe.cli.arguments import complete_name
+from gpupipe.cli.arguments import AsJson, complete_name, options
 from gpupipe.cli.catalog import KINDS, OWN_PACKAGE, Item
 from gpupipe.cli.console import console
 from gpupipe.errors import did_you_mean, nearest
@@ -33,8 +33,8 @@ def _parse_kind(ctx: click.Context, param: click.Parameter, value: str | None) -
 
 @click.command("list")
 @click.argument("kind", callback=_parse_kind, required=False, metavar="[KIND]")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def list_(kind: str | None, as_json: bool) -> None:
+@options
+def list_(kind: str | None, as_json: AsJson = False) -> None:
     """List what a config can name, with one line each: configs, pipelines, steps, sources and
     engines, those of installed plugins too. KIND is one of these words.
     """

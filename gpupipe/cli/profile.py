@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from gpupipe.cli.arguments import config_argument, overrides_argument
+from gpupipe.cli.arguments import ConfigName, JsonFile, Overrides, options
 from gpupipe.cli.console import Screen, console, leave_interrupted, leave_out_decoded_cache, read
 from gpupipe.cli.output_files import OutputFile, write_json
 
@@ -18,52 +18,30 @@ if TYPE_CHECKING:
     from gpupipe.dataset.index import Index
     from gpupipe.loader import Loader
 
-_json = click.option(
-    "--json", "json_path", type=OutputFile(), help="Write everything measured to this file."
-)
-
 
 @click.command()
-@config_argument
-@overrides_argument
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="How often each part of the work is timed.",
-)
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0.01),
-    default=1.0,
-    show_default=True,
-    help="How long it is timed.",
-)
-@click.option(
-    "--step-ms",
-    type=click.FloatRange(0),
-    help="Also train: with steps of so many milliseconds, in which the CPU has nothing to do.",
-)
-@click.option(
-    "--model", help="Also train: a model of torchvision, such as resnet18, on the loader's device."
-)
-@click.option(
-    "--trace",
-    "trace_path",
-    type=OutputFile(),
-    help="Also record a trace for ui.perfetto.dev or chrome://tracing: each batch, and training.",
-)
-@_json
+@options
 def profile(
-    config: str,
-    overrides: tuple[str, ...],
-    rounds: int,
-    seconds: float,
-    step_ms: float | None,
-    model: str | None,
-    trace_path: Path | None,
-    json_path: Path | None,
+    config: ConfigName,
+    overrides: Overrides,
+    rounds: Annotated[int, click.IntRange(1), "How often each part of the work is timed."] = 3,
+    seconds: Annotated[float, click.FloatRange(0.01), "How long it is timed."] = 1.0,
+    step_ms: Annotated[
+        float | None,
+        click.FloatRange(0),
+        "Also train: with steps of so many milliseconds, in which the CPU has nothing to do.",
+    ] = None,
+    model: Annotated[
+        str | None,
+        "Also train: a model of torchvision, such as resnet18, on the loader's device.",
+    ] = None,
+    trace_path: Annotated[
+        Path | None,
+        "--trace",
+        OutputFile(),
+        "Also record a trace for ui.perfetto.dev or chrome://tracing: each batch, and training.",
+    ] = None,
+    json_path: JsonFile = None,
 ) -> None:
     """Show where the time of CONFIG goes, step by step, what limits it, and what to change."""
     from gpupipe.bench import advice, training
@@ -147,28 +125,21 @@ def _training_json(measured: Training | None) -> Any:
 
 
 @click.command()
-@config_argument
-@overrides_argument
-@click.option(
-    "--seconds",
-    type=click.FloatRange(1),
-    default=180.0,
-    show_default=True,
-    help="Time to use, about.",
-)
-@click.option(
-    "--keep",
-    multiple=True,
-    metavar="SETTING",
-    help="A setting not to change, such as batch_size. May be given several times.",
-)
-@_json
+@options
 def tune(
-    config: str,
-    overrides: tuple[str, ...],
-    seconds: float,
-    keep: tuple[str, ...],
-    json_path: Path | None,
+    config: ConfigName,
+    overrides: Overrides,
+    seconds: Annotated[float, click.FloatRange(1), "Time to use, about."] = 180.0,
+    keep: Annotated[
+        tuple[str, ...],
+        click.option(
+            "--keep",
+            multiple=True,
+            metavar="SETTING",
+            help="A setting not to change, such as batch_size. May be given several times.",
+        ),
+    ] = (),
+    json_path: JsonFile = None,
 ) -> None:
     """Search the fastest loader settings for CONFIG on this machine, and print the YAML to use."""
     from gpupipe.bench import profile_tables as tables

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated
 
 import click
 
+from gpupipe.cli.arguments import options
 from gpupipe.cli.output_files import writing
 
 FOLDER = "schemas"
@@ -15,19 +17,17 @@ FOLDER = "schemas"
 
 @click.command()
 @click.argument("kind", type=click.Choice(["config", "pipeline"]), default="config")
-@click.option(
-    "--install",
-    is_flag=True,
-    help=f"Write both schemas to {FOLDER}/, where configs/*.yaml and pipelines/*.yaml look.",
-)
-@click.option(
-    "--folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path(FOLDER),
-    show_default=True,
-    help="Where --install writes them.",
-)
-def schema(kind: str, install: bool, folder: Path) -> None:
+@options
+def schema(
+    kind: str,
+    install: Annotated[
+        bool,
+        f"Write both schemas to {FOLDER}/, where configs/*.yaml and pipelines/*.yaml look.",
+    ] = False,
+    folder: Annotated[
+        Path, click.Path(file_okay=False, path_type=Path), "Where --install writes them."
+    ] = Path(FOLDER),
+) -> None:
     """Print the JSON Schema of a config, or of a pipeline file (KIND): an editor then completes and
     explains names, and marks mistakes. Steps and sources of installed plugins are in it.
 

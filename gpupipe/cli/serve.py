@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
-from gpupipe.cli.arguments import config_argument, overrides_argument
+from gpupipe.cli.arguments import ConfigName, Overrides, options, options_of
 
 if TYPE_CHECKING:
     from gpupipe.config import Config
@@ -22,99 +23,61 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
+@dataclass
+class _Options:
+    """The options of `gpupipe serve`; most have the names of ServerOptions."""
+
+    config: ConfigName
+    overrides: Overrides
+    host: Annotated[str, "Address to listen on; any but this machine's own needs --keys."] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, click.IntRange(0, 65535), "0: any that is free."] = 5557
+    ipc: Annotated[Path | None, _FILE, "Listen on this socket file in place of a port."] = None
+    hwm: Annotated[int, click.IntRange(1, 1000), "Batches sent ahead to a client."] = 10
+    mode: Annotated[Literal["share", "broadcast"], "Each batch to one client, or to all."] = "share"
+    clients: Annotated[
+        int | None, click.IntRange(1), "Ranks to deal out to in equal steps, as DDP needs it."
+    ] = None
+    max_clients: Annotated[int, click.IntRange(1), "Clients at once."] = 64
+    state: Annotated[
+        Path | None,
+        _FILE,
+        "Where to keep what a server goes on from after a crash.  [default: in the cache folder]",
+    ] = None
+    resume: Annotated[
+        bool,
+        "Go on where the last server was stopped, and keep the place when all clients are gone.",
+    ] = False
+    fresh: Annotated[bool, "Begin with the first epoch, also after a crash."] = False
+    compress: Annotated[Literal["none", "lz4", "zstd"], "Of what goes over a socket."] = "none"
+    ship: Annotated[Literal["batch", "uint8"], "uint8: clients do to_dtype and normalize."] = (
+        "batch"
+    )
+    wire: Annotated[Literal["gpupipe", "fuel"], "fuel: for Fuel's original ServerDataStream."] = (
+        "gpupipe"
+    )
+    keys: Annotated[Path | None, _FILE, "This server's secret key (gpupipe keys new)."] = None
+    allowed: Annotated[
+        Path | None,
+        "--allow",
+        _FOLDER,
+        "Folder of the public keys of the clients that may connect.",
+    ] = None
+    heartbeat_timeout: Annotated[
+        float, "Seconds of silence after which a client's prefetched batches go to others."
+    ] = 10.0
+    session_timeout: Annotated[float, "Seconds of silence after which a client's session ends."] = (
+        60.0
+    )
+    metrics: Annotated[
+        int | None, click.IntRange(1, 65535), "Port for Prometheus, on this machine."
+    ] = None
+    quiet: Annotated[bool, "-q", "Print only the address."] = False
+
+
 @click.command()
-@config_argument
-@overrides_argument
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; any but this machine's own needs --keys.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=5557,
-    show_default=True,
-    help="0: any that is free.",
-)
-@click.option("--ipc", type=_FILE, help="Listen on this socket file in place of a port.")
-@click.option(
-    "--hwm",
-    type=click.IntRange(1, 1000),
-    default=10,
-    show_default=True,
-    help="Batches sent ahead to a client.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(["share", "broadcast"]),
-    default="share",
-    show_default=True,
-    help="Each batch to one client, or to all.",
-)
-@click.option(
-    "--clients",
-    type=click.IntRange(1),
-    help="Ranks to deal out to in equal steps, as DDP needs it.",
-)
-@click.option(
-    "--max-clients", type=click.IntRange(1), default=64, show_default=True, help="Clients at once."
-)
-@click.option(
-    "--state",
-    type=_FILE,
-    help="Where to keep what a server goes on from after a crash.  [default: in the cache folder]",
-)
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Go on where the last server was stopped, and keep the place when all clients are gone.",
-)
-@click.option("--fresh", is_flag=True, help="Begin with the first epoch, also after a crash.")
-@click.option(
-    "--compress",
-    type=click.Choice(["none", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-    help="Of what goes over a socket.",
-)
-@click.option(
-    "--ship",
-    type=click.Choice(["batch", "uint8"]),
-    default="batch",
-    show_default=True,
-    help="uint8: clients do to_dtype and normalize.",
-)
-@click.option(
-    "--wire",
-    type=click.Choice(["gpupipe", "fuel"]),
-    default="gpupipe",
-    show_default=True,
-    help="fuel: for Fuel's original ServerDataStream.",
-)
-@click.option("--keys", type=_FILE, help="This server's secret key (gpupipe keys new).")
-@click.option(
-    "--allow", type=_FOLDER, help="Folder of the public keys of the clients that may connect."
-)
-@click.option(
-    "--heartbeat-timeout",
-    type=float,
-    default=10.0,
-    show_default=True,
-    help="Seconds of silence after which a client's prefetched batches go to others.",
-)
-@click.option(
-    "--session-timeout",
-    type=float,
-    default=60.0,
-    show_default=True,
-    help="Seconds of silence after which a client's session ends.",
-)
-@click.option(
-    "--metrics", type=click.IntRange(1, 65535), help="Port for Prometheus, on this machine."
-)
-@click.option("--quiet", "-q", is_flag=True, help="Print only the address.")
+@options_of(_Options)
 def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) -> None:
     """Serve the batches of CONFIG to training processes, which get them with gpupipe.connect() or
     engine=remote.
@@ -151,7 +114,6 @@ def _options(checked: Config, given: dict[str, Any]) -> Any:
     from gpupipe.server.options import parse_options
 
     host, port, ipc = given.pop("host"), given.pop("port"), given.pop("ipc")
-    given["allowed"] = given.pop("allow")
     given["address"] = f"ipc://{ipc}" if ipc else f"tcp://{host}:{port}"
     if given["state"] is None and given["wire"] == "gpupipe" and port != 0:
         given["state"] = _state_file(checked, given)
@@ -235,18 +197,13 @@ def _show_in_place(text: str) -> None:
 
 @click.command()
 @click.argument("address")
-@click.option("--key", type=_FILE, help="Your secret key, for a server that has keys.")
-@click.option("--server-key", type=_FILE, help="The server's public key.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
-@click.option(
-    "--patience",
-    type=click.FloatRange(0.01),
-    default=5.0,
-    show_default=True,
-    help="Seconds to wait for the answer.",
-)
+@options
 def status(
-    address: str, key: Path | None, server_key: Path | None, as_json: bool, patience: float
+    address: str,
+    key: Annotated[Path | None, _FILE, "Your secret key, for a server that has keys."] = None,
+    server_key: Annotated[Path | None, _FILE, "The server's public key."] = None,
+    as_json: Annotated[bool, "--json", "Print everything, as JSON."] = False,
+    patience: Annotated[float, click.FloatRange(0.01), "Seconds to wait for the answer."] = 5.0,
 ) -> None:
     """Ask the server at ADDRESS (tcp://HOST:PORT) how it goes. ADDRESS ray: show the trainers with
     engine ray that share this cache folder, and their workers.
@@ -291,10 +248,8 @@ def keys() -> None:
 
 @keys.command()
 @click.argument("name")
-@click.option(
-    "--folder", type=_FOLDER, default=Path("keys"), show_default=True, help="Where to put them."
-)
-def new(name: str, folder: Path) -> None:
+@options
+def new(name: str, folder: Annotated[Path, _FOLDER, "Where to put them."] = Path("keys")) -> None:
     """Make NAME.key, which others may know, and NAME.key_secret, which stays where it is."""
     from gpupipe.protocol import keys as key_files
 
