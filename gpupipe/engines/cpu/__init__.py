@@ -1,14 +1,20 @@
 """The CPU engine: one process, a pool of threads, and batch memory that is used again.
 
-`engine` takes plans and yields batches. Each batch in flight is a `batch_job`, which reads files,
-lowers the steps for the whole batch, and runs them on its samples on the pool of `threads`.
-`lowering` decides per step between primitives and `Step.torch`. `recorder` implements the
-primitives: it records their calls in a `program`. `kernels` holds the table of the functions that
-run groups of calls; `opencv_kernels` and `opencv_colors` add faster ones if OpenCV is installed,
-and `compiled_kernels` those of the extension `gpupipe._kernels` if it is built. `erasing` lets
-kernels that deliver also erase. `preparation` prepares samples with kernels of the extension, and
-`sample_runner` runs several of them in one call. `delivery` writes samples to their places in the
-memory of a batch, which comes from `gpupipe.engines.batch_memory`.
+    engine             takes plans and yields batches; each plan becomes a batch in flight
+    batch_in_flight    a list of stages:
+      read     all threads    `reading`: files, arrays, or what the decoded cache has of them
+      lower    one thread     `lowering`: each step calls primitives on the `tracer`, which keeps
+                              them as `ops`; `rules` group these into a `program` of kernels
+      run      all threads    `sample_runner`: the programs, sample by sample, or several samples
+                              in one call, as tasks that `preparation` makes
+      deliver  one thread     the batch, and its copy to a GPU if there is one: `gpu_copier`
+
+All threads of the pool (`threads`) share the samples of a stage. The last kernel of a program
+writes a sample into its slot of an `output_buffer`; `delivery` is what such kernels share.
+
+To add a kernel, write a dataclass in `ops` if the primitive is new, the function that runs it on
+one sample, and a rule beside it: in `kernels` (the reference), `opencv_kernels`, `opencv_colors`
+(if OpenCV is installed), or `compiled_kernels` (of the extension `gpupipe._kernels`).
 The registry of engines imports this package by name. Start reading in engine.py.
 """
 

@@ -1,29 +1,34 @@
 """Kernels of the extension `gpupipe._kernels`, in front of all others.
 
-They take RGB images of uint8. Each ends with the conversion of the levels, straight into the
-sample's place in the batch, and runs without the GIL. One that delivers can also be prepared, and
-run later with those of other samples.
+They take RGB images of uint8: a geometry (a warp, a resize with a crop and a flip, or a flip), and
+then the conversion of the levels, straight into the slot of the sample. They run without the GIL.
+One that delivers can also be prepared, and run later with those of other samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import kernels
-from gpupipe.engines.cpu.delivery import Destination, view_as_array
-from gpupipe.engines.cpu.level_tables import (
+from gpupipe.engines.cpu.delivery import (
+    CONVERTED,
     NUMPY_DTYPES,
-    can_look_up,
-    list_numbers,
+    Conversion,
+    end_with_delivery,
+    find_conversion,
 )
-from gpupipe.engines.cpu.pixels import as_array, as_packed
-from gpupipe.engines.cpu.program import Call, Calls, Kernel, Table
+from gpupipe.engines.cpu.ops import CropOp, DeliverOp, FlipOp, Op, ResizeOp, WarpOp, Window
+from gpupipe.engines.cpu.output_buffer import view_as_array
+from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed
+from gpupipe.engines.cpu.rules import Kernel, Match, Maybe, Pattern, Rule, Task
 from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.engines.value_tables import make_numbers, make_table
 from gpupipe.runtime.compiled_extension import find_extension
@@ -34,35 +39,53 @@ _TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 _extension = find_extension()
 
 
-def _run_now(task: Any) -> None:
-    if task is not None:
-        _extension.run((task,))
+class _Target(NamedTuple):
+    """Where an image goes, (3, H, W), and what becomes of its levels; None: they stay."""
+
+    pixels: Array
+    table: Array | None = None
+    factors: NDArray[np.float32] | None = None
 
 
-def _run_warp(pixels: Any, calls: Calls, row: int) -> Any:
-    warped = scratch.take((*calls[0].rows[row][1], _RGB))
-    target = warped.transpose(2, 0, 1)
-    _run_now(_prepare_warp_to(target, (None, None), _as_rows(pixels), calls, row))
-    return warped
+class _Geometry(ABC):
+    """What a kernel does before the conversion of the levels."""
+
+    @abstractmethod
+    def find_size(self, pixels: Array, row: int) -> tuple[int, int]:
+        """Return [height, width] of the result for a sample."""
+
+    @abstractmethod
+    def prepare(
+        self, pixels: Array, row: int, target: _Target, before: Task | None = None
+    ) -> Task | None:
+        """Return the task that writes a sample to a target; None if there is none.
+
+        Args:
+            pixels: The image, whose rows have no gaps.
+            row: The row of the sample.
+            target: Where it goes.
+            before: Makes the pixels before.
+        """
+
+    def run(self, pixels: Array, row: int, target: _Target) -> None:
+        """Write a sample to a target."""
+        _extension.run((self.prepare(pixels, row, target),))
 
 
-def _run_warp_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
-    _run_now(_prepare_warp(_as_rows(pixels), calls, row))
+@dataclass(frozen=True)
+class _Warp(_Geometry):
+    op: WarpOp
 
+    def find_size(self, pixels: Array, row: int) -> tuple[int, int]:
+        height, width = self.op.sizes[row]
+        return height, width
 
-def _prepare_warp(pixels: Any, calls: Calls, row: int, before: Any = None) -> Any:
-    place, conversion = _find_place(calls[1:], row, tuple(calls[0].rows[row][1]))
-    if place is None:
-        return None
-    return _prepare_warp_to(place, conversion, pixels, calls, row, before)
-
-
-def _prepare_warp_to(
-    target: NDArray[Any], conversion: Any, pixels: Any, calls: Calls, row: int, before: Any = None
-) -> Any:
-    matrix, _ = calls[0].rows[row]
-    fill = _find_fill(calls[0].options[1])
-    return _extension.prepare_warp(pixels, (matrix, fill), (target, *conversion), before)
+    def prepare(
+        self, pixels: Array, row: int, target: _Target, before: Task | None = None
+    ) -> Task | None:
+        options = self.op.matrices[row], _find_fill(self.op.fill)
+        task: Task = _extension.prepare_warp(pixels, options, target, before)
+        return task
 
 
 @lru_cache(maxsize=16)
@@ -70,173 +93,169 @@ def _find_fill(fill: tuple[float, ...] | None) -> NDArray[np.float64] | None:
     return None if fill is None else np.full(_RGB, fill, np.float64)
 
 
-def _run_convert(pixels: Any, calls: Calls, row: int) -> Any:
-    _run_now(_prepare_convert(_as_rows(pixels), calls, row))
+@dataclass(frozen=True)
+class _Flip(_Geometry):
+    op: FlipOp | None
+
+    def find_size(self, pixels: Array, row: int) -> tuple[int, int]:
+        return pixels.shape[0], pixels.shape[1]
+
+    def prepare(
+        self, pixels: Array, row: int, target: _Target, before: Task | None = None
+    ) -> Task | None:
+        flips = _find_flips(self.op, row)
+        task: Task = _extension.prepare_convert(pixels, flips, target, before)
+        return task
 
 
-def _prepare_convert(pixels: Any, calls: Calls, row: int, before: Any = None) -> Any:
-    """Prepare a conversion, and perhaps a flip before it."""
-    flips = tuple(calls[0].rows[row]) if calls[0].primitive == "flip" else (0, 0)
-    place, conversion = _find_place(_without_geometry(calls), row, pixels.shape[:2])
-    if place is None:
-        return None
-    return _extension.prepare_convert(pixels, flips, (place, *conversion), before)
+def _find_flips(op: FlipOp | None, row: int) -> tuple[int, int]:
+    horizontal, vertical = (0, 0) if op is None else op.flags[row]
+    return horizontal, vertical
 
 
-def _as_rows(pixels: Any) -> NDArray[np.uint8]:
+@dataclass(frozen=True)
+class _Resize(_Geometry):
+    op: ResizeOp
+    crop: CropOp | None = None
+    flip: FlipOp | None = None
+
+    def find_size(self, pixels: Array, row: int) -> tuple[int, int]:
+        _, _, height, width = self._find_window(row)
+        return height, width
+
+    def prepare(
+        self, pixels: Array, row: int, target: _Target, before: Task | None = None
+    ) -> Task | None:
+        size = self.op.sizes[row]
+        top, left, height, width = self._find_window(row)
+        if min(top, left) < 0 or top + height > size[0] or left + width > size[1]:
+            return None
+        how = self.op.interpolation == "bicubic", self.op.antialias, *_find_flips(self.flip, row)
+        task: Task = _extension.prepare_resize(pixels, (*size, top, left, *how), target, before)
+        return task
+
+    def run(self, pixels: Array, row: int, target: _Target) -> None:
+        task = self.prepare(pixels, row, target)
+        if task is None:  # the window is not inside the resized image
+            assert self.crop is not None
+            resized = _run_to_levels(_Resize(self.op), pixels, row)
+            cut = as_packed(kernels.crop(resized, self.crop.windows[row], self.crop.fill))
+            task = _Flip(self.flip).prepare(cut, row, target)
+        _extension.run((task,))
+
+    def _find_window(self, row: int) -> Window:
+        return (0, 0, *self.op.sizes[row]) if self.crop is None else self.crop.windows[row]
+
+
+def _as_rows(pixels: Pixels) -> Array:
     """Return pixels as an array (H, W, C) whose rows have no gaps."""
     array = as_array(pixels)
     return array if array.strides[1:] == (_RGB, 1) else as_packed(array)
 
 
-def _find_place(
-    calls: Calls, row: int, size: tuple[int, int]
-) -> tuple[NDArray[Any] | None, tuple[Any, Any]]:
-    """Return the sample's place in the batch, (C, H, W), if it has one, and the conversion."""
-    destination: Destination = calls[-1].options
-    if destination.conversion is None:
-        destination.conversion = _find_conversion(list_numbers(calls), destination.form.dtype)
-    dtype, conversion = destination.conversion
-    return destination.place_array(row, (_RGB, *size), dtype), conversion
+def _run_to_levels(geometry: _Geometry, pixels: Pixels, row: int) -> Pixels:
+    """Return an image of uint8, (H, W, C), in scratch memory."""
+    rows = _as_rows(pixels)
+    levels = scratch.take((*geometry.find_size(rows, row), _RGB))
+    geometry.run(rows, row, _Target(levels.transpose(2, 0, 1)))
+    return levels
 
 
-@lru_cache(maxsize=64)
-def _find_conversion(numbers: Any, dtype: str | None) -> tuple[torch.dtype, tuple[Any, Any]]:
-    """Return the dtype to deliver, the table and the numbers; None for what changes nothing."""
-    table = make_table(numbers, dtype, _RGB)
-    if table.dtype == torch.uint8 and not numbers:
-        return table.dtype, (None, None)
-    return table.dtype, (view_as_array(table[:, 0]), make_numbers(numbers, dtype, _RGB))
+@dataclass(frozen=True)
+class _Delivery:
+    """Writes samples to their slots.
 
+    Attributes:
+        geometry: What is done before the conversion.
+        conversion: What becomes of the levels.
+        deliver: Where the samples go.
+    """
 
-def _run_resize(pixels: Any, calls: Calls, row: int) -> Any:
-    """Resize, and perhaps crop and flip, to uint8."""
-    resize, window, flips = _find_resize(calls, row)
-    resized = scratch.take((*window[2:], _RGB))
-    target = resized.transpose(2, 0, 1)
-    if _is_window_inside(resize.rows[row], window):
+    geometry: _Geometry
+    conversion: Conversion
+    deliver: DeliverOp
+
+    @cached_property
+    def _tables(self) -> tuple[torch.dtype, Array | None, NDArray[np.float32] | None]:
+        """The dtype to deliver, the table and the numbers; None for what changes nothing."""
+        numbers, dtype = self.conversion.numbers, self.conversion.dtype
+        table = make_table(numbers, dtype, _RGB)
+        if table.dtype == torch.uint8 and not numbers:
+            return table.dtype, None, None
+        return table.dtype, view_as_array(table[:, 0]), make_numbers(numbers, dtype, _RGB)
+
+    def prepare(self, pixels: Array, row: int, before: Task | None) -> Task | None:
+        target = self._find_target(pixels, row)
+        return None if target is None else self.geometry.prepare(pixels, row, target, before)
+
+    def run(self, pixels: Pixels, row: int) -> None:
         rows = _as_rows(pixels)
-        _run_now(_prepare_resize_to(target, (None, None), rows, resize, row, window, flips))
-    else:
-        cut = _cut_resized(pixels, calls, row)
-        _run_now(_extension.prepare_convert(cut, tuple(flips), (target, None, None)))
-    return resized
+        target = self._find_target(rows, row)
+        if target is not None:
+            self.geometry.run(rows, row, target)
+
+    def _find_target(self, pixels: Array, row: int) -> _Target | None:
+        dtype, table, numbers = self._tables
+        output, size = self.deliver.output, self.geometry.find_size(pixels, row)
+        if not output.begin(row, (_RGB, *size), dtype):
+            return None
+        return _Target(output.slot_array(row), table, numbers)
 
 
-def _run_resize_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
-    """Resize, and perhaps crop and flip, to the sample's place in the batch."""
-    resize, window, flips = _find_resize(calls, row)
-    if _is_window_inside(resize.rows[row], window):
-        _run_now(_prepare_resize(_as_rows(pixels), calls, row))
-        return
-    place, conversion = _find_place(_without_geometry(calls), row, (window[2], window[3]))
-    if place is not None:
-        cut = _cut_resized(pixels, calls, row)
-        _run_now(_extension.prepare_convert(cut, tuple(flips), (place, *conversion)))
+def _find_warp(match: Match) -> _Geometry | None:
+    warp = match[WarpOp]
+    return _Warp(warp) if _is_rgb(warp) and warp.interpolation == "bilinear" else None
 
 
-def _prepare_resize(pixels: Any, calls: Calls, row: int, before: Any = None) -> Any:
-    """Prepare a resize to the sample's place, if the window of a crop is inside the result."""
-    resize, window, flips = _find_resize(calls, row)
-    if not _is_window_inside(resize.rows[row], window):
-        return None
-    place, conversion = _find_place(_without_geometry(calls), row, (window[2], window[3]))
-    if place is None:
-        return None
-    return _prepare_resize_to(place, conversion, pixels, resize, row, window, flips, before)
+def _find_flip(match: Match) -> _Geometry | None:
+    return _Flip(match.get(FlipOp)) if _is_rgb(match.ops[0]) else None
 
 
-def _find_resize(calls: Calls, row: int) -> tuple[Call, list[int], list[int]]:
-    """Return the call of a resize, the window of its result, and the flags of the flips."""
-    window, flips = [0, 0, *calls[0].rows[row]], [0, 0]
-    for call in calls[1:]:
-        if call.primitive == "crop":
-            window = call.rows[row]
-        elif call.primitive == "flip":
-            flips = call.rows[row]
-    return calls[0], window, flips
-
-
-def _is_window_inside(size: Sequence[int], window: Sequence[int]) -> bool:
-    top, left, height, width = window
-    return min(top, left) >= 0 and top + height <= size[0] and left + width <= size[1]
-
-
-def _prepare_resize_to(
-    target: NDArray[Any],
-    conversion: Any,
-    pixels: Any,
-    resize: Call,
-    row: int,
-    window: Sequence[int],
-    flips: Sequence[int],
-    before: Any = None,
-) -> Any:
-    interpolation, antialias = resize.options
-    height, width = resize.rows[row]
-    options = (height, width, *window[:2], interpolation == "bicubic", antialias, *flips)
-    return _extension.prepare_resize(pixels, options, (target, *conversion), before)
-
-
-def _cut_resized(pixels: Any, calls: Calls, row: int) -> NDArray[np.uint8]:
-    """Resize, and crop a window that is not inside the result."""
-    resized = _run_resize(pixels, calls[:1], row)
-    return as_packed(kernels.crop(resized, calls[1].rows[row], calls[1].options))
-
-
-def _without_geometry(calls: Calls) -> Calls:
-    return [call for call in calls if call.primitive not in ("resize", "crop", "flip")]
-
-
-def _is_rgb(calls: Calls) -> bool:
-    return calls[0].spec.dtype == "uint8" and calls[0].spec.channels == _RGB
-
-
-def _is_smooth(calls: Calls) -> bool:
-    """Whether the first call, a warp, is one that the extension does."""
-    return _is_rgb(calls) and calls[0].options[0] == "bilinear"
-
-
-def _can_resize(calls: Calls) -> bool:
-    """Whether the first call is a resize that torchvision does in uint8, of RGB images.
+def _find_resize(match: Match) -> _Geometry | None:
+    """Return the resize if torchvision does it in uint8.
 
     Without antialiasing, torchvision's bilinear resize is in float32 on processors without AVX2.
     """
-    interpolation, antialias = calls[0].options
-    if interpolation == "bilinear":
-        return _is_rgb(calls) and (antialias or _TORCH_HAS_AVX2)
-    return _is_rgb(calls) and interpolation == "bicubic"
-
-
-def _can_resize_and_deliver(calls: Calls) -> bool:
-    return _can_resize(calls) and can_look_up(_without_geometry(calls), _DTYPES)
-
-
-def _can_convert(calls: Calls) -> bool:
-    return _is_rgb(calls) and can_look_up(_without_geometry(calls), _DTYPES)
-
-
-def _can_warp_and_deliver(calls: Calls) -> bool:
-    return _is_smooth(calls) and can_look_up(calls[1:], _DTYPES)
-
-
-def add_compiled(table: Table) -> Table:
-    """Return a table with the kernels of the extension in front, if it is built and is not off."""
-    if _extension is None:
-        return table
-    convert = Kernel(_run_convert, "kernels.convert", _can_convert, _prepare_convert)
-    warp = Kernel(_run_warp_and_deliver, "kernels.warp", _can_warp_and_deliver, _prepare_warp)
-    first: Table = {("warp",): [Kernel(_run_warp, "kernels.warp", _is_smooth)]}
-    resizes = [("resize", *geometry) for geometry in ((), ("crop",), ("flip",), ("crop", "flip"))]
-    for group in resizes:
-        first[group] = [Kernel(_run_resize, "kernels.resize", _can_resize)]
-    resize = Kernel(
-        _run_resize_and_deliver, "kernels.resize", _can_resize_and_deliver, _prepare_resize
+    resize = match[ResizeOp]
+    can_resize = resize.interpolation == "bicubic" or (
+        resize.interpolation == "bilinear" and (resize.antialias or _TORCH_HAS_AVX2)
     )
-    for numbers in ((), ("to_dtype",), ("to_dtype", "normalize")):
-        for group in resizes:
-            first[(*group, *numbers, "deliver")] = [resize]
-        first[(*numbers, "deliver")] = [convert]
-        first[("flip", *numbers, "deliver")] = [convert]
-        first[("warp", *numbers, "deliver")] = [warp]
-    return {**table, **{group: [*k, *table.get(group, [])] for group, k in first.items()}}
+    if not can_resize or not _is_rgb(resize):
+        return None
+    return _Resize(resize, match.get(CropOp), match.get(FlipOp))
+
+
+def _is_rgb(op: Op) -> bool:
+    return op.spec.dtype == "uint8" and op.spec.channels == _RGB
+
+
+def _create_rules(
+    name: str, pattern: Pattern, find: Callable[[Match], _Geometry | None]
+) -> tuple[Rule, Rule]:
+    """Return the rules of a geometry: into the slot of the sample, and into an image of uint8."""
+
+    def bind_delivery(match: Match) -> Kernel | None:
+        geometry, conversion = find(match), find_conversion(match, _DTYPES)
+        if geometry is None or conversion is None:
+            return None
+        delivery = _Delivery(geometry, conversion, match[DeliverOp])
+        return end_with_delivery(name, match, delivery.run, delivery.prepare)
+
+    def bind_levels(match: Match) -> Kernel | None:
+        geometry = find(match)
+        return None if geometry is None else Kernel(name, partial(_run_to_levels, geometry))
+
+    return Rule((*pattern, *CONVERTED), bind_delivery), Rule(pattern, bind_levels)
+
+
+def create_rules() -> list[Rule]:
+    """Return the rules of the extension; none if it is not built, or is off."""
+    if _extension is None:
+        return []
+    resize = ResizeOp, Maybe(CropOp), Maybe(FlipOp)
+    convert, _ = _create_rules("kernels.convert", (Maybe(FlipOp),), _find_flip)
+    return [
+        *_create_rules("kernels.warp", (WarpOp,), _find_warp),
+        *_create_rules("kernels.resize", resize, _find_resize),
+        convert,
+    ]

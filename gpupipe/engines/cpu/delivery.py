@@ -1,123 +1,116 @@
-"""Where the samples of a batch are delivered: their places in the memory of the batch."""
+"""The end of a program: samples are converted, written to their slots, and erased there.
+
+to_dtype, normalize and the conversion to the delivered dtype are one look-up for images of uint8.
+Most pipelines end with `random_erasing`. So an `erase` before the delivery is done after it, in the
+memory of the batch: the conversion before and the delivery are one pass over the image.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from threading import Lock
-from typing import Any
+from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from gpupipe.engines.batch_memory import BatchMemory
+from gpupipe.engines.cpu.ops import DeliverOp, EraseOp, NormalizeOp, ToDtypeOp
+from gpupipe.engines.cpu.output_buffer import OutputBuffer
+from gpupipe.engines.cpu.pixels import Pixels, as_tensor
+from gpupipe.engines.cpu.rules import Kernel, Match, Maybe, Pattern, Prepare
+from gpupipe.engines.value_tables import Numbers, make_table
 from gpupipe.pipeline.tensors import from_steps
+
+CONVERTED: Pattern = (Maybe(ToDtypeOp), Maybe(NormalizeOp), Maybe(EraseOp), DeliverOp)
+"""Ends of programs for kernels that convert."""
+NUMPY_DTYPES = ("uint8", "float16", "float32", "float64")
 
 
 @dataclass(frozen=True)
-class Form:
-    """How a field is delivered.
+class Conversion:
+    """What becomes of each level of uint8 until it is delivered.
 
     Attributes:
-        dtype: The dtype; None keeps the dtype that the steps make.
-        layout: The axes of an array that is no image, such as "HWC"; None for image files.
-        channels_last: Whether images have the strides of channels_last.
+        numbers: What to_dtype and normalize compute.
+        dtype: The dtype to deliver; None keeps that of `numbers`.
     """
 
+    numbers: Numbers
     dtype: str | None
-    layout: str | None
-    channels_last: bool
+
+    def table(self, channels: int) -> torch.Tensor:
+        """Return the new values of each level: a tensor (channels, 1, 256)."""
+        return make_table(self.numbers, self.dtype, channels)
 
 
-class Destination:
-    """The tensor (B, ...) of one field of a batch. The first sample that is delivered makes it.
+def find_conversion(match: Match, dtypes: Collection[str] = NUMPY_DTYPES) -> Conversion | None:
+    """Return the conversion at the end of a match of `CONVERTED`.
+
+    Returns:
+        None if the samples are no images of uint8, or if another dtype than `dtypes` is delivered.
+    """
+    to_dtype, normalize, deliver = match.get(ToDtypeOp), match.get(NormalizeOp), match[DeliverOp]
+    spec, format = (to_dtype or normalize or deliver).spec, deliver.output.format
+    dtype = format.dtype or (to_dtype.dtype if to_dtype else "uint8")
+    if spec.encoded or spec.dtype != "uint8" or format.layout is not None or dtype not in dtypes:
+        return None
+    numbers: Numbers = ()
+    if to_dtype is not None:
+        numbers += (("to_dtype", (to_dtype.dtype, to_dtype.scale)),)
+    if normalize is not None:
+        numbers += (("normalize", (normalize.mean, normalize.std)),)
+    return Conversion(numbers, format.dtype)
+
+
+def end_with_delivery(
+    name: str,
+    match: Match,
+    write: Callable[[Pixels, int], None],
+    prepare: Prepare | None = None,
+) -> Kernel:
+    """Return a kernel that writes samples to their slots, and then erases there.
 
     Args:
-        count: Number of samples in the batch.
-        form: How the field is delivered.
-        memory: Where the memory comes from; None if nothing is delivered.
-
-    Attributes:
-        shapes: The shape of each sample that was delivered, by its row.
-        batch: The tensor; None before the first sample.
-        conversion: What a kernel keeps for all samples; None before the first.
+        name: The name of the kernel.
+        match: The operations, with a DeliverOp as the last, and perhaps an EraseOp before it.
+        write: Runs all of them but the EraseOp.
+        prepare: Prepares what `write` does.
     """
-
-    def __init__(self, count: int, form: Form, memory: BatchMemory | None) -> None:
-        self.form = form
-        self.shapes: dict[int, tuple[int, ...]] = {}
-        self.batch: torch.Tensor | None = None
-        self.conversion: Any = None
-        self._array = np.empty(0)
-        self._count, self._memory, self._lock = count, memory, Lock()
-
-    def dtype(self, own: torch.dtype) -> torch.dtype:
-        """Return the dtype to deliver, for samples of dtype `own`."""
-        return own if self.form.dtype is None else getattr(torch, self.form.dtype)
-
-    def place(self, row: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
-        """Return the part of the batch that belongs to a sample.
-
-        Args:
-            row: The sample's position in the batch.
-            shape: Its shape: (C, H, W) for an image.
-            dtype: The dtype to deliver.
-
-        Returns:
-            The part, or None if nothing is delivered or the samples differ in shape.
-        """
-        has_place = self._has_place(row, shape, dtype)
-        return self.batch[row] if has_place and self.batch is not None else None
-
-    def place_array(
-        self, row: int, shape: tuple[int, ...], dtype: torch.dtype
-    ) -> NDArray[Any] | None:
-        """Return what `place` returns as an array. The bits of bfloat16 are an int16."""
-        return self._array[row] if self._has_place(row, shape, dtype) else None
-
-    def _has_place(self, row: int, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
-        """Note the shape of a sample, and return whether it is delivered with the others."""
-        self.shapes[row] = shape
-        if self._memory is None:
-            return False
-        if self.batch is None:
-            with self._lock:
-                if self.batch is None:
-                    batch = self._allocate(self._memory, shape, dtype)
-                    self._array = view_as_array(batch)
-                    self.batch = batch
-        return self._array.shape[1:] == shape
-
-    def take(self, rows: list[int]) -> torch.Tensor:
-        """Return the tensor (B, ...) of some rows, which have places of one shape."""
-        assert self.batch is not None
-        return self.batch if len(rows) == self._count else self.batch[rows]
-
-    def _allocate(
-        self, memory: BatchMemory, shape: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        if self.form.channels_last and len(shape) == 3:
-            channels, height, width = shape
-            packed = memory.allocate((self._count, height, width, channels), dtype)
-            return packed.permute(0, 3, 1, 2)
-        return memory.allocate((self._count, *shape), dtype)
+    erase, output = match.get(EraseOp), match[DeliverOp].output
+    finish = None if erase is None else partial(_erase_in_slot, erase, output)
+    return Kernel(name, partial(_write, write, finish), prepare, finish)
 
 
-def view_as_array(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a view; NumPy has no bfloat16."""
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+def _write(
+    write: Callable[[Pixels, int], None],
+    finish: Callable[[int], None] | None,
+    pixels: Pixels,
+    row: int,
+) -> Pixels:
+    write(pixels, row)
+    if finish is not None:
+        finish(row)
+    return pixels
 
 
-def deliver(tensor: torch.Tensor, destination: Destination, row: int) -> None:
-    """Copy a sample to its place, and convert its dtype.
+def _erase_in_slot(erase: EraseOp, output: OutputBuffer, row: int) -> None:
+    top, left, height, width = erase.windows[row]
+    if height and width and output.has_slot(row):
+        value = torch.tensor(erase.value, dtype=getattr(torch, erase.spec.dtype))
+        output.slot(row)[:, top : top + height, left : left + width] = value[:, None, None]
 
-    Args:
-        tensor: The sample: (C, H, W), the axes of an array in the order of steps, or bytes.
-        destination: The field of the batch.
-        row: The sample's position in the batch.
-    """
-    layout = destination.form.layout
-    sample = tensor if layout is None else from_steps(tensor, layout)
-    place = destination.place(row, tuple(sample.shape), destination.dtype(sample.dtype))
-    if place is not None:
-        place.copy_(sample)
+
+def find_delivery(match: Match) -> Kernel | None:
+    """Return the kernel that delivers any sample, and perhaps erases in an image."""
+    output = match[DeliverOp].output
+    if match.get(EraseOp) is not None and output.format.layout is not None:
+        return None
+    return end_with_delivery("deliver", match, partial(_deliver, output))
+
+
+def _deliver(output: OutputBuffer, pixels: Pixels, row: int) -> None:
+    """Copy a sample to its slot, and convert its dtype."""
+    tensor, format = as_tensor(pixels), output.format
+    sample = tensor if format.layout is None else from_steps(tensor, format.layout)
+    dtype = sample.dtype if format.dtype is None else getattr(torch, format.dtype)
+    if output.begin(row, tuple(sample.shape), dtype):
+        output.slot(row).copy_(sample)

@@ -1,12 +1,12 @@
 """The CPU engine: runs pipelines on a pool of threads in this process.
 
-1. `batches` starts a BatchJob for each plan, `prefetch` of them ahead of the delivered batch. A job
-   runs on the pool: see batch_job.py.
+1. `batches` starts a BatchInFlight for each plan, `prefetch` of them ahead of the delivered batch.
+   It runs on the pool: see batch_in_flight.py.
 2. A sample that fails costs only itself: it is quarantined, and its place is left out of the batch.
 3. Labels and ids come from the index, and become tensors directly.
-4. Closing the generator cancels the jobs in flight, and waits for the samples that run.
-5. Where a schedule changes numbers, the batches of two epochs are in flight together. Each job has
-   the steps of its own epoch.
+4. Closing the generator cancels the batches in flight, and waits for the samples that run.
+5. Where a schedule changes numbers, the batches of two epochs are in flight together. Each has the
+   steps of its own epoch.
 6. The memory of a batch returns to its pool when the last tensor over it dies: see batch_memory.py.
 7. For a GPU that memory is page-locked, and the thread that finishes a batch queues its copies on a
    stream of their own: see gpu_copier.py.
@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
 from gpupipe.decoders.chain import AUTO, DecoderChain
@@ -26,7 +25,7 @@ from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
 from gpupipe.engines.batch_memory import BatchMemory, new_block, new_pinned_block
-from gpupipe.engines.cpu.batch_job import BatchJob, BatchResult, JobStarter
+from gpupipe.engines.cpu.batch_in_flight import BatchInFlight, BatchResult, BatchStarter
 from gpupipe.engines.cpu.gpu_copier import GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.threads import ThreadPool
@@ -96,7 +95,7 @@ class CpuEngine(QuarantiningEngine):
         return cls(job, resolve(device))
 
     @classmethod
-    def contestants(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
+    def contestants(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, str]]:
         return {"CPU engine": {"device": "gpu:0" if gpus else "cpu"}}
 
     def lowering(self) -> list[Operator]:
@@ -115,25 +114,25 @@ class CpuEngine(QuarantiningEngine):
                 check_shapes(result.shapes, left, self._job)
 
     def _run(
-        self, plans: Iterator[Plan], starter: JobStarter
+        self, plans: Iterator[Plan], starter: BatchStarter
     ) -> Generator[tuple[Plan, BatchResult], None, None]:
         """Yield the result of each plan, in order, with others in flight."""
-        jobs: deque[BatchJob] = deque()
+        in_flight: deque[BatchInFlight] = deque()
         try:
             for plan in islice(plans, self.traits.batches_ahead):
-                jobs.append(starter.start(plan))
-            while jobs:
-                result = jobs[0].result.result()
-                plan = jobs.popleft().plan
+                in_flight.append(starter.start(plan))
+            while in_flight:
+                result = in_flight[0].result.result()
+                plan = in_flight.popleft().plan
                 for following in islice(plans, 1):
-                    jobs.append(starter.start(following))
+                    in_flight.append(starter.start(following))
                 yield plan, result
                 del result  # its memory is the user's alone
         finally:
-            for job in jobs:
-                job.cancel()
-            for job in jobs:
-                job.result.exception()
+            for batch in in_flight:
+                batch.cancel()
+            for batch in in_flight:
+                batch.result.exception()
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
         yield from self._iter_counts(plans, replace(self._create_starter(None), reads_only=True))
@@ -143,7 +142,7 @@ class CpuEngine(QuarantiningEngine):
         yield from self._iter_counts(plans, self._create_starter(self._memory))
 
     def _iter_counts(
-        self, plans: Iterator[Plan], starter: JobStarter
+        self, plans: Iterator[Plan], starter: BatchStarter
     ) -> Generator[int, None, None]:
         for plan, result in self._run(plans, starter):
             yield len(plan.ids) - len(result.failed)
@@ -157,8 +156,8 @@ class CpuEngine(QuarantiningEngine):
         if self._cache is not None:
             self._cache.close()
 
-    def _create_starter(self, memory: BatchMemory | None) -> JobStarter:
-        starter = JobStarter(
+    def _create_starter(self, memory: BatchMemory | None) -> BatchStarter:
+        starter = BatchStarter(
             self._job, self._phases, self._threads, self._decoders, memory, self._cache
         )
         return replace(starter, copier=self._copier)

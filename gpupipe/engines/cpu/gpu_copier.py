@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -64,7 +64,7 @@ class CopiedFields:
     """
 
     tensors: Batch
-    done: Any
+    done: torch.Event
 
 
 class GpuCopier:

@@ -7,19 +7,20 @@ all steps on arrays that are no images.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.engines.base import DrawnStep, Job, Operator
 from gpupipe.engines.cpu import compiled_kernels, kernels
-from gpupipe.engines.cpu.delivery import Destination, Form
-from gpupipe.engines.cpu.erasing import add_erasing
-from gpupipe.engines.cpu.program import Program, Table
-from gpupipe.engines.cpu.recorder import Recorder
+from gpupipe.engines.cpu.ops import AddOp, RemapOp
+from gpupipe.engines.cpu.output_buffer import Format, OutputBuffer
+from gpupipe.engines.cpu.program import Program
+from gpupipe.engines.cpu.rules import Rules
+from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import NoLowering, SampleIncompatible
@@ -31,8 +32,9 @@ from gpupipe.steps.decode import Decode
 Sizes = Mapping[str, NDArray[np.float64]]
 """[height, width] of the decoded images of a batch, (B, 2), by field."""
 
-_PER_PIXEL = ("add", "remap")
-"""Primitives whose arguments are made in `Step.lower`, which runs on one thread for a batch. In
+_Result = TypeVar("_Result")
+_PER_PIXEL = (AddOp, RemapOp)
+"""Operations whose arguments are made in `Step.lower`, which runs on one thread for a batch. In
 torch each thread makes those of its own samples.
 """
 
@@ -41,14 +43,14 @@ _EXAMPLE_SIZE = np.full((1, 2), 4096.0)
 
 
 @cache
-def kernel_table() -> Table:
-    """Return the kernels of this machine: the extension's first, then OpenCV's, as installed."""
-    table = kernels.TABLE
+def find_rules() -> Rules:
+    """Return the rules of this machine: the extension's first, then OpenCV's, as installed."""
+    rules = compiled_kernels.create_rules()
     if has_opencv():
         from gpupipe.engines.cpu import opencv_kernels
 
-        table = opencv_kernels.create_table()
-    return add_erasing(compiled_kernels.add_compiled(table))
+        rules += opencv_kernels.create_rules()
+    return Rules([*rules, *kernels.RULES])
 
 
 class StepLowering:
@@ -68,7 +70,7 @@ class StepLowering:
     def __init__(self, job: Job, cached_steps: Mapping[str, int] | None = None) -> None:
         self.job = job
         self._cached_steps = cached_steps or {}
-        self._table = kernel_table()
+        self._rules = find_rules()
         self._in_torch: set[tuple[str, str]] = set()
         """The steps that run in torch, by key and field."""
         for name, spec in job.pipeline.fields.items():
@@ -76,12 +78,12 @@ class StepLowering:
             for view in job.pipeline.views_of(name):
                 self._choose(view, is_size_known)
 
-    def form(self, name: str) -> Form:
+    def format(self, name: str) -> Format:
         """Return how a field of a batch is delivered."""
         job, pipeline = self.job, self.job.pipeline
         spec = pipeline.fields[pipeline.source_of(name)]
         is_bytes = spec.encoded and not pipeline.entries_on(pipeline.source_of(name))
-        return Form(
+        return Format(
             job.loader.dtype if name in pipeline.main_outputs and not is_bytes else None,
             None if spec.encoded else spec.layout,
             job.loader.memory_format == "channels_last" and spec.encoded,
@@ -94,14 +96,14 @@ class StepLowering:
         return step if isinstance(step, Decode) else None
 
     def lower(
-        self, plan: Plan, sizes: Sizes, destinations: Mapping[str, Destination]
+        self, plan: Plan, sizes: Sizes, outputs: Mapping[str, OutputBuffer]
     ) -> dict[str, Program]:
         """Return the program of each field and view for a batch.
 
         Args:
             plan: The plan of the batch.
             sizes: The sizes of its images.
-            destinations: Where each field of the batch is delivered.
+            outputs: Where each field of the batch is delivered.
 
         Raises:
             SampleIncompatible: A step cannot process one of the samples.
@@ -109,16 +111,16 @@ class StepLowering:
         """
         programs = {}
         pipeline, steps = self.job.pipeline, self.job.steps_for(plan)
-        for name in pipeline.fields:
+        for name, spec in pipeline.fields.items():
             unknown = np.zeros((len(plan.ids), 2))
-            recorder = Recorder(sizes.get(name, unknown), self._table)
-            self._record(name, recorder, steps[name])
+            tracer = Tracer(sizes.get(name, unknown), self._rules, spec)
+            self._trace(name, tracer, steps[name])
             views = pipeline.views_of(name)
             for view in views:
-                fork = recorder.fork()
-                self._record(view, fork, steps[view])
-                programs[view] = fork.deliver(destinations[view])
-            programs[name] = recorder.program() if views else recorder.deliver(destinations[name])
+                fork = tracer.fork()
+                self._trace(view, fork, steps[view])
+                programs[view] = fork.deliver(outputs[view])
+            programs[name] = tracer.program() if views else tracer.deliver(outputs[name])
         return programs
 
     def operators(self) -> list[Operator]:
@@ -137,29 +139,32 @@ class StepLowering:
 
     def _example_programs(self) -> dict[str, Program]:
         """Return the program of each field and view for one sample."""
-        destinations = {
-            name: Destination(1, self.form(name), None) for name in self.job.pipeline.outputs
+        outputs = {
+            name: OutputBuffer(1, self.format(name), None) for name in self.job.pipeline.outputs
         }
         sizes = {
             name: _EXAMPLE_SIZE for name, spec in self.job.pipeline.fields.items() if spec.encoded
         }
-        return self._try_samples(  # type: ignore[no-any-return]
-            lambda plan: self.lower(plan, sizes, destinations)
-        )
+        return self._try_samples(lambda plan: self.lower(plan, sizes, outputs))
 
-    def _record(self, name: str, recorder: Recorder, steps: Sequence[DrawnStep]) -> None:
-        """Record the steps of a field or view."""
+    def _trace(
+        self,
+        name: str,
+        tracer: Tracer,
+        steps: Sequence[DrawnStep],  # type: ignore[explicit-any]  # inside DrawnStep
+    ) -> None:
+        """Trace the steps of a field or view."""
         for number, (entry, parameters) in enumerate(steps, 1):
-            recorder.spec, recorder.step = entry.input_spec, entry.key
+            tracer.begin_step(entry.key, entry.input_spec)
             if (entry.key, name) in self._in_torch:
-                recorder.run_torch(entry, parameters)
+                tracer.run_torch(entry, parameters)
             else:
-                entry.lower(recorder, parameters)
+                entry.lower(tracer, parameters)
                 if is_foreign(type(entry.step)):
-                    recorder.check(entry)
+                    tracer.check(entry)
             if number == self._cached_steps.get(name):
-                recorder.end_beginning()
-        recorder.spec, recorder.step = self.job.pipeline.output_spec_of(name), ""
+                tracer.end_prefix()
+        tracer.begin_step("", self.job.pipeline.output_spec_of(name))
 
     def _choose(self, name: str, is_size_known: bool) -> bool:
         """Decide for each step of a field or view whether it runs in torch.
@@ -188,10 +193,9 @@ class StepLowering:
         size = _EXAMPLE_SIZE if known is None else np.array([known], np.float64)
 
         def try_step(plan: Plan) -> Program:
-            recorder = Recorder(size, self._table)
-            recorder.spec, recorder.step = entry.input_spec, entry.key
-            entry.lower(recorder, entry.parameters(0, plan.epoch, plan.ids))
-            return recorder.program()
+            tracer = Tracer(size, self._rules, entry.input_spec, entry.key)
+            entry.lower(tracer, entry.parameters(0, plan.epoch, plan.ids))
+            return tracer.program()
 
         try:
             program = self._try_samples(try_step)
@@ -201,7 +205,7 @@ class StepLowering:
             return "it makes numbers for each pixel"
         return ""
 
-    def _try_samples(self, lower: Any) -> Any:
+    def _try_samples(self, lower: Callable[[Plan], _Result]) -> _Result:
         """Return what `lower` makes of a sample that every step accepts."""
         for id in range(_MAX_TRIES):
             try:

@@ -6,30 +6,32 @@ have bfloat16. Arrays that are no images, and the bytes of files, are always ten
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu.scratch import scratch
 
+Array = NDArray[np.integer | np.floating]  # type: ignore[explicit-any]  # of NumPy's own
+"""An array of numbers."""
+Pixels = Array | torch.Tensor
 
-def as_tensor(pixels: Any) -> torch.Tensor:
+
+def as_tensor(pixels: Pixels) -> torch.Tensor:
     """Return pixels as a tensor (C, H, W)."""
     if isinstance(pixels, torch.Tensor):
         return pixels
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def as_array(pixels: Any) -> NDArray[Any]:
+def as_array(pixels: Pixels) -> Array:
     """Return pixels as an array (H, W, C), of any strides. bfloat16 has no such form."""
     if isinstance(pixels, torch.Tensor):
         return pixels.permute(1, 2, 0).numpy()
-    return pixels  # type: ignore[no-any-return]
+    return pixels
 
 
-def as_packed(pixels: Any) -> NDArray[Any]:
+def as_packed(pixels: Pixels) -> Array:
     """Return pixels as an array (H, W, C) without gaps; copies them if they have gaps."""
     array = as_array(pixels)
     if array.flags.c_contiguous or array.dtype != np.uint8:
@@ -51,6 +53,6 @@ def in_indices(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     return made
 
 
-def with_channels(array: Any) -> NDArray[Any]:
+def with_channels(array: Array) -> Array:
     """Return an array (H, W, C): OpenCV drops the axis of one channel."""
-    return array[:, :, None] if array.ndim == 2 else array  # type: ignore[no-any-return]
+    return array[:, :, None] if array.ndim == 2 else array

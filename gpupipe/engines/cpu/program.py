@@ -1,194 +1,109 @@
-"""What the primitives of a batch are recorded as: calls, which kernels run sample by sample."""
+"""The operations on one field or view, in groups that kernels run sample by sample."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gpupipe.pipeline.step import Spec
+from gpupipe.engines.base import Operator
+from gpupipe.engines.cpu.ops import BranchingOp, Op
+from gpupipe.engines.cpu.pixels import Pixels
+from gpupipe.engines.cpu.rules import Content, Kernel, Rules
 from gpupipe.runtime import tracing
 
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a primitive, for all samples of a batch.
-
-    Attributes:
-        primitive: Its name, as in `Primitives`; "torch" for a step that runs in torch, or
-            "deliver" for the writing of a sample to its place in the batch.
-        step: The key of the step.
-        spec: Shape, dtype and layout of the samples before the call.
-        options: The arguments that all samples share.
-        rows: The arguments of each sample.
-        branches: The programs of `switch` and `blend`.
-    """
-
-    primitive: str
-    step: str
-    spec: Spec
-    options: Any = ()
-    rows: Sequence[Any] = ()
-    branches: tuple[Program, ...] = ()
-
-
-Calls = Sequence[Call]
-Run = Callable[[Any, Calls, int], Any]
-"""Runs a group of calls on one sample: takes the pixels, the calls and the sample's position in the
-batch, and returns the new pixels. Pixels are a NumPy array (H, W, C), or a tensor (C, H, W).
-"""
-
-
-Prepare = Callable[[NDArray[np.uint8], Calls, int, Any], Any]
-"""Prepares what `Run` does, for calls that end with a delivery. Takes pixels whose rows have no
-gaps, the calls, the row, and work that makes the pixels before, or None. Returns the work for
-`gpupipe._kernels.run`, or None if the sample cannot be prepared.
-"""
-Finish = Callable[[Calls, int], None]
-"""Ends what was prepared, after it has run."""
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A function that runs a group of neighbouring calls on one sample.
-
-    Attributes:
-        run: Runs them.
-        takes: Whether it can run these calls, judged by their options and the spec.
-        op: Its name, for profiles and reports.
-        prepare: Prepares them; None if it cannot.
-        finish: Ends calls that were prepared, if anything is left to do.
-        needs_torchvision: Whether it calls torchvision, for most calls.
-    """
-
-    run: Run
-    op: str
-    takes: Callable[[Calls], bool] = field(default=lambda calls: True)
-    prepare: Prepare | None = None
-    finish: Finish | None = None
-    needs_torchvision: bool = False
-
-
-Groups = Sequence[tuple[Kernel, Calls]]
-"""Kernels, each with the calls that it runs."""
-
-
-class Preparation(Protocol):
-    """Prepares calls of a program as one piece of work."""
-
-    def prepare(self, pixels: Any, row: int) -> Any:
-        """Return the work of a sample for `gpupipe._kernels.run`, or None."""
-
-    def finish(self, row: int) -> None:
-        """End the calls on a sample, after its work was done."""
-
-
-Table = dict[tuple[str, ...], list[Kernel]]
-"""The kernels of each group of primitives, the preferred one first."""
+Group = tuple[Kernel, Sequence[Op]]
+"""A kernel, and the operations that it runs."""
 
 
 class Program:
-    """The calls of one field or view, in groups that a kernel runs.
+    """Operations on one field or view, in order.
 
     Args:
-        calls: The calls, in order.
-        table: The kernels.
-        cut: No group crosses this number of calls: `run_beginning` runs those before it.
+        ops: The operations.
+        rules: Say which kernel runs which of them.
+        cut: No group crosses this number of operations: `run_prefix` runs those before it.
 
     Attributes:
-        preparation: What prepares the calls after the cut for most samples; None: nothing does.
+        ops: The operations.
+        rest: The groups after the cut.
+
+    Raises:
+        LookupError: No rule matches one of the operations.
     """
 
-    def __init__(self, calls: Sequence[Call], table: Table, cut: int = 0) -> None:
-        self.calls = list(calls)
-        self._longest = max(map(len, table))
-        self._beginning = list(self._group(table, 0, cut))
-        self.rest = list(self._group(table, cut, len(self.calls)))
-        self.groups = [*self._beginning, *self.rest]
-        self.preparation: Preparation | None = None
+    def __init__(self, ops: Sequence[Op], rules: Rules, cut: int = 0) -> None:
+        self.ops = ops
+        self._prefix = list(_group(ops[:cut], rules))
+        self.rest = list(_group(ops[cut:], rules))
+        self.groups = [*self._prefix, *self.rest]
 
-    def _group(self, table: Table, first: int, end: int) -> Any:
-        """Yield (kernel, calls): the longest group that a kernel takes, then what follows it."""
-        while first < end:
-            kernel, calls = self._find(first, end, table)
-            yield kernel, calls
-            first += len(calls)
-
-    def _find(self, first: int, end: int, table: Table) -> tuple[Kernel, list[Call]]:
-        for length in range(min(self._longest, end - first), 0, -1):
-            calls = self.calls[first : first + length]
-            for kernel in table.get(tuple(c.primitive for c in calls), ()):
-                if kernel.takes(calls):
-                    return kernel, calls
-        raise LookupError(f"no kernel runs the primitive {self.calls[first].primitive}")
-
-    def run(self, pixels: Any, row: int) -> Any:
-        """Run all calls on the pixels of the sample in row `row` of the batch.
+    def run(self, content: Content, row: int) -> Pixels:
+        """Run all operations on the sample in row `row` of the batch.
 
         Returns:
             The new pixels; of no meaning after a delivery.
         """
-        return _run_groups(self.groups, pixels, row)
+        return _run_groups(self.groups, content, row)
 
-    def prepare(self, pixels: Any, row: int) -> Any:
-        """Return the work of all calls after the cut on a sample; None if it must be run.
+    def run_prefix(self, content: Content, row: int) -> Pixels:
+        """Run the operations before the cut."""
+        return _run_groups(self._prefix, content, row)
 
-        While operators are recorded there is none, so that each has its own time.
-        """
-        if self.preparation is None or tracing.is_recording():
-            return None
-        return self.preparation.prepare(pixels, row)
+    def run_rest(self, content: Content, row: int) -> Pixels:
+        """Run the operations after the cut, on the result of those before it."""
+        return _run_groups(self.rest, content, row)
 
-    def finish(self, row: int) -> None:
-        """End the calls on a sample, after its work was done."""
-        assert self.preparation is not None
-        self.preparation.finish(row)
-
-    def run_beginning(self, pixels: Any, row: int) -> Any:
-        """Run the calls before the cut."""
-        return _run_groups(self._beginning, pixels, row)
-
-    def run_rest(self, pixels: Any, row: int) -> Any:
-        """Run the calls after the cut, on the result of those before it."""
-        return _run_groups(self.rest, pixels, row)
-
-    def contains(self, primitives: Collection[str]) -> bool:
-        """Return whether one of these primitives is called, here or in a branch."""
-        return any(
-            call.primitive in primitives or any(b.contains(primitives) for b in call.branches)
-            for call in self.calls
+    def contains(self, kinds: tuple[type[Op], ...]) -> bool:
+        """Return whether there is an operation of one of these types, here or in a branch."""
+        return any(isinstance(op, kinds) for op in self.ops) or any(
+            branch.contains(kinds) for branch in _iter_branches(self.ops)
         )
 
     def needs_torchvision(self) -> bool:
         """Return whether a kernel calls torchvision, here or in a branch."""
-        branches = (branch for call in self.calls for branch in call.branches)
         return any(kernel.needs_torchvision for kernel, _ in self.groups) or any(
-            branch.needs_torchvision() for branch in branches
+            branch.needs_torchvision() for branch in _iter_branches(self.ops)
         )
 
-    def list_operators(self) -> list[tuple[str, str, tuple[str, ...]]]:
+    def list_operators(self) -> list[Operator]:
         """Return the kernels, the device, and the keys of the steps that each implements."""
-        operators = []
-        for kernel, calls in self.groups:
-            if parts := [part for call in calls for part in call.branches]:
-                operators += [operator for part in parts for operator in part.list_operators()]
-                continue
-            steps = dict.fromkeys(call.step for call in calls if call.step)
-            operators.append((kernel.op, "cpu", tuple(steps)))
+        operators: list[Operator] = []
+        for kernel, ops in self.groups:
+            if branches := list(_iter_branches(ops)):
+                operators += [operator for part in branches for operator in part.list_operators()]
+            else:
+                operators.append((kernel.name, "cpu", _list_steps(ops)))
         return operators
 
 
-def _run_groups(groups: Groups, pixels: Any, row: int) -> Any:
-    """Run kernels one after the other, and record what each takes if there is a recorder."""
+def _group(ops: Sequence[Op], rules: Rules) -> Iterator[Group]:
+    while ops:
+        group = rules.find(ops)
+        if group is None:
+            raise LookupError(f"no kernel runs the primitive {ops[0].primitive}")
+        yield group
+        ops = ops[len(group[1]) :]
+
+
+def _run_groups(groups: Iterable[Group], content: Content, row: int) -> Pixels:
+    """Run kernels one after the other, and record what each takes if there is a recorder.
+
+    The first operation on an image file decodes it.
+    """
     if not tracing.is_recording():
-        for kernel, calls in groups:
-            pixels = kernel.run(pixels, calls, row)
-        return pixels
-    for kernel, calls in groups:
-        steps = ", ".join(dict.fromkeys(call.step for call in calls if call.step))
-        with tracing.span(kernel.op, "operator", steps=steps, row=row):
-            pixels = kernel.run(pixels, calls, row)
-    return pixels
+        for kernel, _ in groups:
+            content = kernel.run(content, row)
+        return cast(Pixels, content)
+    for kernel, ops in groups:
+        steps = ", ".join(_list_steps(ops))
+        with tracing.span(kernel.name, "operator", steps=steps, row=row):
+            content = kernel.run(content, row)
+    return cast(Pixels, content)
+
+
+def _iter_branches(ops: Iterable[Op]) -> Iterator[Program]:
+    return (branch for op in ops if isinstance(op, BranchingOp) for branch in op.branches)
+
+
+def _list_steps(ops: Iterable[Op]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(op.step for op in ops if op.step))

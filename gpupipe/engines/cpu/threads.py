@@ -31,33 +31,35 @@ class ThreadPool:
         barrier.wait()
         torch.set_num_threads(number)
 
-    def sweep(self, count: int, work: Callable[[int], None], then: Callable[[], None]) -> None:
-        """Call `work(n)` for each n below `count` on all threads, and `then()` after the last.
+    def parallel_for(
+        self, count: int, task: Callable[[int], None], then: Callable[[], None]
+    ) -> None:
+        """Call `task(n)` for each n below `count` on all threads, and `then()` after the last.
 
-        Sweeps begin in the order of these calls. A thread that finds no work left in one goes on
-        to the next.
+        The loops begin in the order of these calls. A thread that finds no index left in one goes
+        on to the next.
 
         Args:
-            count: How many calls there are.
-            work: Must not raise.
+            count: How many calls there are, 1 or more.
+            task: Must not raise.
             then: Must not raise. Runs on the thread that ends last.
         """
-        workers = max(1, min(self.count, count))
-        sweep = _Sweep(count, workers, work, then)
+        workers = min(self.count, count)
+        loop = _Loop(count, workers, task, then)
         for _ in range(workers):
-            self._executor.submit(sweep.run)
+            self._executor.submit(loop.run)
 
     def close(self) -> None:
         """Wait for the calls that run, and end the threads. Idempotent."""
         self._executor.shutdown(wait=True)
 
 
-class _Sweep:
+class _Loop:
     def __init__(
-        self, count: int, workers: int, work: Callable[[int], None], then: Callable[[], None]
+        self, count: int, workers: int, task: Callable[[int], None], then: Callable[[], None]
     ) -> None:
         self._left = deque(range(count))
-        self._work, self._then = work, then
+        self._task, self._then = task, then
         self._running, self._lock = workers, Lock()
 
     def run(self) -> None:
@@ -66,7 +68,7 @@ class _Sweep:
                 n = self._left.popleft()
             except IndexError:
                 break
-            self._work(n)
+            self._task(n)
         with self._lock:
             self._running -= 1
             is_last = not self._running

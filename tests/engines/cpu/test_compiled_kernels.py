@@ -220,7 +220,14 @@ def test_a_variant_that_is_not_there_is_refused() -> None:
         extension.select("mmx")
 
 
-SCRIPT = "from gpupipe.engines.cpu.lowering import kernel_table as t; print(t()['warp',][0].op)"
+SCRIPT = """
+from gpupipe.engines.cpu.lowering import find_rules
+from gpupipe.engines.cpu.tracer import Tracer
+from gpupipe.pipeline.step import Spec
+tracer = Tracer([(4, 4)], find_rules(), Spec(encoded=False, channels=3))
+tracer.warp([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0], [0.0, 0.0], "bilinear", None)
+print(tracer.program().list_operators()[0][0])
+"""
 
 
 OUTPUTS = {"no": "GPUPIPE_KERNELS=no is neither", "off": "cv2.warpAffine", "on": "kernels.warp"}

@@ -12,28 +12,36 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe.engines.cpu import decoded_windows, recorder
-from gpupipe.engines.cpu.lowering import kernel_table
-from gpupipe.engines.cpu.recorder import Recorder
+from gpupipe.engines.cpu import decoded_windows, tracer
+from gpupipe.engines.cpu.lowering import find_rules
+from gpupipe.engines.cpu.ops import DecodeOp
+from gpupipe.engines.cpu.program import Program
+from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
 from helpers.loaders import loading
 from helpers.reference import by_id
 
 pytest.importorskip("gpupipe._jpeg", reason="the extension is not built")
 load = loading(engine="cpu", threads=2, batch_size=2)
+SPEC = Spec(encoded=False, channels=3, dtype="uint8")
 
 
 def windows(size: list[float], *calls: tuple[str, Any, Any], cut: int = 0) -> Any:
     """The windows that `decode` gets if these primitives follow it."""
-    recorder = Recorder([size], kernel_table())
-    recorder.spec = Spec(encoded=False, channels=3, dtype="uint8")
-    recorder.decode("rgb", False)
+    traced = Tracer([size], find_rules(), SPEC)
+    traced.decode("rgb", False)
     for n, (name, first, second) in enumerate(calls, 2):
         more = {"crop": (), "resize": (True,), "pad": ("edge",)}[name]
-        getattr(recorder, name)(np.array(first) if name != "resize" else first, second, *more)
+        getattr(traced, name)(np.array(first) if name != "resize" else first, second, *more)
         if n == cut:
-            recorder.end_beginning()
-    return recorder.program().calls[0].rows
+            traced.end_prefix()
+    return read_windows(traced.program())
+
+
+def read_windows(program: Program) -> Any:
+    decode = program.ops[0]
+    assert isinstance(decode, DecodeOp)
+    return decode.windows
 
 
 def test_a_crop_needs_its_window() -> None:
@@ -50,13 +58,12 @@ def test_a_crop_of_a_resized_image_needs_a_window_with_a_margin() -> None:
 
 def warped_window(matrix: list[list[float]]) -> Any:
     """The window of an image of 40 x 50 whose 40 x 50 pixels are warped."""
-    recorder = Recorder([[40, 50]], kernel_table())
-    recorder.spec = Spec(encoded=False, channels=3, dtype="uint8")
-    recorder.decode("rgb", False)
+    traced = Tracer([[40, 50]], find_rules(), SPEC)
+    traced.decode("rgb", False)
     given = np.array([matrix], np.float64)
     none = np.zeros((1, 2))
-    recorder.warp(given[:, :, :2], given[:, :, 2], none, "bilinear", (0.0, 0.0, 0.0))
-    return recorder.program().calls[0].rows
+    traced.warp(given[:, :, :2], given[:, :, 2], none, "bilinear", (0.0, 0.0, 0.0))
+    return read_windows(traced.program())
 
 
 def test_a_warp_that_enlarges_needs_a_window_with_a_margin() -> None:
@@ -108,12 +115,13 @@ def test_the_pixels_of_a_pipeline_do_not_change(
 ) -> None:
     used = []
 
-    def add_windows(calls: Any, size: Any) -> Any:
-        added = decoded_windows.add_windows(calls, size)
-        used.extend(added[0].rows)
+    def add_windows(ops: Any, size: Any) -> Any:
+        added = decoded_windows.add_windows(ops, size)
+        if isinstance(added[0], DecodeOp):
+            used.extend(added[0].windows)
         return added
 
-    monkeypatch.setattr(recorder, "add_windows", add_windows)
+    monkeypatch.setattr(tracer, "add_windows", add_windows)
     decode_step = {"decode": {"mode": mode}}
     with load(faces, [decode_step, *steps]) as loader:
         found = by_id(loader)

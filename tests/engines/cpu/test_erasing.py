@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe.engines.cpu.lowering import kernel_table
+from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.pixels import as_tensor
-from gpupipe.engines.cpu.recorder import Recorder
+from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.compiled_extension import find_extension
 from helpers.loaders import loading
@@ -67,12 +67,12 @@ def test_pixels_are_those_of_the_reference(few_photos: Path, steps: list[Any]) -
 
 
 def test_a_switch_erases_the_samples_that_take_its_branch() -> None:
-    recorder = Recorder([(4, 5)] * 2, kernel_table())
-    recorder.spec = Spec(encoded=False, channels=3, dtype="uint8")
-    recorder.switch(
+    spec = Spec(encoded=False, channels=3, dtype="uint8")
+    tracer = Tracer([(4, 5)] * 2, find_rules(), spec)
+    tracer.switch(
         np.array([1, 0]), [lambda part: None, lambda part: part.erase((1, 2), (3, 2), (9.0,))]
     )
-    program = recorder.program()
+    program = tracer.program()
     image = np.zeros((4, 5, 3), np.uint8)
     assert as_tensor(program.run(image, 0)).sum() == 9 * 3 * 2 * 3
     assert as_tensor(program.run(image, 1)).sum() == 0

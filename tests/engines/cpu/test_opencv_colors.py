@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional as F
 
-from gpupipe.engines.cpu.lowering import kernel_table
+from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.pixels import as_tensor
-from gpupipe.engines.cpu.recorder import Recorder
+from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import SampleIncompatible, Spec
 
 pytest.importorskip("cv2", reason="OpenCV is not installed")
@@ -33,11 +33,11 @@ def picture(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
 
 def apply(image: NDArray[np.uint8], op: str, *values: Any) -> tuple[torch.Tensor, str]:
     """The image (C, H, W) after an operation, and the name of the kernel that did it."""
-    recorder = Recorder([image.shape[:2]], kernel_table())
-    recorder.spec = Spec(encoded=False, channels=image.shape[2], dtype="uint8")
-    recorder.color(op, *values)
-    program = recorder.program()
-    return as_tensor(program.run(image, 0)), program.groups[0][0].op
+    spec = Spec(encoded=False, channels=image.shape[2], dtype="uint8")
+    tracer = Tracer([image.shape[:2]], find_rules(), spec)
+    tracer.color(op, *values)
+    program = tracer.program()
+    return as_tensor(program.run(image, 0)), program.groups[0][0].name
 
 
 def assert_close(made: torch.Tensor, expected: torch.Tensor, *case: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 
 import gpupipe
 from gpupipe.engines.cpu import preparation, sample_runner
-from gpupipe.engines.cpu.program import Program
+from gpupipe.engines.cpu.preparation import Preparation
 from gpupipe.engines.cpu.sample_runner import SampleRunner
 from gpupipe.runtime import tracing
 from helpers.jpeg_kinds import as_data, encode, several_scans
@@ -43,19 +43,19 @@ PIPELINES: list[list[Any]] = [
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each sample, in the order of preparation, was done as prepared work."""
     found: list[bool] = []
-    program_prepare, run_tasks = Program.prepare, sample_runner.run_tasks
+    prepare_sample, run_tasks = Preparation.prepare, sample_runner.run_tasks
 
-    def prepare(self: Program, pixels: Any, row: int) -> Any:
-        work = program_prepare(self, pixels, row)
-        if self.preparation is not None and not tracing.is_recording() and work is None:
+    def prepare(self: Preparation, content: Any, row: int) -> Any:
+        task = prepare_sample(self, content, row)
+        if task is None:
             found.append(False)
-        return work
+        return task
 
-    def run_and_note(works: Any) -> list[bool]:
-        found.extend(are_done := run_tasks(works))
+    def run_and_note(tasks: Any) -> list[bool]:
+        found.extend(are_done := run_tasks(tasks))
         return are_done
 
-    monkeypatch.setattr(Program, "prepare", prepare)
+    monkeypatch.setattr(Preparation, "prepare", prepare)
     monkeypatch.setattr(sample_runner, "run_tasks", run_and_note)
     yield found
 
@@ -187,8 +187,8 @@ def test_large_images_are_few_in_one_call(faces: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sample_runner, "run_tasks", run_and_count)
     steps = ["decode", {"resize": {"size": 64}}]
     found = {}
-    for most, at_once in ((sample_runner._MOST_PIXELS, 16), (1, 1)):
-        monkeypatch.setattr(sample_runner, "_MOST_PIXELS", most)
+    for most, at_once in ((sample_runner._MAX_PIXELS, 16), (1, 1)):
+        monkeypatch.setattr(sample_runner, "_MAX_PIXELS", most)
         with load(faces, steps, batch_size=60, threads=1) as loader:
             found[most] = by_id(loader)
         assert max(sizes) == at_once
@@ -205,7 +205,7 @@ def test_nothing_runs_after_a_cancellation() -> None:
             pipeline=nothing,
             programs={},
             cache=None,
-            keep=lambda row, error: failed.append(row),
+            on_error=lambda row, error: failed.append(row),
             is_cancelled=lambda is_cancelled=is_cancelled: is_cancelled,
             key="",
         )

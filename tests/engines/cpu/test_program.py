@@ -1,4 +1,4 @@
-"""Calls in groups: the longest that a kernel takes, the preferred kernel first, and a cut."""
+"""Operations in groups: the first rule that matches decides, and no group crosses a cut."""
 
 from __future__ import annotations
 
@@ -6,38 +6,64 @@ from typing import Any
 
 import pytest
 
-from gpupipe.engines.cpu.program import Call, Kernel, Program, Table
+from gpupipe.engines.cpu.ops import (
+    CropOp,
+    DecodeOp,
+    EraseOp,
+    FlipOp,
+    NormalizeOp,
+    Op,
+    SwitchOp,
+)
+from gpupipe.engines.cpu.program import Program
+from gpupipe.engines.cpu.rules import Kernel, Match, Maybe, Pattern, Rule, Rules
 from gpupipe.pipeline.step import Spec
 
 SPEC = Spec(encoded=False, channels=3, dtype="uint8")
 
 
-def kernel(op: str, takes: Any = lambda calls: True, **options: Any) -> Kernel:
-    """A kernel that adds its name and the calls that it runs to a list."""
-    return Kernel(
-        lambda pixels, calls, row: [*pixels, (op, "".join(c.primitive for c in calls), row)],
-        op,
-        takes,
-        **options,
-    )
+def rule(name: str, pattern: Pattern, can_run: Any = lambda match: True, **options: Any) -> Rule:
+    """The rule of a kernel that adds its name and the operations that it runs to a list."""
+
+    def bind(match: Match) -> Kernel | None:
+        def run(content: Any, row: int) -> Any:
+            return [*content, (name, "".join(op.step[-1] for op in match.ops), row)]
+
+        return Kernel(name, run, **options) if can_run(match) else None
+
+    return Rule(pattern, bind)
 
 
-def calls(names: str) -> list[Call]:
-    return [Call(name, f"step {name}", SPEC) for name in names]
+def ops(names: str, fill: Any = None) -> list[Op]:
+    made = {
+        "a": CropOp("step a", SPEC, [], fill),
+        "b": FlipOp("step b", SPEC, []),
+        "c": EraseOp("step c", SPEC, [], ()),
+        "z": NormalizeOp("step z", SPEC, (), ()),
+    }
+    return [made[name] for name in names]
 
 
-TABLE: Table = {
-    ("a",): [kernel("one")],
-    ("b",): [kernel("one")],
-    ("c",): [kernel("slow", needs_torchvision=True)],
-    ("a", "b"): [kernel("picky", lambda group: group[0].options == "few"), kernel("two")],
-    ("a", "b", "c"): [kernel("three")],
-}
+RULES = Rules(
+    [
+        rule("three", (CropOp, FlipOp, EraseOp)),
+        rule("picky", (CropOp, FlipOp), lambda match: match[CropOp].fill == (1.0,)),
+        rule("two", (CropOp, FlipOp)),
+        rule("one", (CropOp,)),
+        rule("one", (FlipOp,)),
+        rule("slow", (EraseOp,), needs_torchvision=True),
+    ]
+)
 
 
-def test_the_longest_group_runs_first() -> None:
-    program = Program(calls("ababca"), TABLE)
-    assert program.run([], 7) == [("two", "ab", 7), ("three", "abc", 7), ("one", "a", 7)]
+def run(program: Program, row: int = 0) -> Any:
+    nothing: Any = []
+    return program.run(nothing, row)
+
+
+def test_the_rules_decide_what_runs_together() -> None:
+    program = Program(ops("ababca"), RULES)
+    assert run(program, 7) == [("two", "ab", 7), ("three", "abc", 7), ("one", "a", 7)]
     assert program.list_operators() == [
         ("two", "cpu", ("step a", "step b")),
         ("three", "cpu", ("step a", "step b", "step c")),
@@ -45,33 +71,45 @@ def test_the_longest_group_runs_first() -> None:
     ]
 
 
-def test_the_first_kernel_that_takes_the_calls_runs_them() -> None:
-    few = [Call("a", "x", SPEC, options="few"), Call("b", "x", SPEC)]
-    assert Program(few, TABLE).list_operators() == [("picky", "cpu", ("x",))]
+def test_the_first_rule_whose_kernel_runs_the_operations_decides() -> None:
+    program = Program(ops("ab", fill=(1.0,)), RULES)
+    assert program.list_operators() == [("picky", "cpu", ("step a", "step b"))]
+
+
+@pytest.mark.parametrize("names", ["c", "bc", "ac", "abc"])
+def test_a_pattern_names_operations_that_may_be_missing(names: str) -> None:
+    erase = rule("all", (Maybe(CropOp), Maybe(FlipOp), EraseOp))
+    (group,) = Program(ops(names), Rules([erase])).groups
+    assert list(group[1]) == ops(names)
+    match = Match(group[1])
+    assert (match.get(CropOp) is not None) == ("a" in names)
+    assert match[EraseOp] == ops("c")[0]
+    with pytest.raises(LookupError, match="no kernel runs the primitive flip"):
+        Program(ops("ba"), Rules([erase]))
 
 
 @pytest.mark.parametrize("cut", range(4))
 def test_no_group_crosses_the_cut(cut: int) -> None:
-    program = Program(calls("abc"), TABLE, cut)
-    begun = program.run_beginning([], 0)
+    program = Program(ops("abc"), RULES, cut)
+    nothing: Any = []
+    begun: Any = program.run_prefix(nothing, 0)
     assert "".join(group for _, group, _ in begun) == "abc"[:cut]
-    ended = program.run_rest(begun, 0)
+    ended: Any = program.run_rest(begun, 0)
     assert "".join(group for _, group, _ in ended) == "abc"
-    assert ended == program.run([], 0)
-    assert program.prepare([], 0) is None, "nothing prepares it"
+    assert ended == run(program)
 
 
 def test_a_primitive_that_no_kernel_runs_is_named() -> None:
-    with pytest.raises(LookupError, match="no kernel runs the primitive z"):
-        Program(calls("az"), TABLE)
+    with pytest.raises(LookupError, match="no kernel runs the primitive normalize"):
+        Program(ops("az"), RULES)
 
 
 def test_branches_are_looked_into() -> None:
-    inside = Program(calls("c"), TABLE)
-    table: Table = TABLE | {("switch",): [kernel("switch")]}
-    program = Program([Call("switch", "choice", SPEC, branches=(inside,))], table)
-    assert program.contains(["c"])
-    assert not program.contains(["a", "b"])
+    inside = Program(ops("c"), RULES)
+    rules = Rules([rule("switch", (SwitchOp,))])
+    program = Program([SwitchOp("choice", SPEC, (inside,), [0])], rules)
+    assert program.contains((EraseOp,))
+    assert not program.contains((CropOp, DecodeOp))
     assert program.needs_torchvision()
-    assert not Program(calls("ab"), TABLE).needs_torchvision()
+    assert not Program(ops("ab"), RULES).needs_torchvision()
     assert program.list_operators() == [("slow", "cpu", ("step c",))]

@@ -12,35 +12,35 @@ import torch
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
-from gpupipe.engines.cpu.lowering import kernel_table
-from gpupipe.engines.cpu.opencv_kernels import create_table
+from gpupipe.engines.cpu.lowering import find_rules
+from gpupipe.engines.cpu.opencv_kernels import create_rules
 from gpupipe.engines.cpu.pixels import as_tensor
-from gpupipe.engines.cpu.program import Table
-from gpupipe.engines.cpu.recorder import Recorder
+from gpupipe.engines.cpu.rules import Rules
+from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.geometry import affine_inverse
 from gpupipe.pipeline.step import NoLowering, Spec
 from helpers.kernel_arguments import picture
 from helpers.reference import differences
 
-TABLES = {"machine": kernel_table, "OpenCV": create_table}
-"""The kernels that this machine has, and those without the extension."""
+MACHINES = {"machine": find_rules, "OpenCV": lambda: Rules(create_rules())}
+"""The rules of this machine, and those of OpenCV alone."""
 ANGLE, SIZE = 17.3, (61, 80)
 
 
-@pytest.fixture(params=TABLES)
-def table(request: pytest.FixtureRequest) -> Table:
-    return TABLES[request.param]()
+@pytest.fixture(params=MACHINES)
+def rules(request: pytest.FixtureRequest) -> Rules:
+    return MACHINES[request.param]()
 
 
-def rotate(table: Table, image: Any, mode: str, fill: Any) -> torch.Tensor:
+def rotate(rules: Rules, image: Any, mode: str, fill: Any) -> torch.Tensor:
     """Rotate an array (H, W, C) with the primitive `warp`."""
     height, width, channels = image.shape
-    recorder = Recorder([(height, width)], table)
-    recorder.spec = Spec(encoded=False, channels=channels, dtype=str(image.dtype))
+    spec = Spec(encoded=False, channels=channels, dtype=str(image.dtype))
+    tracer = Tracer([(height, width)], rules, spec)
     center, zero = np.array([[width / 2, height / 2]]), np.zeros(1)
     linear = affine_inverse(np.array([-ANGLE]), zero + 1, zero, zero)
-    recorder.warp(linear, center, center, mode, fill)
-    return as_tensor(recorder.program().run(image, 0)).clone()
+    tracer.warp(linear, center, center, mode, fill)
+    return as_tensor(tracer.program().run(image, 0)).clone()
 
 
 def images(channels: int) -> Any:
@@ -50,12 +50,12 @@ def images(channels: int) -> Any:
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
-def test_a_rotation_is_that_of_torchvision(table: Table, mode: str, dtype: str) -> None:
+def test_a_rotation_is_that_of_torchvision(rules: Rules, mode: str, dtype: str) -> None:
     """Within a level for any number of channels; `fill: None` weighs the border once, as there."""
     fills: list[Any] = [None, (0.0,), (200.0,)]
     for channels, fill in product([1, 3, 4], fills):
         image = images(channels).astype(dtype)
-        found = rotate(table, image, mode, fill)
+        found = rotate(rules, image, mode, fill)
         own = torch.from_numpy(image).permute(2, 0, 1).float()
         outside = None if fill is None else list(fill)
         expected = F.rotate(own, ANGLE, InterpolationMode(mode), fill=outside)
@@ -65,10 +65,10 @@ def test_a_rotation_is_that_of_torchvision(table: Table, mode: str, dtype: str) 
         assert (apart > 0.05).float().mean() < 0.02, (channels, fill)
 
 
-def test_two_channels_run_in_torch(table: Table) -> None:
+def test_two_channels_run_in_torch(rules: Rules) -> None:
     """OpenCV rounds their coordinates to 32nds of a pixel."""
     with pytest.raises(NoLowering):
-        rotate(table, images(2), "bilinear", None)
+        rotate(rules, images(2), "bilinear", None)
 
 
 @pytest.mark.parametrize("mode", ["rgb", "gray"])

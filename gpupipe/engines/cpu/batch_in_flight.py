@@ -1,0 +1,244 @@
+"""One batch in flight: a list of stages, each of which begins when the one before has ended.
+
+The folder's head draws them. A stage with parts shares them out among all threads, and the thread
+that ends its last part runs the stages after it. Threads that are idle in one batch go on to the
+next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from gpupipe.decoded_cache.decoded_cache import DecodedCache
+from gpupipe.decoders.chain import DecoderChain
+from gpupipe.engines.base import Job
+from gpupipe.engines.batch import Shapes
+from gpupipe.engines.batch_memory import BatchMemory
+from gpupipe.engines.cpu.gpu_copier import CopiedFields, GpuCopier
+from gpupipe.engines.cpu.lowering import StepLowering
+from gpupipe.engines.cpu.output_buffer import OutputBuffer
+from gpupipe.engines.cpu.program import Program
+from gpupipe.engines.cpu.reading import Fields, Image, SampleReader
+from gpupipe.engines.cpu.sample_runner import SampleRunner
+from gpupipe.engines.cpu.threads import ThreadPool
+from gpupipe.errors import EngineError, GpupipeError, describe_error
+from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.runtime import tracing
+from gpupipe.runtime.machine_failures import machine_failure
+from gpupipe.sampling.sampler import Plan
+
+_MAX_PART = 16
+
+
+@dataclass
+class BatchResult:
+    """The result of a batch.
+
+    Attributes:
+        fields: Tensors (B, ...) of the samples that passed, by field; empty if there are none, if
+            their shapes differ, or if nothing is delivered.
+        failed: The reason for each sample that failed, by its position in the plan.
+        shapes: Shapes of each sample that passed, in order.
+        on_gpu: The fields on the GPU, if there is a copier.
+    """
+
+    fields: dict[str, torch.Tensor] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    shapes: list[Shapes] = field(default_factory=list)
+    on_gpu: CopiedFields | None = None
+
+
+@dataclass(frozen=True)
+class BatchStarter:
+    """What all batches of a job share.
+
+    Attributes:
+        job: The samples, steps and settings of the loader.
+        phases: The steps, in each phase of the schedules.
+        threads: Run the samples.
+        decoders: Decode image files.
+        memory: Where the memory of batches comes from; None if nothing is delivered.
+        cache: The decoded cache, or None.
+        reads_only: Whether nothing is done but read.
+        copier: Copies batches to a GPU; None leaves them on the CPU.
+    """
+
+    job: Job
+    phases: Sequence[StepLowering]
+    threads: ThreadPool
+    decoders: DecoderChain
+    memory: BatchMemory | None
+    cache: DecodedCache | None = None
+    reads_only: bool = False
+    copier: GpuCopier | None = None
+
+    def start(self, plan: Plan) -> BatchInFlight:
+        """Start a batch."""
+        return BatchInFlight(self, self.phases[self.job.pipeline.phase_of(plan.epoch)], plan)
+
+
+class _Parts(NamedTuple):
+    """The parts of a stage, and what runs one of them. It must not raise."""
+
+    parts: Sequence[range]
+    run: Callable[[range], None]
+
+
+class BatchInFlight:
+    """A batch in flight.
+
+    Attributes:
+        plan: The plan of the batch.
+        result: The BatchResult. Raises EngineError or StepError if no sample is to blame.
+    """
+
+    def __init__(self, starter: BatchStarter, lowering: StepLowering, plan: Plan) -> None:
+        self.plan = plan
+        self.result: Future[BatchResult] = Future()
+        self._starter, self._lowering = starter, lowering
+        self._reader = SampleReader(lowering, starter.decoders, starter.cache, starter.reads_only)
+        self._is_cancelled = False
+        self._fields: dict[int, Fields] = {}
+        self._failed: dict[int, str] = {}
+        self._errors: dict[int, Exception] = {}
+        self._rows: list[int] = []
+        """The positions in the plan of the samples that have a slot in the batch, in order."""
+        self._outputs: dict[str, OutputBuffer] = {}
+        self._runner: SampleRunner | None = None
+        self._key = f"{plan.epoch}:{plan.end}"
+        self._stages: deque[Callable[[], _Parts | None]] = deque(
+            [self._read, self._lower, self._run, self._deliver]
+        )
+        tracing.begin("batch in flight", self._key)
+        self._run_stages()
+
+    def cancel(self) -> None:
+        """Let the samples that wait do nothing. `result` comes as soon as the others end."""
+        self._is_cancelled = True
+
+    def _run_stages(self) -> None:
+        """Run the stages that are left, up to the first that has parts; share these out."""
+        try:
+            while self._stages:
+                stage = self._stages.popleft()()
+                if stage is not None and stage.parts:
+                    self._share_out(*stage)
+                    return
+        except Exception as e:  # without it the consumer would wait forever
+            self.result.set_exception(e)
+
+    def _share_out(self, parts: Sequence[range], run: Callable[[range], None]) -> None:
+        def run_part(n: int) -> None:
+            if not self._is_cancelled:
+                run(parts[n])
+
+        self._starter.threads.parallel_for(len(parts), run_part, self._run_stages)
+
+    def _split(self, count: int) -> list[range]:
+        """Return the rows below `count` in parts, some for each thread."""
+        part = min(_MAX_PART, -(-count // (2 * self._starter.threads.count)))
+        return [range(n, min(n + part, count)) for n in range(0, count, max(part, 1))]
+
+    def _on_error(self, row: int, error: Exception) -> None:
+        """Keep why a sample failed, or the error that ends the run."""
+        is_sample = isinstance(error, (OSError, RuntimeError, ValueError, MemoryError))
+        if isinstance(error, GpupipeError) or not is_sample:
+            self._errors[row] = error
+        elif failure := machine_failure(error):
+            self._errors[row] = EngineError(failure)
+        else:
+            self._failed[row] = describe_error(error)
+
+    def _read(self) -> _Parts:
+        return _Parts(self._split(len(self.plan.ids)), self._read_part)
+
+    def _read_part(self, rows: range) -> None:
+        with tracing.span("read", "loader", batch=self._key, rows=[rows[0], rows[-1]]):
+            ids = self.plan.ids[rows[0] : rows[-1] + 1]
+            for n, fields in self._reader.read(ids, lambda n, e: self._on_error(rows[n], e)):
+                self._fields[rows[n]] = fields
+
+    def _lower(self) -> None:
+        with tracing.span("compute parameters", "loader", batch=self._key):
+            self._rows = [row for row in range(len(self.plan.ids)) if row not in self._failed]
+            if self._starter.reads_only or self._errors or self._is_cancelled:
+                return
+            try:
+                programs = self._lower_rows(self._rows)
+            except SampleIncompatible:
+                self._rows = [row for row in self._rows if self._passes_alone(row)]
+                programs = self._lower_rows(self._rows)
+            self._runner = SampleRunner(
+                pipeline=self._lowering.job.pipeline,
+                programs=programs,
+                cache=self._starter.cache,
+                on_error=lambda n, error: self._on_error(self._rows[n], error),
+                is_cancelled=lambda: self._is_cancelled,
+                key=self._key,
+            )
+
+    def _passes_alone(self, row: int) -> bool:
+        """Return whether the steps take a sample; if not, keep why."""
+        try:
+            self._lower_rows([row])
+        except SampleIncompatible as e:
+            self._on_error(row, e)
+            return False
+        return True
+
+    def _lower_rows(self, rows: list[int]) -> Mapping[str, Program]:
+        """Return the programs for the samples in `rows`, with slots for them in a batch."""
+        if not rows:
+            return {}
+        sizes = {
+            name: np.array([self._size_of(row, name) for row in rows], np.float64)
+            for name, content in self._fields[rows[0]].items()
+            if isinstance(content, Image)
+        }
+        self._outputs = {
+            name: OutputBuffer(len(rows), self._lowering.format(name), self._starter.memory)
+            for name in self._lowering.job.pipeline.outputs
+        }
+        return self._lowering.lower(self.plan.select(rows), sizes, self._outputs)
+
+    def _size_of(self, row: int, name: str) -> tuple[int, int]:
+        content = self._fields[row][name]
+        assert isinstance(content, Image)
+        return content.size
+
+    def _run(self) -> _Parts | None:
+        if self._runner is None:
+            return None
+        count = len(self._rows)
+        one_by_one = [range(n, n + 1) for n in range(count)]
+        return _Parts(
+            self._split(count) if self._runner.can_prepare else one_by_one, self._run_part
+        )
+
+    def _run_part(self, part: range) -> None:
+        assert self._runner is not None
+        self._runner.run({n: self._fields.pop(self._rows[n]) for n in part})
+
+    def _deliver(self) -> None:
+        tracing.end("batch in flight", self._key)
+        if self._errors:
+            raise self._errors[min(self._errors)]
+        result = BatchResult(failed=dict(sorted(self._failed.items())))
+        passed = [n for n, row in enumerate(self._rows) if row not in self._failed]
+        outputs, self._outputs = self._outputs, {}
+        self._fields, self._runner = {}, None
+        if outputs and not self._is_cancelled:
+            result.shapes = [{name: o.shapes[n] for name, o in outputs.items()} for n in passed]
+            are_equal = all(shapes == result.shapes[0] for shapes in result.shapes)
+            if passed and are_equal and self._starter.memory is not None:
+                result.fields = {name: o.take(passed) for name, o in outputs.items()}
+                if self._starter.copier is not None:
+                    result.on_gpu = self._starter.copier.start(result.fields)
+        self.result.set_result(result)

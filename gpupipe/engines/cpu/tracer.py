@@ -1,0 +1,237 @@
+"""Traces the primitives that steps call for a batch; see Primitives for each method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from gpupipe.augment.color_ops import COLOR_OPS
+from gpupipe.decoders.chain import DecodeOptions
+from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu.decoded_windows import add_windows
+from gpupipe.engines.cpu.output_buffer import OutputBuffer
+from gpupipe.engines.cpu.pixels import Array, in_indices
+from gpupipe.engines.cpu.program import Program
+from gpupipe.engines.cpu.rules import Rules
+from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.geometry import affine_matrix
+from gpupipe.pipeline.step import NoLowering, Spec
+
+Fill = ops.Fill
+
+
+class Tracer:
+    """The samples of one field of a batch.
+
+    Args:
+        size: [height, width] of each sample, (B, 2).
+        rules: Say which kernels run the operations.
+        spec: Shape, dtype and layout of the samples.
+        step: The key of the step that makes the calls.
+
+    Attributes:
+        spec: As above.
+        step: As above.
+        ops: The operations so far.
+        present: The samples to which the calls apply, bool (B,).
+    """
+
+    def __init__(
+        self,
+        size: ArrayLike,
+        rules: Rules,
+        spec: Spec,
+        step: str = "",
+        present: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.spec, self.step = spec, step
+        self.ops: list[ops.Op] = []
+        self._size = self._decoded_size = np.asarray(size, np.float64)
+        self._count = len(self._size)
+        self._rules = rules
+        self._cut = 0
+        self.present = np.ones(self._count, bool) if present is None else present
+
+    def begin_step(self, step: str, spec: Spec) -> None:
+        """Let the following calls be those of a step."""
+        self.step, self.spec = step, spec
+
+    @property
+    def size(self) -> NDArray[np.float64]:
+        return self._size
+
+    @property
+    def width_height(self) -> NDArray[np.float64]:
+        return self._size[..., ::-1]
+
+    def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
+        options = DecodeOptions(mode, apply_exif_orientation, dtype)
+        self._add(ops.DecodeOp(*self._origin, options))
+
+    def crop(self, anchor: ArrayLike, shape: ArrayLike, fill: Fill | None = None) -> None:
+        self._add(ops.CropOp(*self._origin, self._whole(anchor, shape), fill))
+        self._size = self._pairs(shape)
+
+    def pad(self, before: ArrayLike, after: ArrayLike, mode: str) -> None:
+        self._add(ops.PadOp(*self._origin, self._whole(before, after), cast(ops.PadMode, mode)))
+        self._size = self._size + self._pairs(before) + self._pairs(after)
+
+    def resize(self, shape: ArrayLike, interpolation: str, antialias: bool) -> None:
+        self._add(ops.ResizeOp(*self._origin, self._whole(shape), interpolation, antialias))
+        self._size = self._pairs(shape)
+
+    def flip(self, horizontal: ArrayLike | None = None, vertical: ArrayLike | None = None) -> None:
+        none = np.zeros(self._count, np.int32)
+        flags = np.stack([none if f is None else f for f in (horizontal, vertical)], -1)
+        self._add(ops.FlipOp(*self._origin, flags.tolist()))
+
+    def warp(
+        self,
+        linear: ArrayLike,
+        source: ArrayLike,
+        output: ArrayLike,
+        interpolation: str,
+        fill: Fill | None,
+        shape: ArrayLike | None = None,
+    ) -> None:
+        matrix = affine_matrix(np.asarray(linear), np.asarray(source), np.asarray(output))
+        size = self._size if shape is None else self._pairs(shape)
+        self._resample(ops.WarpOp, matrix, size, interpolation, fill)
+
+    def perspective(self, matrix: ArrayLike, interpolation: str, fill: Fill) -> None:
+        self._resample(ops.PerspectiveOp, np.asarray(matrix), self._size, interpolation, fill)
+
+    def _resample(
+        self,
+        kind: type[ops.ResampleOp],
+        matrix: NDArray[np.float64],
+        size: NDArray[np.float64],
+        interpolation: str,
+        fill: Fill | None,
+    ) -> None:
+        matrices = in_indices(np.broadcast_to(matrix, (self._count, *matrix.shape[-2:])))
+        self._size = size
+        self._add(kind(*self._origin, matrices, self._whole(size), interpolation, fill))
+
+    def erase(self, anchor: ArrayLike, shape: ArrayLike, value: Fill) -> None:
+        self._add(ops.EraseOp(*self._origin, self._whole(anchor, shape), value))
+
+    def add(self, values: Array, clip: bool) -> None:
+        self._add(ops.AddOp(*self._origin, values, clip))
+
+    def remap(
+        self,
+        displacement: NDArray[np.float32],
+        reach: tuple[int, int],
+        interpolation: str,
+        fill: Fill,
+    ) -> None:
+        self._add(ops.RemapOp(*self._origin, displacement, interpolation, fill))
+
+    def color_matrix(self, matrix: ArrayLike) -> None:
+        matrices = np.asarray(matrix, np.float64)
+        matrices = np.broadcast_to(matrices, (self._count, *matrices.shape[-2:]))
+        self._add(ops.ColorMatrixOp(*self._origin, matrices))
+
+    def to_dtype(self, dtype: str, scale: bool) -> None:
+        self._add(ops.ToDtypeOp(*self._origin, dtype, scale))
+
+    def normalize(self, mean: Fill, std: Fill) -> None:
+        self._add(ops.NormalizeOp(*self._origin, tuple(mean), tuple(std)))
+
+    def color(self, op: str, *values: ArrayLike) -> None:
+        if op not in COLOR_OPS:
+            raise NoLowering(f"there is no color function '{op}'")
+        self._add(ops.ColorOp(*self._origin, op, [np.asarray(v) for v in values]))
+
+    def switch(self, index: ArrayLike, branches: Sequence[Callable[[Tracer], None]]) -> None:
+        chosen = np.asarray(index)
+        parts = [self._trace_branch(branch, chosen == n) for n, branch in enumerate(branches)]
+        match [part.ops for part in parts]:
+            case [[], [ops.EraseOp() as erase]]:  # so that it can join the delivery
+                pairs = zip(erase.windows, (chosen == 1).tolist(), strict=True)
+                windows = [window if is_one else [0] * 4 for window, is_one in pairs]
+                self.ops.append(replace(erase, windows=windows))
+                return
+        programs = [part.program() for part in parts]
+        self._add(ops.SwitchOp(*self._origin, programs, chosen.tolist()))
+        size = self._size
+        for n, part in enumerate(parts):
+            size = np.where((chosen == n)[:, None], part.size, size)
+        self._size = size
+
+    def blend(self, branches: Sequence[Callable[[Tracer], None]], weights: ArrayLike) -> None:
+        everywhere = np.ones(self._count, bool)
+        programs = [self._trace_branch(branch, everywhere).program() for branch in branches]
+        self._add(ops.BlendOp(*self._origin, programs, np.asarray(weights).tolist()))
+
+    def call_torch(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._add(ops.CallTorchOp(*self._origin, function))
+
+    def apply(
+        self,
+        op: str,
+        make: object,
+        *values: Array,
+        size: ArrayLike | None = None,
+    ) -> None:
+        raise NoLowering(f"'{op}' is an operator of DALI alone")
+
+    def run_torch(self, entry: Entry, parameters: Mapping[str, Array]) -> None:
+        """Trace a step that runs in torch."""
+        self._add(ops.TorchOp(*self._origin, entry, parameters))
+        size = entry.output_spec.size or ()
+        if len(size) == 2:  # arrays may have more axes, or fewer
+            self._size = self._pairs(size)
+
+    def check(self, entry: Entry) -> None:
+        """Trace a check of the samples against the output spec of a step."""
+        self._add(ops.CheckOp(*self._origin, entry))
+
+    def end_prefix(self) -> None:
+        """End the prefix, whose result the decoded cache keeps: no group crosses this point."""
+        self._cut = len(self.ops)
+
+    def fork(self, present: NDArray[np.bool_] | None = None) -> Tracer:
+        """Return a tracer that begins with the samples as they are now, without operations."""
+        return Tracer(self._size, self._rules, self.spec, self.step, present)
+
+    def deliver(self, output: OutputBuffer) -> Program:
+        """Return the program of all operations, with the delivery as the last."""
+        self._add(ops.DeliverOp(*self._origin, output))
+        return self.program()
+
+    def program(self) -> Program:
+        """Return the program of all operations, which decodes no more than it needs."""
+        cut = self._cut or len(self.ops)
+        with_windows = [*add_windows(self.ops[:cut], self._decoded_size), *self.ops[cut:]]
+        return Program(with_windows, self._rules, self._cut)
+
+    def _trace_branch(self, branch: Callable[[Tracer], None], present: NDArray[np.bool_]) -> Tracer:
+        part = self.fork(self.present & present)
+        branch(part)
+        return part
+
+    @property
+    def _origin(self) -> tuple[str, Spec]:
+        return self.step, self.spec
+
+    def _add(self, op: ops.Op) -> None:
+        if self._rules.find([op]) is None:
+            raise NoLowering(f"the CPU engine has no kernel for this use of '{op.primitive}'")
+        self.ops.append(op)
+
+    def _pairs(self, pair: ArrayLike) -> NDArray[np.float64]:
+        """Return one pair of numbers per sample, (B, 2)."""
+        return np.broadcast_to(np.asarray(pair, np.float64), (self._count, 2))
+
+    def _whole(self, *pairs: ArrayLike) -> list[list[int]]:
+        """Return pairs, one after the other, as whole numbers for each sample."""
+        numbers = np.concatenate([self._pairs(pair) for pair in pairs], -1)
+        whole: list[list[int]] = numbers.astype(np.int64).tolist()
+        return whole

@@ -1,0 +1,87 @@
+"""What is traced of primitives: a row of each sample, the sizes after calls, and refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu.lowering import find_rules
+from gpupipe.engines.cpu.rules import Rules
+from gpupipe.engines.cpu.tracer import Tracer
+from gpupipe.pipeline.step import NoLowering, Spec
+
+
+@pytest.fixture
+def tracer() -> Tracer:
+    """Three images of several sizes."""
+    spec = Spec(encoded=False, channels=3, dtype="uint8")
+    return Tracer([(10, 20), (30, 40), (50, 60)], find_rules(), spec, "1 step")
+
+
+def test_an_argument_of_all_samples_is_one_of_each(tracer: Tracer) -> None:
+    tracer.crop((1, 2), np.array([[3, 4], [5, 6], [7, 8]]))
+    (op,) = tracer.ops
+    windows = [[1, 2, 3, 4], [1, 2, 5, 6], [1, 2, 7, 8]]
+    assert op == ops.CropOp("1 step", tracer.spec, windows, None)
+    assert op.primitive == "crop"
+
+
+def test_sizes_follow_the_calls(tracer: Tracer) -> None:
+    tracer.pad((1, 2), (3, 4), "edge")
+    assert tracer.size.tolist() == [[14, 26], [34, 46], [54, 66]]
+    assert tracer.width_height.tolist() == [[26, 14], [46, 34], [66, 54]]
+    tracer.flip(horizontal=np.array([0, 1, 0]))
+    flip = tracer.ops[-1]
+    assert isinstance(flip, ops.FlipOp)
+    assert flip.flags == [[0, 0], [1, 0], [0, 0]]
+    tracer.resize((8, 9), "bilinear", True)
+    assert tracer.size.tolist() == [[8, 9]] * 3
+    tracer.crop((0, 0), (2, 3))
+    assert tracer.size.tolist() == [[2, 3]] * 3
+
+
+def test_a_switch_has_the_sizes_of_the_branch_that_each_sample_takes(tracer: Tracer) -> None:
+    present: list[Any] = []
+
+    def shrink(part: Tracer) -> None:
+        present.append(part.present.tolist())
+        part.resize((8, 9), "bilinear", True)
+
+    tracer.switch(np.array([0, 1, 0]), [shrink, lambda part: None])
+    assert present == [[True, False, True]]
+    assert tracer.size.tolist() == [[8, 9], [30, 40], [8, 9]]
+    (switch,) = tracer.ops
+    assert isinstance(switch, ops.SwitchOp)
+    assert switch.index == [0, 1, 0]
+    assert [[type(op) for op in branch.ops] for branch in switch.branches] == [[ops.ResizeOp], []]
+
+
+def test_erasing_some_samples_is_no_switch(tracer: Tracer) -> None:
+    """So that it can join the delivery."""
+    erase = [lambda part: None, lambda part: part.erase((1, 2), (3, 4), (0.0,))]
+    tracer.switch(np.array([0, 1, 0]), erase)
+    (op,) = tracer.ops
+    assert isinstance(op, ops.EraseOp)
+    assert op.windows == [[0] * 4, [1, 2, 3, 4], [0] * 4]
+
+
+def test_a_fork_goes_on_from_the_samples_as_they_are(tracer: Tracer) -> None:
+    tracer.crop((0, 0), (2, 3))
+    fork = tracer.fork()
+    assert (fork.ops, fork.spec, fork.step) == ([], tracer.spec, "1 step")
+    fork.pad((1, 1), (1, 1), "edge")
+    assert fork.size.tolist() == [[4, 5]] * 3
+    assert tracer.size.tolist() == [[2, 3]] * 3
+
+
+def test_what_no_kernel_runs_is_refused(tracer: Tracer) -> None:
+    with pytest.raises(NoLowering, match="'sphere' is an operator of DALI alone"):
+        tracer.apply("sphere", abs)
+    with pytest.raises(NoLowering, match="no color function 'darken'"):
+        tracer.color("darken")
+    with pytest.raises(NoLowering, match="no kernel for this use of 'color_matrix'"):
+        Tracer([(1, 2)], Rules([]), tracer.spec).color_matrix(np.eye(3))
+    assert tracer.ops == []
