@@ -68,7 +68,7 @@ test-ray: $(VENV)/.installed-test
 # What is left without the extensions: which kernels are chosen, and their pixels.
 test-without-kernels: $(VENV)/.installed-test
 	GPUPIPE_KERNELS=off $(PYTEST) -n 2 \
-	    $(addprefix tests/engines/cpu/test_, engine.py erasing.py lowering.py) \
+	    $(addprefix tests/engines/cpu/test_, engine.py delivery.py lowering.py) \
 	    --deselect tests/engines/cpu/test_lowering.py::test_torchvision_alone_does_the_work_of_opencv_and_simplejpeg
 
 # The kernels' tests, and FUZZ_SECONDS of damaged JPEGs, with the extensions under AddressSanitizer and

@@ -52,7 +52,7 @@ ALONE = ["-n", "0"]
 SUITES = {"short": {"GPUPIPE_TEST_ALL": ""}, "full": {"GPUPIPE_TEST_ALL": "1"}}
 KERNELS_OFF = {"GPUPIPE_KERNELS": "off"}
 TESTS_WITHOUT_KERNELS = [
-    f"tests/engines/cpu/test_{name}.py" for name in ("engine", "erasing", "lowering")
+    f"tests/engines/cpu/test_{name}.py" for name in ("engine", "delivery", "lowering")
 ]
 RAY_TESTS = ("tests/engines/ray", "tests/test_ray.py", "tests/training/test_ray_train.py")
 RAY = threading.Lock()

@@ -147,11 +147,8 @@ class StepLowering:
         }
         return self._try_samples(lambda plan: self.lower(plan, sizes, outputs))
 
-    def _trace(
-        self,
-        name: str,
-        tracer: Tracer,
-        steps: Sequence[DrawnStep],  # type: ignore[explicit-any]  # inside DrawnStep
+    def _trace(  # type: ignore[explicit-any]  # of DrawnStep
+        self, name: str, tracer: Tracer, steps: Sequence[DrawnStep]
     ) -> None:
         """Trace the steps of a field or view."""
         for number, (entry, parameters) in enumerate(steps, 1):

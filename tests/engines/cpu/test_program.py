@@ -16,7 +16,7 @@ from gpupipe.engines.cpu.ops import (
     SwitchOp,
 )
 from gpupipe.engines.cpu.program import Program
-from gpupipe.engines.cpu.rules import Kernel, Match, Maybe, Pattern, Rule, Rules
+from gpupipe.engines.cpu.rules import Kernel, Match, Pattern, Rule, Rules
 from gpupipe.pipeline.step import Spec
 
 SPEC = Spec(encoded=False, channels=3, dtype="uint8")
@@ -74,18 +74,6 @@ def test_the_rules_decide_what_runs_together() -> None:
 def test_the_first_rule_whose_kernel_runs_the_operations_decides() -> None:
     program = Program(ops("ab", fill=(1.0,)), RULES)
     assert program.list_operators() == [("picky", "cpu", ("step a", "step b"))]
-
-
-@pytest.mark.parametrize("names", ["c", "bc", "ac", "abc"])
-def test_a_pattern_names_operations_that_may_be_missing(names: str) -> None:
-    erase = rule("all", (Maybe(CropOp), Maybe(FlipOp), EraseOp))
-    (group,) = Program(ops(names), Rules([erase])).groups
-    assert list(group[1]) == ops(names)
-    match = Match(group[1])
-    assert (match.get(CropOp) is not None) == ("a" in names)
-    assert match[EraseOp] == ops("c")[0]
-    with pytest.raises(LookupError, match="no kernel runs the primitive flip"):
-        Program(ops("ba"), Rules([erase]))
 
 
 @pytest.mark.parametrize("cut", range(4))
