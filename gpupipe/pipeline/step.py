@@ -77,6 +77,11 @@ class Step(pydantic.BaseModel):
     step without `lower` runs only on engines that run torch, and one without `torch` only on the
     others.
 
+    Threads: an engine calls `torch` of one step object on several threads at once, each with an
+    image of its own. So `torch` must be a pure function: it keeps nothing on the step or in its
+    module, changes no input in place, and draws nothing (`p` has all draws). The same holds for
+    `sample` and `lower`, which run at once for the batches in flight.
+
     A package offers a step under the entry point group `gpupipe.steps`; the entry point's name is
     the name in YAML.
 
@@ -235,6 +240,8 @@ class Step(pydantic.BaseModel):
 
     def torch(self, image: Tensor, p: Params) -> Tensor:
         """Process one image in torch, usually with torchvision.transforms.v2.functional.
+
+        Runs on several threads at once, on this same object: see the class.
 
         Args:
             image: Tensor (C, H, W), or (others..., C, space...) for an array that is no image.
