@@ -5,6 +5,7 @@ links to files of the repository lead to copies of them.
 from __future__ import annotations
 
 import logging
+import posixpath
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,4 +48,7 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links out of docs/ to the copies, and fill in the figures of the front page."""
     text = markdown.replace(measurements.PLACE, measurements.write_summary())
-    return repository_files.lead_links(text, page.file.src_uri)
+    folder = posixpath.join("docs", posixpath.dirname(page.file.src_uri))
+    return repository_files.include_files(
+        repository_files.lead_links(text, page.file.src_uri), folder
+    )

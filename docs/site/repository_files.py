@@ -1,7 +1,8 @@
 """Links from pages to files outside docs/, such as ../examples/resnet.py.
 
 The site has a copy of each such file: scripts and YAML as a page, a folder as a list of its files,
-and JSON as it is.
+and JSON as it is. A comment `<!-- include: PATH -->` stands for a file of the repository that the
+page also links to: the site shows it as a block of code.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 _FOLDER = "repository"
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
+_INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.M)
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "bash", ".cfg": "ini", ".toml": "toml"}
 
 
@@ -53,6 +55,27 @@ def lead_links(markdown: str, page: str) -> str:
     return _LINK.sub(replace, markdown)
 
 
+def include_files(markdown: str, folder: str) -> str:
+    """Return a text with a block of code in place of each comment `include`.
+
+    Args:
+        markdown: The text.
+        folder: Its folder in the repository; paths are relative to it.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(folder, match[1]))
+        return _show(path)
+
+    return _INCLUDE.sub(replace, markdown)
+
+
+def _show(path: str) -> str:
+    """Return a file of the repository as a block of code."""
+    language = _LANGUAGES.get(Path(path).suffix, "")
+    return f"````{language}\n{(ROOT / path).read_text(encoding='utf-8')}````"
+
+
 def _find_links(file: Any) -> list[str]:
     return _outside(file.content_string, file.src_uri)
 
@@ -86,10 +109,10 @@ def _read(path: str) -> str | bytes:
         lines = [f"- [{child.name}]({child.name})" for child in _list_folder(path)]
         return lead_from_root(f"# {path}\n\n" + "\n".join(lines), path)
     if path.endswith(".md"):
-        return lead_from_root(file.read_text(encoding="utf-8"), posixpath.dirname(path))
+        folder = posixpath.dirname(path)
+        return lead_from_root(include_files(file.read_text(encoding="utf-8"), folder), folder)
     if _address(path).endswith(".md"):
-        language = _LANGUAGES.get(file.suffix, "")
-        return f"# {path}\n\n````{language}\n{file.read_text(encoding='utf-8')}````\n"
+        return f"# {path}\n\n{_show(path)}\n"
     return file.read_bytes()
 
 
