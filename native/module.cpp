@@ -1,5 +1,5 @@
 // gpupipe._kernels: the Python module. Functions prepare tasks; `run` runs them without the GIL.
-#include <string>
+#include <cstring>
 
 #include "kernel_task.h"
 
@@ -57,7 +57,7 @@ PyObject* select(PyObject*, PyObject* name) {
   const char* wanted = PyUnicode_AsUTF8(name);
   if (!wanted) return nullptr;
   for (const Variant* variant : kVariants) {
-    if (variant->name != std::string(wanted) || !variant->is_supported()) continue;
+    if (std::strcmp(variant->name, wanted) != 0 || !variant->is_supported()) continue;
     g_variant = variant;
     Py_RETURN_NONE;
   }
