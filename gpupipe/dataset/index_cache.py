@@ -28,6 +28,7 @@ def load_or_build(
     read: Callable[[], Index],
     also: Callable[[Index], bool] = lambda index: True,
     previous: Index | None = None,
+    columns: index_file.Columns = index_file.BASIC_COLUMNS,
 ) -> Index:
     """Return an earlier index if it is still valid, else read it and save it.
 
@@ -37,17 +38,18 @@ def load_or_build(
         read: Builds the index.
         also: A further condition that a saved index must meet.
         previous: The index that this process has built before, if any.
+        columns: The classes that columns may have.
 
     Raises:
         OSError: One of `files` cannot be read.
     """
     (state, newest), started = _get_state(files), time.time()
-    for index in (previous, index_file.open_saved(saved)):
+    for index in (previous, index_file.open_saved(saved, columns)):
         if index is not None and index.extra.get("files") == state and also(index):
             return index
     index = read()
     index = replace(index, extra=index.extra | {"files": state})
-    index_file.keep(index, saved, newest, started)
+    index_file.keep(index, saved, newest, started, columns)
     return index
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 import pydantic
 from pydantic import Field
 
-from gpupipe.dataset import index_cache
+from gpupipe.dataset import index_cache, index_file
 from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.missing_paths import explain_os_error
@@ -43,6 +43,7 @@ class Source(pydantic.BaseModel):
         separate_files: Whether each image is a file of its own, not a part of a larger file.
         format: Part of the saved index's key. Raise it when the same data yield another index.
         not_indexed: Options on which the saved index does not depend.
+        column_types: The classes that columns of the saved index may have, dataclasses of arrays.
         masks: Fields of the kind mask, whose numbers are classes, such as segmentation masks.
             Steps resample them with the nearest pixel, and fill them with 0, or with what `fill`
             has under `mask`.
@@ -59,6 +60,7 @@ class Source(pydantic.BaseModel):
     separate_files: ClassVar[bool] = True
     format: ClassVar[int] = 1
     not_indexed: ClassVar[frozenset[str]] = frozenset({"masks", "max_pixels", "cache_decoded"})
+    column_types: ClassVar[index_file.Columns] = index_file.BASIC_COLUMNS
 
     masks: tuple[str, ...] = ()
     max_pixels: Annotated[int, Field(ge=1), WHOLE] | None = MAX_PIXELS
@@ -128,7 +130,9 @@ class Source(pydantic.BaseModel):
         options = self.model_dump(exclude=set(self.not_indexed))
         saved = index_cache.get_path(self.name, self.format, key, options)
         try:
-            return index_cache.load_or_build(saved, files, build, self.is_usable, previous)
+            return index_cache.load_or_build(
+                saved, files, build, self.is_usable, previous, self.column_types
+            )
         except OSError as e:
             raise DataError(f"{e.filename or files[0]}: {explain_os_error(e)}") from e
 

@@ -13,8 +13,12 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +26,7 @@ from numpy.typing import NDArray
 from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.runtime.regular_file import open_regular
 
-_MAGIC = b"gpupipe-index-4\n"
+_MAGIC = b"gpupipe-index-5\n"
 _NUMBER_BYTES = 8
 _ALIGNMENT = 64
 _BLOCK_BYTES = 4096
@@ -123,3 +127,93 @@ def compute_checksum(array: NDArray[Any]) -> int:
     end = len(data) - len(data) % _BLOCK_BYTES
     sums = data[:end].view(np.uint64).reshape(-1, _BLOCK_BYTES // 8).sum(1, dtype=np.uint64)
     return zlib.crc32(data[end:].data, zlib.crc32(sums.data))
+
+
+def pack(value: Any, arrays: Arrays, key: str, seen: dict[int, str]) -> Any:
+    """Return a dataclass as JSON values, and add its arrays to `arrays`.
+
+    Args:
+        value: The dataclass, which may hold arrays, other dataclasses, and dicts of them.
+        arrays: Gets the arrays, by the names of the fields that lead to them: "names.data".
+        key: The name of the dataclass; "" for the outermost one.
+        seen: The key of each dataclass that is packed already, by its id. Each is packed once.
+    """
+    if isinstance(value, np.ndarray):
+        arrays[key] = value
+        return key
+    if is_dataclass(value):
+        if id(value) in seen:
+            return {"same": seen[id(value)]}
+        seen[id(value)] = key
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        return {"class": type(value).__name__} | pack(parts, arrays, key, seen)
+    if isinstance(value, dict):
+        return {name: pack(part, arrays, _join(key, name), seen) for name, part in value.items()}
+    return value
+
+
+class Unpacker:
+    """Makes a dataclass again from what `pack` returned.
+
+    Args:
+        arrays: The arrays.
+        classes: The classes that stand for a protocol, by name.
+    """
+
+    def __init__(self, arrays: Arrays, classes: Mapping[str, type[Any]]) -> None:
+        self._arrays, self._classes = arrays, classes
+        self._made: dict[str, Any] = {}
+
+    def unpack(self, hint: Any, entry: Any, key: str) -> Any:
+        """Return the value of a type.
+
+        Args:
+            hint: The type.
+            entry: The JSON values.
+            key: The name of the value.
+
+        Raises:
+            KeyError, TypeError, ValueError: A part is missing, or of another type.
+        """
+        origin = get_origin(hint)
+        if isinstance(hint, UnionType):
+            hint = next(kind for kind in get_args(hint) if kind is not type(None))
+            return None if entry is None else self.unpack(hint, entry, key)
+        if origin is np.ndarray:
+            return self._find_array(hint, entry)
+        if origin is dict and get_args(hint)[1] is not Any:
+            kind = get_args(hint)[1]
+            return {name: self.unpack(kind, part, _join(key, name)) for name, part in entry.items()}
+        if is_dataclass(hint) or getattr(hint, "_is_protocol", False):
+            return self._make(hint, entry, key)
+        if not isinstance(entry, list if origin is tuple else origin or hint):
+            raise TypeError(f"'{key}' is of another type")
+        return tuple(entry) if origin is tuple else entry
+
+    def _make(self, hint: Any, entry: Any, key: str) -> Any:
+        if "same" in entry:
+            return self._made[entry["same"]]
+        model: Any = hint if is_dataclass(hint) else self._classes[entry["class"]]
+        parts = {
+            name: self.unpack(kind, entry[name], _join(key, name))
+            for name, kind in _list_fields(model).items()
+        }
+        self._made[key] = model(**parts)
+        return self._made[key]
+
+    def _find_array(self, hint: Any, entry: Any) -> NDArray[Any]:
+        array, (dtype,) = self._arrays[entry], get_args(get_args(hint)[1])
+        if dtype is not Any and array.dtype != dtype:
+            raise TypeError(f"'{entry}' is of another dtype")
+        return array
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
+
+
+@cache
+def _list_fields(model: type[Any]) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass, by name."""
+    hints = get_type_hints(model)
+    return {field.name: hints[field.name] for field in fields(model)}

@@ -7,7 +7,7 @@ are. pyarrow's own threads are not used: they would still exist when a DataLoade
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,8 +130,13 @@ def find_bytes(array: Any, column: str) -> Any:
                 "into the data set (save_to_disk and push_to_hub do)"
             )
         array = inner
+    if pa.types.is_fixed_size_binary(array.type):
+        array = array.cast(pa.binary())
     if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
-        raise ValueError(f"the column '{column}' holds {kind}, and no image files: see data.fields")
+        raise ValueError(
+            f"the column '{column}' holds {kind}, and no image files: see data.fields; a list of "
+            "paths is 'source: file_list'"
+        )
     if array.null_count:
         raise ValueError(f"a row of the column '{column}' holds no image file")
     return array
@@ -146,7 +151,8 @@ def read_labels(array: Any, column: str) -> list[str] | NDArray[np.int64]:
     import pyarrow as pa
 
     if array.null_count:
-        raise ValueError(f"a row has no value in the column '{column}'")
+        raise ValueError(f"a row has no value in the column '{column}': fill it in")
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     if pa.types.is_integer(array.type):
         numbers: NDArray[np.int64] = array.cast(pa.int64()).to_numpy(zero_copy_only=False)
         return numbers
@@ -158,11 +164,19 @@ def read_labels(array: Any, column: str) -> list[str] | NDArray[np.int64]:
     )
 
 
+def join_labels(parts: Sequence[Any]) -> list[str] | NDArray[np.int64]:
+    """Return the labels of all parts, each as `read_labels` returned it."""
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    return [str(label) for part in parts for label in part]
+
+
 def read_numbers(array: Any, column: str) -> NDArray[Any]:
     """Return a column of numbers, int64 or float64 (N,). Raises ValueError if it is none."""
     import pyarrow as pa
 
-    is_whole = pa.types.is_integer(array.type)
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    is_whole = pa.types.is_integer(array.type) or pa.types.is_boolean(array.type)
     if array.null_count or not (is_whole or pa.types.is_floating(array.type)):
         raise ValueError(
             f"the column '{column}' holds {array.type}, and not a number in each row: leave it "

@@ -159,9 +159,10 @@ class Hf(FileSource):
         if self.label is None:
             return labels.make_unlabelled(count)
         parts = [part for rows in every for part in rows.others[self.label]]
-        if not all(isinstance(part, np.ndarray) for part in parts):
-            return labels.from_texts([str(label) for part in parts for label in part], where)
-        numbers, classes = labels.from_numbers(np.concatenate(parts), where)
+        joined = arrow_columns.join_labels(parts)
+        if isinstance(joined, list):
+            return labels.from_texts(joined, where)
+        numbers, classes = labels.from_numbers(joined, where)
         names = every[0].class_names
         return numbers, names if len(names) >= len(classes) else classes
 

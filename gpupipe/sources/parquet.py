@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from gpupipe.dataset import index_cache, index_file
 from gpupipe.dataset.index import Index, spans_of
 from gpupipe.dataset.shard_index import ByteRanges, ShardFile
 from gpupipe.dataset.shards import ShardedSource, name_shard
-from gpupipe.errors import DataError, did_you_mean
-from gpupipe.formats import Damaged
+from gpupipe.errors import DataError
+from gpupipe.formats import Damaged, arrow_columns
 from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.runtime.extras import require_extra
 
 _ROWS_AT_ONCE = 64
-_BYTES = "bytes"
-"""The part of a struct that holds the image file, in the data sets of Hugging Face."""
 
 
 class Parquet(ShardedSource):
@@ -67,49 +64,43 @@ class Parquet(ShardedSource):
 
     def _unpack(self, path: Path, table: Any) -> ShardFile:
         """Write the image files of a shard to a file in the cache folder, and index them."""
-        further = [*([self.label] if self.label else []), *self.values.values()]
-        columns = [*self.fields.values(), *further]
-        for column in columns:
-            if column not in table.schema_arrow.names:
-                known = did_you_mean(column, table.schema_arrow.names)
-                raise ValueError(f"has no column '{column}'{known}")
+        others = [*([self.label] if self.label else []), *self.values.values()]
+        columns = [*self.fields.values(), *others]
+        arrow_columns.check_columns(table.schema_arrow, columns)
         unpacked = index_cache.get_path(
             "parquet", str(path), index_file.file_state(path), list(self.fields.values())
         ).with_suffix(".parts")
         spans: dict[str, list[tuple[int, int]]] = {name: [] for name in self.fields}
-        others: dict[str, list[Any]] = {column: [] for column in further}
+        labels, values = list[Any](), {name: list[Any]() for name in self.values}
         try:
             unpacked.parent.mkdir(parents=True, exist_ok=True)
             with write_atomically(unpacked) as temporary, temporary.open("wb") as file:
                 for batch in _iter_batches(table, columns):
-                    for column in others:
-                        others[column] += _check_column(batch, column)
+                    if self.label is not None:
+                        column = batch.column(self.label)
+                        labels.append(arrow_columns.read_labels(column, self.label))
+                    for name, column in self.values.items():
+                        values[name].append(
+                            arrow_columns.read_numbers(batch.column(column), column)
+                        )
                     for name, column in self.fields.items():
-                        for content in _iter_images(batch, column):
-                            spans[name].append((file.tell(), file.write(content)))
+                        for image in arrow_columns.find_bytes(batch.column(column), column):
+                            spans[name].append((file.tell(), file.write(image.as_buffer())))
         except OSError as e:
             raise DataError(
                 f"{unpacked}: cannot be written ({e.strerror or e}): the images of {path} are "
                 "unpacked there: set GPUPIPE_CACHE to a folder that can"
             ) from e
-        return self._describe(path, unpacked, spans, others)
-
-    def _describe(
-        self,
-        path: Path,
-        unpacked: Path,
-        spans: Mapping[str, list[tuple[int, int]]],
-        others: Mapping[str, list[Any]],
-    ) -> ShardFile:
         fields = {
             name: ByteRanges(*np.array(parts, np.int64).reshape(-1, 2).T)
             for name, parts in spans.items()
         }
-        count = len(next(iter(spans.values())))
-        values = {name: _to_numbers(column, others[column]) for name, column in self.values.items()}
-        labels = None if self.label is None else _to_labels(self.label, others[self.label])
-        names = [f"{path}:row {n}" for n in range(count)]
-        return ShardFile(names, fields, labels, values, unpacked)
+        names = [f"{path}:row {n}" for n in range(len(next(iter(spans.values()))))]
+        if not names:
+            return ShardFile(names, fields)
+        numbers = {name: np.concatenate(parts) for name, parts in values.items()}
+        found = arrow_columns.join_labels(labels) if labels else None
+        return ShardFile(names, fields, found, numbers, unpacked)
 
     def explain_empty(self) -> str:
         return "the files hold no rows: set data.shards"
@@ -128,37 +119,3 @@ def _iter_batches(table: Any, columns: Sequence[str]) -> Iterator[Any]:
         if batch is None:
             return
         yield batch
-
-
-def _check_column(batch: Any, column: str) -> list[Any]:
-    values: list[Any] = batch.column(column).to_pylist()
-    if None in values:
-        raise ValueError(f"has no value in the column '{column}' of a row: fill it in")
-    return values
-
-
-def _iter_images(batch: Any, column: str) -> Iterator[bytes]:
-    for value in _check_column(batch, column):
-        content = value.get(_BYTES) if isinstance(value, dict) else value
-        if not isinstance(content, bytes):
-            kind = batch.schema.field(column).type
-            raise ValueError(
-                f"the column '{column}' holds {kind}, and no image files: a list of paths is "
-                "'source: file_list'"
-            )
-        yield content
-
-
-def _to_labels(column: str, values: list[Any]) -> list[str] | NDArray[np.int64]:
-    if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-        return np.array(values, np.int64)
-    if not all(isinstance(value, str) for value in values):
-        raise ValueError(f"the column '{column}' holds no labels: whole numbers or names")
-    return values
-
-
-def _to_numbers(column: str, values: list[Any]) -> NDArray[Any]:
-    if not all(isinstance(value, (int, float)) for value in values):
-        raise ValueError(f"the column '{column}' holds no numbers: leave it out of data.values")
-    is_whole = all(isinstance(value, int) for value in values)
-    return np.array(values, np.int64 if is_whole else np.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,10 +13,10 @@ from pydantic import Field
 
 from gpupipe.dataset import labels
 from gpupipe.dataset.columns import Column, Rows, SpanColumn
-from gpupipe.dataset.index import Index, build, spans_of
+from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.parallel_read import map_file, read_rows_in_parallel
 from gpupipe.dataset.shards import find_files, name_shard
-from gpupipe.dataset.source import FileSource, Progress, ignore_progress
+from gpupipe.dataset.source import FileSource
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, counted
 from gpupipe.formats import zip_directory
@@ -25,8 +25,6 @@ from gpupipe.formats.zip_directory import ZipMember
 _IMAGE = "image"
 _EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 _OF_MACOS = "__MACOSX"
-_SIZE, _CRC, _DEFLATED = "size", "crc", "is_deflated"
-"""Names under which a saved index keeps what a ZipColumn needs."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +100,7 @@ class Zip(FileSource):
     """
 
     name: ClassVar[str] = "zip"
+    column_types: ClassVar[tuple[type[Column], ...]] = (*FileSource.column_types, ZipColumn)
 
     shards: str | tuple[str, ...] = Field(min_length=1)
     folder: str = ""
@@ -111,9 +110,6 @@ class Zip(FileSource):
 
     def list_files(self) -> list[Path]:
         return find_files(self.shards)
-
-    def index(self, progress: Progress = ignore_progress) -> Index:
-        return _with_column(super().index(progress))
 
     def join(self, files: list[Path], archives: list[_Archive]) -> Index:
         classes, order = self._sort(files, archives)
@@ -132,11 +128,14 @@ class Zip(FileSource):
             np.array([archives[file].begins[n] for _, _, _, file, n in order], np.int64),
             np.array([m.stored_size for m in members], np.int64),
         )
-        values = {
-            _SIZE: np.array([m.size for m in members], np.int64),
-            _CRC: np.array([m.crc for m in members], np.int64),
-            _DEFLATED: np.array([m.is_deflated for m in members], bool),
-        }
+        column: Column = spans
+        if any(member.is_deflated for member in members):
+            column = ZipColumn(
+                spans,
+                np.array([m.size for m in members], np.int64),
+                np.array([m.crc for m in members], np.int64),
+                np.array([m.is_deflated for m in members], bool),
+            )
         numbers = {name: number for number, name in enumerate(classes)}
         chosen = (
             (np.array([numbers[name] for name, *_ in order], np.int64), classes)
@@ -144,7 +143,7 @@ class Zip(FileSource):
             else labels.make_unlabelled(len(order))
         )
         names = [m.name for m in members]
-        return build(root, names, *chosen, columns={_IMAGE: spans}, values=values)
+        return build(root, names, *chosen, columns={_IMAGE: column})
 
     def _sort(
         self, files: list[Path], archives: list[_Archive]
@@ -201,12 +200,3 @@ def _verify(data: NDArray[np.uint8], archive: _Archive) -> None:
             zip_directory.check_crc(content, member.crc)
         except ValueError as e:
             raise type(e)(f"{member.name}: {e}") from e
-
-
-def _with_column(index: Index) -> Index:
-    """Return a saved index with the column that reads it, which cannot be saved itself."""
-    values = dict(index.values)
-    size, crc, is_deflated = (values.pop(name) for name in (_SIZE, _CRC, _DEFLATED))
-    spans = spans_of(index, _IMAGE)
-    column = ZipColumn(spans, size, crc, is_deflated) if is_deflated.any() else spans
-    return replace(index, columns={_IMAGE: column}, values=values)

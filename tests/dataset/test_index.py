@@ -264,10 +264,11 @@ HEADERS = {
     "no columns": lambda header: header | {"columns": {}},
     "columns no object": lambda header: header | {"columns": []},
     "a column of another kind": lambda header: (
-        header | {"columns": {"image": {"kind": "spans", "root": "/images", "array": None}}}
+        header | {"columns": {"image": {"class": "SpanColumn", "root": "/images", "array": None}}}
     ),
     "a column's root a number": lambda header: (
-        header | {"columns": {"image": {"kind": "files", "root": 1, "named": True}}}
+        header
+        | {"columns": {"image": {"class": "FileColumn", "root": 1, "paths": {"same": "names"}}}}
     ),
     "root a number": lambda header: header | {"root": 1},
     "no root": lambda header: {k: v for k, v in header.items() if k != "root"},

@@ -208,7 +208,7 @@ DAMAGE = {
     "text": lambda data: b"hello\n" * 100,
     "header not JSON": lambda data: data[:32] + b"?" + data[33:],
     "header length absurd": lambda data: data[:16] + b"\xff" * 8 + data[24:],
-    "another version": lambda data: data.replace(b"gpupipe-index-4", b"gpupipe-index-3"),
+    "another version": lambda data: data.replace(b"gpupipe-index-5", b"gpupipe-index-4"),
 }
 
 
