@@ -1,25 +1,42 @@
-"""Draws one of several by weights, for the parameter `p` of random_choice."""
+"""WeightedChoice: the base of random_choice, on samples and on batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from gpupipe.pipeline.container import BaseContainer
 from gpupipe.schema.field_types import NUMBER
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]
 
 
-def check_weights(weights: Sequence[float] | None, count: int) -> None:
-    """Raise ValueError if these are not the weights of `count` steps; None is valid."""
-    if weights is not None and len(weights) != count:
-        raise ValueError(f"p has {len(weights)} numbers for {count} steps: write one per step")
-    if weights is not None and not sum(weights):
-        raise ValueError("p has no number above 0: write the weight of each step")
+class WeightedChoice(BaseContainer):
+    """A container that draws one of its steps, by their weights."""
+
+    p: tuple[Weight, ...] | None = None
+
+    own_uniforms: ClassVar[int] = 1
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        if self.p is not None and len(self.p) != len(self.transforms):
+            count = f"{len(self.p)} numbers for {len(self.transforms)} steps"
+            raise ValueError(f"p has {count}: write one per step")
+        if self.p is not None and not sum(self.p):
+            raise ValueError("p has no number above 0: write the weight of each step")
+        return self
+
+    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Return choice: int32 (N,), the number of the step of each sample or batch, from 0."""
+        return {"choice": choose_by_weight(self.p, len(self.transforms), u[:, 0])}
 
 
 def choose_by_weight(

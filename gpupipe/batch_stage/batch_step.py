@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
-import pydantic
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from gpupipe.dataset.labels import MOST_CLASSES
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import did_you_mean
-from gpupipe.pipeline.step import Params
+from gpupipe.pipeline.container import BaseContainer, BaseNestedStep, check_nested
+from gpupipe.pipeline.step import BaseStep, Params, StepIncompatible
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime import plugins
 from gpupipe.runtime.registry import Registry
@@ -52,7 +52,7 @@ class BatchField:
     spec: Spec
 
 
-class BatchStep(pydantic.BaseModel):
+class BatchStep(BaseStep):
     """The base of all steps of the batch stage.
 
     Subclasses declare their parameters as pydantic fields and override `sample`, `check` and
@@ -69,11 +69,8 @@ class BatchStep(pydantic.BaseModel):
             counts the pairs of a sample with itself.
     """
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
-
     num_classes: NumClasses | None = None
 
-    num_uniforms: ClassVar[int] = 0
     mixes_samples: ClassVar[bool] = False
 
     def list_num_classes(self) -> list[int]:
@@ -126,6 +123,40 @@ class BatchStep(pydantic.BaseModel):
                 write instead.
         """
         raise NotImplementedError
+
+
+class NestedBatchStep(BaseNestedStep):
+    """A step inside a container; see BaseNestedStep."""
+
+    step: BatchStep
+
+
+class BatchContainer(BaseContainer, BatchStep):
+    """The base of steps that hold other steps. Subclasses define `own_uniforms`, `draw`, `torch`.
+
+    The container's own draws come first, then those of its steps, in order.
+
+    Attributes:
+        transforms: The steps.
+    """
+
+    transforms: Annotated[tuple[NestedBatchStep, ...], BeforeValidator(check_nested)]
+
+    @property
+    def mixes_samples(self) -> bool:  # type: ignore[override]
+        """Whether one of the steps mixes the samples of a batch with each other."""
+        return any(nested.step.mixes_samples for nested in self.transforms)
+
+    def list_num_classes(self) -> list[int]:
+        nested = [n for inner in self.transforms for n in inner.step.list_num_classes()]
+        return super().list_num_classes() + nested
+
+    def check(self, fields: Mapping[str, BatchField]) -> None:
+        for nested in self.transforms:
+            try:
+                nested.step.check(fields)
+            except StepIncompatible as e:
+                raise StepIncompatible(f"{nested.name}: {e}", e.where or nested.where) from None
 
 
 def _advise(name: str) -> str:

@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 from gpupipe.batch_stage.stage import BatchEntry, BatchStage
 from gpupipe.dataset.labels import make_unlabelled
-from gpupipe.dataset.spec import canonical_layout
 from gpupipe.errors import ConfigError, Problem, ShapeError, counted
 from gpupipe.pipeline.step import StepIncompatible
-from gpupipe.runtime import plugins
+from gpupipe.pipeline.tensors import from_steps, to_steps
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+_BATCH = "*"
+"""The axis of samples in a layout; no other axis is called so."""
 
 
 class BatchMixer:
@@ -82,14 +85,15 @@ def _run(
 ) -> dict[str, Tensor]:
     """Run one step, and return its fields and labels."""
     parameters = entry.parameters(seed, epoch, ids)
-    images = {name: _to_step(batch[name], layout) for name, layout in entry.layouts.items()}
+    layouts = {name: f"{_BATCH}{layout}" for name, layout in entry.layouts.items()}
+    images = {name: to_steps(batch[name], layout) for name, layout in layouts.items()}
     try:
-        with plugins.blamed(entry.key, type(entry.step), entry.where, "torch()", StepIncompatible):
+        with entry.blame("torch()", StepIncompatible):
             done, labels = entry.step.torch(images, batch["label"], parameters)
     except StepIncompatible as e:
         raise ShapeError(f"{entry.where}: {entry.key}: {e}") from None
     _check_result(entry, images | {"label": batch["label"]}, done | {"label": labels})
-    back = {name: _from_step(done[name], layout) for name, layout in entry.layouts.items()}
+    back = {name: from_steps(done[name], layout) for name, layout in layouts.items()}
     return back | {"label": labels}
 
 
@@ -99,27 +103,8 @@ def _check_result(entry: BatchEntry, before: dict[str, Tensor], after: dict[str,
         result = after.get(name)
         if result is None or (result.shape, result.dtype) != (tensor.shape, tensor.dtype):
             made = "nothing" if result is None else f"{tuple(result.shape)} {result.dtype}"
-            raise plugins.step_wrong(
-                entry.key,
-                type(entry.step),
-                entry.where,
-                f"its torch() made {made} of '{name}', {tuple(tensor.shape)} {tensor.dtype}",
-            )
-
-
-def _to_step(field: Tensor, layout: str) -> Tensor:
-    """Return a view of a field with the axes (B, others..., C, space...)."""
-    if "C" not in layout:
-        field, layout = field.unsqueeze(1), f"C{layout}"
-    return field.permute(0, *(1 + layout.index(axis) for axis in canonical_layout(layout)))
-
-
-def _from_step(field: Tensor, layout: str) -> Tensor:
-    """Return a view with the axes in the order of `layout`: the inverse of `_to_step`."""
-    order = canonical_layout(layout)
-    if "C" not in layout:
-        field, order = field.squeeze(1 + order.index("C")), order.replace("C", "")
-    return field.permute(0, *(1 + order.index(axis) for axis in layout))
+            given = f"'{name}', {tuple(tensor.shape)} {tensor.dtype}"
+            raise entry.wrong(f"its torch() made {made} of {given}")
 
 
 def check_labels(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,28 +13,20 @@ from numpy.typing import NDArray
 
 from gpupipe.batch_stage.batch_step import BatchStep
 from gpupipe.batch_stage.mixing import find_shift
-from gpupipe.runtime import plugins
+from gpupipe.pipeline.entry import BaseEntry
+from gpupipe.pipeline.pipeline import Phased
 from gpupipe.sampling import draws
 
 
 @dataclass(frozen=True)
-class BatchEntry:
-    """One step at its position in the batch stage.
+class BatchEntry(BaseEntry[BatchStep]):
+    """One step at its position in the batch stage; see BaseEntry.
 
     Attributes:
-        name: The step's name in YAML.
-        key: The name, with a number if the step occurs again: "mixup", "mixup_2". It seeds the
-            draws.
-        step: The step.
         layouts: The layout of each field that the step works on, by name, such as "CHW".
-        where: The position in the YAML, for messages.
     """
 
-    name: str
-    key: str
-    step: BatchStep
     layouts: dict[str, str]
-    where: str
 
     def parameters(self, seed: int, epoch: int, ids: NDArray[np.int64]) -> dict[str, Any]:
         """Draw the step's parameters for one batch.
@@ -52,21 +44,12 @@ class BatchEntry:
         """
         stream = draws.stream(f"batch: {self.key}")
         uniform = draws.uniform(seed, epoch, draws.hash_ids(ids), stream, self.step.num_uniforms)
-        with plugins.blamed(self.key, type(self.step), self.where, "sample()"):
-            sampled = self.step.sample(uniform)
-        for name, values in sampled.items():
-            if np.shape(values)[:1] != (1,):
-                raise plugins.step_wrong(
-                    self.key,
-                    type(self.step),
-                    self.where,
-                    f"its sample() made '{name}' of shape {np.shape(values)} for one batch",
-                )
+        sampled = self.sample(uniform, "one batch")
         return {"shift": find_shift(ids)} | {name: v[0] for name, v in sampled.items()}
 
 
 @dataclass(frozen=True)
-class BatchStage:
+class BatchStage(Phased):
     """The checked steps of the batch stage, in order. Without steps it leaves batches alone.
 
     Attributes:
@@ -79,13 +62,6 @@ class BatchStage:
     entries: tuple[BatchEntry, ...] = ()
     main: tuple[str, ...] = ()
     later: Mapping[int, BatchStage] = field(default_factory=dict)
-
-    def at_epoch(self, epoch: int) -> BatchStage:
-        """Return the stage of an epoch, with numbers in place of the schedules."""
-        began = max((first for first in self.later if first <= epoch), default=None)
-        if began is None:
-            return replace(self, later={}) if self.later else self
-        return self.later[began]
 
     @property
     def num_classes(self) -> int | None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, Literal
 
-from gpupipe.batch_stage.batch_container import BatchContainer
-from gpupipe.batch_stage.batch_step import BATCH_STEPS
+from gpupipe.batch_stage.batch_step import BATCH_STEPS, BatchContainer
 from gpupipe.config.json_schema_types import INTERPOLATION, Schema, describe_model
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.config.validation import TopLevel

@@ -11,7 +11,7 @@ from gpupipe.errors import ConfigError, Problem
 from gpupipe.pipeline.chain import chain_steps
 from gpupipe.pipeline.parsing import STEP_SHAPE, parse_step
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
-from gpupipe.pipeline.schedules import build_phases, find_schedules
+from gpupipe.pipeline.schedules import build_with_schedules
 from gpupipe.pipeline.views import ViewField, add_views, has_views, list_step_lists, read_views
 from gpupipe.schema import builtin_configs, yaml_parser
 from gpupipe.schema.document import Document, Loc
@@ -47,30 +47,26 @@ def build_pipeline(
     Raises:
         ConfigError: With all mistakes in the list.
     """
-    problems: list[Problem] = []
-    schedules = find_schedules(document, list_step_lists(document, loc), problems)
-    phases = build_phases(
+    first, later = build_with_schedules(
         document,
-        schedules,
-        problems,
+        loc,
+        list_step_lists(document, loc),
         lambda plain: _build_phase(name, plain, loc, fields),
+        _describe_change,
     )
-    first = phases.pop(0)
-    for epoch, pipeline in phases.items():
-        _check_outputs(first, pipeline, document.where(loc), schedules.describe(epoch))
-    return replace(first, later=phases)
+    return replace(first, later=later)
 
 
-def _check_outputs(first: Pipeline, later: Pipeline, where: str, when: str) -> None:
-    """Raise ConfigError if a schedule changes more than the sizes of what is delivered."""
+def _describe_change(first: Pipeline, later: Pipeline, when: str) -> str:
+    """Say what a schedule changes of what is delivered, but for sizes; "" for nothing."""
     for output in first.outputs:
         before, after = first.output_spec_of(output), later.output_spec_of(output)
         for what in ("dtype", "layout"):
             old, new = getattr(before, what), getattr(after, what)
             if old != new:
                 rule = "only sizes may change from epoch to epoch"
-                change = f"the {what} of '{output}' is {old} in epoch 0, and {new} {when}"
-                raise ConfigError([Problem(where, f"{change}: {rule}")])
+                return f"the {what} of '{output}' is {old} in epoch 0, and {new} {when}: {rule}"
+    return ""
 
 
 def _build_phase(name: str, document: Document, loc: Loc, fields: Mapping[str, Spec]) -> Pipeline:

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem, nearest, shown
-from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.entry import Entry, make_key
+from gpupipe.pipeline.parsing import ParsedStep
 from gpupipe.pipeline.step import Step, StepIncompatible
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime import plugins
 
 
-@dataclass(frozen=True)
-class ParsedStep:
-    """An item of the list, and the fields that it works on; `step` is None if it is invalid."""
-
-    name: str
-    step: Step | None
-    where: str
-    on: tuple[str, ...]
-
-
 def chain_steps(
-    parsed: Sequence[ParsedStep],
+    parsed: Sequence[ParsedStep[Step]],
     fields: Mapping[str, Spec],
     problems: list[Problem],
 ) -> list[Entry]:
@@ -45,7 +36,7 @@ def chain_steps(
             if (input_spec := specs[name]) is not None
         ]
         seen[p.name] += any(isinstance(o, Entry) for o in outcomes)
-        key = p.name if seen[p.name] == 1 else f"{p.name}_{seen[p.name]}"
+        key = make_key(p.name, seen[p.name])
         for name, o in zip([n for n in p.on if specs[n] is not None], outcomes, strict=True):
             if isinstance(o, Entry):
                 entries.append(replace(o, key=key))
@@ -56,10 +47,10 @@ def chain_steps(
 
 
 def _make_entry(
-    p: ParsedStep,
+    p: ParsedStep[Step],
     name: str,
     input_spec: Spec,
-    parsed: Sequence[ParsedStep],
+    parsed: Sequence[ParsedStep[Step]],
     problems: list[Problem],
 ) -> Entry | Spec | None:
     """Return a step's entry on one field.
@@ -75,7 +66,7 @@ def _make_entry(
             step = step.resolve(input_spec)
             output = _check_spec(step.infer_spec(input_spec))
         output = replace(output, kind=input_spec.kind)
-        return Entry(p.name, p.name, step, input_spec, output, p.where, name)
+        return Entry(p.name, p.name, step, p.where, input_spec, output, name)
     except StepIncompatible as e:
         later = (
             next((q.name for q in parsed if name in q.on and _decodes(q)), None)
@@ -89,7 +80,7 @@ def _make_entry(
 
 
 def _spec_before_steps(
-    name: str, spec: Spec, parsed: Sequence[ParsedStep], problems: list[Problem]
+    name: str, spec: Spec, parsed: Sequence[ParsedStep[Step]], problems: list[Problem]
 ) -> Spec | None:
     """Return the spec before the first step on a field.
 
@@ -114,7 +105,7 @@ def _check_spec(made: object) -> Spec:
     return made
 
 
-def _decodes(p: ParsedStep) -> bool:
+def _decodes(p: ParsedStep[Step]) -> bool:
     """Return whether a step turns encoded bytes into pixels."""
     if p.step is None:
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import pydantic
@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, SerializationInfo, model_serializer
 from gpupipe.dataset.spec import Spec, Values
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
-from gpupipe.pipeline.step import Params, Step, StepIncompatible
+from gpupipe.pipeline.step import BaseStep, Params, Step, StepIncompatible
 from gpupipe.runtime import plugins
 from gpupipe.schema.field_types import should_be
 
@@ -30,8 +30,8 @@ _SHARED = ("dtype", "channels", "layout", "others")
 """What all samples of a field have in common, whatever way they take through a container."""
 
 
-class NestedStep(pydantic.BaseModel):
-    """A step inside a container.
+class BaseNestedStep(pydantic.BaseModel):
+    """A step inside a container, of samples or of batches.
 
     Attributes:
         name: The step's name in YAML.
@@ -42,14 +42,21 @@ class NestedStep(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    step: Step
+    step: BaseStep
     where: str = Field("", exclude=True)
-    _input_spec: Spec = pydantic.PrivateAttr(Spec())
 
     @model_serializer
     def _serialize(self, info: SerializationInfo) -> dict[str, Any]:
         """Return the step as YAML has it: {name: parameters}."""
-        return {self.name: self.step.model_dump(mode=info.mode)}
+        dumped = self.step.model_dump(mode=info.mode, exclude_none=info.exclude_none)
+        return {self.name: dumped}
+
+
+class NestedStep(BaseNestedStep):
+    """A step of samples inside a container; see BaseNestedStep."""
+
+    step: Step
+    _input_spec: Spec = pydantic.PrivateAttr(Spec())
 
     @property
     def input_spec(self) -> Spec:
@@ -84,11 +91,44 @@ def check_nested(value: Any) -> Any:
     return value
 
 
-NestedSteps = Annotated[tuple[NestedStep, ...], BeforeValidator(check_nested)]
-"""The type of a list of steps as a parameter. The pipeline's builder parses the list."""
+class BaseContainer(BaseStep):
+    """What containers of samples and of batches share: how they draw.
+
+    Subclasses define `own_uniforms` and `draw`.
+
+    Attributes:
+        transforms: The steps.
+    """
+
+    transforms: Annotated[tuple[BaseNestedStep, ...], BeforeValidator(check_nested)]
+
+    own_uniforms: ClassVar[int] = 1
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """The number of uniform draws that one sample, or one batch, needs."""
+        return self.own_uniforms + sum(nested.step.num_uniforms for nested in self.transforms)
+
+    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Compute the container's own parameters from uniform draws `u`, (N, own_uniforms)."""
+        raise NotImplementedError
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Compute the parameters of the container and of all of its steps from uniform draws `u`.
+
+        Returns:
+            What `draw` returns; and for each step what its `sample` returns, under "NUMBER.name".
+        """
+        sampled, first = self.draw(u[:, : self.own_uniforms]), self.own_uniforms
+        for number, nested in enumerate(self.transforms):
+            last = first + nested.step.num_uniforms
+            drawn = nested.step.sample(u[:, first:last])
+            sampled |= {f"{number}.{name}": values for name, values in drawn.items()}
+            first = last
+        return sampled
 
 
-class Container(Step):
+class Container(BaseContainer, Step):
     """The base of steps that hold other steps.
 
     Subclasses define `own_uniforms`, `draw`, `chain`, `lower` and `torch`.
@@ -97,14 +137,7 @@ class Container(Step):
         transforms: The steps.
     """
 
-    transforms: NestedSteps
-
-    own_uniforms: ClassVar[int] = 1
-
-    @property
-    def num_uniforms(self) -> int:  # type: ignore[override]
-        """The number of uniform draws that one sample needs."""
-        return self.own_uniforms + sum(nested.step.num_uniforms for nested in self.transforms)
+    transforms: Annotated[tuple[NestedStep, ...], BeforeValidator(check_nested)]
 
     @property
     def interpolates(self) -> bool:  # type: ignore[override]
@@ -124,10 +157,6 @@ class Container(Step):
             for nested in self.transforms
         )
 
-    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """Compute the container's own parameters from uniform draws `u`, (B, own_uniforms)."""
-        raise NotImplementedError
-
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
         """Return the steps resolved for their inputs, and the spec of the container's output.
 
@@ -135,15 +164,6 @@ class Container(Step):
             StepIncompatible: If a step cannot process its input, or outputs do not fit together.
         """
         raise NotImplementedError
-
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """Compute the parameters of the container and of all of its steps from uniform draws `u`.
-
-        Returns:
-            What `draw` returns; and for each step what its `sample` returns, under "NUMBER.name".
-        """
-        own = self.draw(u[:, : self.own_uniforms])
-        return own | sample_nested([n.step for n in self.transforms], u[:, self.own_uniforms :])
 
     def resolve(self, input_spec: Spec) -> Self:
         resolved = super().resolve(input_spec)
@@ -167,31 +187,6 @@ class Container(Step):
     def torch_step(self, number: int, image: Any, p: Params) -> Any:
         """Apply step `number` to one image, in torch."""
         return self.transforms[number].step.torch(image, select_params(number, p))
-
-
-class _Sampled(Protocol):
-    """What draws: a step of a pipeline, or of the batch stage."""
-
-    @property
-    def num_uniforms(self) -> int: ...
-
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]: ...
-
-
-def sample_nested(steps: Sequence[_Sampled], u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-    """Compute the parameters of steps from uniform draws, of which each takes its own in order.
-
-    Returns:
-        For each step what its `sample` returns, under "NUMBER.name".
-    """
-    sampled: dict[str, NDArray[Any]] = {}
-    first = 0
-    for number, step in enumerate(steps):
-        last = first + step.num_uniforms
-        drawn = step.sample(u[:, first:last])
-        sampled |= {f"{number}.{name}": values for name, values in drawn.items()}
-        first = last
-    return sampled
 
 
 def select_params(number: int, p: Params) -> Mapping[str, Any]:

@@ -1,11 +1,11 @@
-"""Entry: one step at its position in a pipeline, which runs the step's code and checks it."""
+"""Entry: one step at its position in a list, which runs the step's code and checks it."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,32 +13,74 @@ from numpy.typing import NDArray
 from gpupipe.dataset.spec import Sizes, Spec
 from gpupipe.errors import StepError
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import NoLowering, Params, SampleIncompatible, Step
+from gpupipe.pipeline.step import BaseStep, NoLowering, Params, SampleIncompatible, Step
 from gpupipe.runtime import plugins
 from gpupipe.sampling import draws
 
+_Step = TypeVar("_Step", bound=BaseStep)
+
+
+def make_key(name: str, count: int) -> str:
+    """Return the key of the step of this name that comes as number `count`, from 1."""
+    return name if count == 1 else f"{name}_{count}"
+
 
 @dataclass(frozen=True)
-class Entry:
-    """One step at its position in the pipeline, on one field.
+class BaseEntry(Generic[_Step]):
+    """One step at its position in a pipeline or in the batch stage.
 
     Attributes:
         name: The step's name in YAML.
         key: The name, with a number if the step occurs again: "random_affine", "random_affine_2".
             It seeds the draws, so all fields that a step works on share them.
         step: The step, its short forms written out.
-        input_spec: Shape, dtype and layout of the step's input.
-        output_spec: Shape, dtype and layout of the step's output.
         where: The position in the YAML, for messages.
-        field: The field that the step works on.
     """
 
     name: str
     key: str
-    step: Step
+    step: _Step
+    where: str
+
+    def sample(self, u: NDArray[np.float64], drawn_for: str) -> dict[str, NDArray[Any]]:
+        """Return what the step's `sample` makes of uniform draws, (N, num_uniforms).
+
+        Args:
+            u: The draws.
+            drawn_for: What they are for, in messages: "5 samples".
+
+        Raises:
+            StepError: If the step's `sample` raises, or returns arrays of another length.
+        """
+        with self.blame("sample()"):
+            sampled = self.step.sample(u)
+        for name, values in sampled.items():
+            if np.shape(values)[:1] != (len(u),):
+                shape = np.shape(values)
+                raise self.wrong(f"its sample() made '{name}' of shape {shape} for {drawn_for}")
+        return sampled
+
+    def blame(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
+        """Raise StepError for what the step's code raises, but for the exceptions `passed`."""
+        return plugins.blamed(self.key, type(self.step), self.where, call, *passed)
+
+    def wrong(self, what: str) -> StepError:
+        """Return the error that says what is wrong with the step's code."""
+        return plugins.step_wrong(self.key, type(self.step), self.where, what)
+
+
+@dataclass(frozen=True)
+class Entry(BaseEntry[Step]):
+    """One step at its position in the pipeline, on one field; see BaseEntry.
+
+    Attributes:
+        input_spec: Shape, dtype and layout of the step's input.
+        output_spec: Shape, dtype and layout of the step's output.
+        field: The field that the step works on.
+    """
+
     input_spec: Spec
     output_spec: Spec
-    where: str
     field: str
 
     def parameters(
@@ -65,15 +107,7 @@ class Entry:
         uniform = draws.uniform(
             seed, epoch, ids, draws.stream(self.key), self.step.num_uniforms, repeats
         )
-        with self._blame("sample()"):
-            sampled = self.step.sample(uniform)
-        for name, values in sampled.items():
-            if np.ndim(values) == 0 or len(values) != len(ids):
-                shape, count = np.shape(values), len(ids)
-                raise self._wrong(
-                    f"its sample() made '{name}' of shape {shape} for {count} samples"
-                )
-        return sampled
+        return self.sample(uniform, f"{len(ids)} samples")
 
     def lower(self, image: Primitives, parameters: Params) -> None:
         """Apply the step to a batch by calling primitives of a back end.
@@ -83,7 +117,7 @@ class Entry:
             NoLowering: If the step does not run on that back end.
             SampleIncompatible: If it cannot process a sample.
         """
-        with self._blame("lower()"):
+        with self.blame("lower()"):
             self.step.lower(image, parameters)
 
     def torch(self, image: Any, parameters: Params) -> Any:
@@ -99,10 +133,10 @@ class Entry:
             output = self.step.torch(image, parameters)
         except Exception:  # a context manager around each call would take more time than some steps
             decode_errors = (OSError, RuntimeError, ValueError) if self.input_spec.encoded else ()
-            with self._blame("torch()", *decode_errors):
+            with self.blame("torch()", *decode_errors):
                 raise
         if differs := self.output_spec.describe_mismatch(output, self._sizes):
-            raise self._wrong(f"its torch() made {differs}")
+            raise self.wrong(f"its torch() made {differs}")
         return output
 
     @cached_property
@@ -111,7 +145,7 @@ class Entry:
 
     def dump(self) -> dict[str, Any]:
         """Return the step's parameters as JSON values; raise StepError if that fails."""
-        with self._blame("model_dump()"):
+        with self.blame("model_dump()"):
             return self.step.model_dump(mode="json")
 
     def identity(self) -> dict[str, Any]:
@@ -126,9 +160,5 @@ class Entry:
             if name not in self.step.added_later or value != fields[name].default
         }
 
-    def _blame(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
-        passed = (NoLowering, SampleIncompatible, *passed)
-        return plugins.blamed(self.key, type(self.step), self.where, call, *passed)
-
-    def _wrong(self, what: str) -> StepError:
-        return plugins.step_wrong(self.key, type(self.step), self.where, what)
+    def blame(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
+        return super().blame(call, NoLowering, SampleIncompatible, *passed)

@@ -3,27 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 import pydantic
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem, did_you_mean, shown
-from gpupipe.pipeline.chain import ParsedStep
-from gpupipe.pipeline.container import Container, NestedStep
+from gpupipe.pipeline.container import (
+    BaseContainer,
+    BaseNestedStep,
+    Container,
+    NestedStep,
+)
+from gpupipe.pipeline.step import BaseStep, Step
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime import plugins
+from gpupipe.runtime.registry import Registry
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
 from gpupipe.schema.validation_errors import to_problems
+
+_Step = TypeVar("_Step", bound=BaseStep)
 
 STEP_SHAPE = "each '- name: {parameter: value}' or '- name'"
 """How a step is written, for messages."""
 
 
+@dataclass(frozen=True)
+class StepKind(Generic[_Step]):
+    """What the items of a list are: steps on samples, or steps on batches.
+
+    Attributes:
+        registry: Finds their classes.
+        container: The base of those that hold others.
+        nested: The model of a step inside of these.
+        instead_of_on: What to do about an `on:` inside of a container.
+    """
+
+    registry: Registry[_Step]
+    container: type[BaseContainer]
+    nested: type[BaseNestedStep]
+    instead_of_on: str
+
+
+@dataclass(frozen=True)
+class ParsedStep(Generic[_Step]):
+    """An item of a list, and the fields that it works on.
+
+    `step` is None if it is invalid; `on` is () if the item's `on:` is.
+    """
+
+    name: str
+    step: _Step | None
+    where: str
+    on: tuple[str, ...]
+
+
+_ON_SAMPLES = StepKind(
+    STEPS,
+    Container,
+    NestedStep,
+    "a step of a container or a view has no 'on': it works where they work",
+)
+
+
 def parse_step(
     item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]
-) -> ParsedStep:
-    """Parse one item of a list of steps.
+) -> ParsedStep[Step]:
+    """Parse one item of a list of steps on samples.
 
     Args:
         item: The item.
@@ -32,42 +79,78 @@ def parse_step(
         problems: Gets the mistakes appended.
         fields: The fields of a sample, the main field first.
     """
-    name, input_spec = split_item(item)
+    main = (next(iter(fields)),)
+    parsed = parse_item(_ON_SAMPLES, item, document, loc, problems, fields, main)
+    return parsed if parsed.on else replace(parsed, step=None, on=tuple(fields))
+
+
+def parse_nested_step(
+    item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]
+) -> ParsedStep[Step] | None:
+    """Parse a step of a view, which has no `on:`; None if it has one."""
+    if _has_on(_ON_SAMPLES, item, document, loc, problems):
+        return None
+    return parse_step(item, document, loc, problems, fields)
+
+
+def parse_item(
+    kind: StepKind[_Step],
+    item: Any,
+    document: Document,
+    loc: Loc,
+    problems: list[Problem],
+    fields: Collection[str] | None,
+    main: tuple[str, ...],
+) -> ParsedStep[_Step]:
+    """Parse one item of a list of steps.
+
+    Args:
+        kind: What the items are.
+        item: The item.
+        document: The YAML document.
+        loc: The place of the item.
+        problems: Gets the mistakes appended.
+        fields: The fields that `on:` may name; None if they are not known, so that all may be.
+        main: The fields that a step works on unless it has `on:`.
+    """
+    name, parameters = split_item(item)
     where = document.where((*loc, name) if isinstance(item, dict) and name else loc, of_key=True)
-    on = next(iter(fields))
-    if isinstance(input_spec, dict) and "on" in input_spec:
-        on, input_spec = input_spec["on"], {k: v for k, v in input_spec.items() if k != "on"}
-    targets = parse_targets(on, fields, document.where((*loc, name, "on")), problems)
-    wrong = ParsedStep(name, None, where, targets or tuple(fields))
+    on = main
+    if isinstance(parameters, dict) and "on" in parameters:
+        if fields is not None:
+            place = document.where((*loc, name, "on"))
+            on = parse_targets(parameters["on"], fields, place, problems)
+        parameters = {key: value for key, value in parameters.items() if key != "on"}
+    wrong = ParsedStep[_Step](name, None, where, on)
     if not name:
         if item is not UNRESOLVED:
             problems.append(Problem(where, _describe_item(item)))
         return wrong
     try:
-        model = STEPS.find(name)
+        model = kind.registry.find(name)
     except LookupError as e:
         problems.append(Problem(where, e.args[0]))
         return wrong
     before = len(problems)
-    if issubclass(model, Container) and isinstance(input_spec, dict):
-        input_spec = _parse_transforms(input_spec, document, (*loc, name), problems, fields)
+    if issubclass(model, kind.container) and isinstance(parameters, dict):
+        parameters = _parse_transforms(kind, parameters, document, (*loc, name), problems)
     if len(problems) > before:
         return wrong
     try:
         with plugins.blamed(name, model, where, "validation", pydantic.ValidationError):
-            checked = model.model_validate({} if input_spec is None else input_spec)
-        return ParsedStep(name, checked, where, targets) if targets else wrong
+            step = model.model_validate({} if parameters is None else parameters)
     except pydantic.ValidationError as e:
         problems.extend(to_problems(e, model, document, (*loc, name), prefix=name))
         return wrong
+    return replace(wrong, step=step)
 
 
 def _parse_transforms(
+    kind: StepKind[Any],
     parameters: dict[str, Any],
     document: Document,
     loc: Loc,
     problems: list[Problem],
-    fields: Mapping[str, Spec],
 ) -> dict[str, Any]:
     """Return a container's parameters with its list of steps parsed."""
     items = parameters.get("transforms")
@@ -75,23 +158,25 @@ def _parse_transforms(
         return parameters
     nested = []
     for i, item in enumerate(items):
-        p = parse_nested_step(item, document, (*loc, "transforms", i), problems, fields)
-        if p is not None and p.step is not None:
-            nested.append(NestedStep(name=p.name, step=p.step, where=p.where))
+        place = (*loc, "transforms", i)
+        if _has_on(kind, item, document, place, problems):
+            continue
+        p = parse_item(kind, item, document, place, problems, None, ())
+        if p.step is not None:
+            nested.append(kind.nested(name=p.name, step=p.step, where=p.where))
     return parameters | {"transforms": nested}
 
 
-def parse_nested_step(
-    item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]
-) -> ParsedStep | None:
-    """Parse a step of a container or a view, which has no `on:`; None if it has one."""
+def _has_on(
+    kind: StepKind[Any], item: Any, document: Document, loc: Loc, problems: list[Problem]
+) -> bool:
+    """Return whether a step that must not have an `on:` has one, which `problems` then holds."""
     name, parameters = split_item(item)
-    if isinstance(parameters, dict) and "on" in parameters:
+    has_on = isinstance(parameters, dict) and "on" in parameters
+    if has_on:
         where = document.where((*loc, name, "on"), of_key=True)
-        rule = "a step of a container or a view has no 'on': it works where they work"
-        problems.append(Problem(where, f"{name}.on: {rule}"))
-        return None
-    return parse_step(item, document, loc, problems, fields)
+        problems.append(Problem(where, f"{name}.on: {kind.instead_of_on}"))
+    return has_on
 
 
 def split_item(item: Any) -> tuple[str, Any]:

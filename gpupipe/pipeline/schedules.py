@@ -114,6 +114,39 @@ def build_phases(
     return phases
 
 
+def build_with_schedules(
+    document: Document,
+    loc: Loc,
+    lists: Sequence[Loc],
+    build: Callable[[Document], _Built],
+    describe_change: Callable[[_Built, _Built, str], str],
+) -> tuple[_Built, dict[int, _Built]]:
+    """Build a pipeline or a batch stage for all epochs.
+
+    Args:
+        document: The document.
+        loc: The place of what is built.
+        lists: The places of its lists of steps.
+        build: Builds it from a document without schedules, or raises ConfigError.
+        describe_change: Says what must not differ between the first epoch and a later one, whose
+            numbers it gets in words; "" if nothing does.
+
+    Returns:
+        What belongs to epoch 0; and what to later ones, by the first epoch in which numbers change.
+
+    Raises:
+        ConfigError: With all mistakes of the first phase that has any.
+    """
+    problems: list[Problem] = []
+    schedules = find_schedules(document, lists, problems)
+    phases = build_phases(document, schedules, problems, build)
+    first = phases.pop(0)
+    for epoch, later in phases.items():
+        if change := describe_change(first, later, schedules.describe(epoch)):
+            raise ConfigError([Problem(document.where(loc), change)])
+    return first, phases
+
+
 def refuse_schedules(document: Document, loc: Loc, problems: list[Problem]) -> None:
     """Report the schedules in a mapping that takes none, and mark them as reported.
 

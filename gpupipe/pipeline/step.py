@@ -69,7 +69,19 @@ class SampleIncompatible(RuntimeError):
 _ON_MASKS = {"interpolation": "nearest", "antialias": False}
 
 
-class Step(pydantic.BaseModel):
+class BaseStep(pydantic.BaseModel):
+    """What steps on samples and steps on batches share: frozen parameters, and draws."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    num_uniforms: ClassVar[int] = 0
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Turn uniform draws, (N, num_uniforms), into parameters, each with N as its first axis."""
+        return {}
+
+
+class Step(BaseStep):
     """The base class of all steps.
 
     Subclasses declare their parameters as pydantic fields and override `sample`, `infer_spec`,
@@ -123,14 +135,11 @@ class Step(pydantic.BaseModel):
                     return image.flip(-1) if p["flip"] else image
     """
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
-
     _space: int = pydantic.PrivateAttr(2)
     """The number of spatial axes, which are the last axes of a tensor."""
     _kind: Kind = pydantic.PrivateAttr("image")
     """The kind of the field that the step works on."""
 
-    num_uniforms: ClassVar[int] = 0
     added_later: ClassVar[frozenset[str]] = frozenset()
     interpolates: ClassVar[bool] = False
     speed_advice: ClassVar[str] = ""

@@ -29,9 +29,10 @@ from pydantic import Field
 from gpupipe.dataset.source import RESERVED_NAMES
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem
-from gpupipe.pipeline.chain import ParsedStep, chain_steps
-from gpupipe.pipeline.parsing import parse_nested_step
+from gpupipe.pipeline.chain import chain_steps
+from gpupipe.pipeline.parsing import ParsedStep, parse_nested_step
 from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.pipeline.step import Step
 from gpupipe.schema.document import Document, Loc
 from gpupipe.schema.field_types import WHOLE
 from gpupipe.schema.validation_errors import to_problems
@@ -165,7 +166,7 @@ def add_views(
     return replace(pipeline, entries=tuple(entries), views=sources)
 
 
-def _select_view(first: ParsedStep, made: ViewField) -> ParsedStep:
+def _select_view(first: ParsedStep[Step], made: ViewField) -> ParsedStep[Step]:
     """Return the first step of a view as it makes one of the view's fields.
 
     A step that makes several images refuses to stand in a view of another count.

@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import model_validator
-
-from gpupipe.augment.weighted_choice import Weight, check_weights, choose_by_weight
+from gpupipe.augment.weighted_choice import WeightedChoice
 from gpupipe.pipeline.container import Container, NestedStep, Way, merge_specs
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec
 
 
-class RandomChoice(Container):
+class RandomChoice(Container, WeightedChoice):
     """Run one step of a list, as torchvision.transforms.v2.RandomChoice.
 
     Each sample costs the time of its own step only.
@@ -27,21 +23,9 @@ class RandomChoice(Container):
             default all steps are equally probable.
     """
 
-    p: tuple[Weight, ...] | None = None
-
     example: ClassVar[Mapping[str, Any]] = {
         "transforms": ["random_horizontal_flip", {"random_rotation": {"degrees": 90}}]
     }
-    own_uniforms: ClassVar[int] = 1
-
-    @model_validator(mode="after")
-    def _check_weights(self) -> RandomChoice:
-        check_weights(self.p, len(self.transforms))
-        return self
-
-    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """Return choice: int32 (B,), the number of each sample's step, from 0."""
-        return {"choice": choose_by_weight(self.p, len(self.transforms), u[:, 0])}
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
         both = [nested.resolve(input_spec) for nested in self.transforms]

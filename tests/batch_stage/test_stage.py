@@ -15,7 +15,7 @@ from gpupipe.errors import StepError
 
 
 def entry_of(step: BatchStep, key: str = "mixup") -> BatchEntry:
-    return BatchEntry("mixup", key, step, {"image": "CHW"}, "c.yaml:3")
+    return BatchEntry("mixup", key, step, "c.yaml:3", {"image": "CHW"})
 
 
 def test_draws_are_those_of_seed_epoch_key_and_samples() -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import model_validator
-
-from gpupipe.augment.weighted_choice import Weight, check_weights, choose_by_weight
-from gpupipe.batch_stage.batch_container import BatchContainer
+from gpupipe.augment.weighted_choice import WeightedChoice
+from gpupipe.batch_stage.batch_step import BatchContainer
 from gpupipe.pipeline.container import select_params
 from gpupipe.pipeline.step import Params
 
@@ -18,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class RandomStepChoice(BatchContainer):
+class RandomStepChoice(BatchContainer, WeightedChoice):
     """Run one step of a list, as torchvision.transforms.v2.RandomChoice on a batch.
 
     The choice depends on all samples of the batch.
@@ -28,19 +24,6 @@ class RandomStepChoice(BatchContainer):
         p: A weight for each step, 0 or more; divided by their sum, they are its probability. By
             default all steps are equally probable.
     """
-
-    p: tuple[Weight, ...] | None = None
-
-    own_uniforms: ClassVar[int] = 1
-
-    @model_validator(mode="after")
-    def _check_weights(self) -> RandomStepChoice:
-        check_weights(self.p, len(self.transforms))
-        return self
-
-    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """Return choice: int32 (N,), the number of each batch's step, from 0."""
-        return {"choice": choose_by_weight(self.p, len(self.transforms), u[:, 0])}
 
     def torch(
         self, images: Mapping[str, Tensor], labels: Tensor, p: Params

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from batch_stage.mixing_cases import IMAGE, MASK, stage_of
-from gpupipe.batch_stage.batch_container import BatchContainer
+from gpupipe.batch_stage.batch_step import BatchContainer
 from gpupipe.errors import ConfigError
 
 
