@@ -65,15 +65,13 @@ def _list_classes(kind: str, group: str) -> Iterator[Item]:
 
 
 def _module_files(group: str) -> dict[str, Path]:
-    """Return the files of the modules in a package; `__init__.py` of those that are folders."""
+    """Return the files of the modules in a package; for the folder of an engine `__init__.py`."""
     package = importlib.import_module(group)
     (folder,) = map(Path, package.__path__)
     modules = [m for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_")]
-    return {
-        m.name: folder / (f"{m.name}/__init__.py" if m.ispkg else f"{m.name}.py")
-        for m in modules
-        if m.ispkg or group != plugins.ENGINE_GROUP
-    }
+    if group == plugins.ENGINE_GROUP:
+        return {m.name: folder / m.name / "__init__.py" for m in modules if m.ispkg}
+    return {m.name: folder / f"{m.name}.py" for m in modules if not m.ispkg}
 
 
 def _read_docstring(name: str, path: Path) -> str:

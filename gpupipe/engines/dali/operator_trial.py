@@ -8,7 +8,7 @@ draws. It takes a few milliseconds and needs no GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline.step import Step, StepIncompatible
 from gpupipe.sampling import draws
-from gpupipe.steps.dali.operators import Operator
+from gpupipe.steps.dali_operators.operators import Operator
+from gpupipe.steps.dali_operators.trial import Trial
 
 Images = list[NDArray[Any]]
 Sampled = Mapping[str, NDArray[Any]]
@@ -32,38 +33,13 @@ _LABELS = (0, 1, 2, 5)
 _SIZE_ARGUMENTS = ("size", "keep_size", "resize_x", "crop", "shape")
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What an operator makes of its input.
-
-    Attributes:
-        output_spec: The spec of its output.
-        size: [height, width] of each output, with None where the input's is kept.
-    """
-
-    output_spec: Spec
-    size: tuple[int | None, int | None]
-
-
 def try_operator(
     operator: Operator,
     make: Callable[..., Any],
     step: Step,
     input_spec: Spec,
 ) -> Trial:
-    """Run an operator on small images.
-
-    Args:
-        operator: The operator.
-        make: Adds it to a DALI pipeline: takes the pixels, a DataNode of layout HWC, and one
-            DataNode per array that the step samples. Returns a DataNode.
-        step: Samples the arguments.
-        input_spec: The spec of the input: images.
-
-    Raises:
-        StepIncompatible: If the operator refuses such images, or does not make one image from each
-            that depends on that image alone and has a size that is known beforehand.
-    """
+    """Run an operator on small images: see TryOperator."""
     refusal: StepIncompatible | None = None
     for sizes in _SIZES:
         images = _make_images(input_spec, sizes)

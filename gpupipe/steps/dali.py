@@ -1,9 +1,4 @@
-"""dali: run one of DALI's own operators.
-
-The step is here. `operators` reads DALI's schema of an operator, `arguments` reads its arguments
-from YAML, and `trial` runs it on small images. Nothing else imports these three. Start reading in
-operators.py.
-"""
+"""dali: run one of DALI's own operators."""
 
 from __future__ import annotations
 
@@ -21,10 +16,10 @@ from gpupipe.pipeline.spec_checks import check_plane
 from gpupipe.pipeline.step import NoLowering, Params, Spec, Step, StepIncompatible
 from gpupipe.runtime.installation import install_command
 from gpupipe.schema.field_types import wrong_key
-from gpupipe.steps.dali import operators
-from gpupipe.steps.dali.arguments import Arguments, read_arguments
-from gpupipe.steps.dali.operators import Operator
-from gpupipe.steps.dali.trial import Trial, try_operator
+from gpupipe.steps.dali_operators import operators
+from gpupipe.steps.dali_operators.arguments import Arguments, read_arguments
+from gpupipe.steps.dali_operators.operators import Operator
+from gpupipe.steps.dali_operators.trial import Trial, find_trial
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -140,7 +135,7 @@ class Dali(Step):
 
     def _run_trial(self, input_spec: Spec) -> Trial:
         if "cpu" in self.operator.backends:
-            return try_operator(self.operator, self._make, self, input_spec)
+            return find_trial()(self.operator, self._make, self, input_spec)
         if input_spec.kind == "mask":
             raise StepIncompatible(
                 f"{self.op} runs on a GPU alone, and cannot be tried on a mask: leave the mask out "

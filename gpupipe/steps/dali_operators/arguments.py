@@ -12,7 +12,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from gpupipe.errors import did_you_mean
 from gpupipe.sampling.distributions import Choice, Distribution, Flip, Normal, Uniform, Vector
 from gpupipe.schema.field_types import is_number, should_be, wrong_key
-from gpupipe.steps.dali.operators import Argument, Operator
+from gpupipe.steps.dali_operators.operators import Argument, Operator
 
 DRAWS = "{uniform: [least, most]}, {normal: [mean, std]}, {choice: [...]} or {flip: p}"
 _DRAWS = ("uniform", "normal", "choice", "flip")

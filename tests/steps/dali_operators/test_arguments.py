@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpupipe.steps.dali.arguments import DRAWS
+from gpupipe.steps.dali_operators.arguments import DRAWS
 from helpers.pipeline_texts import mistakes
 
 NUMBER = f"a number, or {DRAWS}"
