@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pydantic
 import pytest
 
-from gpupipe.augment.weighted_choice import check_weights, choose_by_weight
+from gpupipe.augment.weighted_choice import WeightedChoice, choose_by_weight
+from gpupipe.pipeline.container import NestedStep
+from gpupipe.steps.identity import Identity
 
 BELOW_1 = 1 - 2.0**-53
 """The greatest draw."""
@@ -34,9 +37,10 @@ def test_the_greatest_draw_is_the_last_step_where_the_sum_is_rounded_down() -> N
 
 
 def test_weights_fit_the_steps() -> None:
-    check_weights(None, 3)
-    check_weights([0, 0, 1], 3)
-    with pytest.raises(ValueError, match="p has 2 numbers for 3 steps"):
-        check_weights([1, 2], 3)
-    with pytest.raises(ValueError, match="p has no number above 0"):
-        check_weights([0, 0], 2)
+    step = NestedStep(name="identity", step=Identity())
+    for weights in (None, [0, 0, 1]):
+        WeightedChoice(transforms=[step] * 3, p=weights)
+    with pytest.raises(pydantic.ValidationError, match="p has 2 numbers for 3 steps"):
+        WeightedChoice(transforms=[step] * 3, p=[1, 2])
+    with pytest.raises(pydantic.ValidationError, match="p has no number above 0"):
+        WeightedChoice(transforms=[step] * 2, p=[0, 0])
