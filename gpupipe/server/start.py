@@ -13,7 +13,7 @@ from typing import Any
 
 from gpupipe import config as configs
 from gpupipe.config import Config
-from gpupipe.errors import ConfigError, ServerError
+from gpupipe.errors import ServerError
 from gpupipe.loader import Loader, open_loader
 from gpupipe.protocol.keys import import_zmq
 from gpupipe.runtime.child_process import ChildProcess
@@ -186,7 +186,7 @@ def run_child() -> int:
             parse_options(request["options"]),
             announce,
         )
-    except (ConfigError, ServerError, Exception) as e:
+    except Exception as e:
         if announced:  # the parent reads only the first line, the address
             print(
                 f"gpupipe: the server at {announced[0].address} ended: {e}",

@@ -77,56 +77,42 @@ def _options(
     # Several servers have one shard each, and this client reads all of them.
     has_all_shards = len(loader.server or ()) > 1
     rank, world = (0, 1) if has_all_shards else (loader.shard.rank, loader.shard.world_size)
+    keys = loader.key, loader.server_key
     return ConnectionOptions(
-        address,
-        rank,
-        world,
-        loader.hwm,
-        loader.transport,
-        loader.key,
-        loader.server_key,
-        patience,
-        gpu,
+        address, rank, world, loader.hwm, loader.transport, *keys, patience, gpu
     )
 
 
 def _open(
-    connections: list[Connection],
-    loader: LoaderConfig,
-    gpu: int | None,
-    own: Config | None,
+    connections: list[Connection], loader: LoaderConfig, gpu: int | None, own: Config | None
 ) -> ConnectedServers:
     answers = [connection.open() for connection in connections]
+    order = sorted(range(len(answers)), key=lambda n: answers[n].rank)
+    connections, answers = [connections[n] for n in order], [answers[n] for n in order]
+    addresses = [connection.options.address for connection in connections]
     served = [
-        parse_description(a.description, loader, c.options.address)
-        for a, c in zip(answers, connections, strict=True)
+        parse_description(answer.description, loader, address)
+        for answer, address in zip(answers, addresses, strict=True)
     ]
-    order = sorted(range(len(served)), key=lambda n: answers[n].rank)
-    _check_agree(
-        [served[n] for n in order],
-        [answers[n] for n in order],
-        [connections[n].options.address for n in order],
-    )
-    first, answer = served[order[0]], answers[order[0]]
+    _check_agree(served, answers, addresses)
+    first = served[0]
     if own is not None:
-        _check_own(own, first.config, connections[0].options.address)
+        _check_own(own, first.config, addresses[0])
     tail = first.pipeline_tail.at_epoch(0)
     if tail:
         # The import takes seconds. In the thread of a connection it would delay the heartbeats.
         import_torchvision()
-    config = _with_server_shard(first.config, answer, own)
-    sampler = _sampler(config, first, [answers[n] for n in order])
-    for connection, opened in zip(connections, answers, strict=True):
-        if opened.joined is not None:
-            _warn_of_missed_batches(connection.options.address, opened.epoch, opened.joined)
-    head = list(dict.fromkeys(e.key for e in config.pipeline.entries if e not in tail))
+    config = _with_server_shard(first.config, answers[0], own)
+    for answer, address in zip(answers, addresses, strict=True):
+        if answer.joined is not None:
+            _warn_of_missed_batches(address, answer.epoch, answer.joined)
     return ConnectedServers(
-        connections=[connections[n] for n in order],
-        finishers=[BatchFinisher(served[n].pipeline_tail, gpu) for n in order],
+        connections=connections,
+        finishers=[BatchFinisher(dataset.pipeline_tail, gpu) for dataset in served],
         config=config,
         index=first.index,
-        sampler=sampler,
-        head=head,
+        sampler=_sampler(config, first, answers),
+        head=list(dict.fromkeys(e.key for e in config.pipeline.entries if e not in tail)),
         tail=list(dict.fromkeys(e.key for e in tail)),
     )
 
