@@ -111,10 +111,16 @@ class Disasters(RuleBasedStateMachine):
             leases.state.apply(json.decode(line, type=Record))
         return leases
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(are_reading=st.booleans())
+    def begin(self, are_reading: bool) -> None:
+        """Two clients join; or they lease batches already, or few examples would get so far."""
         for _ in range(2):
             self.join()
+        for n in [0, 1] * 2 if are_reading else []:
+            self.server_hears(n, 2)
+            self.client_hears(n, 2)
+        if are_reading:
+            self.server_makes(8)
 
     @precondition(lambda self: len(self.consumers) < 3)
     @rule()
