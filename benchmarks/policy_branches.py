@@ -25,7 +25,7 @@ from PIL import Image
 
 from gpupipe.augment import policy_ops
 from gpupipe.dataset.spec import Spec
-from gpupipe.engines.dali.image import FusingImage
+from gpupipe.engines.dali.operators.image import FusingImage
 from gpupipe.steps.trivial_augment_wide import TrivialAugmentWide
 
 _SIDE, _BATCH_SIZE = 224, 128

@@ -113,8 +113,8 @@ def _decoded(
     """Batches of pixels, decoded as gpupipe's graph does. They are valid until the next."""
     from nvidia.dali import Pipeline, fn
 
-    from gpupipe.engines.dali import ops
-    from gpupipe.engines.dali.pending_ops import Decoding
+    from gpupipe.engines.dali.operators import ops
+    from gpupipe.engines.dali.operators.pending_ops import Decoding
     from gpupipe.runtime.devices import cores
 
     on_gpu = arguments.device == "gpu" and decoder != "cpu"

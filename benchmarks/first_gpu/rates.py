@@ -146,8 +146,8 @@ def _pipeline(
     """A function that decodes a batch, and waits until it is done."""
     from nvidia.dali import Pipeline, fn
 
-    from gpupipe.engines.dali import ops
-    from gpupipe.engines.dali.pending_ops import Decoding
+    from gpupipe.engines.dali.operators import ops
+    from gpupipe.engines.dali.operators.pending_ops import Decoding
     from gpupipe.runtime.devices import cores
 
     number = None if arguments.device == "cpu" else 0

@@ -7,7 +7,7 @@
             |
             v
     a back end               defers the calls, fuses neighbours, runs its own operators
-                             (engines/dali/image.py, array.py)
+                             (engines/dali/operators/)
 
 A back end may do the work in any way that yields these pixels. `Step.torch` is the reference.
 

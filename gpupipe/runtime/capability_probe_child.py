@@ -100,7 +100,7 @@ def _decode_images(
 def decoder_node(
     device: str, images: list[Any], load: float | None, gray: bool, windows: list[Any] | None
 ) -> Any:
-    """Return the DataNode of the decoder, with the options of gpupipe.engines.dali.ops.decode.
+    """Return the DataNode of the decoder, with the options of `decode` in engines/dali/operators.
 
     Args:
         device: "cpu" or "mixed".

@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import functional as F
 
 import gpupipe
 from gpupipe.augment.elastic import make_displacement
-from gpupipe.engines.dali.image import FusingImage
+from gpupipe.engines.dali.operators.image import FusingImage
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.elastic_transform import ElasticTransform
 from helpers.arrays import ENGINES, ULP, both, delivered, numbers, saved
@@ -150,7 +150,7 @@ def test_the_maps_for_a_gpu_lead_to_torchvisions_pixels(interpolation: str) -> N
 
     Half-way over the image's edge, torchvision multiplies by the share that is inside twice.
     """
-    from gpupipe.engines.dali.remap import remap
+    from gpupipe.engines.dali.operators.remap import remap
 
     rng = np.random.default_rng(0)
     image = rng.random((30, 40, 3)).astype(np.float32)

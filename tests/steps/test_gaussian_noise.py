@@ -113,7 +113,7 @@ def test_random_apply_leaves_the_others_alone(tmp_path: Path, engine: str) -> No
 def test_fields_are_made_only_where_the_branch_is_taken(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    from gpupipe.engines.dali.image import FusingImage
+    from gpupipe.engines.dali.operators.image import FusingImage
 
     made: list[int] = []
     field = noise.normal_field

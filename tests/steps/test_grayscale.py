@@ -10,7 +10,7 @@ from nvidia.dali import Pipeline, backend, fn, types
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.engines.dali.image import FusingImage
+from gpupipe.engines.dali.operators.image import FusingImage
 from gpupipe.steps.grayscale import Grayscale
 from helpers.reference import differences
 

@@ -24,7 +24,7 @@ from gpupipe.engines.dali.graph_runner import GraphRunner, Outcome, Tensors
 from gpupipe.engines.dali.graph_source import GraphSource
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.engines.dali.lowering import Lowering
-from gpupipe.engines.dali.pending_ops import Emitted
+from gpupipe.engines.dali.operators.pending_ops import Emitted
 from gpupipe.engines.dali.reader import Reader, make_reader
 from gpupipe.engines.dali.repair import BatchRepair, raise_unless_sample_failed
 from gpupipe.sampling.sampler import Plan

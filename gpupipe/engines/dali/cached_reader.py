@@ -27,7 +27,7 @@ from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.graph_runner import GraphRunner
 from gpupipe.engines.dali.graph_source import GraphSource
 from gpupipe.engines.dali.lowering import Lowering
-from gpupipe.engines.dali.pending_ops import Emitted
+from gpupipe.engines.dali.operators.pending_ops import Emitted
 from gpupipe.engines.dali.reader import Read, make_reader
 from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali.dtypes import as_integers
+from gpupipe.engines.dali.operators.dtypes import as_integers
 
 
 def delivered_dtype(job: Job, name: str) -> str:

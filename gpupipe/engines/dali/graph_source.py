@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali.array import sizes
 from gpupipe.engines.dali.field_reader import FieldReader
 from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.operators.array import sizes
 from gpupipe.engines.dali.reader import Read, Reader
 from gpupipe.errors import EngineError, StepError
 from gpupipe.runtime import tracing

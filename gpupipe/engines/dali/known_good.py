@@ -12,7 +12,7 @@ from PIL import Image
 
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.bad_samples import find_cause
-from gpupipe.engines.dali import ops
+from gpupipe.engines.dali.operators import ops
 from gpupipe.errors import EngineError
 from gpupipe.runtime.machine_failures import machine_failure
 

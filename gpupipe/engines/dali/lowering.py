@@ -16,11 +16,11 @@ from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.base import DrawnStep, Job
-from gpupipe.engines.dali.array import ArrayImage, feed_format, some_size
-from gpupipe.engines.dali.branches import Feed
 from gpupipe.engines.dali.delivery import delivered_dtype, delivered_layout
-from gpupipe.engines.dali.image import FusingImage
-from gpupipe.engines.dali.pending_ops import Emitted
+from gpupipe.engines.dali.operators.array import ArrayImage, feed_format, some_size
+from gpupipe.engines.dali.operators.branches import Feed
+from gpupipe.engines.dali.operators.image import FusingImage
+from gpupipe.engines.dali.operators.pending_ops import Emitted
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import NoLowering, SampleIncompatible, Spec

@@ -27,11 +27,11 @@ from gpupipe.dataset.columns import FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.base import Job, Operator
-from gpupipe.engines.dali import ops
 from gpupipe.engines.dali.field_reader import PLACEHOLDER, ColumnReader, FieldReader
 from gpupipe.engines.dali.files import ImageFiles
 from gpupipe.engines.dali.jpeg_end import check_ends
 from gpupipe.engines.dali.mmap_reader import MmapReader
+from gpupipe.engines.dali.operators import ops
 from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan
 

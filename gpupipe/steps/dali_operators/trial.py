@@ -11,7 +11,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import Step
 from gpupipe.steps.dali_operators.operators import Operator
 
-_ENGINE = "gpupipe.engines.dali.operator_trial"
+_ENGINE = "gpupipe.engines.dali.operators.trial"
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def test_decoders_of_a_gpu_take_the_options_that_they_get() -> None:
     from nvidia.dali import Pipeline, fn
 
     from gpupipe.decoders.chain import DecodeOptions
-    from gpupipe.engines.dali import ops
+    from gpupipe.engines.dali.operators import ops
 
     names = decode.decoders(argparse.Namespace(device="gpu"))
     assert list(names) == ["cpu", "CUDA", "hardware", "load 0.9"]

@@ -9,8 +9,8 @@ import pytest
 from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.engines.dali.image import FusingImage
 from gpupipe.engines.dali.lowering import FEED_TYPES
+from gpupipe.engines.dali.operators.image import FusingImage
 from helpers.dali_nodes import check_runs_on_gpu
 
 

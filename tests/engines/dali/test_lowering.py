@@ -13,8 +13,8 @@ from nvidia.dali import Pipeline, fn, types
 from gpupipe import config
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali.image import FusingImage
 from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.operators.image import FusingImage
 from gpupipe.pipeline.step import Spec
 from gpupipe.sampling.sampler import Plan
 

@@ -14,11 +14,11 @@ from nvidia.dali import fn
 
 from gpupipe.dataset.spec import Spec, spatial_axes
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali import numbers, ops
-from gpupipe.engines.dali.branches import Feed
-from gpupipe.engines.dali.layouts import channel_layout, video_layout
-from gpupipe.engines.dali.node import Node
-from gpupipe.engines.dali.resampling import source_region
+from gpupipe.engines.dali.operators import numbers, ops
+from gpupipe.engines.dali.operators.branches import Feed
+from gpupipe.engines.dali.operators.layouts import channel_layout, video_layout
+from gpupipe.engines.dali.operators.node import Node
+from gpupipe.engines.dali.operators.resampling import source_region
 
 _EXAMPLE_SIDE = 4096.0
 

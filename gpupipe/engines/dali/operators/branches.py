@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.engines.dali import ops
+from gpupipe.engines.dali.operators import ops
 
 Feed = Callable[[NDArray[Any]], Any]
 """Takes the per-sample values of one operator argument, (B, ...), and returns their DataNode."""

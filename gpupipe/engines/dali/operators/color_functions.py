@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
 from gpupipe.augment.color_ops import COLOR_OPS
-from gpupipe.engines.dali import color, color_statistics, filters
-from gpupipe.engines.dali.color import Format, Operators
+from gpupipe.engines.dali.operators import color, color_statistics, filters
+from gpupipe.engines.dali.operators.color import Format, Operators
 from gpupipe.pipeline.channel_checks import count_channels
 from gpupipe.pipeline.spec_checks import describe_small
 from gpupipe.pipeline.step import NoLowering, SampleIncompatible, Spec

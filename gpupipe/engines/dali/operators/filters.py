@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
-from gpupipe.engines.dali.color import Format, Operators, limit, to_pixels
+from gpupipe.engines.dali.operators.color import Format, Operators, limit, to_pixels
 
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 """PIL's filter SMOOTH, with which torchvision blends."""

@@ -14,8 +14,8 @@ import pytest
 from nvidia.dali import Pipeline, backend, fn, types
 
 from gpupipe.engines.bad_samples import find_refused_dtype
-from gpupipe.engines.dali import ops
-from gpupipe.engines.dali.dtypes import OPERATORS, as_integers, find_substitute
+from gpupipe.engines.dali.operators import ops
+from gpupipe.engines.dali.operators.dtypes import OPERATORS, as_integers, find_substitute
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline.primitives import DTYPES_TAKEN
 from gpupipe.runtime.machine_failures import machine_failure

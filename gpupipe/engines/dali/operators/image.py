@@ -19,17 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.decoders.chain import DecodeOptions
-from gpupipe.engines.dali import ops
-from gpupipe.engines.dali.branches import Feed
-from gpupipe.engines.dali.node import Node
-from gpupipe.engines.dali.pending_ops import (
+from gpupipe.engines.dali.operators import ops
+from gpupipe.engines.dali.operators.branches import Feed
+from gpupipe.engines.dali.operators.node import Node
+from gpupipe.engines.dali.operators.pending_ops import (
     Flips,
     Floats,
     PendingDecode,
     PendingResize,
     Window,
 )
-from gpupipe.engines.dali.resampling import needed_window, source_region
+from gpupipe.engines.dali.operators.resampling import needed_window, source_region
 from gpupipe.pipeline.step import Spec
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from nvidia.dali import fn, types
 from nvidia.dali import math as dali_math
 
-from gpupipe.engines.dali import dtypes
+from gpupipe.engines.dali.operators import dtypes
 
 _LESS_THAN_ONE = 1e-3
 """torchvision's constant, as in steps/to_dtype.py."""

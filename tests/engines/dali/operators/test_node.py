@@ -11,9 +11,9 @@ import pytest
 from nvidia.dali import Pipeline, fn
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.engines.dali.array import ArrayImage
 from gpupipe.engines.dali.lowering import FEED_TYPES
-from gpupipe.engines.dali.numbers import dali_type
+from gpupipe.engines.dali.operators.array import ArrayImage
+from gpupipe.engines.dali.operators.numbers import dali_type
 
 Branch = Callable[[Any], None]
 SIZES = [(6, 8), (5, 5), (9, 4), (3, 7), (8, 8), (4, 6), (7, 7)]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali import math as dali_math
 
-from gpupipe.engines.dali.color import (
+from gpupipe.engines.dali.operators.color import (
     SHIFT,
     Format,
     Operators,

@@ -11,7 +11,7 @@ from nvidia.dali import types
 from gpupipe import config
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali.array import feed_format, sizes, some_size
+from gpupipe.engines.dali.operators.array import feed_format, sizes, some_size
 from gpupipe.runtime.progress import ignore_progress
 
 

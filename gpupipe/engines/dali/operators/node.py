@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.engines.dali import color_functions, ops, remap
-from gpupipe.engines.dali.branches import Feed, feed_part, merge_sizes
-from gpupipe.engines.dali.color import add, blend, leave_alone
-from gpupipe.engines.dali.emitter import Emitter, convert_argument
-from gpupipe.engines.dali.torch_call import call_torch
+from gpupipe.engines.dali.operators import color_functions, ops, remap
+from gpupipe.engines.dali.operators.branches import Feed, feed_part, merge_sizes
+from gpupipe.engines.dali.operators.color import add, blend, leave_alone
+from gpupipe.engines.dali.operators.emitter import Emitter, convert_argument
+from gpupipe.engines.dali.operators.torch_call import call_torch
 from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import NoLowering
 

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from gpupipe.dataset.spec import explain_wrong_layout
-from gpupipe.engines.dali.layouts import channel_layout, video_layout
+from gpupipe.engines.dali.operators.layouts import channel_layout, video_layout
 from gpupipe.pipeline.channel_checks import has_channel_layout
 from gpupipe.pipeline.spec_checks import is_video_like
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.engines.dali import ops
-from gpupipe.engines.dali.torch_call import call_torch
+from gpupipe.engines.dali.operators import ops
+from gpupipe.engines.dali.operators.torch_call import call_torch
 
 Made = tuple[Callable[..., Any], tuple[NDArray[Any], ...]]
 

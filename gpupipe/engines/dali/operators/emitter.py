@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.engines.dali import numbers, ops
-from gpupipe.engines.dali.branches import Feed
-from gpupipe.engines.dali.pending_ops import Emitted
+from gpupipe.engines.dali.operators import numbers, ops
+from gpupipe.engines.dali.operators.branches import Feed
+from gpupipe.engines.dali.operators.pending_ops import Emitted
 from gpupipe.pipeline.spec_checks import describe_small_image
 from gpupipe.pipeline.step import SampleIncompatible, Spec
 
