@@ -123,7 +123,7 @@ def _is_consistent(index: Index) -> bool:
     """Whether the columns of an index from a file have the same length, and refer to what is."""
     arrays = [index.labels, *index.values.values()]
     is_valid = _is_within(index.labels, len(index.classes)) and bool(index.columns)
-    for part in _iter_parts(index):
+    for part in {id(part): part for part in _iter_parts(index)}.values():
         if isinstance(part, StringArray):
             is_valid &= _is_ascending_to(part.offsets, len(part.data))
         elif isinstance(part, SpanColumn):
