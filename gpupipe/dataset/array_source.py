@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
-from gpupipe.dataset import array_contents, array_files, array_index
+from gpupipe.dataset import array_files, array_index
 from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.manifest_paths import listing
@@ -187,14 +187,14 @@ class ArraySource(Source):
         )
 
     def _index(self, files: ArrayFiles, beside: dict[str, ArrayFiles], progress: Progress) -> Index:
-        parts = array_contents.read_headers(files, self.read, progress)
+        parts = array_index.read_headers(files, self.read, progress)
         total = sum(1 if part.count is None else part.count for part in parts)
         numbers, values = None, {}
         for option, others in beside.items():
             rows = (
                 self.read_labels(others) if option == "labels" else self.read_values(option, others)
             )
-            array_contents.check_count(f"data.{option}", rows, total)
+            array_index.check_count(f"data.{option}", rows, total)
             if option == "labels":
                 numbers = rows
             else:

@@ -19,7 +19,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.decoded_cache.beginning import Beginning, find_beginnings
 from gpupipe.decoded_cache.layout import DamagedCache
 from gpupipe.decoded_cache.location import describe_job, prepare_file
-from gpupipe.decoded_cache.table_file import TableFile
+from gpupipe.decoded_cache.record_file import RecordFile
 from gpupipe.errors import DataError
 from gpupipe.pipeline.pipeline import Pipeline
 
@@ -62,7 +62,7 @@ class DecodedCache:
         self.beginnings = beginnings
         self._digests = {name: beginning.digest for name, beginning in beginnings.items()}
         try:
-            self._file = TableFile(path, samples)
+            self._file = RecordFile(path, samples)
         except (OSError, ValueError, DamagedCache) as e:
             raise DataError(f"data.cache_decoded: {path} cannot be opened: {e}") from e
 

@@ -23,7 +23,7 @@ from gpupipe.decoded_cache.layout import (
     CacheHeader,
     DamagedCache,
 )
-from gpupipe.decoded_cache.table_file import (
+from gpupipe.decoded_cache.record_file import (
     create_file,
     is_in_use,
     lock_path,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from gpupipe.dataset import array_contents, array_files
+from gpupipe.dataset import array_files, array_index
 from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.errors import did_you_mean
@@ -101,14 +101,14 @@ class Numpy(ArraySource):
         }
 
     def read_labels(self, files: ArrayFiles) -> NDArray[np.int64]:
-        return array_contents.check_labels(files.paths, self._concatenate("labels", files))
+        return array_index.check_labels(files.paths, self._concatenate("labels", files))
 
     def read_values(self, option: str, files: ArrayFiles) -> NDArray[Any]:
         return self._concatenate(option.removeprefix("values."), files)
 
     def _concatenate(self, what: str, files: ArrayFiles) -> NDArray[Any]:
         name = self._name_in_file(what)
-        return array_contents.concatenate(files.paths, lambda path: _numbers(path, name))
+        return array_index.concatenate(files.paths, lambda path: _numbers(path, name))
 
     def _name_in_file(self, what: str) -> str:
         return self.arrays.get(what, what)

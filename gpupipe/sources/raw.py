@@ -10,7 +10,7 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.dataset import array_contents, array_files
+from gpupipe.dataset import array_files, array_index
 from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.dataset.shards import Dtype, Shape
@@ -130,9 +130,7 @@ class Raw(ArraySource):
             rows = np.fromfile(path, np.uint8, offset=labels.offset).reshape(count, every)
             return np.ascontiguousarray(rows[:, :size]).view(labels.dtype)[:, 0]
 
-        return array_contents.check_labels(
-            files.paths, array_contents.concatenate(files.paths, read)
-        )
+        return array_index.check_labels(files.paths, array_index.concatenate(files.paths, read))
 
 
 def _count(path: str, offset: int, step: int, items: str) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
 from gpupipe.decoded_cache import location
-from gpupipe.decoded_cache.table_file import read_header
+from gpupipe.decoded_cache.record_file import read_header
 from gpupipe.errors import DataError
 from helpers import disks
 

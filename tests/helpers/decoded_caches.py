@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpupipe.decoded_cache.layout import CacheHeader, Counters
 from gpupipe.decoded_cache.location import list_files
-from gpupipe.decoded_cache.table_file import TableFile, create_file
+from gpupipe.decoded_cache.record_file import RecordFile, create_file
 
 MEMORY = {"where": "memory", "max_bytes": "200MB"}
 DISK = {"where": "disk", "max_bytes": "200MB"}
@@ -39,17 +39,17 @@ def the_file(where: str = "memory") -> Path:
 
 def counters(where: str = "memory") -> Counters:
     """How full the only cache file is."""
-    table = TableFile(the_file(where), 1)
+    table = RecordFile(the_file(where), 1)
     try:
         return table.read_counters()
     finally:
         table.close()
 
 
-def new_file(path: Path, size: int = 1_000_000, slots: int = 256, samples: int = 10) -> TableFile:
+def new_file(path: Path, size: int = 1_000_000, slots: int = 256, samples: int = 10) -> RecordFile:
     """An empty file of records."""
     create_file(path, CacheHeader(b"k" * 16, size, slots, 4096 + 64 * slots, {}))
-    return TableFile(path, samples)
+    return RecordFile(path, samples)
 
 
 def key(number: int) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 import gpupipe
-from gpupipe.dataset import array_contents, index_file
+from gpupipe.dataset import array_index, index_file
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.numpy import Numpy
 from helpers.arrays import read
@@ -308,7 +308,7 @@ def test_the_index_is_kept_and_notices_changes(
     )  # ctime cannot be set back: take what was just written as old
     first = Numpy.model_validate(source).index()
     with monkeypatch.context() as patch:
-        patch.setattr(array_contents, "read_headers", lambda *_: pytest.fail("read again"))
+        patch.setattr(array_index, "read_headers", lambda *_: pytest.fail("read again"))
         again = Numpy.model_validate(source).index()
         assert (again.fingerprint, read(again, 2).tolist()) == (first.fingerprint, [2, 2, 2, 2])
     np.save(files[1], np.full(4, 9.5))  # as many bytes as before

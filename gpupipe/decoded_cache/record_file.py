@@ -80,7 +80,7 @@ def read_header(path: Path) -> CacheHeader:
     return header
 
 
-class TableFile:
+class RecordFile:
     """An open file of records. Threads and forked processes may use it at once.
 
     Args:

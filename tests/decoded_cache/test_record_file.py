@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from gpupipe.decoded_cache.layout import COUNTERS_OFFSET, SLOTS_OFFSET, DamagedCache
-from gpupipe.decoded_cache.table_file import TableFile, is_in_use, read_header
+from gpupipe.decoded_cache.record_file import RecordFile, is_in_use, read_header
 from helpers.decoded_caches import key, new_file, picture
 
 FILL = """
 import sys
 from pathlib import Path
 import numpy as np
-from gpupipe.decoded_cache.table_file import TableFile
-table = TableFile(Path(sys.argv[1]), 10)
+from gpupipe.decoded_cache.record_file import RecordFile
+table = RecordFile(Path(sys.argv[1]), 10)
 for number in range(int(sys.argv[2]), int(sys.argv[3])):
     key = np.random.default_rng(number).bytes(16)
     picture = np.random.default_rng(number).integers(0, 256, (20, 30, 3), np.uint8)
@@ -37,7 +37,7 @@ def fill(path: Path, first: int, end: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def count_found(table: TableFile, count: int) -> int:
+def count_found(table: RecordFile, count: int) -> int:
     """How many records are found; each of them must have its own pixels."""
     found = 0
     for number in range(count):
@@ -57,7 +57,7 @@ def test_what_is_added_is_found(tmp_path: Path) -> None:
     record = table.find(key(40))
     assert record is not None
     assert record.size == (40, 7)
-    assert count_found(TableFile(tmp_path / "file", 10), 100) == 100
+    assert count_found(RecordFile(tmp_path / "file", 10), 100) == 100
 
 
 def test_a_record_is_added_once(tmp_path: Path) -> None:
@@ -136,12 +136,12 @@ def test_damaged_pixels_are_not_found_and_replaced(tmp_path: Path) -> None:
     record = table.find(key(1))
     assert record is not None
     overwrite(tmp_path / "file", record.offset + 100, b"damaged")
-    other = TableFile(tmp_path / "file", 10)
+    other = RecordFile(tmp_path / "file", 10)
     assert other.find(key(1)) is None
     assert other.add(key(1), picture(1), (1, 1))
     assert count_found(other, 2) == 1
     assert other.read_counters().records == 1
-    assert count_found(TableFile(tmp_path / "file", 10), 2) == 1
+    assert count_found(RecordFile(tmp_path / "file", 10), 2) == 1
 
 
 @pytest.mark.parametrize("damage", [b"\0" * 8, b"\xff" * 64])
@@ -151,7 +151,7 @@ def test_a_damaged_slot_is_no_record(tmp_path: Path, damage: bytes) -> None:
         table.add(key(number), picture(number), (1, 1))
     slot = int.from_bytes(key(3)[:8], "little") % 64
     overwrite(tmp_path / "file", SLOTS_OFFSET + 64 * slot, damage)
-    other = TableFile(tmp_path / "file", 10)
+    other = RecordFile(tmp_path / "file", 10)
     assert count_found(other, 40) >= 38
     for number in range(40):
         other.add(key(number), picture(number), (1, 1))
@@ -182,7 +182,7 @@ def test_counters_older_than_the_slots_overwrite_no_pixels(tmp_path: Path) -> No
     for number in range(1, 20):
         table.add(key(number), picture(number), (1, 1))
     overwrite(tmp_path / "file", COUNTERS_OFFSET, counters)
-    other = TableFile(tmp_path / "file", 10)
+    other = RecordFile(tmp_path / "file", 10)
     for number in range(20, 40):
         other.add(key(number), picture(number), (1, 1))
     assert count_found(other, 40) == 40
@@ -194,7 +194,7 @@ def test_pixels_that_a_user_changes_are_changed_for_no_other(tmp_path: Path) -> 
     record = table.find(key(1))
     assert record is not None
     table.pixels(record)[:] = 0
-    assert count_found(TableFile(tmp_path / "file", 10), 2) == 1
+    assert count_found(RecordFile(tmp_path / "file", 10), 2) == 1
 
 
 def test_a_file_is_in_use_until_it_is_closed(tmp_path: Path) -> None:
