@@ -2,11 +2,12 @@
 
 The site has a copy of each such file: scripts and YAML as a page, a folder as a list of its files,
 and JSON as it is. A comment `<!-- include: PATH -->` stands for a file of the repository that the
-page also links to: the site shows it as a block of code.
+page also links to: the site shows it as a block of code, or with PATH#NAME one class or function.
 """
 
 from __future__ import annotations
 
+import ast
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 _FOLDER = "repository"
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
-_INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.M)
+_INCLUDE = re.compile(r"^<!-- include: ([^\s#]+)(?:#(\w+))? -->$", re.M)
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "bash", ".cfg": "ini", ".toml": "toml"}
 
 
@@ -37,7 +38,7 @@ def copy_linked(files: Any, also: Iterable[str]) -> Iterator[tuple[str, str | by
         content = _read(path)
         yield _address(path), content
         if path.endswith(".md"):
-            waiting += _outside(str(content), _address(path))
+            waiting += _list_links(path)
         elif (ROOT / path).is_dir():
             waiting += [f"{path}/{child.name}" for child in _list_folder(path)]
 
@@ -65,15 +66,19 @@ def include_files(markdown: str, folder: str) -> str:
 
     def replace(match: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(folder, match[1]))
-        return _show(path)
+        return _show(path, match[2])
 
     return _INCLUDE.sub(replace, markdown)
 
 
-def _show(path: str) -> str:
-    """Return a file of the repository as a block of code."""
-    language = _LANGUAGES.get(Path(path).suffix, "")
-    return f"````{language}\n{(ROOT / path).read_text(encoding='utf-8')}````"
+def _show(path: str, name: str | None = None) -> str:
+    """Return a file of the repository, or a class or function of it, as a block of code."""
+    language, text = _LANGUAGES.get(Path(path).suffix, ""), (ROOT / path).read_text("utf-8")
+    if name is not None:
+        (node,) = (n for n in ast.parse(text).body if getattr(n, "name", "") == name)
+        first = min(n.lineno for n in (node, *node.decorator_list))  # type: ignore[attr-defined]
+        text = "\n".join([*text.splitlines()[first - 1 : node.end_lineno], ""])
+    return f"````{language}\n{text}````"
 
 
 def _find_links(file: Any) -> list[str]:
@@ -85,6 +90,14 @@ def _outside(text: str, page: str) -> list[str]:
     folder = posixpath.dirname(page)
     found = (_leave(match[2], folder) for match in _LINK.finditer(text))
     return [path for path in found if path is not None]
+
+
+def _list_links(path: str) -> list[str]:
+    """Return the paths outside docs/ that a page outside docs/ links to."""
+    text, folder = (ROOT / path).read_text(encoding="utf-8"), posixpath.dirname(path)
+    links = (match[2] for match in _LINK.finditer(text) if "://" not in match[2])
+    paths = [posixpath.normpath(posixpath.join(folder, link)) for link in links]
+    return [p for p in paths if not p.startswith(("docs/", ".."))]
 
 
 def _leave(link: str, folder: str) -> str | None:
@@ -110,7 +123,8 @@ def _read(path: str) -> str | bytes:
         return lead_from_root(f"# {path}\n\n" + "\n".join(lines), path)
     if path.endswith(".md"):
         folder = posixpath.dirname(path)
-        return lead_from_root(include_files(file.read_text(encoding="utf-8"), folder), folder)
+        text = file.read_text(encoding="utf-8")
+        return include_files(lead_from_root(text, folder), folder)
     if _address(path).endswith(".md"):
         return f"# {path}\n\n{_show(path)}\n"
     return file.read_bytes()

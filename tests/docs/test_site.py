@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,6 +83,20 @@ def test_every_step_has_a_section(pages: dict[Path, PageParser], site: Path) -> 
     pictures = {path.stem for path in (site / "reference" / "steps").glob("*.jpg")}
     assert len(pictures) > 40
     assert {"dali", "linear_transformation"} >= set(STEPS.builtin_names) - pictures
+
+
+@pytest.mark.parametrize(
+    ("page", "shown", "hidden"),
+    [
+        ("howto/engine_plugin", ["class PillowEngine(Engine)", "gpupipe.engines"], "include:"),
+        ("repository/CONTRIBUTING", ["class BlobColumn(Column)", "def doctor("], "class Sqlite"),
+    ],
+)
+def test_code_is_included_from_files(site: Path, page: str, shown: list[str], hidden: str) -> None:
+    html = (site / f"{page}.html").read_text()
+    text = unescape(re.sub(r"<[^>]+>", "", html))
+    assert [words for words in shown if words not in text] == []
+    assert hidden not in text
 
 
 @pytest.fixture(scope="module")
