@@ -32,7 +32,7 @@ import numpy as np
 import round_statistics
 
 from gpupipe.bench.memory import PeakMemory
-from gpupipe.dataset import index_file, source
+from gpupipe.dataset import index_cache, source
 from gpupipe.dataset.columns import FileColumn
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.strings import StringArray
@@ -151,7 +151,7 @@ def made_up(data: Path, samples: int) -> dict[str, Any]:
     path = data / f"made-up-{samples}.idx"
     with PeakMemory() as memory:
         started = time.perf_counter()
-        index_file.save(
+        index_cache.save(
             joined([piece(n, min(n + _PIECE, samples)) for n in range(0, samples, _PIECE)]), path
         )
         made_seconds = time.perf_counter() - started
@@ -159,9 +159,9 @@ def made_up(data: Path, samples: int) -> dict[str, Any]:
             "samples": samples,
             "bytes": path.stat().st_size,
             "build_and_save_seconds": made_seconds,
-            "open_seconds": repeated(lambda: index_file.open_saved(path)),
+            "open_seconds": repeated(lambda: index_cache.open_saved(path)),
         }
-        opened = index_file.open_saved(path)
+        opened = index_cache.open_saved(path)
         assert opened is not None
         assert opened.location(samples - 1).endswith(name_of(samples - 1)), (
             "the index in pieces is not the index of the whole"

@@ -1,19 +1,37 @@
-"""Saved indexes in the cache folder, valid as long as their files are unchanged."""
+"""Saves indexes in the cache folder, maps them again, and notices when their files changed."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
 import os
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpupipe.dataset import index_file
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.dataset.columns import Column, FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.strings import StringArray
+from gpupipe.dataset.table_file import Arrays, OtherVersion, Unpacker, open_table, pack, write_table
+from gpupipe.errors import UsageError
 from gpupipe.runtime.cache_dir import cache_dir
+from gpupipe.runtime.regular_file import check_regular
+
+_log = logging.getLogger("gpupipe")
+_RACY_SECONDS = 2.0
+"""A file that changed this shortly before it was read may change again with the same mtime."""
+
+
+Columns = tuple[type[Column], ...]
+"""Dataclasses of arrays, which can be saved."""
+BASIC_COLUMNS: Columns = (FileColumn, SpanColumn)
 
 
 def get_path(*key: Any) -> Path:
@@ -28,7 +46,7 @@ def load_or_build(
     read: Callable[[], Index],
     also: Callable[[Index], bool] = lambda index: True,
     previous: Index | None = None,
-    columns: index_file.Columns = index_file.BASIC_COLUMNS,
+    columns: Columns = BASIC_COLUMNS,
 ) -> Index:
     """Return an earlier index if it is still valid, else read it and save it.
 
@@ -44,12 +62,12 @@ def load_or_build(
         OSError: One of `files` cannot be read.
     """
     (state, newest), started = _get_state(files), time.time()
-    for index in (previous, index_file.open_saved(saved, columns)):
+    for index in (previous, open_saved(saved, columns)):
         if index is not None and index.extra.get("files") == state and also(index):
             return index
     index = read()
     index = replace(index, extra=index.extra | {"files": state})
-    index_file.keep(index, saved, newest, started, columns)
+    keep(index, saved, newest, started, columns)
     return index
 
 
@@ -60,7 +78,130 @@ def _get_state(files: Iterable[str | Path]) -> tuple[str, int]:
     """
     digest, newest = hashlib.blake2b(digest_size=16), 0
     for file in files:
-        state = index_file.file_state(file)
+        state = file_state(file)
         newest = max(newest, *state[:2])
         digest.update(os.fsencode(file) + repr(state).encode())
     return digest.hexdigest(), newest
+
+
+def save(index: Index, path: Path, columns: Columns = BASIC_COLUMNS) -> None:
+    """Write the index to `path` atomically.
+
+    Args:
+        index: The index.
+        path: The file.
+        columns: The classes that columns may have.
+
+    Raises:
+        OSError: The file cannot be written.
+        UsageError: A column is of another class.
+    """
+    for name, column in index.columns.items():
+        if type(column) not in columns:
+            known = " and ".join(kind.__name__ for kind in columns)
+            raise UsageError(
+                f"the column '{name}' is a {type(column).__name__}, which cannot be saved: only "
+                f"{known} can. Build this index without a saved copy"
+            )
+    arrays: Arrays = {}
+    write_table(path, pack(index, arrays, "", {}), arrays)
+
+
+def keep(
+    index: Index, path: Path, newest: int, started: float, columns: Columns = BASIC_COLUMNS
+) -> None:
+    """Save an index to `path`, unless its files may have changed unnoticed while they were read.
+
+    A file that changes twice within one tick of the file system's clock keeps its mtime. So the
+    index is not saved if `newest` is less than 2 s before `started`. A cache that cannot be
+    written is no error: the next load reads the files again.
+
+    Args:
+        index: The index.
+        path: The file to write.
+        newest: The time of the latest change of the files, in ns.
+        started: The time before the files were read, in s.
+        columns: The classes that columns may have.
+    """
+    if newest < (started - _RACY_SECONDS) * 1e9:
+        with contextlib.suppress(OSError):
+            save(index, path, columns)
+
+
+def file_state(file: str | Path) -> list[int]:
+    """Return numbers that change when the file does: mtime and ctime in ns, bytes, inode.
+
+    Call this before reading the file, so that a change during the read is noticed next time.
+
+    Raises:
+        OSError: The file cannot be read, or is not a regular file.
+    """
+    status = os.stat(file)
+    check_regular(status, file)
+    return [status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino]
+
+
+def open_saved(path: Path, columns: Columns = BASIC_COLUMNS) -> Index | None:
+    """Memory-map the index in a file.
+
+    Args:
+        path: The file.
+        columns: The classes that columns may have.
+
+    Returns:
+        The index; None if there is no such file, or it is of another version, truncated or
+        otherwise not as `save` wrote it. The last is logged.
+    """
+    try:
+        header, arrays = open_table(path)
+        unpacker = Unpacker(arrays, {kind.__name__: kind for kind in columns})
+        index: Index = unpacker.unpack(Index, header, "")
+        if _is_consistent(index):
+            return index
+        problem = "its columns do not fit each other"
+    except (FileNotFoundError, OtherVersion):
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as e:
+        problem = str(e)
+    _log.warning("%s: the saved index is damaged (%s): it is made again", path, problem)
+    return None
+
+
+def _is_ascending_to(offsets: NDArray[np.int64], end: int) -> bool:
+    """Whether offsets begin at 0, end at `end`, and never descend."""
+    ascends = bool((offsets[1:] >= offsets[:-1]).all())
+    return ascends and int(offsets[0]) == 0 and int(offsets[-1]) == end
+
+
+def _is_consistent(index: Index) -> bool:
+    """Whether the columns of an index from a file have the same length, and refer to what is."""
+    arrays = [index.labels, *index.values.values()]
+    is_valid = _is_within(index.labels, len(index.classes)) and bool(index.columns)
+    for part in {id(part): part for part in _iter_parts(index)}.values():
+        if isinstance(part, StringArray):
+            is_valid &= _is_ascending_to(part.offsets, len(part.data))
+        elif isinstance(part, SpanColumn):
+            is_valid &= _is_within(part.file, len(part.files))
+            is_valid &= _is_within(part.offset) and _is_within(part.length)
+        if not isinstance(part, StringArray):
+            arrays += [array for array in vars(part).values() if isinstance(array, np.ndarray)]
+    lengths = {len(array) for array in arrays} | {len(index.names)}
+    lengths |= {len(column) for column in index.columns.values()}
+    return is_valid and lengths == {len(index)}
+
+
+def _iter_parts(value: Any) -> Iterator[Any]:
+    """Yield the dataclasses in a dataclass, and itself."""
+    if isinstance(value, dict):
+        for part in value.values():
+            yield from _iter_parts(part)
+    elif is_dataclass(value):
+        yield value
+        yield from _iter_parts(vars(value))
+
+
+def _is_within(numbers: NDArray[Any], count: int | None = None) -> bool:
+    """Whether all numbers are at least 0, and below `count`."""
+    if numbers.ndim != 1 or not len(numbers):
+        return numbers.ndim == 1
+    return int(numbers.min()) >= 0 and (count is None or int(numbers.max()) < count)

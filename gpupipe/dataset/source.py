@@ -9,13 +9,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 from pydantic import Field
 
-from gpupipe.dataset import index_cache, index_file
-from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
+from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.missing_paths import explain_os_error
 from gpupipe.dataset.parallel_read import read_each
@@ -24,12 +23,35 @@ from gpupipe.errors import DataError
 from gpupipe.runtime.progress import Progress as Progress  # noqa: PLC0414  # plugins use it
 from gpupipe.runtime.progress import ignore_progress as ignore_progress  # noqa: PLC0414
 from gpupipe.runtime.registry import Registry
-from gpupipe.schema.field_types import WHOLE
+from gpupipe.schema.field_types import WHOLE, Bytes
 
 MAX_PIXELS = 178_956_970
 """Pillow's limit, above which it warns that an image may be a decompression bomb."""
 RESERVED_NAMES = ("label", "id")
 """Names in a batch that no field and no value may have."""
+_MIN_CACHE_BYTES = 1_000_000
+
+
+class DecodedCacheOptions(pydantic.BaseModel):
+    """The settings of the decoded cache.
+
+    Attributes:
+        where: memory: a file in /dev/shm, which all processes of the machine share; disk: a file in
+            gpupipe's cache folder ($GPUPIPE_CACHE, by default ~/.cache/gpupipe).
+        max_bytes: The most that the cache may take, such as 8GB. At least 1 MB. A cache that is
+            full keeps an equal share of every epoch, and the rest is decoded.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    where: Literal["memory", "disk"]
+    max_bytes: Bytes
+
+    @pydantic.model_validator(mode="after")
+    def _check_max_bytes(self) -> DecodedCacheOptions:
+        if self.max_bytes < _MIN_CACHE_BYTES:
+            raise ValueError(f"max_bytes is {int(self.max_bytes):,}, but should be at least 1MB")
+        return self
 
 
 class Source(pydantic.BaseModel):
@@ -60,7 +82,7 @@ class Source(pydantic.BaseModel):
     separate_files: ClassVar[bool] = True
     format: ClassVar[int] = 1
     not_indexed: ClassVar[frozenset[str]] = frozenset({"masks", "max_pixels", "cache_decoded"})
-    column_types: ClassVar[index_file.Columns] = index_file.BASIC_COLUMNS
+    column_types: ClassVar[index_cache.Columns] = index_cache.BASIC_COLUMNS
 
     masks: tuple[str, ...] = ()
     max_pixels: Annotated[int, Field(ge=1), WHOLE] | None = MAX_PIXELS

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset import index_cache, index_file
+from gpupipe.dataset import index_cache
 from gpupipe.dataset.columns import Rows, SpanColumn
 from gpupipe.dataset.parallel_read import read_each
 from gpupipe.dataset.row_groups import RowGroupColumn, read_group
@@ -97,7 +97,7 @@ def unpack_row_groups(column: RowGroupColumn, progress: Progress) -> UnpackedCol
 def _unpack_file(path: Path, column: str, groups: int) -> tuple[Path, NDArray[np.int64]]:
     """Return the file that holds a file's images one after the other, and their lengths."""
     try:
-        key = index_cache.get_path("row groups", str(path), index_file.file_state(path), column)
+        key = index_cache.get_path("row groups", str(path), index_cache.file_state(path), column)
         target, lengths_file = key.with_suffix(".parts"), key.with_suffix(".npy")
         lengths = _open_lengths(target, lengths_file)
         if lengths is None:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.byte_range import Span, read_states
 from gpupipe.dataset.columns import Column
-from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.source import DecodedCacheOptions
 from gpupipe.decoded_cache.beginning import Beginning, find_beginnings
 from gpupipe.decoded_cache.layout import DamagedCache
 from gpupipe.decoded_cache.location import describe_job, prepare_file

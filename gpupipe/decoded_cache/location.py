@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ByteSize
 
-from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
+from gpupipe.dataset.source import DecodedCacheOptions
 from gpupipe.decoded_cache.beginning import Beginning
 from gpupipe.decoded_cache.layout import (
     ALIGNMENT,

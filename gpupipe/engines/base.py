@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from numpy.typing import NDArray
 
 from gpupipe.config import LoaderConfig
-from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.source import DecodedCacheOptions
 from gpupipe.errors import counted
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline

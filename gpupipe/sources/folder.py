@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from gpupipe.dataset import class_folders, index_cache, index_file
+from gpupipe.dataset import class_folders, index_cache
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.schema.field_types import WHOLE, expand_home
@@ -46,11 +46,11 @@ class Folder(Source):
         location = dataset_catalog.locate(self.root, self.fetch, self.stand_in, progress)
         root = location.root.resolve()
         saved = index_cache.get_path(self.name, root, self.extensions, *self._key())
-        index = index_file.open_saved(saved)
+        index = index_cache.open_saved(saved)
         if index is None or not _unchanged(root, index):
             started = time.time()
             index = self._scan(root, progress)
-            index_file.keep(index, saved, max(index.extra["times"].values()), started)
+            index_cache.keep(index, saved, max(index.extra["times"].values()), started)
         warning = dataset_catalog.explain_stand_in(location, self.root, self.fetch)
         return replace(index, note=location.note, warning=warning)
 

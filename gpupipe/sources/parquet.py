@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from gpupipe.dataset import index_cache, index_file
+from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index, spans_of
 from gpupipe.dataset.shard_index import ByteRanges, ShardFile
 from gpupipe.dataset.shards import ShardedSource, name_shard
@@ -68,7 +68,7 @@ class Parquet(ShardedSource):
         columns = [*self.fields.values(), *others]
         arrow_columns.check_columns(table.schema_arrow, columns)
         unpacked = index_cache.get_path(
-            "parquet", str(path), index_file.file_state(path), list(self.fields.values())
+            "parquet", str(path), index_cache.file_state(path), list(self.fields.values())
         ).with_suffix(".parts")
         spans: dict[str, list[tuple[int, int]]] = {name: [] for name in self.fields}
         labels, values = list[Any](), {name: list[Any]() for name in self.values}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
-from gpupipe.dataset import index_cache, index_file
+from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index, spans_of
 from gpupipe.dataset.parallel_read import map_file
 from gpupipe.dataset.shard_index import ByteRanges, ShardFile
@@ -129,7 +129,7 @@ class Recordio(ShardedSource):
         payloads = [records.join_payload(data, int(row)) for row in rows]
         joined = b"".join(payloads)
         parts_file = index_cache.get_path(
-            "parts", str(path), index_file.file_state(path), names
+            "parts", str(path), index_cache.file_state(path), names
         ).with_suffix(".parts")
         try:
             parts_file.parent.mkdir(parents=True, exist_ok=True)

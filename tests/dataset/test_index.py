@@ -15,7 +15,7 @@ from gpupipe.dataset import index as indexes
 from gpupipe.dataset import table_file
 from gpupipe.dataset.columns import ArrayLayout, Column, FileColumn, SpanColumn
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.index_file import open_saved, save
+from gpupipe.dataset.index_cache import open_saved, save
 from gpupipe.dataset.strings import StringArray
 
 

@@ -45,7 +45,7 @@ def test_the_path_depends_on_all_of_the_key(cache: Path) -> None:
 def test_a_file_that_changed_or_a_condition_has_the_index_built_again(
     files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpupipe.dataset.index_file._RACY_SECONDS", -60)  # it is saved at once
+    monkeypatch.setattr("gpupipe.dataset.index_cache._RACY_SECONDS", -60)  # it is saved at once
     saved, read = tmp_path / "x.idx", Reader()
 
     def build() -> Index:

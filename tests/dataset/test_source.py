@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from gpupipe.dataset import index_file
+from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.source import FileSource, Source
 from gpupipe.dataset.spec import Spec
@@ -50,7 +50,7 @@ class Lines(FileSource):
 def test_an_index_of_files_is_read_again_if_a_file_or_an_option_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_file, "_RACY_SECONDS", -60)  # it is saved at once
+    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -60)  # it is saved at once
     root = tmp_path / "lists"
     root.mkdir()
     for name, text in (("b", "2\n3"), ("a", "1")):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
+from gpupipe.dataset.source import DecodedCacheOptions
 from gpupipe.decoded_cache import location
 from gpupipe.decoded_cache.listing import empty_caches, list_caches
 

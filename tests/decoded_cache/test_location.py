@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
+from gpupipe.dataset.source import DecodedCacheOptions
 from gpupipe.decoded_cache import location
 from gpupipe.decoded_cache.record_file import read_header
 from gpupipe.errors import DataError

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpupipe.dataset import index_file
+from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Source
 from gpupipe.sources.folder import Folder
@@ -80,7 +80,7 @@ def run(damages: int) -> collections.Counter[tuple[str, str]]:
     """How often each kind of damage had each outcome."""
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     rng = np.random.default_rng(0)
-    index_file._RACY_SECONDS = -60.0  # the files are new, and indexes are saved at once
+    index_cache._RACY_SECONDS = -60.0  # the files are new, and indexes are saved at once
     with tempfile.TemporaryDirectory() as name:
         os.environ["GPUPIPE_CACHE"] = str(Path(name, "cache"))
         for source in sources(Path(name)):

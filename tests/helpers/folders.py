@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpupipe.dataset import index_file
+from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index
 
 
@@ -35,7 +35,7 @@ def names(index: Index) -> list[str]:
 def settle(root: Path) -> None:
     """Wait until a scan may be kept: the time of a folder's inode cannot be set back."""
     newest = max(p.stat().st_ctime for p in [root, *root.rglob("*")] if p.is_dir())
-    time.sleep(max(0.0, newest + index_file._RACY_SECONDS + 0.05 - time.time()))
+    time.sleep(max(0.0, newest + index_cache._RACY_SECONDS + 0.05 - time.time()))
 
 
 def is_mapped(index: Index) -> bool:

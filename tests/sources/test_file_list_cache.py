@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupipe.dataset import index_file
+from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index
 from gpupipe.sources.file_list import FileList
 from helpers.manifests import found, listed, names, written
@@ -21,7 +21,7 @@ from helpers.manifests import found, listed, names, written
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of what makes an index stale need not wait for two seconds until it is kept."""
-    monkeypatch.setattr(index_file, "_RACY_SECONDS", -1.0)
+    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -1.0)
 
 
 def is_mapped(index: Index) -> bool:
@@ -111,7 +111,7 @@ def test_what_was_just_changed_is_not_kept(tmp_path: Path, cache: Path) -> None:
     time.sleep(
         max(
             0.0,
-            (tmp_path / "l.txt").stat().st_ctime + index_file._RACY_SECONDS + 0.05 - time.time(),
+            (tmp_path / "l.txt").stat().st_ctime + index_cache._RACY_SECONDS + 0.05 - time.time(),
         )
     )
     FileList(file=tmp_path / "l.txt").index()

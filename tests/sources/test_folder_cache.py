@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from torchvision.datasets import ImageFolder
 
-from gpupipe.dataset import index_file
-from gpupipe.dataset.index_file import open_saved, save
+from gpupipe.dataset import index_cache
+from gpupipe.dataset.index_cache import open_saved, save
 from gpupipe.sources.folder import Folder
 from helpers.folders import found, grow, is_mapped, names, settle
 
@@ -21,7 +21,7 @@ from helpers.folders import found, grow, is_mapped, names, settle
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of what makes an index stale need not wait for two seconds until it is kept."""
-    monkeypatch.setattr(index_file, "_RACY_SECONDS", -1.0)
+    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -1.0)
 
 
 def cached_files(cache: Path) -> list[Path]:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.dataset import index_file, row_groups
+from gpupipe.dataset import index_cache, row_groups
 from gpupipe.dataset.columns import SpanColumn
 from gpupipe.dataset.row_groups import RowGroupColumn
 from gpupipe.dataset.unpacked_groups import UnpackedColumn
@@ -226,7 +226,7 @@ def test_a_forked_process_reads_row_groups(tmp_path: Path) -> None:
 def test_a_saved_index_is_used_until_the_data_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_file, "_RACY_SECONDS", -60)  # the index is saved at once
+    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -60)  # the index is saved at once
     small().save_to_disk(str(tmp_path / "x"))
     first = Hf(root=tmp_path / "x").index()
     second = Hf(root=tmp_path / "x").index()

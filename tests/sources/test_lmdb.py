@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 
 import gpupipe
-from gpupipe.dataset import index_file
+from gpupipe.dataset import index_cache
 from gpupipe.dataset.columns import SpanColumn
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.lmdb import Lmdb
@@ -111,7 +111,7 @@ def test_a_named_database(tmp_path: Path) -> None:
 
 
 def test_a_change_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_file, "_RACY_SECONDS", -60)  # the index is saved at once
+    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -60)  # the index is saved at once
     path = Path(numbered(tmp_path / "x"))
     source = Lmdb(path=path, fields={"image": "image-{id}"})
     fingerprint = source.index().fingerprint

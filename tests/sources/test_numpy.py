@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 import gpupipe
-from gpupipe.dataset import array_index, index_file
+from gpupipe.dataset import array_index, index_cache
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.numpy import Numpy
 from helpers.arrays import read
@@ -304,7 +304,7 @@ def test_the_index_is_kept_and_notices_changes(
         np.save(file, np.full(4, n))
     source = {"files": str(tmp_path / "*.npy")}
     monkeypatch.setattr(
-        index_file, "_RACY_SECONDS", -60.0
+        index_cache, "_RACY_SECONDS", -60.0
     )  # ctime cannot be set back: take what was just written as old
     first = Numpy.model_validate(source).index()
     with monkeypatch.context() as patch:

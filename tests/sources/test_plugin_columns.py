@@ -17,7 +17,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench.contestant import drop_from_page_cache
 from gpupipe.bench.parity import measure
-from gpupipe.dataset import index_file
+from gpupipe.dataset import index_cache
 from gpupipe.errors import EngineError, SampleError, UsageError
 from gpupipe.testing import check_loader
 from helpers.plugin import install
@@ -179,7 +179,7 @@ def test_a_server_delivers_the_same(database: Path, server: str) -> None:
 def test_what_needs_files_says_so(database: Path, tmp_path: Path) -> None:
     index = configs.read(config_of(database)).source.index()
     with pytest.raises(UsageError, match=r"'image' is a BlobColumn, which cannot be saved"):
-        index_file.save(index, tmp_path / "saved.idx")
+        index_cache.save(index, tmp_path / "saved.idx")
     with pytest.raises(EngineError, match="local files, not in a BlobColumn"):
         drop_from_page_cache(index)
 

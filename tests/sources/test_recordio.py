@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpupipe
-from gpupipe.dataset import index_file
+from gpupipe.dataset import index_cache
 from gpupipe.sources.recordio import Recordio
 from gpupipe.testing import check_loader
 from helpers.record_files import ENGINES, MAGIC, RECORDS, TOLD, packed, written
@@ -151,7 +151,7 @@ def test_records_made_whole_are_made_again_where_they_are_gone(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        index_file, "_RACY_SECONDS", -60
+        index_cache, "_RACY_SECONDS", -60
     )  # what was written this minute is old: its index is kept
     file = written(
         tmp_path / "a.rec", packed(1, MAGIC.to_bytes(4, "little") + b"x" * 20), packed(0, b"plain")
