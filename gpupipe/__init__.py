@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpupipe.bench.show import show
+    from gpupipe.bench.grid import show
     from gpupipe.errors import (
         ConfigError,
         DataError,
@@ -45,7 +45,7 @@ _MODULES = {
     "connect": "gpupipe.remote_loader",
     "ServerDataStream": "gpupipe.remote_loader",
     "from_torchvision": "gpupipe.torchvision_adapter.adapter",
-    "show": "gpupipe.bench.show",
+    "show": "gpupipe.bench.grid",
     "start_server": "gpupipe.server.start",
 }
 

@@ -91,8 +91,7 @@ def run(contest: Contest) -> ContestOutcome:
     """Load the config, warm up, and time the batches; raise GpupipeError if that fails."""
     import gpupipe.loader
     from gpupipe import config as configs
-    from gpupipe.bench.gpu import Utilisation
-    from gpupipe.bench.machine import OtherLoad
+    from gpupipe.bench.machine import OtherLoad, Utilisation
     from gpupipe.bench.measure import iter_endlessly
     from gpupipe.engines import registry
     from gpupipe.engines.base import Engine

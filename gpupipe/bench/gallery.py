@@ -17,6 +17,7 @@ import numpy as np
 
 from gpupipe import config as configs
 from gpupipe.bench.gallery_page import DRAWS, StepPictures
+from gpupipe.bench.grid import join, to_levels, to_picture
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index, build
 from gpupipe.engines import registry
@@ -133,7 +134,7 @@ class Gallery:
         part = replace(checked, loader=checked.loader.model_copy(update=settings))
         with create_loader(part, self.index) as batches:
             return [
-                _to_picture(batch[name][0].cpu())
+                _to_picture(batch[name][0])
                 for batch, _ in zip(batches, range(count), strict=False)
                 for name in part.pipeline.main_outputs
             ]
@@ -184,25 +185,10 @@ def _open_photograph(path: Path) -> Image:
 
 
 def _to_picture(image: Tensor) -> Image:
-    """Convert an image (C, H, W), or several (N, C, H, W), side by side, to a picture.
-
-    Floats from 0 to 1 are shown as 0 to 255. Other floats are stretched to black and white.
-    """
-    import torch
-    from PIL import Image
-
-    if image.ndim == 4:
-        image = torch.cat(list(image), -1)
-    if image.ndim != 3 or image.shape[0] not in (1, 3):
+    """Convert an image (C, H, W), or several (N, C, H, W), side by side, to a picture."""
+    if image.ndim not in (3, 4) or image.shape[-3] not in (1, 3):
         raise GpupipeError(f"an array of {tuple(image.shape)} is no image, and cannot be drawn")
-    pixels = image.double()
-    if image.dtype.is_floating_point:
-        low, high = float(pixels.min()), float(pixels.max())
-        if low < 0 or high > 1:
-            pixels = (pixels - low) / max(high - low, 1e-9)
-        pixels = pixels * 255
-    levels = pixels.round().clamp(0, 255).byte().permute(1, 2, 0)
-    return Image.fromarray(levels.expand(-1, -1, 3).contiguous().numpy())
+    return join([to_picture(each) for each in to_levels(image.reshape(-1, *image.shape[-3:]))])
 
 
 def _write_yaml(name: str, parameters: Mapping[str, Any]) -> str:

@@ -1,8 +1,9 @@
-"""Draws a batch: its samples in a grid, with their labels."""
+"""Draws a batch: its samples in a grid, with their labels; gpupipe.show() does it in a notebook."""
 
 from __future__ import annotations
 
 import colorsys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from gpupipe.steps.normalize import Normalize
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
+
+    from gpupipe.loader import Loader
 
 _COLUMNS, _ROWS = 8, 4
 _MAX_WIDTH = 2000
@@ -162,8 +165,6 @@ def _title(loader: Loader) -> str:
 
 def _tile(loader: Loader, name: str, image: Tensor) -> Image:
     """Convert one image tensor (C, H, W) of a field to a Pillow image."""
-    from PIL import Image
-
     pixels = image.float().cpu()
     pipeline = loader.config.pipeline
     steps = pipeline.entries_on(name) or pipeline.entries
@@ -173,7 +174,85 @@ def _tile(loader: Loader, name: str, image: Tensor) -> Image:
         pixels = pixels * pixels.new_tensor(last.std).reshape(shape) + pixels.new_tensor(
             last.mean
         ).reshape(shape)
-    if pipeline.output_spec.dtype != "uint8":
-        pixels = pixels * 255.0
-    levels = pixels.round().clamp(0, 255).byte().permute(1, 2, 0).contiguous()
-    return Image.fromarray(levels.expand(-1, -1, 3).numpy())
+    return to_picture(pixels if pipeline.output_spec.dtype == "uint8" else pixels * 255.0)
+
+
+def to_picture(levels: Tensor) -> Image:
+    """Convert an image (C, H, W) of 1 or 3 channels, with levels from 0 to 255, to a picture."""
+    from PIL import Image
+
+    pixels = levels.round().clamp(0, 255).byte().permute(1, 2, 0)
+    return Image.fromarray(pixels.expand(-1, -1, 3).contiguous().numpy())
+
+
+def to_levels(images: Tensor) -> Tensor:
+    """Return the levels of images, 0 to 255, of any dtype.
+
+    Floats from 0 to 1 are multiplied by 255. Other floats are stretched to black and white, all
+    images alike.
+    """
+    pixels = images.cpu().double()
+    if images.dtype.is_floating_point:
+        low, high = float(pixels.min()), float(pixels.max())
+        if low < 0 or high > 1:
+            pixels = (pixels - low) / max(high - low, 1e-9)
+        pixels = pixels * 255
+    return pixels
+
+
+def show(batch: Any, loader: Loader | None = None, samples: int = 16) -> Image:
+    """Return a picture of a batch, which a notebook displays.
+
+    With the loader it is that of `gpupipe show-batch`: samples have the names of their classes,
+    a final `normalize` is undone, and masks lie over their images. Without it, every field of
+    images is drawn beside the others, and numbers outside 0 to 1 are stretched to black and white.
+
+    Args:
+        batch: A batch of a loader: a dict, or a tuple of images and labels.
+        loader: The loader that delivered it.
+        samples: The most samples to draw, at least 1.
+
+    Returns:
+        The picture. `picture.save("batch.png")` writes it to a file.
+
+    Raises:
+        GpupipeError: The batch has no images of 1 or 3 channels.
+
+    Example:
+        >>> with gpupipe.load("lfw") as loader:
+        ...     batch = next(iter(loader))
+        >>> gpupipe.show(batch, loader)
+    """
+    if loader is not None:
+        return draw(loader, batch, samples)
+    fields = _find_images(batch)
+    labels = batch[1] if isinstance(batch, tuple) else batch.get("label")
+    count = min(samples, *(len(images) for images in fields.values()))
+    tiles = [map(to_picture, to_levels(images[:count])) for images in fields.values()]
+    pictures = [join(list(row)) for row in zip(*tiles, strict=True)]
+    names = [""] * count if labels is None else [_describe(label) for label in labels[:count]]
+    return arrange(pictures, names, ", ".join(fields))
+
+
+def _find_images(batch: Any) -> dict[str, Tensor]:
+    """Return the fields of images by name."""
+    if isinstance(batch, tuple):
+        main = batch[0] if isinstance(batch[0], tuple) else (batch[0],)
+        batch = {"image" if len(main) == 1 else f"view {n}": field for n, field in enumerate(main)}
+    elif not isinstance(batch, Mapping):
+        raise GpupipeError(
+            f"show() draws a batch, and this is a {type(batch).__name__}: write "
+            "gpupipe.show(next(iter(loader)), loader)"
+        )
+    images = {name: f for name, f in batch.items() if f.ndim == 4 and f.shape[1] in (1, 3)}
+    if not images:
+        shapes = ", ".join(f"'{name}' is {tuple(field.shape)}" for name, field in batch.items())
+        raise GpupipeError(
+            f"what is drawn are images, (B, C, H, W) with 1 or 3 channels, but {shapes}"
+        )
+    return images
+
+
+def _describe(label: Tensor) -> str:
+    """Return a label as text; the largest of a soft one."""
+    return str(int(label if label.ndim == 0 else label.argmax()))

@@ -1,30 +1,28 @@
-"""Describes the machine and the package versions with which a figure was measured."""
+"""Describes the machine with which a figure was measured; measures how busy CPU and GPU are."""
 
 from __future__ import annotations
 
 import os
 import platform
+import statistics
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
 from gpupipe.bench.memory import list_family
 from gpupipe.protocol.processes import read_stat
+from gpupipe.runtime import nvml
+from gpupipe.runtime.capability_probe import installed_version
 from gpupipe.runtime.devices import cores, gpu_count
 from gpupipe.runtime.installation import own_version
 
-_PACKAGES = (
-    "torch",
-    "torchvision",
-    "nvidia-dali-cuda120",
-    "nvidia-dali-cuda130",
-    "numpy",
-)
+_SECONDS_BETWEEN_LOOKS = 0.1
+_PACKAGES = ("torch", "torchvision", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "numpy")
 
 
 def machine() -> dict[str, Any]:
@@ -67,16 +65,7 @@ def cpu_seconds() -> float:
 
     Except on Windows, it also counts those that have ended.
     """
-    if sys.platform == "win32":
-        return sum(sum(process.cpu_times()[:2]) for process in _processes())
-    import resource
-
-    own, ended = (
-        resource.getrusage(resource.RUSAGE_SELF),
-        resource.getrusage(resource.RUSAGE_CHILDREN),
-    )
-    live = sum(map(_ticks, _descendants())) / os.sysconf("SC_CLK_TCK")
-    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + live
+    return time.process_time() + sum(os.times()[2:4]) + sum(map(_cpu_seconds, _descendants()))
 
 
 def _descendants() -> Iterable[int | None]:
@@ -86,13 +75,14 @@ def _descendants() -> Iterable[int | None]:
     return [child.pid for child in active_children()]
 
 
-def _processes() -> list[Any]:
-    """Return this process and its live children, on systems without /proc."""
-    import psutil
+def _cpu_seconds(pid: int | None) -> float:
+    """Return the CPU time of another process and, except on Windows, of its ended children."""
+    if sys.platform == "win32":
+        import psutil
 
-    return [
-        psutil.Process(pid) for pid in (os.getpid(), *(child.pid for child in active_children()))
-    ]
+        return sum(psutil.Process(pid).cpu_times()[:2])
+    fields = [] if pid is None else read_stat(pid)
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
 class OtherLoad:
@@ -136,12 +126,6 @@ def _all_cpu_seconds() -> float:
     ) / os.sysconf("SC_CLK_TCK")
 
 
-def _ticks(pid: int | None) -> int:
-    """Return the CPU time of a process and of its ended children, in clock ticks."""
-    fields = [] if pid is None else read_stat(pid)
-    return sum(map(int, fields[11:15])) if fields else 0
-
-
 def _gpu() -> str | None:
     if gpu_count() == 0:
         return None
@@ -151,10 +135,44 @@ def _gpu() -> str | None:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"gpupipe": own_version()}
-    for name in _PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return versions
+    versions = {"gpupipe": own_version()} | {name: installed_version([name]) for name in _PACKAGES}
+    return {name: version for name, version in versions.items() if version is not None}
+
+
+class Utilisation:
+    """A context manager that measures how busy a GPU is.
+
+    Attributes:
+        mean: After the context, the mean share of time in which the GPU ran a kernel, 0 to 1. None
+            on a CPU, or if NVML has no answer.
+    """
+
+    def __init__(self, device: str) -> None:
+        """Measure `device`, "cpu" or "gpu:N"."""
+        self.mean: float | None = None
+        self._number = int(device.partition(":")[2] or 0) if device != "cpu" else None
+        self._shares: list[float] = []
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Utilisation:
+        if self._number is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        if self._number is not None:
+            self._thread.join()
+        self.mean = statistics.fmean(self._shares) if self._shares else None
+
+    def _look(self) -> None:
+        with nvml.session() as library:
+            if library is None or self._number is None:
+                return
+            try:
+                handle = nvml.handle_of(library, self._number)
+                while not self._done.wait(_SECONDS_BETWEEN_LOOKS):
+                    self._shares.append(library.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
+            except library.NVMLError:
+                return

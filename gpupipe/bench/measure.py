@@ -11,6 +11,7 @@ from typing import Any
 
 from gpupipe.bench.machine import cpu_seconds, machine
 from gpupipe.bench.memory import OWN_PEAKS, PeakMemory
+from gpupipe.bench.statistics import deviation
 from gpupipe.engines.bad_samples import list_skipped
 from gpupipe.errors import counted
 from gpupipe.loader import Loader
@@ -89,7 +90,7 @@ class Measurement:
     @property
     def deviation(self) -> float | None:
         """The standard deviation of the rates; None for one pass."""
-        return statistics.stdev(self.rates) if len(self.passes) > 1 else None
+        return deviation(self.rates)
 
     @property
     def input_megabytes_a_second(self) -> float:

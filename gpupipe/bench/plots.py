@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.bench.comparison import Comparison, Result
-from gpupipe.bench.log_axis import is_log_better, write_plain_ticks
 from gpupipe.bench.machine import machine
+from gpupipe.bench.statistics import deviation
 from gpupipe.errors import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # From the palette of Okabe and Ito, which is safe for colour-blind readers; dashes differ too.
@@ -88,9 +89,9 @@ def time_per_batches(comparison: Comparison) -> Figure:
         axes.set_xticks([])
         axes.set_xlabel("the DataLoader was not measured")
     _draw_rounds_across(axes, across)
-    if is_log_better([statistics.fmean(_times(r)) for r in comparison.measured]):
+    if _is_log_better([statistics.fmean(_times(r)) for r in comparison.measured]):
         axes.set_yscale("log")
-        write_plain_ticks(axes.yaxis)
+        _write_plain_ticks(axes.yaxis)
         axes.set_ylabel("seconds, on a logarithmic axis")
     else:
         axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
@@ -104,7 +105,7 @@ def time_per_batches(comparison: Comparison) -> Figure:
 def _across(axes: Axes, result: Result) -> None:
     """Draw a horizontal line for the mean, and a band of one standard deviation on either side."""
     times, name = _times(result), result.side.name
-    mean, deviation, color = statistics.fmean(times), _deviation(times), _COLORS.get(name, _BLUE)
+    mean, spread, color = statistics.fmean(times), deviation(times) or 0.0, _COLORS.get(name, _BLUE)
     axes.axhline(
         mean,
         color=color,
@@ -112,7 +113,7 @@ def _across(axes: Axes, result: Result) -> None:
         linewidth=2,
         label=f"{name} ({_short(mean)}{_plus_minus(_rough, times)} s)",
     )
-    axes.axhspan(mean - deviation, mean + deviation, color=color, alpha=0.2, linewidth=0)
+    axes.axhspan(mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)
 
 
 def _against_workers(axes: Axes, loaders: Sequence[Result]) -> None:
@@ -123,7 +124,7 @@ def _against_workers(axes: Axes, loaders: Sequence[Result]) -> None:
     axes.errorbar(
         counts,
         means,
-        _bars([_deviation(t) for t in times_by_count]),
+        _bars([deviation(times) or 0.0 for times in times_by_count]),
         color=_ORANGE,
         marker="o",
         linewidth=2,
@@ -166,7 +167,7 @@ def rates(comparison: Comparison) -> Figure:
         capsize=4,
     )
     least = min((min(r.rates) for r in results), default=1.0)
-    if is_log := is_log_better([r.mean for r in results]):
+    if is_log := _is_log_better([r.mean for r in results]):
         axes.set_xscale("log")
         axes.set_xlabel("images/s, on a logarithmic axis")
         axes.set_xlim(least / 2, axes.get_xlim()[1])
@@ -179,7 +180,7 @@ def rates(comparison: Comparison) -> Figure:
     middle, half = (len(results) - 1) / 2, max(len(results), _FEW) / 2
     axes.set_ylim(middle - half, middle + half)
     if is_log:
-        write_plain_ticks(axes.xaxis)
+        _write_plain_ticks(axes.xaxis)
     else:
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.locator_params(axis="x", nbins=6)
@@ -255,10 +256,6 @@ def _times(result: Result) -> list[float]:
     return [100 * o.seconds / o.batches for o in result.outcomes]
 
 
-def _deviation(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
-
-
 def _bars(deviations: list[float]) -> list[float] | None:
     """Return the error bars; None for single rounds, since a zero width would claim no error."""
     return deviations if any(deviations) else None
@@ -293,3 +290,23 @@ def _figure(title: str, which_way: str) -> tuple[Figure, Any]:
     axes.set_title(f"{title}, {which_way}", loc="left", fontsize=10, weight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+_LOG_FROM = 5.0
+"""How many times the smallest mean the largest is, from which on an axis is logarithmic."""
+_TICKS = (1.0, 2.0, 5.0)
+"""The ticks of a decade. matplotlib's own, such as 3 x 10^2 beside 4 x 10^2, cover each other."""
+
+
+def _is_log_better(means: Sequence[float]) -> bool:
+    """Whether the largest mean is so many times the smallest that small ones would be hidden."""
+    return bool(means) and 0 < _LOG_FROM * min(means) < max(means)
+
+
+def _write_plain_ticks(axis: Axis) -> None:
+    """Write 1, 2, 5, 10, 20, 50, 100, ... at a logarithmic axis, and nothing at its minor ticks."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=_TICKS))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())

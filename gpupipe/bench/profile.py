@@ -13,11 +13,11 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, Protocol, runtime_checkable
 
 from gpupipe.batch_stage.stage import BatchStage
-from gpupipe.bench.gpu import Utilisation
-from gpupipe.bench.machine import OtherLoad, machine
+from gpupipe.bench.machine import OtherLoad, Utilisation, machine
 from gpupipe.bench.measure import describe_loader, image_of, iter_endlessly, synchronise
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
@@ -89,19 +89,15 @@ class Stage:
 
     def costs(self, before: Stage | None) -> list[float]:
         """Return the wall seconds per sample that this stage adds to `before`, one per round."""
-        return (
-            [a - b for a, b in zip(self.seconds, before.seconds, strict=True)]
-            if before
-            else self.seconds
-        )
+        return _subtract(self.seconds, before.seconds if before else [])
 
     def cpu_costs(self, before: Stage | None) -> list[float]:
         """Return the CPU seconds per sample that this stage adds to `before`, one per round."""
-        return (
-            [a - b for a, b in zip(self.cpu_seconds, before.cpu_seconds, strict=True)]
-            if before
-            else self.cpu_seconds
-        )
+        return _subtract(self.cpu_seconds, before.cpu_seconds if before else [])
+
+
+def _subtract(seconds: list[float], before: list[float]) -> list[float]:
+    return [a - b for a, b in zip_longest(seconds, before, fillvalue=0.0)]
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.bench import pictures, plots, tables
-from gpupipe.bench.comparison import Comparison
+from gpupipe.bench.comparison import Comparison, describe_verdict
 from gpupipe.bench.parity import Agreement, drawable_steps
-from gpupipe.bench.verdict import describe_verdict
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 from gpupipe.engines import registry

@@ -7,28 +7,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_T_95 = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-    2.120,
-    2.110,
-    2.101,
-    2.093,
-    2.086,
-)
+_T_95 = [
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+]
 """Student's t for 95 %, two-sided, with 1, 2, 3, ... degrees of freedom."""
 _WIDEST = 4.0
 """The widest useful interval, as its upper end over its lower: half to twice the middle."""
@@ -71,6 +53,11 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
         return Ratio(math.exp(middle), None, None)
     half = t_95(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Return the standard deviation of values; None for a single one."""
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def t_95(freedom: int) -> float:

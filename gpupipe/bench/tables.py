@@ -9,13 +9,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from gpupipe.batch_stage.stage import BatchStage
-from gpupipe.bench.comparison import Comparison, Result
+from gpupipe.bench.comparison import Comparison, Result, format_interval
 from gpupipe.bench.measure import Measurement, describe_loader
 from gpupipe.bench.memory import ADDED_UP, PSS
 from gpupipe.bench.parity import Agreement
 from gpupipe.bench.statistics import Ratio
 from gpupipe.bench.table_style import new_table
-from gpupipe.bench.verdict import format_interval
 from gpupipe.engines import registry
 from gpupipe.errors import counted
 from gpupipe.loader import Loader

@@ -1,4 +1,4 @@
-"""Measures how much of a training step waits for data.
+"""Measures how much of a training step waits for data; records a trace of training for Perfetto.
 
 It times the same steps on a loader's batches and on a few batches that it holds in memory.
 """
@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.bench.measure import image_of, iter_endlessly, synchronise
+from gpupipe.bench.measure import describe_loader, gpu_of, image_of, iter_endlessly, synchronise
 from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 from gpupipe.errors import EngineError, did_you_mean
 from gpupipe.loader import Loader, create_loader
+from gpupipe.runtime import tracing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 Train = Callable[[Any], None]
 Tick = Callable[[str, int, int], None]
 _REPLAYED_BATCHES = 4
-_WARM_UP_STEPS = 2
+_WARM_UP_STEPS, _LEAST_STEPS = 2, 3
 _WIDEST = 0.5
 """The widest useful interval of the share of waiting."""
 
@@ -195,3 +196,50 @@ def _rate(batches: Iterable[Any], train: Train, seconds: float, loader: Loader) 
         images += len(image_of(batch))
     synchronise(loader)
     return images / (time.perf_counter() - started)
+
+
+def record_training(
+    config: Config, index: Index, train: Callable[[Loader], Train] | None, seconds: float
+) -> dict[str, Any]:
+    """Train for some seconds, at least three steps, and return the trace.
+
+    On a GPU every span is also an NVTX range of the same name, for Nsight Systems.
+
+    Args:
+        config: The config to load.
+        index: Its samples.
+        train: Returns the training step for a loader; None: steps that do nothing.
+        seconds: How long to record.
+
+    Returns:
+        The trace, in Chrome's trace format, as plain JSON. `otherData` says what was traced.
+
+    Raises:
+        GpupipeError: As load().
+    """
+    with create_loader(config, index) as loader:
+        step: Train = train(loader) if train else lambda batch: None
+        stream = iter_endlessly(loader)
+        for _ in range(_WARM_UP_STEPS):
+            step(next(stream))
+        synchronise(loader)
+        with tracing.record(_find_ranges(loader)) as recorder:
+            started, number = time.perf_counter(), 0
+            while number < _LEAST_STEPS or time.perf_counter() - started < seconds:
+                batch = next(stream)
+                with tracing.span("step", "trainer", step=number):
+                    step(batch)
+                number += 1
+            synchronise(loader)
+        stream.close()  # type: ignore[attr-defined]
+        return recorder.as_json(**describe_loader(loader), steps=number)
+
+
+def _find_ranges(loader: Loader) -> tracing.Ranges | None:
+    """Return what marks NVTX ranges, if the loader is on a GPU."""
+    if gpu_of(loader) is None:
+        return None
+    import torch
+
+    ranges: Any = torch.cuda.nvtx
+    return ranges  # type: ignore[no-any-return]

@@ -196,7 +196,7 @@ def _print_result(
 ) -> None:
     """Print the result, and write the files that were asked for."""
     from gpupipe.bench import tables
-    from gpupipe.bench.verdict import describe_verdict
+    from gpupipe.bench.comparison import describe_verdict
 
     if not comparison.measured:
         return

@@ -106,7 +106,7 @@ def _record_trace(
     seconds: float,
 ) -> str:
     """Write a trace; return a line that says so."""
-    from gpupipe.bench.trace import record_training
+    from gpupipe.bench.training import record_training
     from gpupipe.errors import counted
 
     trace = record_training(config, index, train, seconds)
@@ -147,7 +147,7 @@ def tune(
     from gpupipe.bench.cache_candidate import find_candidate
     from gpupipe.bench.compare import disturbance
     from gpupipe.bench.contestant import Contest
-    from gpupipe.bench.tuning_advice import describe_tuning
+    from gpupipe.bench.profile_tables import describe_tuning
     from gpupipe.cli.console import core_numbers, print_data_warning
     from gpupipe.decoded_cache.location import own_shared_memory
     from gpupipe.engines import registry

@@ -14,8 +14,8 @@ from gpupipe.bench import cache_candidate, tune
 from gpupipe.bench.cache_candidate import SETTING, CacheCandidate, find_candidate
 from gpupipe.bench.comparison import Side
 from gpupipe.bench.contestant import Contest, ContestOutcome
+from gpupipe.bench.profile_tables import describe_tuning
 from gpupipe.bench.tune import Tuner, candidates
-from gpupipe.bench.tuning_advice import describe_tuning
 from gpupipe.config import LoaderConfig
 from gpupipe.decoded_cache.location import cache_folder, own_shared_memory
 from gpupipe.engines.cpu.engine import CpuEngine

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from dataclasses import replace
 
 import pytest
 
-from gpupipe.bench.comparison import DISTURBED, SCHEMA, Result, Side
+from gpupipe.bench import tables
+from gpupipe.bench.comparison import DISTURBED, SCHEMA, Comparison, Result, Side, describe_verdict
+from gpupipe.bench.contestant import Contest, ContestOutcome
 from helpers.made_comparison import COMMAND, RATES, measured, result
 
 
@@ -68,3 +71,109 @@ def test_json_has_all_that_was_measured() -> None:
         [1700, 1760, 1690]
     )
     assert by_name["DALI on CPU"]["rounds"][0]["engine"] == "dali"
+
+
+def outcome(rate: float) -> ContestOutcome:
+    return ContestOutcome("dali", "cpu", "2 threads", 1000, 10, 1000 / rate, 0.1, 1.0, 1)
+
+
+def make_comparison(**rates: list[float]) -> Comparison:
+    sides = {"dali": Side("DALI", {}), **{f"w{n}": Side(f"{n} workers", {}, n) for n in range(9)}}
+    return Comparison(
+        [Result(sides[name], [outcome(r) for r in values]) for name, values in rates.items()],
+        Contest("lfw", (), {}, (0,), 10, 1, False),
+        repeats=len(next(iter(rates.values()))),
+        notes=[],
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        (
+            {"dali": [300, 310, 305], "w2": [100, 101, 99]},
+            ["DALI delivers 3.05 times as many images as 2 workers"],
+        ),
+        (
+            {"dali": [100, 130, 90], "w2": [105, 95, 110]},
+            ["DALI and 2 workers are within the noise"],
+        ),
+        ({"dali": [300.0], "w2": [100.0]}, ["in a single round"]),
+        (
+            {
+                "dali": [300, 301, 302],
+                "w1": [100, 101, 100],
+                "w2": [190, 191, 192],
+                "w4": [191, 189, 193],
+            },
+            ["DALI delivers", "from 4 workers over 2"],
+        ),
+        (
+            {"dali": [300, 301, 302], "w1": [100, 101, 100], "w2": [190, 191, 192]},
+            ["DALI delivers", "still gains at 2 workers"],
+        ),
+        ({"dali": [100, 101, 99], "w2": [300, 301, 302]}, ["2 workers delivers 3.0"]),
+        (
+            {"dali": [100, 101, 99]},
+            ["Only DALI was measured: there is nothing to compare it with."],
+        ),
+    ],
+)
+def test_verdicts(rates: dict[str, list[float]], said: list[str]) -> None:
+    found = describe_verdict(make_comparison(**rates))
+    assert len(found) == len(said)
+    assert all(expected in sentence for expected, sentence in zip(said, found, strict=True)), found
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        (
+            {"dali": [1.0, 500.0, 3.0], "w2": [100.0, 101.0, 2.0]},
+            "Whether 2 workers or DALI is faster cannot be determined",
+        ),
+        (
+            {"dali": [1500, 4000, 9000], "w2": [100, 101, 100]},
+            "DALI is faster than 2 workers; how many times cannot be determined",
+        ),
+    ],
+)
+def test_an_interval_that_tells_nothing_is_no_verdict(
+    rates: dict[str, list[float]], said: str
+) -> None:
+    found = make_comparison(**rates)
+    if "Whether" in said:
+        found.results.sort(key=lambda r: -r.mean)
+        said = (
+            f"Whether {found.results[0].side.name} or {found.results[1].side.name} is faster "
+            "cannot be determined"
+        )
+    verdict = describe_verdict(found)[0]
+    assert verdict.startswith(said)
+    assert "the rounds differ too much" in verdict
+    assert "More --repeats or --batches" in verdict
+    assert "within the noise" not in verdict
+    assert not re.search(r"\d{5}", verdict)
+
+
+def test_what_more_workers_gain_may_be_unknown() -> None:
+    found = describe_verdict(make_comparison(w1=[100, 900, 20], w2=[500, 60, 70]))
+    assert "What the DataLoader gains from 2 workers over 1 cannot be determined" in found[1]
+
+
+def test_rounds_no_longer_than_what_is_made_ahead_are_no_verdict() -> None:
+    found = make_comparison(dali=[300, 301, 302], w2=[100, 101, 99])
+    for o in found.results[1].outcomes:
+        o.batches, o.batches_ahead = 4, 4
+    said = describe_verdict(found)[0]
+    assert (
+        said == "Which is faster cannot be determined: a round has 4 batches, and 2 workers makes "
+        "4 "
+        "ahead: --batches 16 or more tells it."
+    )
+
+
+def test_an_interval_that_bounds_nothing_is_not_spelt_out() -> None:
+    rows = list(tables.speed_rows(make_comparison(dali=[1.0, 500.0], w2=[100.0, 101.0])))
+    assert rows[0][2].endswith(" to over 1,000)")
+    assert rows[1][2] == "1"

@@ -16,8 +16,8 @@ from gpupipe import config as configs
 from gpupipe.bench import contestant, tune
 from gpupipe.bench.comparison import Side
 from gpupipe.bench.contestant import Contest, ContestOutcome, run
+from gpupipe.bench.profile_tables import describe_tuning
 from gpupipe.bench.tune import Tuner, TuneResult, candidates
-from gpupipe.bench.tuning_advice import describe_tuning
 from gpupipe.cli.console import core_numbers
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.dali.engine import DaliEngine

@@ -15,7 +15,7 @@ import torch
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench import profile, training
-from gpupipe.bench.gpu import Utilisation
+from gpupipe.bench.machine import Utilisation
 from gpupipe.bench.parity import measure
 from gpupipe.runtime.devices import cores
 from helpers.either_device import DEVICE, TYPE

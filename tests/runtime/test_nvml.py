@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpupipe.bench.gpu import Utilisation
+from gpupipe.bench.machine import Utilisation
 from gpupipe.bench.measure import gpu_of
 from gpupipe.runtime import nvml
 from gpupipe.runtime.devices import gpu_count

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpupipe.bench.profile_tables import describe_tuning
 from gpupipe.bench.tune import TuneResult
-from gpupipe.bench.tuning_advice import describe_tuning
 from helpers.made_comparison import result
 
 

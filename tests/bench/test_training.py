@@ -10,7 +10,7 @@ import pytest
 
 from gpupipe import config as configs
 from gpupipe.bench import training
-from gpupipe.bench.trace import record_training
+from gpupipe.bench.training import record_training
 from helpers import forked_python
 
 
