@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from gpupipe.dataset.table_file import OtherVersion, compute_checksum, open_table, write_table
+from gpupipe.dataset.table_file import (
+    Arrays,
+    OtherVersion,
+    Unpacker,
+    compute_checksum,
+    open_table,
+    pack,
+    write_table,
+)
 
 ARRAYS = {
     "ids": np.arange(2000, dtype=np.int64),
@@ -65,3 +77,53 @@ def test_checksums_differ_by_every_bit() -> None:
         changed[place] = 1
         sums.add(compute_checksum(changed))
     assert len(sums) == 5
+
+
+@dataclass(frozen=True)
+class Inner:
+    numbers: NDArray[np.int64]
+    flags: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: str
+    first: Inner
+    second: Inner
+    shape: tuple[int, ...] | None
+    by_name: dict[str, NDArray[Any]]
+
+
+def test_a_dataclass_of_arrays_comes_back_and_what_is_shared_stays_shared() -> None:
+    inner = Inner(np.arange(3))
+    arrays: Arrays = {}
+    packed = pack(Outer("a", inner, inner, (2, 3), {"x": np.zeros(2)}), arrays, "", {})
+    assert list(arrays) == ["first.numbers", "by_name.x"]
+    plain = json.loads(json.dumps(packed))
+    found = Unpacker(arrays, {}).unpack(Outer, plain, "")
+    assert (found.name, found.shape, found.first.flags) == ("a", (2, 3), None)
+    assert found.first is found.second
+    assert found.first.numbers is inner.numbers
+    assert found.by_name["x"] is arrays["by_name.x"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"name": 3}, TypeError),
+        ({"shape": "23"}, TypeError),
+        ({"second": {"same": "third"}}, KeyError),
+        ({"first": {"class": "Inner"}}, KeyError),
+        ({"by_name": {"x": "none"}}, KeyError),
+        ({"first": {"numbers": "by_name.x", "flags": None}}, TypeError),
+    ],
+    ids=["name", "shape", "same", "field", "array", "dtype"],
+)
+def test_what_is_packed_otherwise_is_an_error(
+    change: dict[str, Any], error: type[Exception]
+) -> None:
+    inner = Inner(np.arange(3))
+    arrays: Arrays = {}
+    packed = pack(Outer("a", inner, inner, (2, 3), {"x": np.zeros(2)}), arrays, "", {})
+    with pytest.raises(error):
+        Unpacker(arrays, {}).unpack(Outer, json.loads(json.dumps(packed)) | change, "")
