@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from gpupipe.dataset import array_files, array_index
 from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.manifest_paths import listing
-from gpupipe.dataset.source import MAX_PIXELS, Progress, Source, check_names, ignore_progress
+from gpupipe.dataset.source import MAX_PIXELS, Progress, Source, ignore_progress
 from gpupipe.dataset.spec import PAIR, Spec, default_layout, explain_wrong_layout
 from gpupipe.errors import DataError
 from gpupipe.schema.field_types import expand_home
@@ -73,7 +74,6 @@ class ArraySource(Source):
 
     @model_validator(mode="after")
     def _says_where_files_are(self) -> ArraySource:
-        check_names([self.field], self.list_values())
         if (self.files is None) == (self.root is None and self.manifest is None):
             raise ValueError(
                 "write root (a folder for each class), manifest (a list of files) or files "
@@ -93,9 +93,8 @@ class ArraySource(Source):
     def has_labels(self) -> bool:
         """Whether options name files with labels or values."""
 
-    def list_values(self) -> tuple[str, ...]:
-        """Names of the values that are delivered with the array."""
-        return ()
+    def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
+        return (self.field,), ()
 
     @abstractmethod
     def read(self, path: str) -> FilePart:

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import pydantic
 from pydantic import AfterValidator, Field
 
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.missing_paths import missing_file, name_file
 from gpupipe.dataset.shard_index import ShardFile, join_shards
-from gpupipe.dataset.source import FileSource, check_names
+from gpupipe.dataset.source import FileSource
 from gpupipe.dataset.spec import Spec, default_layout
 from gpupipe.errors import DataError
 from gpupipe.schema.field_types import WHOLE, expand_home
@@ -52,15 +51,6 @@ class ShardedSource(FileSource):
     """
 
     shards: str | tuple[str, ...] = Field(min_length=1)
-
-    @pydantic.model_validator(mode="after")
-    def _names_are_free(self) -> ShardedSource:
-        check_names(*self.list_names())
-        return self
-
-    @abstractmethod
-    def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
-        """The names of the fields and of the values in a batch."""
 
     def list_files(self) -> list[Path]:
         return find_files(self.shards)

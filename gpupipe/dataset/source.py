@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 from pydantic import Field
+from typing_extensions import Self
 
 from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index
@@ -105,12 +106,21 @@ class Source(pydantic.BaseModel):
     def specs(self) -> dict[str, Spec]:
         """The spec of each field as the source has it, by the field's name.
 
-        By default, steps work on the first field.
+        By default image files. Steps work on the first field.
 
         Raises:
             DataError: The data must be read for this, and cannot be.
         """
-        return {"image": Spec()}
+        return {name: Spec() for name in self.list_names()[0]}
+
+    def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The names of the fields and of the values in a batch; by default the field "image"."""
+        return ("image",), ()
+
+    @pydantic.model_validator(mode="after")
+    def _names_are_free(self) -> Self:
+        check_names(*self.list_names())
+        return self
 
     def field_specs(self) -> dict[str, Spec]:
         """The spec of each field as the first step gets it, with the kind that the YAML says.

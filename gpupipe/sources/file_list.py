@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -11,12 +12,11 @@ from gpupipe.dataset.columns import FileColumn
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.manifest_paths import folder, listing, read_files
 from gpupipe.dataset.missing_paths import explain_os_error
-from gpupipe.dataset.source import Progress, Source, check_names, ignore_progress
+from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 from gpupipe.formats import manifest
 from gpupipe.formats.manifest_rows import ManifestColumns
-from gpupipe.pipeline.step import Spec
 from gpupipe.schema.field_types import expand_home
 
 _MAIN = "image"
@@ -72,13 +72,8 @@ class FileList(Source):
             raise ValueError(f"a .txt has no columns: leave out {' and '.join(named)}")
         return self
 
-    @model_validator(mode="after")
-    def _names_are_free(self) -> FileList:
-        check_names((_MAIN, *self.fields), self.values)
-        return self
-
-    def specs(self) -> dict[str, Spec]:
-        return {name: Spec() for name in (_MAIN, *self.fields)}
+    def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
+        return (_MAIN, *self.fields), self.values
 
     def index(self, progress: Progress = ignore_progress) -> Index:
         """List the rows of the manifest.

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from gpupipe.dataset import labels
 from gpupipe.dataset.columns import Column, SpanColumn
@@ -18,8 +18,7 @@ from gpupipe.dataset.hub_files import find_hub_files
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.row_groups import RowGroupColumn
 from gpupipe.dataset.shards import name_shard
-from gpupipe.dataset.source import FileSource, Progress, check_names, ignore_progress
-from gpupipe.dataset.spec import Spec
+from gpupipe.dataset.source import FileSource, Progress, ignore_progress
 from gpupipe.dataset.strings import StringArray
 from gpupipe.dataset.unpacked_groups import count_row_groups, unpack_row_groups
 from gpupipe.errors import DataError, counted
@@ -83,13 +82,8 @@ class Hf(FileSource):
     row_groups: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 64
     unpack: Literal["auto", "always", "never"] = "auto"
 
-    @model_validator(mode="after")
-    def _names_are_free(self) -> Hf:
-        check_names(list(self.fields), list(self.values))
-        return self
-
-    def specs(self) -> dict[str, Spec]:
-        return {name: Spec() for name in self.fields}
+    def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
+        return list(self.fields), list(self.values)
 
     def list_files(self) -> list[Path]:
         require_extra("hf", ("pyarrow",), f"reading {self.root}", DataError)

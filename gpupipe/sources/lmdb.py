@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -19,8 +19,7 @@ from gpupipe.dataset.manifest_paths import listing
 from gpupipe.dataset.missing_paths import missing_file
 from gpupipe.dataset.parallel_read import map_file
 from gpupipe.dataset.shards import name_shard
-from gpupipe.dataset.source import FileSource, Progress, check_names
-from gpupipe.dataset.spec import Spec
+from gpupipe.dataset.source import FileSource, Progress
 from gpupipe.dataset.strings import StringArray
 from gpupipe.decoders.image_header import read_header
 from gpupipe.errors import DataError, counted, short
@@ -77,7 +76,6 @@ class Lmdb(FileSource):
 
     @model_validator(mode="after")
     def _label_fits(self) -> Lmdb:
-        check_names(list(self.fields), [])
         if self.label is not None and self.manifest is not None:
             raise ValueError("the labels are in data.manifest: leave out data.label")
         if self.label is not None:
@@ -93,8 +91,8 @@ class Lmdb(FileSource):
         inner = self.path / _FILE
         return inner if inner.is_file() else self.path
 
-    def specs(self) -> dict[str, Spec]:
-        return {name: Spec() for name in self.fields}
+    def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
+        return list(self.fields), ()
 
     def list_files(self) -> list[Path]:
         if self._file.is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -70,8 +71,8 @@ class Numpy(ArraySource):
     def has_labels(self) -> bool:
         return self.labels is not None or bool(self.values)
 
-    def list_values(self) -> tuple[str, ...]:
-        return tuple(self.values)
+    def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
+        return (self.field,), tuple(self.values)
 
     def read(self, path: str) -> FilePart:
         header = _header(path, self._name_in_file(self.field))

@@ -122,3 +122,8 @@ def test_any_change_of_a_byte_is_a_result_or_an_error(tmp_path: Path) -> None:
             assert len(Parquet(shards=str(path)).index()) > 0
         except DataError as e:
             assert str(path) in str(e) or "parquet" in str(e)
+
+
+def test_the_fields_have_the_names_of_the_yaml(tmp_path: Path) -> None:
+    source = Parquet(shards=str(write(tmp_path / "x.parquet")), fields={"photo": "image"})
+    assert list(source.specs()) == list(source.index().columns) == ["photo"]
