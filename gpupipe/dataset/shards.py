@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, BinaryIO
 
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from gpupipe.dataset.index import Index
+from gpupipe.dataset import index_cache
+from gpupipe.dataset.index import Index, spans_of
 from gpupipe.dataset.missing_paths import missing_file, name_file
 from gpupipe.dataset.shard_index import ShardFile, join_shards
 from gpupipe.dataset.source import FileSource
 from gpupipe.dataset.spec import Spec, default_layout
 from gpupipe.errors import DataError
+from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.schema.field_types import WHOLE, expand_home
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -66,6 +68,11 @@ class ShardedSource(FileSource):
     def join(self, files: list[Path], parts: list[list[ShardFile]]) -> Index:
         return join_shards(files, parts, self.explain_empty())
 
+    def is_usable(self, index: Index) -> bool:
+        """Whether the files are there that hold the bytes: some are in the cache folder."""
+        spans = spans_of(index, self.list_names()[0][0])
+        return all(Path(spans.path(n)).is_file() for n in range(len(spans.files)))
+
     def explain_empty(self) -> str:
         """What to do if no shard has a sample, for the error message."""
         return "see data.shards"
@@ -82,6 +89,34 @@ def array_spec(dtype: str, shape: Sequence[int], same: bool = True) -> Spec:
     return Spec.of_array(
         dtype, tuple(shape) if same else (None,) * len(shape), default_layout(len(shape))
     )
+
+
+@contextmanager
+def write_parts(path: Path, key: Sequence[Any], reason: str) -> Iterator[tuple[Path, BinaryIO]]:
+    """Yield the path of a new file in the cache folder, and the open file.
+
+    It holds the samples of a shard that cannot be read in place.
+
+    Args:
+        path: The shard.
+        key: What the file depends on, beside the state of the shard. Plain JSON.
+        reason: What is written there, for the error message.
+
+    Raises:
+        DataError: The file cannot be written.
+    """
+    target = index_cache.get_path(
+        key[0], str(path), index_cache.file_state(path), *key[1:]
+    ).with_suffix(".parts")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with write_atomically(target) as temporary, temporary.open("wb") as file:
+            yield target, file
+    except OSError as e:
+        raise DataError(
+            f"{target}: cannot be written ({e.strerror or e}): {reason}: set GPUPIPE_CACHE to a "
+            "folder that can"
+        ) from e
 
 
 def name_shard(path: Path) -> AbstractContextManager[None]:

@@ -9,13 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from gpupipe.dataset import index_cache
-from gpupipe.dataset.index import Index, spans_of
 from gpupipe.dataset.shard_index import ByteRanges, ShardFile
-from gpupipe.dataset.shards import ShardedSource, name_shard
+from gpupipe.dataset.shards import ShardedSource, name_shard, write_parts
 from gpupipe.errors import DataError
 from gpupipe.formats import Damaged, arrow_columns
-from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.runtime.extras import require_extra
 
 _ROWS_AT_ONCE = 64
@@ -47,10 +44,6 @@ class Parquet(ShardedSource):
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         return list(self.fields), list(self.values)
 
-    def is_usable(self, index: Index) -> bool:
-        column = spans_of(index, next(iter(self.fields)))
-        return all(Path(column.path(n)).is_file() for n in range(len(column.files)))
-
     def read(self, path: Path) -> list[ShardFile]:
         require_extra("parquet", ("pyarrow",), f"reading {path}", DataError)
         import pyarrow.parquet
@@ -67,30 +60,20 @@ class Parquet(ShardedSource):
         others = [*([self.label] if self.label else []), *self.values.values()]
         columns = [*self.fields.values(), *others]
         arrow_columns.check_columns(table.schema_arrow, columns)
-        unpacked = index_cache.get_path(
-            "parquet", str(path), index_cache.file_state(path), list(self.fields.values())
-        ).with_suffix(".parts")
         spans: dict[str, list[tuple[int, int]]] = {name: [] for name in self.fields}
         labels, values = list[Any](), {name: list[Any]() for name in self.values}
-        try:
-            unpacked.parent.mkdir(parents=True, exist_ok=True)
-            with write_atomically(unpacked) as temporary, temporary.open("wb") as file:
-                for batch in _iter_batches(table, columns):
-                    if self.label is not None:
-                        column = batch.column(self.label)
-                        labels.append(arrow_columns.read_labels(column, self.label))
-                    for name, column in self.values.items():
-                        values[name].append(
-                            arrow_columns.read_numbers(batch.column(column), column)
-                        )
-                    for name, column in self.fields.items():
-                        for image in arrow_columns.find_bytes(batch.column(column), column):
-                            spans[name].append((file.tell(), file.write(image.as_buffer())))
-        except OSError as e:
-            raise DataError(
-                f"{unpacked}: cannot be written ({e.strerror or e}): the images of {path} are "
-                "unpacked there: set GPUPIPE_CACHE to a folder that can"
-            ) from e
+        key = ("parquet", list(self.fields.values()))
+        reason = f"the images of {path} are unpacked there"
+        with write_parts(path, key, reason) as (unpacked, file):
+            for batch in _iter_batches(table, columns):
+                if self.label is not None:
+                    column = batch.column(self.label)
+                    labels.append(arrow_columns.read_labels(column, self.label))
+                for name, column in self.values.items():
+                    values[name].append(arrow_columns.read_numbers(batch.column(column), column))
+                for name, column in self.fields.items():
+                    for image in arrow_columns.find_bytes(batch.column(column), column):
+                        spans[name].append((file.tell(), file.write(image.as_buffer())))
         fields = {
             name: ByteRanges(*np.array(parts, np.int64).reshape(-1, 2).T)
             for name, parts in spans.items()

@@ -11,15 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
-from gpupipe.dataset import index_cache
-from gpupipe.dataset.index import Index, spans_of
 from gpupipe.dataset.parallel_read import map_file
 from gpupipe.dataset.shard_index import ByteRanges, ShardFile
-from gpupipe.dataset.shards import ShardedSource, name_shard
+from gpupipe.dataset.shards import ShardedSource, name_shard, write_parts
 from gpupipe.errors import DataError
 from gpupipe.formats import recordio_records
 from gpupipe.formats.recordio_records import Images, Records
-from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.schema.field_types import WHOLE, check_list, check_ordered, should_be
 
 _NumberIndex = Annotated[int, Field(ge=0, le=2**31), WHOLE]
@@ -66,10 +63,6 @@ class Recordio(ShardedSource):
 
     def find_companions(self, files: list[Path]) -> list[Path]:
         return [path.with_suffix(".idx") for path in files if path.with_suffix(".idx").is_file()]
-
-    def is_usable(self, index: Index) -> bool:
-        column = spans_of(index, "image")
-        return all(Path(column.path(n)).is_file() for n in range(len(column.files)))
 
     def read(self, path: Path) -> list[ShardFile]:
         with name_shard(path):
@@ -128,19 +121,9 @@ class Recordio(ShardedSource):
         """Write records in several parts to the cache folder: their bytes are not contiguous."""
         payloads = [records.join_payload(data, int(row)) for row in rows]
         joined = b"".join(payloads)
-        parts_file = index_cache.get_path(
-            "parts", str(path), index_cache.file_state(path), names
-        ).with_suffix(".parts")
-        try:
-            parts_file.parent.mkdir(parents=True, exist_ok=True)
-            with write_atomically(parts_file) as temporary:
-                temporary.write_bytes(joined)
-        except OSError as e:
-            reason = f"{path} holds records in several parts, which are put together there"
-            raise DataError(
-                f"{parts_file}: cannot be written ({e.strerror or e}): {reason}: set GPUPIPE_CACHE "
-                "to a folder that can"
-            ) from e
+        reason = f"{path} holds records in several parts, which are put together there"
+        with write_parts(path, ("parts", names), reason) as (parts_file, file):
+            file.write(joined)
         length = np.array(list(map(len, payloads)), np.int64)
         whole = np.frombuffer(joined, np.uint8)
         shard = self._shard(
