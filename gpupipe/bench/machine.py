@@ -17,9 +17,8 @@ from typing import Any
 from gpupipe.bench.memory import list_family
 from gpupipe.protocol.processes import read_stat
 from gpupipe.runtime import nvml
-from gpupipe.runtime.capability_probe import installed_version
 from gpupipe.runtime.devices import cores, gpu_count
-from gpupipe.runtime.installation import own_version
+from gpupipe.runtime.installation import installed_version, own_version
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _PACKAGES = ("torch", "torchvision", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "numpy")

@@ -1,11 +1,8 @@
-"""File sizes in disk blocks, unbuffered writes, and small JSON files."""
+"""File sizes in disk blocks, and unbuffered writes."""
 
 from __future__ import annotations
 
 import io
-import json
-from pathlib import Path
-from typing import Any
 
 BLOCK = 4096
 """Bytes of a file system block: file sizes on disk are assumed to be multiples of it."""
@@ -24,12 +21,3 @@ def write_all(file: io.FileIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) or 0 :]
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; {} if the file is missing or holds something else."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -16,11 +16,10 @@ import click
 
 import gpupipe
 from gpupipe.cli import (
-    batch_picture,
     cache,
     compare,
     completion,
-    gallery,
+    drawing,
     init,
     listing,
     profile,
@@ -241,10 +240,10 @@ def _print_skipped(loader: Loader, result: Measurement) -> None:
 _PROFILING = (compare.compare, compare.parity, profile.profile, profile.tune)
 for _command in (
     *_PROFILING,
-    gallery.gallery,
+    drawing.gallery,
     listing.list_,
     listing.show,
-    batch_picture.show_batch,
+    drawing.show_batch,
     completion.completion,
     init.init,
     schema.schema,

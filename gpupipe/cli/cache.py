@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from gpupipe.cli.arguments import AllAsJson, ConfigName, Overrides, options
-from gpupipe.cli.console import Screen
+from gpupipe.cli.console import Screen, format_size
 from gpupipe.cli.decoded_caches import empty_decoded, list_decoded
-from gpupipe.cli.sizes import format_size
 from gpupipe.errors import ConfigError, DataError, Problem, counted
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import click
 
 from gpupipe.cli.arguments import AllAsJson, options
-from gpupipe.cli.sizes import format_size
+from gpupipe.cli.console import format_size
 from gpupipe.errors import counted
 
 if TYPE_CHECKING:

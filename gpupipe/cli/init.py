@@ -38,8 +38,8 @@ def init(
     its own. What is not certain, and what is not read, is printed and stands in the config.
     """
     from gpupipe.init.detect import detect
-    from gpupipe.init.doubts import iter_doubts
     from gpupipe.init.names import TRAIN, VAL
+    from gpupipe.init.survey import iter_doubts
 
     paths = {TRAIN: out, VAL: _val_path(out)}
     lists = {part: path.with_name(f"{path.stem}_list.csv") for part, path in paths.items()}

@@ -8,7 +8,6 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from gpupipe.decoded_cache.record_file import (
 from gpupipe.errors import DataError
 from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.file_lock import hold_lock
-from gpupipe.runtime.installation import own_version
+from gpupipe.runtime.installation import installed_version, own_version
 
 SUFFIX = ".decoded"
 _VARIABLE = "GPUPIPE_SHM"
@@ -74,7 +73,7 @@ def describe_job(
         "engine": producer,
         "steps": {name: beginning.steps for name, beginning in sorted(beginnings.items())},
         "versions": {"gpupipe": own_version()}
-        | {name: _version(name) for name in (*_DECODERS, *packages)},
+        | {name: installed_version([name]) or "" for name in (*_DECODERS, *packages)},
         "format": _FORMAT,
     }
 
@@ -227,10 +226,3 @@ def _available_memory() -> int | None:
 
 def _text(count: int) -> str:
     return ByteSize(count).human_readable(decimal=True)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

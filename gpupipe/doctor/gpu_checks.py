@@ -12,18 +12,12 @@ from typing import Any
 
 from gpupipe.doctor.finding import Finding, judge
 from gpupipe.doctor.machine_checks import GIB
-from gpupipe.doctor.software_checks import dali_packages, parse_release
+from gpupipe.doctor.software_checks import dali_packages
 from gpupipe.runtime import nvml
-from gpupipe.runtime.capability_probe import (
-    JpegEngines,
-    ProbeOutcome,
-    installed_version,
-    jpeg_engines,
-    probe,
-)
+from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome, jpeg_engines, probe
 from gpupipe.runtime.capability_probe_child import NVJPEG
 from gpupipe.runtime.devices import gpu_count
-from gpupipe.runtime.installation import install_command
+from gpupipe.runtime.installation import install_command, installed_version, parse_release
 
 DRIVERS = {11: 450, 12: 525, 13: 580}
 """The first driver of each CUDA major version, from docs.nvidia.com/deploy/cuda-compatibility."""

@@ -11,8 +11,13 @@ from importlib import metadata
 
 from gpupipe.doctor.finding import Finding, judge
 from gpupipe.runtime import compiled_extension, nvml
-from gpupipe.runtime.capability_probe import installed_version
-from gpupipe.runtime.installation import find_distribution, install_command, rebuild_command
+from gpupipe.runtime.installation import (
+    find_distribution,
+    install_command,
+    installed_version,
+    parse_release,
+    rebuild_command,
+)
 
 PYTHONS = ((3, 10), (3, 13))
 NEEDS = {"torch": "2.11", "torchvision": "0.26", "nvidia-dali-cuda120": "2.4"}
@@ -34,12 +39,6 @@ EXTRAS = {
     "tensorboard": "the export of gpupipe.monitor to TensorBoard needs",
 }
 """What needs the packages of each extra."""
-
-
-def parse_release(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: "2.15.0+cu132" is (2, 15, 0)."""
-    numbers = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, numbers.group().split("."))) if numbers else ()
 
 
 def check_python() -> Iterator[Finding]:

@@ -11,9 +11,7 @@ from pathlib import Path
 
 from gpupipe.dataset.hub_files import find_splits
 from gpupipe.errors import GpupipeError
-from gpupipe.init.archives import read_lmdb_options, read_zip_options
 from gpupipe.init.arrays import detect_arrays, is_array
-from gpupipe.init.arrow import has_images, read_arrow_options, read_parquet_options
 from gpupipe.init.class_folders import count_classes, detect_images
 from gpupipe.init.detected import Detected, describe_unused
 from gpupipe.init.lists import detect_list, detect_lists
@@ -27,7 +25,15 @@ from gpupipe.init.names import (
     list_files,
     name_some,
 )
-from gpupipe.init.shards import read_tar_options, read_tfrecord_options
+from gpupipe.init.shards import (
+    has_images,
+    read_arrow_options,
+    read_lmdb_options,
+    read_parquet_options,
+    read_tar_options,
+    read_tfrecord_options,
+    read_zip_options,
+)
 from gpupipe.init.tables import SUFFIXES as LISTS
 
 _SHARDS = {

@@ -1,8 +1,11 @@
-"""Finds out what the samples of tar and TFRecord shards are called."""
+"""Finds out what to read in shards, archives and databases: samples, folders, keys or columns."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,12 @@ import numpy as np
 from gpupipe.dataset.parallel_read import map_file
 from gpupipe.dataset.shards import name_shard
 from gpupipe.decoders.image_header import read_header
-from gpupipe.formats import example, framing, tar
+from gpupipe.errors import DataError, GpupipeError
+from gpupipe.formats import arrow_columns, example, framing, lmdb_pages, tar, zip_directory
+from gpupipe.init.labels import find_label_name
+from gpupipe.runtime.extras import require_extra
+from gpupipe.runtime.regular_file import open_regular
+from gpupipe.sources.folder import EXTENSIONS
 
 _IMAGES = ("jpg", "jpeg", "png", "webp")
 _LABELS = ("cls", "label", "class", "txt")
@@ -102,3 +110,119 @@ def _is_image_feature(feature: example.Feature, data: np.ndarray[Any, Any]) -> b
         return False
     spans = feature.spans()
     return bool(read_header(data[int(spans.begin[0]) : int(spans.end[0])].tobytes()).format)
+
+
+_NUMBERED = re.compile(r"(\D+)\d+(?:\.\w+)?")
+_IMAGE_PREFIXES, _LABEL_PREFIXES = (
+    ("image", "img", "images", "x"),
+    ("label", "labels", "class", "target", "y"),
+)
+_PARTS = ("train", "training", "trn")
+
+
+def read_zip_options(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of the source zip for an archive, and what is not certain.
+
+    Raises:
+        DataError: The archive cannot be read, or holds no image.
+    """
+    with name_shard(file):
+        names = [member.name for member in zip_directory.iter_members(map_file(file))]
+    suffixes = tuple(f".{extension}" for extension in EXTENSIONS)
+    folders = {name.rpartition("/")[0] for name in names if name.lower().endswith(suffixes)}
+    folders = {folder for folder in folders if not folder.startswith((".", "__MACOSX"))}
+    if not folders:
+        raise DataError(f"{file}: no image ({', '.join(EXTENSIONS)}) in it")
+    top, notes = os.path.commonpath(folders), []
+    part = next((p for p in _PARTS if _holds(folders, os.path.join(top, p))), None)
+    if part is not None:
+        notes.append(f"only the folder {part} is read; others may hold validation data.")
+        top = os.path.join(top, part)
+        folders = {folder for folder in folders if _holds({folder}, top)}
+    options = {"folder": top} if top else {}
+    if folders == {top}:
+        notes.append("the images are in no class folders, so they have no labels.")
+        return options | {"label": None}, notes
+    return options, notes
+
+
+def read_lmdb_options(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of the source lmdb for a database, and what is not certain.
+
+    Raises:
+        DataError: The database cannot be read.
+    """
+    with name_shard(file):
+        keys = [os.fsdecode(v.key) for v in lmdb_pages.iter_values(map_file(file))]
+    numbered = [found for key in keys if (found := _NUMBERED.fullmatch(key))]
+    counts = Counter(found[1] for found in numbered)
+    image = next((p for p in counts if p.rstrip("-_:/.").lower() in _IMAGE_PREFIXES), None)
+    label = next((p for p in counts if p.rstrip("-_:/.").lower() in _LABEL_PREFIXES), None)
+    if image is not None:
+        options: dict[str, Any] = {"fields": {"image": f"{image}{{id}}"}}
+        if label is not None and counts[label] >= counts[image]:
+            return options | {"label": f"{label}{{id}}"}, []
+        return options, ["no keys look like labels, so there are no labels."]
+    if keys and all("/" in key for key in keys):
+        note = "the class is the part of the key before its first slash."
+        return {"fields": {"image": "{class}/{name}"}, "label": "{class}"}, [note]
+    return {}, ["all keys are taken for images, and there are no labels."]
+
+
+def _holds(folders: set[str], folder: str) -> bool:
+    """Whether one of the folders is `folder`, or lies in it."""
+    return any(f"{path}/".startswith(f"{folder}/" if folder else "") for path in folders)
+
+
+def has_images(file: Path) -> bool:
+    """Whether a .parquet file has a column called image whose values are bytes, and no paths."""
+    if file.suffix.lower() != ".parquet":
+        return False
+    require_extra("parquet", ("pyarrow",), f"reading {file}")
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        with open_regular(file) as opened:
+            schema = pa.parquet.read_schema(opened)
+    except (OSError, ValueError, pa.ArrowException) as e:
+        raise GpupipeError(f"{file}: cannot be read as .parquet: {e}") from e
+    if "image" not in schema.names:
+        return False
+    kind = schema.field("image").type
+    tests = (pa.types.is_struct, pa.types.is_binary, pa.types.is_large_binary)
+    return any(test(kind) for test in tests)
+
+
+def read_parquet_options(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of the source parquet for a shard, and what is not certain."""
+    import pyarrow.parquet
+
+    names = pyarrow.parquet.read_schema(file).names
+    label = find_label_name(names)
+    if label is None:
+        return {"label": None}, [f"no column looks like labels; there are {', '.join(names)}."]
+    return ({} if label == "label" else {"label": label}), []
+
+
+def read_arrow_options(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of the source hf for a file of a saved data set, and what is not certain.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    require_extra("hf", ("pyarrow",), f"reading {file}")
+    with name_shard(file):
+        schema = arrow_columns.read_schema(file)
+    kinds = {
+        name: feature.get("_type") if isinstance(feature, dict) else None
+        for name, feature in arrow_columns.read_features(schema).items()
+    }
+    image = next((name for name in schema.names if kinds.get(name) == "Image"), "image")
+    classes = [name for name in schema.names if kinds.get(name) == "ClassLabel"]
+    label = next(iter(classes), None) or find_label_name(schema.names)
+    options: dict[str, Any] = {} if image == "image" else {"fields": {"image": image}}
+    if label is None:
+        others = ", ".join(schema.names)
+        return options | {"label": None}, [f"no column looks like labels; there are {others}."]
+    return options | ({} if label == "label" else {"label": label}), []

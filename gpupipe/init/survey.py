@@ -1,9 +1,12 @@
-"""Reads the index of a data set and a few of its samples: how many, which sizes, which classes."""
+"""Reads the index of a data set and a few of its samples: how many, which sizes, which classes.
+
+`iter_doubts` says what in it hints that the data was not read as it was meant.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +18,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.init.arrays import infer_layout
 from gpupipe.init.detected import Detected
 from gpupipe.init.masks import GRAY_MODES, MaskSurvey, look_at_masks
-from gpupipe.init.names import name_some
+from gpupipe.init.names import TRAIN, name_some
 
 MAX_LOOKED_AT = 64
 _FEW = 8
@@ -125,3 +128,37 @@ def _smallest(index: Index, spec: Spec) -> list[int]:
         return []
     axes = [spec.layout.index(letter) for letter in spec.space]
     return [int(n) for n in array.shapes.min(axis=0)[axes]]
+
+
+def iter_doubts(part: str, detected: Detected, found: Survey) -> Iterator[str]:
+    """Yield what is not certain about data that was looked at, one sentence each.
+
+    Validation data may have few samples of few classes.
+    """
+    yield from detected.notes
+    yield from found.doubts
+    if found.has_labels and part == TRAIN:
+        no_labels = "leave out labels" if "files" in detected.options else "write 'label: null'"
+        yield from _iter_label_doubts(found, no_labels)
+
+
+def _iter_label_doubts(found: Survey, no_labels: str) -> Iterator[str]:
+    used = found.used_labels
+    gaps = sorted(set(range(len(found.classes))) - set(used))
+    if len(used) == 1:
+        name = found.classes[used[0]]
+        yield (
+            f"all samples are of one class, '{name}'; if that is wrong, {no_labels} under data, or "
+            "name the folder or column that has the classes."
+        )
+    elif len(used) == found.count:
+        yield (
+            f"there are as many classes as samples ({found.count:,}), so the labels may be names "
+            f"of samples; for no labels {no_labels} under data."
+        )
+    if gaps:
+        yield (
+            f"no sample has the label {name_some(map(str, gaps))}, though labels go up to "
+            f"{used[-1]}: a model needs {len(found.classes):,} outputs, unless the labels are "
+            "numbered anew, from 0 without gaps."
+        )

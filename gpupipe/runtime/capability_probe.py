@@ -11,12 +11,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 
 from gpupipe.runtime import capability_probe_child
+from gpupipe.runtime.installation import installed_version, parse_release
 
 _SECONDS = 120
 _START = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
@@ -120,27 +119,12 @@ def codec_fault(nvimgcodec: str | None, nvjpeg: str | None) -> str:
     """
     if any(f"{nvimgcodec}.".startswith(f"{broken}.") for broken in _BROKEN):
         return f"nvImageCodec {nvimgcodec} fails or crashes on parts of images (its issue 55)"
-    if nvjpeg is None or _major_and_minor(nvjpeg) < _FIRST_NVJPEG:
+    if nvjpeg is None or parse_release(nvjpeg)[:2] < _FIRST_NVJPEG:
         return (
             f"nvJPEG {nvjpeg or 'of unknown version'} may make the edges of parts of images "
             "wrong; 13.2 is the first that does not"
         )
     return ""
-
-
-def _major_and_minor(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version, such as (12, 4) for "12.4.0.76"."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-
-
-def installed_version(names: Sequence[str]) -> str | None:
-    """Return the version of the first of these packages that is installed, or None."""
-    for name in names:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 @cache

@@ -9,6 +9,7 @@ import importlib
 import json
 import re
 import shlex
+from collections.abc import Iterable
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,17 @@ def rebuild_command() -> str:
 def own_version() -> str:
     """Return the version of this copy, installed or not."""
     return str(importlib.import_module("gpupipe").__version__)
+
+
+def installed_version(names: Iterable[str]) -> str | None:
+    """Return the version of the first of these packages that is installed, or None."""
+    return next((copy.version for name in names for copy in distributions(name=name)), None)
+
+
+def parse_release(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: "2.15.0+cu132" is (2, 15, 0)."""
+    numbers = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, numbers.group().split("."))) if numbers else ()
 
 
 def find_distribution() -> Distribution | None:

@@ -23,11 +23,12 @@ from gpupipe.runtime.capability_probe import (
     NVIMGCODEC,
     ProbeOutcome,
     installed_codec_fault,
-    installed_version,
     probe,
 )
 from gpupipe.runtime.capability_probe_child import NVJPEG
 from gpupipe.runtime.file_lock import hold_lock
+from gpupipe.runtime.installation import installed_version
+from gpupipe.runtime.regular_file import read_json_object
 
 _log = logging.getLogger("gpupipe")
 _FILE = "region-decode.json"
@@ -126,7 +127,7 @@ def probe_once(key: str, ask: Callable[[], Answer]) -> Answer:
 
 
 def _stored_answers(file: Path) -> dict[str, Answer]:
-    entries = _read(file)
+    entries = read_json_object(file)
     valid = {
         k: e for k, e in entries.items() if isinstance(e, dict) and isinstance(e.get("works"), bool)
     }
@@ -140,15 +141,6 @@ def _store_answer(file: Path, key: str, answer: Answer) -> None:
         temporary.write_text(json.dumps(entries, indent=1), encoding="utf-8")
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; {} if the file is missing or holds something else."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 class _ProbeLock:
     """The lock under which one process at a time probes.
 
@@ -160,7 +152,7 @@ class _ProbeLock:
         self._file, self._before = file, before
 
     def answer_while_waiting(self, key: str) -> Answer | None:
-        passed_on = {} if self._file is None else _read(self._file)
+        passed_on = {} if self._file is None else read_json_object(self._file)
         if passed_on == self._before or passed_on.get("key") != key:
             return None
         return Answer(False, str(passed_on.get("reason", "")), lasting=False)
@@ -177,7 +169,7 @@ class _ProbeLock:
 @contextlib.contextmanager
 def _probe_lock(file: Path) -> Iterator[_ProbeLock]:
     """Wait for the lock. Without a writable cache folder there is none, and each process probes."""
-    before = _read(file)
+    before = read_json_object(file)
     with contextlib.ExitStack() as stack:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)

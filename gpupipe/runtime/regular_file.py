@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
 NOT_REGULAR = "not a regular file, but a pipe, a socket or a device"
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -50,3 +52,12 @@ def is_irregular(path: str | os.PathLike[str]) -> bool:
     except OSError:
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; {} if the file is missing or holds something else."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

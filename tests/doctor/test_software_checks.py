@@ -9,19 +9,6 @@ from gpupipe.doctor import software_checks
 REBUILD = "pip install --force-reinstall --no-deps ."
 
 
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [
-        ("2.15.0+cu132", (2, 15, 0)),
-        ("2.4.0.dev20260101", (2, 4, 0)),
-        ("580.65.06", (580, 65, 6)),
-        ("none", ()),
-    ],
-)
-def test_release(text, numbers):
-    assert software_checks.parse_release(text) == numbers
-
-
 def test_least_versions_are_those_of_the_metadata():
     required = metadata.requires("gpupipe-loader") or []
     for name, least in software_checks.NEEDS.items():

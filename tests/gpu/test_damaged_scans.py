@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.runtime.capability_probe import installed_version
 from gpupipe.runtime.capability_probe_child import NVJPEG
+from gpupipe.runtime.installation import installed_version
 from helpers.damaged_scans import DAMAGES, outcome
 
 

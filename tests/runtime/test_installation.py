@@ -162,3 +162,16 @@ def test_this_copy_is_a_clone() -> None:
     assert installation.install_command("cpu") == shlex.join(
         ["pip", "install", "-e", f"{ROOT}[cpu]"]
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("2.15.0+cu132", (2, 15, 0)),
+        ("2.4.0.dev20260101", (2, 4, 0)),
+        ("580.65.06", (580, 65, 6)),
+        ("none", ()),
+    ],
+)
+def test_release(text, numbers):
+    assert installation.parse_release(text) == numbers

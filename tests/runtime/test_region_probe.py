@@ -19,6 +19,7 @@ from gpupipe.runtime import capability_probe as probes
 from gpupipe.runtime import region_probe
 from gpupipe.runtime.capability_probe import ProbeOutcome
 from gpupipe.runtime.capability_probe_child import NVJPEG
+from gpupipe.runtime.installation import installed_version
 from gpupipe.runtime.region_probe import Answer, can_decode_regions, probe_once
 from helpers.forked_python import Process
 
@@ -154,7 +155,7 @@ def test_which_outcomes_are_answers(outcome: ProbeOutcome, lasting: bool) -> Non
 
 def test_the_key_has_all_that_the_answer_depends_on() -> None:
     key = region_probe.versions("NVIDIA H100", "2.4.0")
-    codec, nvjpeg = probes.installed_version(probes.NVIMGCODEC), probes.installed_version(NVJPEG)
+    codec, nvjpeg = installed_version(probes.NVIMGCODEC), installed_version(NVJPEG)
     assert codec is not None
     assert nvjpeg is not None
     assert key.startswith("NVIDIA H100, driver ")

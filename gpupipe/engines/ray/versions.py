@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 
-from gpupipe.runtime.installation import own_version
+from gpupipe.runtime.installation import installed_version, own_version
 
 _PACKAGES = {
     "DALI": ("nvidia-dali-cuda120", "nvidia-dali-cuda130"),
@@ -15,17 +14,11 @@ _PACKAGES = {
 
 def list_versions() -> dict[str, str]:
     """Return the installed version by package, "none" if it is missing."""
-    found = {name: _find_version(distributions) for name, distributions in _PACKAGES.items()}
+    found = {
+        name: installed_version(distributions) or "none"
+        for name, distributions in _PACKAGES.items()
+    }
     return {"gpupipe": own_version(), **found}
-
-
-def _find_version(distributions: tuple[str, ...]) -> str:
-    for distribution in distributions:
-        try:
-            return version(distribution)
-        except PackageNotFoundError:
-            continue
-    return "none"
 
 
 def explain_difference(

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from gpupipe.init.detected import Detected
-from gpupipe.init.doubts import iter_doubts
 from gpupipe.init.names import TRAIN
-from gpupipe.init.survey import Survey
+from gpupipe.init.survey import Survey, iter_doubts
 
 PETS = Survey(count=10, classes=["cat", "dog"], used_labels=[0, 1])
 
