@@ -24,6 +24,8 @@ NEEDS = {"torch": "2.11", "torchvision": "0.26", "nvidia-dali-cuda120": "2.4"}
 """The lowest version of each package. setup.cfg has the same versions, and a test compares them."""
 EXTRAS = {
     "cpu": "a fast engine: cpu needs",
+    "heic": "images in HEIC need",
+    "jpegxl": "images in JPEG XL need",
     "server": "gpupipe serve and gpupipe.connect() need",
     "remote": "source: remote needs",
     "parquet": "lists in .parquet files need",
