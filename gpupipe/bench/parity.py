@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.bench.measure import image_of
-from gpupipe.config import Config, Shard
+from gpupipe.config import Config, LoaderConfig, Shard
+from gpupipe.dataset.columns import read_bytes
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.population import PartlyAvailable
 from gpupipe.dataset.spec import Spec
+from gpupipe.decoders.chain import DecodeOptions
+from gpupipe.decoders.decoder import CannotDecodeError
 from gpupipe.engines import registry
 from gpupipe.loader import create_loader
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.sampling.selection import DEFAULTS
+from gpupipe.steps.decode import Decode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +45,23 @@ mean difference for each step that does.
 _LEVELS = 255
 _ROUNDING = 1e-3
 _NO_STEP = "(no step)"
+
+
+@runtime_checkable
+class NamesDecoder(Protocol):
+    """The class of an engine that says which decoder decodes a file."""
+
+    def find_decoder(self, loader: LoaderConfig, data: Any, options: DecodeOptions) -> str:
+        """Return the decoder's name, for messages. A class method.
+
+        Args:
+            loader: The settings of the engine.
+            data: The bytes of the file.
+            options: How it is decoded.
+
+        Raises:
+            CannotDecodeError: No decoder can.
+        """
 
 
 @dataclass(frozen=True)
@@ -112,6 +135,34 @@ def measure(
                 list(images),
                 max_diff,
             )
+
+
+def count_decoders(config: Config, index: Index, samples: int, engine: str) -> dict[str, int]:
+    """Return how many of the images that `measure` takes each decoder decodes, by its name.
+
+    Args:
+        config: The config.
+        index: Its samples.
+        samples: How many samples to take.
+        engine: The compared engine, or the reference's.
+    """
+    first = next(iter(config.pipeline.entries_on(config.pipeline.main)), None)
+    compared = registry.find(engine)
+    if (
+        first is None
+        or not isinstance(first.step, Decode)
+        or not isinstance(compared, NamesDecoder)
+    ):
+        return {}
+    reference = _reference()
+    options = reference if engine == reference["engine"] else {}
+    loader, counts = config.loader.model_copy(update=options), Counter[str]()
+    column = (few := _pick_samples(config, index, samples)).columns[config.pipeline.main]
+    for row in range(len(few)):
+        with suppress(OSError, ValueError, CannotDecodeError):  # `measure` leaves them out, too
+            data = read_bytes(column, row)
+            counts[compared.find_decoder(loader, data, first.step.options)] += 1
+    return dict(counts.most_common())
 
 
 @dataclass(frozen=True)

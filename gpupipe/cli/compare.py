@@ -245,6 +245,11 @@ def _measure_parity(
         agreement.measure(checked, index, _devices(engine), samples, max_diff, engine=engine)
     )
     console().print(tables.parity_table(agreements, title))
+    for name in dict.fromkeys([engine, registry.reference().name]):
+        counts = agreement.count_decoders(checked, index, samples, name)
+        if counts:
+            told = ", ".join(f"{decoder} {count}" for decoder, count in counts.items())
+            click.echo(f"decoded by, with {registry.title(name)}: {told}")
     failed = next((a for a in agreements if not a.holds), None)
     if failed:
         click.echo(

@@ -80,8 +80,10 @@ def keep_header(data: Any) -> None:
     Args:
         data: All bytes of the image; None for no image. Then nothing refers to the last one.
     """
-    _kept.data, header = None, Header("") if data is None else read_header(data)
-    _kept.data, _kept.header = data, header
+    _kept.data = None
+    if data is not None:
+        _kept.header = read_header(data)
+        _kept.data = data
 
 
 def read_plain_jpeg(data: Any) -> Header | None:
@@ -284,12 +286,13 @@ def check_header(header: Header, max_pixels: int | None) -> None:
         header: The header.
         max_pixels: The most pixels to accept; None for no limit.
     """
-    for height, width in ((header.height, header.width), header.tile):
-        if max_pixels is not None and height * width > max_pixels:
-            raise CannotDecodeError(
-                f"an image of {width:,} x {height:,} pixels, more than "
-                f"data.max_pixels={max_pixels:,}"
-            )
+    height, width = header.height, header.width
+    if header.tile[0] * header.tile[1] > height * width:
+        height, width = header.tile
+    if max_pixels is not None and height * width > max_pixels:
+        raise CannotDecodeError(
+            f"an image of {width:,} x {height:,} pixels, more than data.max_pixels={max_pixels:,}"
+        )
     if header.too_many_scans:
         raise CannotDecodeError(
             "a JPEG of more than 100 scans, which would take a decoder very long"

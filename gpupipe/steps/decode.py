@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from gpupipe.decoders.chain import REFERENCE, DecodeOptions, DecoderChain
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
@@ -60,5 +58,4 @@ class Decode(Step):
         """Return the pixels of a file, a uint8 array (bytes,), as a tensor (C, H, W)."""
         import torch
 
-        pixels = decoders.decode(data, self.options).transpose(2, 0, 1)
-        return torch.from_numpy(np.ascontiguousarray(pixels))
+        return torch.from_numpy(decoders.decode(data, self.options)).permute(2, 0, 1)

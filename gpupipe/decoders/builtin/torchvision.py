@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from gpupipe.decoders.decoder import Decoder, Header
 from gpupipe.decoders.image_header import read_plain_jpeg
 from gpupipe.runtime.torchvision_import import import_torchvision
@@ -18,6 +20,13 @@ class Torchvision(Decoder):
 
     place = 40
 
+    def __init__(self) -> None:
+        import_torchvision()
+        from torchvision.io import ImageReadMode, decode_jpeg
+
+        self._decode = decode_jpeg
+        self._modes = {"rgb": ImageReadMode.RGB, "gray": ImageReadMode.GRAY}
+
     def probe(self, data: Any) -> Header | None:
         return read_plain_jpeg(data)
 
@@ -25,10 +34,5 @@ class Torchvision(Decoder):
         self, header: Header, data: Any, *, mode: str, dtype: str, window: Any = None,
         out: Any = None,
     ) -> Any:  # fmt: skip
-        import_torchvision()
-        import torch
-        from torchvision.io import ImageReadMode, decode_jpeg
-
-        encoded = torch.from_numpy(data)
-        read_mode = ImageReadMode.RGB if mode == "rgb" else ImageReadMode.GRAY
-        return decode_jpeg(encoded, read_mode).permute(1, 2, 0).numpy()
+        levels = self._decode(torch.from_numpy(data), self._modes[mode])
+        return levels.permute(1, 2, 0).numpy()

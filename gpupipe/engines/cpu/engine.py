@@ -19,8 +19,9 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from gpupipe.config import LoaderConfig
 from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
-from gpupipe.decoders.chain import AUTO, DecoderChain
+from gpupipe.decoders.chain import AUTO, DecodeOptions, DecoderChain
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
@@ -85,6 +86,10 @@ class CpuEngine(QuarantiningEngine):
     @classmethod
     def can_run(cls, entry: Entry, device: str) -> bool:
         return entry.step.has_torch
+
+    @classmethod
+    def find_decoder(cls, loader: LoaderConfig, data: Any, options: DecodeOptions) -> str:
+        return DecoderChain(loader.decoder).find_decoder(data, options)
 
     @classmethod
     def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:

@@ -51,6 +51,8 @@ from itertools import groupby
 from typing import Any
 
 from gpupipe.config import LoaderConfig
+from gpupipe.decoders.chain import DecodeOptions, DecoderChain
+from gpupipe.decoders.image_header import read_header
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import labels_and_values
@@ -146,6 +148,11 @@ class DaliEngine(QuarantiningEngine):
     @classmethod
     def can_run(cls, entry: Entry, device: str) -> bool:
         return can_lower(entry, backend_of(device))
+
+    @classmethod
+    def find_decoder(cls, loader: LoaderConfig, data: Any, options: DecodeOptions) -> str:
+        is_plain = read_header(data).is_plain
+        return "DALI" if is_plain else DecoderChain().find_decoder(data, options)
 
     @classmethod
     def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:

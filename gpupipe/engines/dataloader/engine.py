@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpupipe.config import LoaderConfig
 from gpupipe.decoded_cache.decoded_cache import open_decoded_cache
+from gpupipe.decoders.chain import AUTO, DecodeOptions, DecoderChain
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
@@ -61,7 +62,7 @@ class DataLoaderEngine(QuarantiningEngine):
         unit="worker",
         parallelism_setting="workers",
         keeps_decoded=True,
-        reference_settings={"device": "cpu", "workers": 0},
+        reference_settings={"device": "cpu", "workers": 0, "decoder": AUTO},
     )
 
     def __init__(self, job: Job, device_id: int | None) -> None:
@@ -75,9 +76,13 @@ class DataLoaderEngine(QuarantiningEngine):
             job.index,
             job.pipeline,
             job.max_pixels,
-            f"{self.name} with {choose_decoder(job)}",
+            f"{self.name} with {choose_decoder(job.loader)}",
         )
         self._workers = Workers(job, self._works, workers, self._torch_device, self._cache)
+
+    @classmethod
+    def find_decoder(cls, loader: LoaderConfig, data: Any, options: DecodeOptions) -> str:
+        return DecoderChain(choose_decoder(loader)).find_decoder(data, options)
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:

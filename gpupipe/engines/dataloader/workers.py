@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from gpupipe.config import LoaderConfig
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import AUTO, REFERENCE, DecoderChain
 from gpupipe.engines.base import Job
@@ -214,13 +215,13 @@ def create_samples(
         cache: The decoded cache, or None.
     """
     phases = [_list_recipes(job, pipeline, steps) for pipeline in job.pipeline.phases]
-    decoders = DecoderChain(choose_decoder(job), job.max_pixels)
+    decoders = DecoderChain(choose_decoder(job.loader), job.max_pixels)
     return Samples(phases, decoders, deliver, cache)
 
 
-def choose_decoder(job: Job) -> str:
+def choose_decoder(loader: LoaderConfig) -> str:
     """Return the decoder that workers ask first: by default that of the reference."""
-    return REFERENCE if job.loader.decoder == AUTO else job.loader.decoder
+    return REFERENCE if loader.decoder == AUTO else loader.decoder
 
 
 def _list_recipes(job: Job, pipeline: Pipeline, steps: bool) -> list[Recipe]:
