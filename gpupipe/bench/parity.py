@@ -25,7 +25,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.dataset.population import PartlyAvailable
 from gpupipe.dataset.spec import Spec
 from gpupipe.decoders.chain import DecodeOptions
-from gpupipe.decoders.decoder import CannotDecodeError
+from gpupipe.decoders.decoder import CannotDecodeError, FileBytes
 from gpupipe.engines import registry
 from gpupipe.loader import create_loader
 from gpupipe.pipeline.entry import Entry
@@ -51,7 +51,7 @@ _NO_STEP = "(no step)"
 class NamesDecoder(Protocol):
     """The class of an engine that says which decoder decodes a file."""
 
-    def find_decoder(self, loader: LoaderConfig, data: Any, options: DecodeOptions) -> str:
+    def find_decoder(self, loader: LoaderConfig, data: FileBytes, options: DecodeOptions) -> str:
         """Return the decoder's name, for messages. A class method.
 
         Args:

@@ -30,6 +30,10 @@ Pixels = NDArray[Any]
 """uint8 or uint16, (height, width, channels)."""
 
 
+FileBytes = NDArray[np.uint8]
+"""All bytes of a file, (bytes,)."""
+
+
 class CannotDecodeError(RuntimeError):
     """The image is damaged, too large, or of a kind that has no meaning as pixels."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -226,6 +227,8 @@ def test_what_is_measured_under_a_schedule_is_said(config: Path) -> None:
     measured = gpupipe("parity", config)
     assert measured.returncode == 0, measured.stderr
     assert "the numbers of schedules are those of epoch 0" in measured.stderr
+    assert re.search(r"decoded by, with the CPU engine: \w+ \d+", measured.stdout)
+    assert re.search(r"decoded by, with the DataLoader: torchvision \d+", measured.stdout)
     assert "epoch 0" not in gpupipe("run", config).stderr
 
 

@@ -22,6 +22,7 @@ from itertools import islice
 from gpupipe.config import LoaderConfig
 from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
 from gpupipe.decoders.chain import AUTO, DecodeOptions, DecoderChain
+from gpupipe.decoders.decoder import FileBytes
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
@@ -88,7 +89,7 @@ class CpuEngine(QuarantiningEngine):
         return entry.step.has_torch
 
     @classmethod
-    def find_decoder(cls, loader: LoaderConfig, data: Any, options: DecodeOptions) -> str:
+    def find_decoder(cls, loader: LoaderConfig, data: FileBytes, options: DecodeOptions) -> str:
         return DecoderChain(loader.decoder).find_decoder(data, options)
 
     @classmethod

@@ -52,6 +52,7 @@ from typing import Any
 
 from gpupipe.config import LoaderConfig
 from gpupipe.decoders.chain import DecodeOptions, DecoderChain
+from gpupipe.decoders.decoder import FileBytes
 from gpupipe.decoders.image_header import read_header
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
@@ -150,7 +151,7 @@ class DaliEngine(QuarantiningEngine):
         return can_lower(entry, backend_of(device))
 
     @classmethod
-    def find_decoder(cls, loader: LoaderConfig, data: Any, options: DecodeOptions) -> str:
+    def find_decoder(cls, loader: LoaderConfig, data: FileBytes, options: DecodeOptions) -> str:
         is_plain = read_header(data).is_plain
         return "DALI" if is_plain else DecoderChain().find_decoder(data, options)
 

@@ -7,10 +7,10 @@ an exception on its thread. On the calling thread the exception unwinds a stack 
 threads still use, and the process ends (SIGSEGV). Therefore only plain images reach DALI's
 decoder: see gpupipe.decoders.image_header.
 
-Pillow decodes all other images, on threads of its own. DALI gets their pixels as PNM files, which
-it decodes to the same numbers. So all images go through the same graph, in the same batch. On a
-GPU, Pillow also decodes JPEGs whose compressed data look damaged: see jpeg_scan.py. A file is
-looked at when its header is read first, and again if its header changes.
+gpupipe.decoders decodes all other images, on threads of their own. DALI gets their pixels as PNM
+files, which it decodes to the same numbers. So all images go through the same graph, in the same
+batch. On a GPU, it also decodes JPEGs whose compressed data look damaged: see jpeg_scan.py. A file
+is looked at when its header is read first, and again if its header changes.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class ImageFiles:
             count: How many rows the index has.
             how: How the files are decoded.
             max_pixels: Refuse images with more pixels. None means no limit.
-            threads: The threads on which Pillow decodes.
-            checks_jpegs: Whether Pillow decodes JPEGs whose compressed data look damaged.
+            threads: The threads that decode what DALI does not.
+            checks_jpegs: Whether they decode JPEGs whose compressed data look damaged.
         """
         self._checks_jpegs = checks_jpegs
         self._decoding, self._max_pixels, self._threads = how, max_pixels, threads

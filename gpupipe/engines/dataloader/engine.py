@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpupipe.config import LoaderConfig
 from gpupipe.decoded_cache.decoded_cache import open_decoded_cache
 from gpupipe.decoders.chain import AUTO, DecodeOptions, DecoderChain
+from gpupipe.decoders.decoder import FileBytes
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
@@ -81,7 +82,7 @@ class DataLoaderEngine(QuarantiningEngine):
         self._workers = Workers(job, self._works, workers, self._torch_device, self._cache)
 
     @classmethod
-    def find_decoder(cls, loader: LoaderConfig, data: Any, options: DecodeOptions) -> str:
+    def find_decoder(cls, loader: LoaderConfig, data: FileBytes, options: DecodeOptions) -> str:
         return DecoderChain(choose_decoder(loader)).find_decoder(data, options)
 
     @classmethod
