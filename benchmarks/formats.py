@@ -179,7 +179,7 @@ def _indexing(data: Any, shards: list[Path]) -> dict[str, float]:
 
 def _walking(shards: list[Path]) -> dict[str, float]:
     """Members a CPU second that gpupipe's parser finds in tars, and those that tarfile finds."""
-    from gpupipe.dataset.shards import map_file
+    from gpupipe.dataset.parallel_read import map_file
     from gpupipe.formats import tar
 
     rates = {}
