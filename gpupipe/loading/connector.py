@@ -17,35 +17,23 @@ from gpupipe.loading.assembly import (
 from gpupipe.sampling.sampler import Sampler
 
 
-class Served(Protocol):
-    """What connected servers serve."""
-
-    @property
-    def config(self) -> Config:
-        """Their config, with the shard of this side."""
-
-    @property
-    def index(self) -> Index:
-        """The samples that they serve."""
-
-    @property
-    def sampler(self) -> Sampler:
-        """The position in their order."""
-
-
 @runtime_checkable
 class Connects(Protocol):
     """The class of an engine that connects to servers in place of reading the data."""
 
     def connect(
         self, loader: LoaderConfig, patience: float, own: Config | None
-    ) -> tuple[BatchStream, Served]:
+    ) -> tuple[BatchStream, Config, Index, Sampler]:
         """Connect to servers, and open a session with each. A class method.
 
         Args:
             loader: Settings of this side, which name the servers.
             patience: Seconds without a message from a server after which a call fails.
             own: A config whose pipeline must be the one of the servers; None: no check.
+
+        Returns:
+            The engine, the config of the servers with the shard of this side, the samples that they
+            serve, and the position in their order.
 
         Raises:
             DeviceError: The device is not available.
@@ -76,6 +64,7 @@ def connect(
     refuse_in_worker()
     if not isinstance(engine_type, Connects):
         raise EngineError(f"engine {engine_type.name} reads the data itself, and has no server")
-    engine, served = engine_type.connect(resolve_shard(options), patience, own)
-    check_batch_stage(served.config, served.index, None)
-    return LoaderParts(served.config, served.index, served.sampler, engine)
+    shard = resolve_shard(options)
+    engine, config, index, sampler = engine_type.connect(shard, patience, own)
+    check_batch_stage(config, index, None)
+    return LoaderParts(config, index, sampler, engine)

@@ -14,9 +14,8 @@ import torch
 from gpupipe import config as configs
 from gpupipe.engines import batch_conversion
 from gpupipe.engines.batch_conversion import convert_in_parts
-from gpupipe.engines.batch_finisher import BatchFinisher
+from gpupipe.engines.batch_finisher import BatchFinisher, PipelineTail, find_tail
 from gpupipe.engines.batch_memory import BatchMemory
-from gpupipe.engines.pipeline_tail import PipelineTail, find_tail
 
 FLOATS: dict[str, Any] = {"to_dtype": {"dtype": "float32", "scale": True}}
 PLAIN: dict[str, Any] = {"to_dtype": {"dtype": "float32", "scale": False}}

@@ -15,11 +15,10 @@ import torch
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.engines.base import Job
-from gpupipe.engines.batch_finisher import BatchFinisher
+from gpupipe.engines.batch_finisher import BatchFinisher, PipelineTail, find_tail
 from gpupipe.engines.cpu.gpu_copier import GpuCopier
 from gpupipe.engines.dataloader.workers import Workers
 from gpupipe.engines.dataloader.works import Works
-from gpupipe.engines.pipeline_tail import PipelineTail, find_tail
 from gpupipe.sampling.sampler import Plan
 from helpers.fake_cuda import FakeCuda
 from helpers.fake_gpu import FakeGpu

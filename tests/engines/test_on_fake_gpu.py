@@ -18,8 +18,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.batch import labels_and_values
-from gpupipe.engines.batch_finisher import BatchFinisher, copy_to_gpu
-from gpupipe.engines.pipeline_tail import PipelineTail, find_tail
+from gpupipe.engines.batch_finisher import BatchFinisher, PipelineTail, copy_to_gpu, find_tail
 from gpupipe.runtime.transfer import record_stream
 from gpupipe.sampling.sampler import Plan
 from helpers.fake_gpu import GPU, STREAM, FakeGpu

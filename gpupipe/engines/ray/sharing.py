@@ -12,7 +12,7 @@ import ray
 from gpupipe.config import LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Job
-from gpupipe.engines.pipeline_tail import PipelineTail, find_larger_output, find_tail
+from gpupipe.engines.batch_finisher import PipelineTail, find_larger_output, find_tail
 from gpupipe.engines.ray.cluster import Cluster
 from gpupipe.engines.ray.pool_worker import SharedJob
 

@@ -21,7 +21,7 @@ from gpupipe.dataset.columns import Column, FileColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.dataset.strings import StringArray
-from gpupipe.engines.pipeline_tail import PipelineTail, find_larger_output, find_tail
+from gpupipe.engines.batch_finisher import PipelineTail, find_larger_output, find_tail
 from gpupipe.errors import ConfigError, ServerError
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.entry import Entry

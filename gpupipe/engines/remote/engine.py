@@ -22,6 +22,7 @@ import torch
 
 from gpupipe.client.session import ReceivedBatch
 from gpupipe.config import Config, LoaderConfig
+from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Batch, BatchStream, EngineTraits, Operator
 from gpupipe.engines.remote.connecting import ConnectedServers, connect_servers
 from gpupipe.engines.remote.description import SERVER_SETTINGS
@@ -29,7 +30,7 @@ from gpupipe.engines.remote.sampler import ServerBatch
 from gpupipe.errors import warn
 from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.transfer import record_stream
-from gpupipe.sampling.sampler import Plan
+from gpupipe.sampling.sampler import Plan, Sampler
 
 
 class RemoteEngine(BatchStream):
@@ -67,10 +68,10 @@ class RemoteEngine(BatchStream):
     @classmethod
     def connect(
         cls, loader: LoaderConfig, patience: float, own: Config | None
-    ) -> tuple[RemoteEngine, ConnectedServers]:
+    ) -> tuple[RemoteEngine, Config, Index, Sampler]:
         """Connect to servers: see `gpupipe.loading.connector.Connects`."""
         servers = connect_servers(loader, patience, own)
-        return cls(servers), servers
+        return cls(servers), servers.config, servers.index, servers.sampler
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         """Yield batches from the sampler's position on; the servers make their plans themselves.
