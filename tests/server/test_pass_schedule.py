@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpupipe.protocol import messages
-from gpupipe.server.client_state import BetweenPasses, LeaseRules
+from gpupipe.server.client_state import BetweenPasses, Idle, LeaseRules, RequestRefused
 from gpupipe.server.leases import Leases
 from helpers.lease_tables import STEPS, consume_all, hello, joined, lease_all
 
@@ -107,3 +107,16 @@ def test_an_error_ends_the_iterations_of_all_readers_of_its_pass() -> None:
     leases.sessions.open(hello("f" * 32), 0.0)
     assert [client.token for client in leases.sessions.end_iterations(0)] == tokens
     assert all(leases.state.clients[token].pass_number is None for token in tokens)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_pass_is_not_entered_twice_while_others_read_it(epoch: int) -> None:
+    """Whether the client asks for its epoch again, or for one before it."""
+    leases = leases_of_share()
+    tokens = joined(leases, 1), joined(leases, 2)
+    consume_all(leases)
+    for token in tokens:
+        leases.sessions.start_iteration(token, messages.StartIteration(2, 1, 0, -1))
+    with pytest.raises(RequestRefused, match=r"share epoch 1 now.* go on with epoch 2"):
+        leases.sessions.start_iteration(tokens[1], messages.StartIteration(3, epoch, 0, -1))
+    assert leases.state.clients[tokens[1]].phase == Idle()
