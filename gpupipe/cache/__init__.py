@@ -1,7 +1,8 @@
 """The growing local cache of a remote data set.
 
-Several processes, also on several machines, fill the cache folder, read it and evict from it. The
-remote source and the command `gpupipe cache` import this folder. Start reading in cache_folder.py.
+Several processes, also on several machines, fill the cache folder, read it and evict from it; the
+folder `filling` holds the download workers. The remote source and the command `gpupipe cache`
+import this folder. Start reading in cache_folder.py.
 
 Terms:
 

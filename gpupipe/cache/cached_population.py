@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from gpupipe.cache import epochs
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.claims import Claim
+from gpupipe.cache.filling.waiting import refuse_lost_shards, wait_until
+from gpupipe.cache.filling.worker_pool import WorkerPool
 from gpupipe.cache.rank_agreement import TrainingRun
 from gpupipe.cache.sample_locations import SampleLocations
-from gpupipe.cache.waiting import refuse_lost_shards, wait_until
-from gpupipe.cache.worker_pool import WorkerPool
 from gpupipe.dataset.columns import Rows
 from gpupipe.dataset.population import Population
 from gpupipe.errors import StateError, counted

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gpupipe.cache import shard_files
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.commit_log import CachedShard
-from gpupipe.cache.fetching import FailedRows
+from gpupipe.cache.filling.fetching import FailedRows
 from gpupipe.cache.listing import UNKNOWN, Listing
 from gpupipe.cache.shard_files import ShardSample
 

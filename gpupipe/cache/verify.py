@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gpupipe.cache import shard_files
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.commit_log import CachedShard
-from gpupipe.cache.fill import Filler
+from gpupipe.cache.filling.fill import Filler
 from gpupipe.errors import DataError
 from gpupipe.runtime.atomic_write import write_atomically
 

@@ -47,7 +47,7 @@ def fill(
     It runs data.cache.workers processes at a time, on this machine or, over a shared file system,
     on another than training.
     """
-    from gpupipe.cache.worker_pool import WorkerPool
+    from gpupipe.cache.filling.worker_pool import WorkerPool
 
     source = _read_source(config, overrides)
     folder, rows = _open_cache(source)
@@ -183,7 +183,7 @@ def _open_cache(source: Remote, needs_listing: bool = True) -> tuple[CacheFolder
 
 def _create_filler(config: ConfigName, overrides: Overrides, folder: CacheFolder) -> Any:
     from gpupipe.cache import listing
-    from gpupipe.cache.fill import Filler
+    from gpupipe.cache.filling.fill import Filler
     from gpupipe.cache.store import Store
 
     source = _read_source(config, overrides)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
-from gpupipe.dataset.hub_files import find_splits
 from gpupipe.errors import GpupipeError
 from gpupipe.init.arrays import detect_arrays, is_array
 from gpupipe.init.class_folders import count_classes, detect_images
@@ -35,6 +34,7 @@ from gpupipe.init.shards import (
     read_zip_options,
 )
 from gpupipe.init.tables import SUFFIXES as LISTS
+from gpupipe.sources.hub.hub_files import find_splits
 
 _SHARDS = {
     ".tar": "webdataset",

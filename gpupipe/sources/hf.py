@@ -14,17 +14,17 @@ from pydantic import AfterValidator, Field
 
 from gpupipe.dataset import labels
 from gpupipe.dataset.columns import Column, SpanColumn
-from gpupipe.dataset.hub_files import find_hub_files
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.row_groups import RowGroupColumn
 from gpupipe.dataset.shards import name_shard
 from gpupipe.dataset.source import FileSource, Progress, ignore_progress
 from gpupipe.dataset.strings import StringArray
-from gpupipe.dataset.unpacked_groups import count_row_groups, unpack_row_groups
 from gpupipe.errors import DataError, counted
 from gpupipe.formats import Damaged, arrow_columns
 from gpupipe.runtime.extras import require_extra
 from gpupipe.schema.field_types import WHOLE, expand_home
+from gpupipe.sources.hub.hub_files import find_hub_files
+from gpupipe.sources.hub.row_groups import RowGroupColumn
+from gpupipe.sources.hub.unpacked_groups import count_row_groups, unpack_row_groups
 
 _PARQUET = ".parquet"
 

@@ -137,7 +137,7 @@ def test_a_store_that_is_not_there_is_named(config: Config) -> None:
 
 def test_a_mended_shard_is_read_anew(config: Config) -> None:
     from gpupipe.cache import listing, verify
-    from gpupipe.cache.fill import Filler
+    from gpupipe.cache.filling.fill import Filler
     from gpupipe.cache.store import Store
     from gpupipe.sources.remote import Remote
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.cache.fetching import FailedRows
+from gpupipe.cache.filling.fetching import FailedRows
 from gpupipe.cache.row_selection import RowSelection
 
 

@@ -14,12 +14,13 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.dataset import index_cache, row_groups
+from gpupipe.dataset import index_cache
 from gpupipe.dataset.columns import SpanColumn
-from gpupipe.dataset.row_groups import RowGroupColumn
-from gpupipe.dataset.unpacked_groups import UnpackedColumn
 from gpupipe.errors import DataError
 from gpupipe.sources.hf import Hf
+from gpupipe.sources.hub import row_groups
+from gpupipe.sources.hub.row_groups import RowGroupColumn
+from gpupipe.sources.hub.unpacked_groups import UnpackedColumn
 from gpupipe.testing import check_loader
 from helpers.zip_files import png
 

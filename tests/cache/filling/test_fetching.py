@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gpupipe.cache.fetching import FailedRows
+from gpupipe.cache.filling.fetching import FailedRows
 
 
 @pytest.mark.parametrize("seconds", [-86_400, 86_400])

@@ -11,8 +11,8 @@ import pytest
 
 from gpupipe.cache import listing
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
+from gpupipe.cache.filling.worker_pool import WorkerPool, list_dataset, restart_killed_workers
 from gpupipe.cache.settings import CacheOptions, DataSet
-from gpupipe.cache.worker_pool import WorkerPool, list_dataset, restart_killed_workers
 from gpupipe.errors import DataError
 from helpers.cache_contents import rows_of
 from helpers.cached_loading import alive, waited

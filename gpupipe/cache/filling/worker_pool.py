@@ -9,7 +9,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from gpupipe.cache.downloader import Task
+from gpupipe.cache.filling.downloader import Task
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.errors import DataError
 from gpupipe.runtime.child_process import ChildProcess
@@ -121,7 +121,7 @@ def _start_process(line: bytes) -> ChildProcess:
     """
     python_path = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(python_path), "PYTHONSAFEPATH": "1"}
-    return ChildProcess("-m", "gpupipe.cache.downloader", request=line, env=environment)
+    return ChildProcess("-m", "gpupipe.cache.filling.downloader", request=line, env=environment)
 
 
 def _read_outcome(process: ChildProcess) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.cache import rate_limit
-from gpupipe.cache.rate_limit import RateLimit
+from gpupipe.cache.filling import rate_limit
+from gpupipe.cache.filling.rate_limit import RateLimit
 
 
 def test_a_rate_limit_is_of_all_workers_together(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from gpupipe.dataset import index_cache
 from gpupipe.dataset.columns import Rows, SpanColumn
 from gpupipe.dataset.parallel_read import read_each
-from gpupipe.dataset.row_groups import RowGroupColumn, read_group
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.runtime.progress import Progress
 from gpupipe.runtime.regular_file import open_regular
+from gpupipe.sources.hub.row_groups import RowGroupColumn, read_group
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.worker_pool import WorkerPool
+from gpupipe.cache.filling.worker_pool import WorkerPool
 from gpupipe.errors import DataError, StateError
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from gpupipe.cache.commit_log import BrokenRows
+from gpupipe.cache.filling.rate_limit import RateLimit
 from gpupipe.cache.listing import UNKNOWN, Listing
-from gpupipe.cache.rate_limit import RateLimit
 from gpupipe.cache.shard_files import ShardSample
 from gpupipe.cache.store import Changed, Store, Unfetchable
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpupipe.cache import waiting
-from gpupipe.cache.worker_pool import WorkerPool
+from gpupipe.cache.filling import waiting
+from gpupipe.cache.filling.worker_pool import WorkerPool
 from gpupipe.errors import DataError, StateError
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.filling.worker_pool import restart_killed_workers
 from gpupipe.cache.settings import CacheOptions
-from gpupipe.cache.worker_pool import restart_killed_workers
 from gpupipe.errors import DataError
 
 Image = NDArray[np.uint8]
