@@ -265,22 +265,9 @@ def _read_transform(a: Mapping[str, Any], channels: int, erases_later: bool) -> 
     )
 
 
-_TRANSFORM_ARGUMENTS = (
-    "is_training",
-    "no_aug",
-    "re_mode",
-    "scale",
-    "ratio",
-    "hflip",
-    "vflip",
-    "color_jitter",
-    "color_jitter_prob",
-    "grayscale_prob",
-    "gaussian_blur_prob",
-    "auto_augment",
-    "interpolation",
-    "crop_pct",
-    "crop_mode",
+_TRANSFORM_ARGUMENTS = tuple(
+    """is_training no_aug re_mode scale ratio hflip vflip color_jitter color_jitter_prob
+    grayscale_prob gaussian_blur_prob auto_augment interpolation crop_pct crop_mode""".split()
 )
 
 

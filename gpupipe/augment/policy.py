@@ -139,21 +139,9 @@ class Magnitudes:
 
 RAND_AUGMENT_MAGNITUDES = Magnitudes(0.3, ("Rel", 150.0 / 331.0), 30.0, 0.9, (8, 4))
 """Those of torchvision's AutoAugment and RandAugment."""
-RAND_AUGMENT_OPS = (
-    "Identity",
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
-    "Rotate",
-    "Brightness",
-    "Color",
-    "Contrast",
-    "Sharpness",
-    "Posterize",
-    "Solarize",
-    "AutoContrast",
-    "Equalize",
+RAND_AUGMENT_OPS = tuple(
+    """Identity ShearX ShearY TranslateX TranslateY Rotate Brightness Color Contrast Sharpness
+    Posterize Solarize AutoContrast Equalize""".split()
 )
 """The operations of torchvision's RandAugment and TrivialAugmentWide."""
 _ENHANCING = ("Brightness", "Color", "Contrast", "Sharpness")

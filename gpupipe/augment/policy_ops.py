@@ -41,15 +41,7 @@ from gpupipe.pipeline.tensors import in_float32
 if TYPE_CHECKING:
     from torch import Tensor
 
-GEOMETRY = (
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
-    "TranslateXRel",
-    "TranslateYRel",
-    "Rotate",
-)
+GEOMETRY = tuple("ShearX ShearY TranslateX TranslateY TranslateXRel TranslateYRel Rotate".split())
 """The operations that move pixels."""
 COLORS = {
     "Brightness": "adjust_brightness",

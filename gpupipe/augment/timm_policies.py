@@ -15,22 +15,9 @@ from gpupipe.augment.sub_policies import IMAGENET, V0, SubPolicies
 from gpupipe.augment.timm_ops import MAX_LEVEL, UNIFORM
 from gpupipe.errors import did_you_mean, nearest
 
-RAND_OPS = (
-    "AutoContrast",
-    "Equalize",
-    "Invert",
-    "Rotate",
-    "Posterize",
-    "Solarize",
-    "SolarizeAdd",
-    "Color",
-    "Contrast",
-    "Brightness",
-    "Sharpness",
-    "ShearX",
-    "ShearY",
-    "TranslateXRel",
-    "TranslateYRel",
+RAND_OPS = tuple(
+    """AutoContrast Equalize Invert Rotate Posterize Solarize SolarizeAdd Color Contrast Brightness
+    Sharpness ShearX ShearY TranslateXRel TranslateYRel""".split()
 )
 _GROWS = ("Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness")
 """The operations with a variant that grows stronger with the level."""

@@ -13,12 +13,7 @@ from gpupipe.dataset.index import build_empty
 from gpupipe.engines import registry
 from gpupipe.engines.base import Job, Operator
 from gpupipe.errors import counted, shown
-from gpupipe.loading.assembly import (
-    check_batch_stage,
-    count_threads,
-    create_sampler,
-    resolve_shard,
-)
+from gpupipe.loading.assembly import check_batch_stage, count_threads, create_sampler, resolve_shard
 from gpupipe.loading.ignored_settings import list_ignored_settings
 from gpupipe.runtime.devices import resolve
 from gpupipe.sampling.sampler import Sampler

@@ -15,17 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 import gpupipe
-from gpupipe.cli import (
-    cache,
-    compare,
-    completion,
-    drawing,
-    init,
-    listing,
-    profile,
-    schema,
-    serve,
-)
+from gpupipe.cli import cache, compare, completion, drawing, init, listing, profile, schema, serve
 from gpupipe.cli.arguments import AsJson, ConfigName, JsonFile, Overrides, options
 from gpupipe.cli.console import Screen, console, leave_interrupted
 from gpupipe.cli.output_files import PictureFile, write_json, writing

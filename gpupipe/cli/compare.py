@@ -61,9 +61,7 @@ class _Options:
     ]
     repeats: Annotated[int | None, _FROM_1, "Rounds.  [default: 5, with --quick 3]"] = None
     batches: Annotated[
-        int | None,
-        _FROM_1,
-        "Batches that are timed in a round.  [default: 100, with --quick 15]",
+        int | None, _FROM_1, "Batches that are timed in a round.  [default: 100, with --quick 15]"
     ] = None
     core_count: Annotated[
         int | None, "--cores", _FROM_1, "Cores that every side is held to.  [default: all]"
@@ -79,9 +77,7 @@ class _Options:
     ] = None
     json_path: JsonFile = None
     out: Annotated[
-        Path | None,
-        OutputFolder(),
-        "Write results.json, plots and report.html to this folder.",
+        Path | None, OutputFolder(), "Write results.json, plots and report.html to this folder."
     ] = None
 
 

@@ -38,8 +38,7 @@ def gallery(
         "The photograph.  [default: a drawn face]",
     ] = None,
     engine: Annotated[
-        str | None,
-        "The engine that runs the steps.  [default: the one of torchvision's functions]",
+        str | None, "The engine that runs the steps.  [default: the one of torchvision's functions]"
     ] = None,
     side: Annotated[int, click.IntRange(16, 1024), "The side of a picture in pixels."] = 120,
     seed: Annotated[int, click.IntRange(0), "The seed of the draws."] = 1,

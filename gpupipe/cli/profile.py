@@ -32,8 +32,7 @@ def profile(
         "Also train: with steps of so many milliseconds, in which the CPU has nothing to do.",
     ] = None,
     model: Annotated[
-        str | None,
-        "Also train: a model of torchvision, such as resnet18, on the loader's device.",
+        str | None, "Also train: a model of torchvision, such as resnet18, on the loader's device."
     ] = None,
     trace_path: Annotated[
         Path | None,

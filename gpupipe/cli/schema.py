@@ -21,8 +21,7 @@ FOLDER = "schemas"
 def schema(
     kind: str,
     install: Annotated[
-        bool,
-        f"Write both schemas to {FOLDER}/, where configs/*.yaml and pipelines/*.yaml look.",
+        bool, f"Write both schemas to {FOLDER}/, where configs/*.yaml and pipelines/*.yaml look."
     ] = False,
     folder: Annotated[
         Path, click.Path(file_okay=False, path_type=Path), "Where --install writes them."

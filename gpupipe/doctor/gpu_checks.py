@@ -127,9 +127,7 @@ def judge_driver(installed: Driver | None, needs: Mapping[str, int], card_on_bus
         )
         observation = "none answers, but there is an NVIDIA card"
         return judge(
-            "driver",
-            "none, and no NVIDIA card",
-            (card_on_bus, observation, "warning", advice),
+            "driver", "none, and no NVIDIA card", (card_on_bus, observation, "warning", advice)
         )
     cuda = f", runs CUDA {'.'.join(map(str, installed.cuda))}" if installed.cuda else ""
     lacking = ", ".join(

@@ -16,19 +16,8 @@ import numpy as np
 
 MOST_HEADER = 10_000
 """Upper limit of a header in bytes: NumPy's limit for untrusted files."""
-DTYPES = (
-    "float16",
-    "float32",
-    "float64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "bool",
+DTYPES = tuple(
+    "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
 )
 """Supported dtypes, by the names that NumPy and torch share."""
 _LONGEST_START = 12

@@ -30,16 +30,8 @@ from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, StepIncompatible
 from gpupipe.schema.field_types import NUMBER, WHOLE, Resampling
 
-_OPS = (
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
-    "Rotate",
-    "Posterize",
-    "Solarize",
-    "AutoContrast",
-    "Equalize",
+_OPS = tuple(
+    "ShearX ShearY TranslateX TranslateY Rotate Posterize Solarize AutoContrast Equalize".split()
 )
 _FURTHER_OPS = ("Brightness", "Color", "Contrast", "Sharpness")
 _LARGEST = Magnitudes(0.3, ("Rel", 1.0 / 3.0), 30.0, 0.9, (4, 4))

@@ -14,16 +14,8 @@ _UNLESS_NONE = {
     "input_size_choices": "write a schedule of sizes in a config, as progressive_resizing has one",
 }
 _SCHEDULE = frozenset(
-    {
-        "batch_size_choices",
-        "batch_choice_weights",
-        "batch_choice_seed",
-        "batch_choice_schedule",
-        "batch_schedule_epochs",
-        "batch_schedule_spread",
-        "batch_schedule_random_mix",
-        "num_batches",
-    }
+    """batch_size_choices batch_choice_weights batch_choice_seed batch_choice_schedule
+    batch_schedule_epochs batch_schedule_spread batch_schedule_random_mix num_batches""".split()
 )
 """Arguments that only matter beside `input_size_choices`, in timm too. train.py passes them."""
 
