@@ -45,10 +45,7 @@ _MIN_TASKS = 16
 
 
 def dataset(
-    config: str | Path | Mapping[str, Any] | Config,
-    *overrides: str,
-    epoch: int = 0,
-    **changes: Any,
+    config: str | Path | Mapping[str, Any] | Config, *overrides: str, epoch: int = 0, **changes: Any
 ) -> Dataset:
     """Return the samples of one epoch as a lazy `ray.data.Dataset`.
 

@@ -38,12 +38,7 @@ class BatchMixer:
         num_classes: The width of the soft labels.
     """
 
-    def __init__(
-        self,
-        stage: BatchStage,
-        seed: int,
-        classes: Sequence[str],
-    ) -> None:
+    def __init__(self, stage: BatchStage, seed: int, classes: Sequence[str]) -> None:
         self.stage, self._seed = stage, seed
         self.num_classes = stage.num_classes or len(classes)
 

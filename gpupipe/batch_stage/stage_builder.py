@@ -28,10 +28,7 @@ _ON_BATCHES = StepKind(
 
 
 def build_batch_stage(
-    document: Document,
-    loc: Loc,
-    fields: Mapping[str, BatchField] | None,
-    main: Sequence[str] = (),
+    document: Document, loc: Loc, fields: Mapping[str, BatchField] | None, main: Sequence[str] = ()
 ) -> BatchStage:
     """Build the batch stage from the list of steps at `loc` of a document.
 
@@ -88,10 +85,7 @@ def check_later_fields(
 
 
 def _build_phase(
-    document: Document,
-    loc: Loc,
-    fields: Mapping[str, BatchField] | None,
-    main: tuple[str, ...],
+    document: Document, loc: Loc, fields: Mapping[str, BatchField] | None, main: tuple[str, ...]
 ) -> BatchStage:
     """Build the stage from a document without schedules; `build_batch_stage` says the rest."""
     problems: list[Problem] = []

@@ -28,11 +28,7 @@ KINDS: tuple[Kind, ...] = ("config", "pipeline")
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 _SCHEDULE = {"$ref": "#/$defs/schedule"}
 _STEPS, _BATCH_STEPS = (
-    {"type": "array", "items": {"$ref": f"#/$defs/{name}"}}
-    for name in (
-        "step",
-        "batch_step",
-    )
+    {"type": "array", "items": {"$ref": f"#/$defs/{name}"}} for name in ("step", "batch_step")
 )
 
 

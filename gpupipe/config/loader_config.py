@@ -15,14 +15,7 @@ from gpupipe.decoders.chain import list_names
 from gpupipe.errors import nearest
 from gpupipe.runtime import engine_registration
 from gpupipe.runtime.engine_registration import AUTO
-from gpupipe.schema.field_types import (
-    WHOLE,
-    Bytes,
-    Probability,
-    expand_home,
-    is_number,
-    should_be,
-)
+from gpupipe.schema.field_types import WHOLE, Bytes, Probability, expand_home, is_number, should_be
 
 _ROUNDING = 1e-9
 _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")

@@ -77,9 +77,7 @@ def read_spans(spans: Sequence[Span]) -> list[NDArray[np.uint8]]:
     return [_checked(*pair) for pair in zip(spans, _read_parts(spans), strict=True)]
 
 
-def read_spans_and_crcs(
-    spans: Sequence[Span],
-) -> tuple[list[NDArray[np.uint8]], list[int]]:
+def read_spans_and_crcs(spans: Sequence[Span]) -> tuple[list[NDArray[np.uint8]], list[int]]:
     """Read the bytes of spans as `read_spans` does, and compute the CRC-32 of each.
 
     The extension does both in one call: beside a busy thread, a second one waits for the GIL.

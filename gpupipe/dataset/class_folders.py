@@ -35,11 +35,7 @@ class ClassFolders:
 
 
 def scan(
-    root: Path,
-    extensions: tuple[str, ...],
-    of: str,
-    progress: Progress,
-    has_labels: bool = True,
+    root: Path, extensions: tuple[str, ...], of: str, progress: Progress, has_labels: bool = True
 ) -> ClassFolders:
     """List the files in `root`/CLASS/..., at any depth, in ImageFolder's order.
 

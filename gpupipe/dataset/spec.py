@@ -87,13 +87,7 @@ class Spec:
             n or 1 for axis, n in zip(layout, shape, strict=True) if axis in spatial_axes(layout)
         )
         return cls(
-            False,
-            dtype=dtype,
-            at_least=least,
-            layout=layout,
-            others=others,
-            kind="array",
-            **named,
+            False, dtype=dtype, at_least=least, layout=layout, others=others, kind="array", **named
         )
 
     @property

@@ -22,12 +22,7 @@ from gpupipe.decoded_cache.layout import (
     CacheHeader,
     DamagedCache,
 )
-from gpupipe.decoded_cache.record_file import (
-    create_file,
-    is_in_use,
-    lock_path,
-    read_header,
-)
+from gpupipe.decoded_cache.record_file import create_file, is_in_use, lock_path, read_header
 from gpupipe.errors import DataError
 from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.file_lock import hold_lock

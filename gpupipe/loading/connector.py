@@ -8,12 +8,7 @@ from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import BatchStream
 from gpupipe.errors import EngineError
-from gpupipe.loading.assembly import (
-    LoaderParts,
-    check_batch_stage,
-    refuse_in_worker,
-    resolve_shard,
-)
+from gpupipe.loading.assembly import LoaderParts, check_batch_stage, refuse_in_worker, resolve_shard
 from gpupipe.sampling.sampler import Sampler
 
 

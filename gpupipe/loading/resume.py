@@ -14,14 +14,7 @@ _VERSION = 2
 _VERSIONS = (1, _VERSION)
 """Those that can be loaded. A state of version 1 has no key of `_OF_VERSION_2`."""
 _TAKES = "load_state_dict() takes the dict that state_dict() of a loader returned"
-_TYPES = {
-    "version": int,
-    "data": str,
-    "pipeline": str,
-    "batch": str,
-    "seed": int,
-    "shuffle": bool,
-}
+_TYPES = {"version": int, "data": str, "pipeline": str, "batch": str, "seed": int, "shuffle": bool}
 _ENTRY = ("step", "epoch", "position", "world_size", "batch_size")
 """Keys of an entry of the history."""
 

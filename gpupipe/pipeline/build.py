@@ -29,10 +29,7 @@ def find_pipeline(name: str, beside: Path | None) -> Document:
 
 
 def build_pipeline(
-    name: str,
-    document: Document,
-    loc: Loc = (),
-    fields: Mapping[str, Spec] = IMAGE,
+    name: str, document: Document, loc: Loc = (), fields: Mapping[str, Spec] = IMAGE
 ) -> Pipeline:
     """Build the pipeline from the list of steps, or the steps and views, at `loc` of a document.
 

@@ -16,9 +16,7 @@ from gpupipe.runtime import plugins
 
 
 def chain_steps(
-    parsed: Sequence[ParsedStep[Step]],
-    fields: Mapping[str, Spec],
-    problems: list[Problem],
+    parsed: Sequence[ParsedStep[Step]], fields: Mapping[str, Spec], problems: list[Problem]
 ) -> list[Entry]:
     """Check each step against the output of the one before it.
 

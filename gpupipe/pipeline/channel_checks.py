@@ -81,9 +81,7 @@ def check_picture(input_spec: Spec) -> Spec:
 
 
 def check_color(
-    input_spec: Spec,
-    dtypes: Sequence[str] = DTYPES_TAKEN["color"],
-    any_values: bool = False,
+    input_spec: Spec, dtypes: Sequence[str] = DTYPES_TAKEN["color"], any_values: bool = False
 ) -> Spec:
     """Return `input_spec`; raise StepIncompatible if its colours cannot be changed.
 

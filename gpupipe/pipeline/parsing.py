@@ -10,12 +10,7 @@ import pydantic
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem, did_you_mean, shown
-from gpupipe.pipeline.container import (
-    BaseContainer,
-    BaseNestedStep,
-    Container,
-    NestedStep,
-)
+from gpupipe.pipeline.container import BaseContainer, BaseNestedStep, Container, NestedStep
 from gpupipe.pipeline.step import BaseStep, Step
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime import plugins

@@ -23,10 +23,7 @@ _RULES = {
         f"{_SMALLER}, or leave it more memory",
     ),
     r"std::bad_alloc|\bbad allocation\b|Can't allocate \d+ bytes on "
-    r"host|DefaultCPUAllocator|Cannot allocate memory|MemoryError": (
-        "out of memory",
-        _SMALLER,
-    ),
+    r"host|DefaultCPUAllocator|Cannot allocate memory|MemoryError": ("out of memory", _SMALLER),
     r"CUDA (?:runtime|driver) API error[^\n]*|Unhandled CUDA error[^\n]*|CUDA error: "
     r"[^\n]*|CUDNN_STATUS_\w+|nvml error \([^\n]*": (
         "the GPU, or its driver, failed",

@@ -19,12 +19,7 @@ from typing import Any
 from gpupipe.runtime import nvml
 from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.runtime.cache_dir import cache_dir
-from gpupipe.runtime.capability_probe import (
-    NVIMGCODEC,
-    ProbeOutcome,
-    installed_codec_fault,
-    probe,
-)
+from gpupipe.runtime.capability_probe import NVIMGCODEC, ProbeOutcome, installed_codec_fault, probe
 from gpupipe.runtime.capability_probe_child import NVJPEG
 from gpupipe.runtime.file_lock import hold_lock
 from gpupipe.runtime.installation import installed_version

@@ -74,11 +74,7 @@ class SpanRecorder:
             }
             for tid, name in self._threads.items()
         ]
-        return {
-            "traceEvents": [*names, *self.events],
-            "displayTimeUnit": "ms",
-            "otherData": about,
-        }
+        return {"traceEvents": [*names, *self.events], "displayTimeUnit": "ms", "otherData": about}
 
     def _add(
         self, name: str, category: str, at: int, arguments: dict[str, Any], more: dict[str, Any]

@@ -9,13 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from gpupipe.augment.policy import (
-    AugmentPolicy,
-    Magnitudes,
-    OpTable,
-    choose,
-    make_table,
-)
+from gpupipe.augment.policy import AugmentPolicy, Magnitudes, OpTable, choose, make_table
 from gpupipe.augment.policy_mix import (
     MAX_DRAWN_DEPTH,
     cut_chains,

@@ -52,10 +52,7 @@ class RandomPerspective(Step):
                 [0, 1): the position among those that the corner may take, from left to right and
                 from top to bottom.
         """
-        return {
-            "runs": (u[:, 0] < self.p).astype(np.int32),
-            "moves": u[:, 1:].reshape(-1, 4, 2),
-        }
+        return {"runs": (u[:, 0] < self.p).astype(np.int32), "moves": u[:, 1:].reshape(-1, 4, 2)}
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         return add_fill(self.fill, check_per_channel("fill", self.fill, check_picture(input_spec)))

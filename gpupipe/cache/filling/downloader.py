@@ -66,11 +66,7 @@ class DownloadWorker:
         self._folder, self._task = folder, task
         store = Store(task.dataset, task.cache.retries, task.cache.timeout)
         self._filler = Filler(
-            folder,
-            listing.load(folder),
-            store,
-            task.dataset.seed,
-            task.dataset.weight is not None,
+            folder, listing.load(folder), store, task.dataset.seed, task.dataset.weight is not None
         )
         self._state, self._idle_steps = "fetching", 0
         self._printed: set[str] = set()

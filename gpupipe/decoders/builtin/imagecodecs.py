@@ -6,13 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.decoders.decoder import (
-    CannotDecodeError,
-    Decoder,
-    Header,
-    Pixels,
-    convert_mode,
-)
+from gpupipe.decoders.decoder import CannotDecodeError, Decoder, Header, Pixels, convert_mode
 from gpupipe.decoders.image_header import read_header
 
 _CODESTREAM = b"\xff\n"

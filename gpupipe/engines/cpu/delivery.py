@@ -62,10 +62,7 @@ def find_conversion(match: Match, dtypes: Collection[str] = NUMPY_DTYPES) -> Con
 
 
 def end_with_delivery(
-    name: str,
-    match: Match,
-    write: Callable[[Pixels, int], None],
-    prepare: Prepare | None = None,
+    name: str, match: Match, write: Callable[[Pixels, int], None], prepare: Prepare | None = None
 ) -> Kernel:
     """Return a kernel that writes samples to their slots, and then erases there.
 

@@ -18,20 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import opencv_colors
-from gpupipe.engines.cpu.delivery import (
-    CONVERTED,
-    Conversion,
-    end_with_delivery,
-    find_conversion,
-)
-from gpupipe.engines.cpu.ops import (
-    DeliverOp,
-    Fill,
-    FlipOp,
-    PerspectiveOp,
-    ResampleOp,
-    WarpOp,
-)
+from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
+from gpupipe.engines.cpu.ops import DeliverOp, Fill, FlipOp, PerspectiveOp, ResampleOp, WarpOp
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_packed, with_channels
 from gpupipe.engines.cpu.rules import Kernel, Match, Rule, single
@@ -94,10 +82,7 @@ class _Map:
         return cls(op.matrices[row], (width, height), _FLAGS[op.interpolation])
 
     def warp(
-        self,
-        image: Array,
-        fill: NDArray[np.float64] | None = None,
-        out: Array | None = None,
+        self, image: Array, fill: NDArray[np.float64] | None = None, out: Array | None = None
     ) -> Array:
         warp = cv2.warpAffine if len(self.matrix) == 2 else cv2.warpPerspective
         border: tuple[float, ...] = () if fill is None else tuple(fill.tolist())

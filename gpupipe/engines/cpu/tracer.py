@@ -173,13 +173,7 @@ class Tracer:
     def call_torch(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._add(ops.CallTorchOp(*self._origin, function))
 
-    def apply(
-        self,
-        op: str,
-        make: object,
-        *values: Array,
-        size: ArrayLike | None = None,
-    ) -> None:
+    def apply(self, op: str, make: object, *values: Array, size: ArrayLike | None = None) -> None:
         raise NoLowering(f"'{op}' is an operator of DALI alone")
 
     def run_torch(self, entry: Entry, parameters: Mapping[str, Array]) -> None:

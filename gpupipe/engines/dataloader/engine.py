@@ -21,11 +21,7 @@ from gpupipe.decoders.decoder import FileBytes
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
-from gpupipe.engines.dataloader.culprits import (
-    WorkerCrashed,
-    explain_survival,
-    find_killers,
-)
+from gpupipe.engines.dataloader.culprits import WorkerCrashed, explain_survival, find_killers
 from gpupipe.engines.dataloader.workers import (
     Workers,
     choose_decoder,

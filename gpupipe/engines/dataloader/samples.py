@@ -230,12 +230,7 @@ class Samples(Dataset[WorkResult]):
 
 
 def _run_steps(
-    recipe: Recipe,
-    image: Tensor,
-    row: int,
-    work: WorkItem,
-    first: int = 0,
-    end: int | None = None,
+    recipe: Recipe, image: Tensor, row: int, work: WorkItem, first: int = 0, end: int | None = None
 ) -> Tensor:
     """Run the steps of a recipe from number `first` on, up to `end`."""
     steps = zip(recipe.steps[first:end], work.parameters[recipe.name][first:end], strict=False)

@@ -34,10 +34,7 @@ def split_job(job: Job) -> tuple[Job, PipelineTail]:
     if options.multiprocessing_context in (None, "fork"):
         settings |= {"multiprocessing_context": "forkserver"}
     worker_job = replace(
-        job,
-        pipeline=shorter,
-        loader=options.model_copy(update=settings),
-        threads=threads,
+        job, pipeline=shorter, loader=options.model_copy(update=settings), threads=threads
     )
     return worker_job, PipelineTail(job.pipeline, numbers, options.dtype if numbers else None)
 

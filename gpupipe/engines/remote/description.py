@@ -129,10 +129,7 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
     return {
         "name": config.name,
         "source": config.source_name,
-        "data": {
-            **{key: getattr(index, key) for key in _INDEX_ATTRIBUTES},
-            "count": len(index),
-        },
+        "data": {**{key: getattr(index, key) for key in _INDEX_ATTRIBUTES}, "count": len(index)},
         "selection": {
             "count": sampler.count,
             "settings": dict(sampler.selection.settings),

@@ -16,12 +16,7 @@ from gpupipe.steps.dali_operators.operators import Argument, Operator
 
 DRAWS = "{uniform: [least, most]}, {normal: [mean, std]}, {choice: [...]} or {flip: p}"
 _DRAWS = ("uniform", "normal", "choice", "flip")
-_WORDS = {
-    "number": "a number",
-    "whole": "a whole number",
-    "flag": "true or false",
-    "text": "text",
-}
+_WORDS = {"number": "a number", "whole": "a whole number", "flag": "true or false", "text": "text"}
 
 
 class _Wrong(Exception):

@@ -31,11 +31,7 @@ class TryOperator(Protocol):
     """Runs an operator on small images."""
 
     def __call__(
-        self,
-        operator: Operator,
-        make: Callable[..., Any],
-        step: Step,
-        input_spec: Spec,
+        self, operator: Operator, make: Callable[..., Any], step: Step, input_spec: Spec
     ) -> Trial:
         """Run it.
 

@@ -125,14 +125,7 @@ class ArrayImage(Node):
 
         def make(node: Any) -> Any:
             normalized = ops.normalize(
-                _expand(node, added, name),
-                None,
-                (None, None),
-                (None, None),
-                dtype,
-                name,
-                mean,
-                std,
+                _expand(node, added, name), None, (None, None), (None, None), dtype, name, mean, std
             )
             return _squeeze(normalized, added, layout)
 

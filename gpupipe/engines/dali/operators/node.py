@@ -93,11 +93,7 @@ class Node(Emitter):
         self._on_pixels("add", lambda x: color_functions.apply(make, x, [node], dtype))
 
     def remap(
-        self,
-        displacement: NDArray[Any],
-        reach: tuple[int, int],
-        interpolation: str,
-        fill: ops.Fill,
+        self, displacement: NDArray[Any], reach: tuple[int, int], interpolation: str, fill: ops.Fill
     ) -> None:
         self._ready()
         dtype = self.spec.dtype

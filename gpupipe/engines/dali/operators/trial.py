@@ -34,10 +34,7 @@ _SIZE_ARGUMENTS = ("size", "keep_size", "resize_x", "crop", "shape")
 
 
 def try_operator(
-    operator: Operator,
-    make: Callable[..., Any],
-    step: Step,
-    input_spec: Spec,
+    operator: Operator, make: Callable[..., Any], step: Step, input_spec: Spec
 ) -> Trial:
     """Run an operator on small images: see TryOperator."""
     refusal: StepIncompatible | None = None
