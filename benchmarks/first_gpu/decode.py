@@ -113,8 +113,8 @@ def _decoded(
     """Batches of pixels, decoded as gpupipe's graph does. They are valid until the next."""
     from nvidia.dali import Pipeline, fn
 
+    from gpupipe.decoders.chain import DecodeOptions
     from gpupipe.engines.dali.operators import ops
-    from gpupipe.engines.dali.operators.pending_ops import Decoding
     from gpupipe.runtime.devices import cores
 
     on_gpu = arguments.device == "gpu" and decoder != "cpu"
@@ -127,7 +127,7 @@ def _decoded(
         data = fn.external_source(source, batch=True)
         options = decoders(arguments)[decoder]
         device = "gpu" if on_gpu else "cpu"
-        pipe.set_outputs(ops.decode(data, device, Decoding(exif=True), options))
+        pipe.set_outputs(ops.decode(data, device, DecodeOptions(apply_exif=True), options))
     for _ in groups:
         (batch,) = pipe.run()
         there = batch.as_cpu()

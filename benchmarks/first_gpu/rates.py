@@ -146,8 +146,8 @@ def _pipeline(
     """A function that decodes a batch, and waits until it is done."""
     from nvidia.dali import Pipeline, fn
 
+    from gpupipe.decoders.chain import DecodeOptions
     from gpupipe.engines.dali.operators import ops
-    from gpupipe.engines.dali.operators.pending_ops import Decoding
     from gpupipe.runtime.devices import cores
 
     number = None if arguments.device == "cpu" else 0
@@ -155,7 +155,9 @@ def _pipeline(
     with pipe:
         data = fn.external_source(lambda: next(groups), batch=True)
         options = decoders(arguments.device)[decoder]
-        pipe.set_outputs(ops.decode(data, arguments.device, Decoding(exif=True), options))
+        pipe.set_outputs(
+            ops.decode(data, arguments.device, DecodeOptions(apply_exif=True), options)
+        )
 
     def run() -> None:
         pipe.run()
