@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from gpupipe.errors import GpupipeError
 from gpupipe.init.detect import detect
 from gpupipe.init.names import TRAIN
-from helpers.init_runs import write_images
+from helpers.init_runs import data_of, init_and_run, refused, write_images
 
 
 def sources(folder: Path) -> dict[str, str]:
@@ -56,3 +57,84 @@ def test_what_is_nothing_is_an_error(tmp_path: Path) -> None:
         detect(tmp_path / "missing")
     with pytest.raises(GpupipeError):
         detect(tmp_path)
+
+
+def test_a_single_class_is_doubted(data: Path) -> None:
+    write_images(data, "cats/0.jpg", "cats/1.jpg")
+    assert "all samples are of one class, 'cats'" in init_and_run("set")
+
+
+def test_a_folder_called_images_is_no_class(data: Path) -> None:
+    write_images(data, "images/0.jpg", "images/1.jpg")
+    said = init_and_run("set")
+    assert "2 samples without labels" in said
+    assert "the images are in no class folders" in said
+
+
+def test_as_many_classes_as_samples_are_doubted(data: Path) -> None:
+    write_images(data, "a/0.jpg", "b/1.jpg", "c/2.jpg")
+    assert "as many classes as samples (3)" in init_and_run("set")
+
+
+def test_classes_in_the_only_folder_are_found(data: Path) -> None:
+    write_images(data, "pets/all/cat/0.jpg", "pets/all/dog/0.jpg", "pets/all/dog/1.jpg")
+    said = init_and_run("set")
+    assert "all images are in set/pets/all, so the folders in it are taken for the classes" in said
+    assert data_of() == "source: folder root: set/pets/all"
+
+
+def test_folders_in_class_folders_are_doubted(data: Path) -> None:
+    write_images(data, *(f"{name}/{n}.jpg" for name in ("pet/cat", "pet/dog", "car") for n in "01"))
+    said = init_and_run("set")
+    assert "6 samples in 2 classes: car, pet" in said
+    assert "class folders hold further folders (pet/cat, pet/dog): a class is the first" in said
+
+
+def test_parts_in_the_only_folder_are_found(data: Path) -> None:
+    parts = ("train", "test")
+    write_images(
+        data, *(f"d/{part}/{name}/{n}.jpg" for part in parts for name in "ab" for n in "01")
+    )
+    init_and_run("set")
+    assert data_of("val.yaml") == "source: folder root: set/d/test"
+
+
+def test_images_beside_class_folders_are_named(data: Path) -> None:
+    write_images(data, "a/0.jpg", "a/1.jpg", "b/1.jpg", "cover.jpg")
+    (data / "a" / "thumbs.db").touch()
+    (data / "list.csv").write_text("path,label\na/0.jpg,1\na/1.jpg,1\nb/1.jpg,2\n")
+    assert "not read: a/thumbs.db, cover.jpg, list.csv" in init_and_run("set")
+
+
+def test_gaps_in_label_numbers_are_doubted(data: Path) -> None:
+    write_images(data, *(f"{n}.jpg" for n in range(4)))
+    (data / "l.csv").write_text("path,label\n0.jpg,1\n1.jpg,4\n2.jpg,1\n3.jpg,4\n")
+    assert "no sample has the label 0, 2, 3, though labels go up to 4" in init_and_run("set")
+
+
+def test_images_of_several_pages_are_doubted(data: Path) -> None:
+    write_images(data, "a/0.tif", "b/0.tif", "b/1.tif")
+    page = Image.new("RGB", (48, 40))
+    page.save(data / "a" / "0.tif", save_all=True, append_images=[page, page])
+    assert "images of several pages, read as the first alone: a/0.tif" in init_and_run("set")
+
+
+def test_all_empty_class_folders_are_named_at_once(data: Path) -> None:
+    write_images(data, "a/0.jpg", "d/0.jpg")
+    (data / "b").mkdir()
+    (data / "c").mkdir()
+    said = refused("set")
+    assert f"{Path.cwd()}/set/b, {Path.cwd()}/set/c: no image (" in said
+    assert "remove the empty class folders" in said
+
+
+def test_a_link_to_a_folder_above_ends_the_search(data: Path) -> None:
+    write_images(data, "0.jpg", "1.jpg")
+    (data / "again").symlink_to(data.absolute())
+    assert "a link to a folder that it lies in" in refused("set")
+
+
+@pytest.mark.parametrize("name", ["train", "test tube"])
+def test_a_class_called_as_a_part_is_is_a_class(data: Path, name: str) -> None:
+    write_images(data, *(f"{folder}/{n}.jpg" for folder in (name, "car", "van") for n in "01"))
+    assert "6 samples in 3 classes" in init_and_run("set")
