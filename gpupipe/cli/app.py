@@ -6,8 +6,6 @@ Exit codes: 0 ok, 1 failure, 2 usage (a wrong option, or a mistake in a config),
 with Ctrl-C.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -209,14 +207,14 @@ def fetch(
     click.echo(f"{entry.title}: {target}")
 
 
-def _show(loader: Loader, batch: Any, path: Path) -> None:
+def _show(loader: "Loader", batch: Any, path: Path) -> None:
     from gpupipe.bench import grid
 
     with writing(path):
         grid.save(loader, batch, path)
 
 
-def _print_skipped(loader: Loader, result: Measurement) -> None:
+def _print_skipped(loader: "Loader", result: "Measurement") -> None:
     from gpupipe.engines.bad_samples import QuarantiningEngine
 
     engine = loader.engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from click.shell_completion import CompletionItem
@@ -137,6 +137,9 @@ def options(command: _Command) -> _Command:
 def options_of(model: Callable[..., Any]) -> Callable[[_Command], _Command]:
     """Return a decorator that gives a command the options that a signature describes.
 
+    Modules of commands do without `from __future__ import annotations`: texts of annotations would
+    be compiled at every start, 4 ms in all.
+
     Args:
         model: A function or a dataclass. Each of its parameters has an annotation
             `Annotated[type, ...]` with these parts:
@@ -152,11 +155,11 @@ def options_of(model: Callable[..., Any]) -> Callable[[_Command], _Command]:
         ... @options
         ... def tune(config: ConfigName, rounds: Annotated[int, IntRange(1), "Rounds."] = 3): ...
     """
-    hints = get_type_hints(model, include_extras=True)
+    hints = inspect.get_annotations(model, eval_str=True)
     decorators = [
         _decorator(name, hints[name], parameter.default)
         for name, parameter in inspect.signature(model).parameters.items()
-        if get_origin(hints[name]) is Annotated
+        if hasattr(hints[name], "__metadata__")
     ]
 
     def decorate(command: _Command) -> _Command:

@@ -2,8 +2,6 @@
 empty the caches of decoded images.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import asdict
@@ -150,7 +148,7 @@ cache.add_command(list_decoded)
 cache.add_command(empty_decoded)
 
 
-def _read_source(config: ConfigName, overrides: Overrides) -> Remote:
+def _read_source(config: ConfigName, overrides: Overrides) -> "Remote":
     from gpupipe import config as configs
     from gpupipe.sources.remote import Remote
 
@@ -166,7 +164,7 @@ def _read_source(config: ConfigName, overrides: Overrides) -> Remote:
     return checked.source
 
 
-def _open_cache(source: Remote, needs_listing: bool = True) -> tuple[CacheFolder, int]:
+def _open_cache(source: "Remote", needs_listing: bool = True) -> "tuple[CacheFolder, int]":
     """Return the cache's folder, and the number of samples in the data set.
 
     Without `needs_listing`, the data set is not listed, and the number is 0.
@@ -181,7 +179,7 @@ def _open_cache(source: Remote, needs_listing: bool = True) -> tuple[CacheFolder
     return folder, rows
 
 
-def _create_filler(config: ConfigName, overrides: Overrides, folder: CacheFolder) -> Any:
+def _create_filler(config: ConfigName, overrides: Overrides, folder: "CacheFolder") -> Any:
     from gpupipe.cache import listing
     from gpupipe.cache.filling.fill import Filler
     from gpupipe.cache.store import Store
@@ -192,7 +190,7 @@ def _create_filler(config: ConfigName, overrides: Overrides, folder: CacheFolder
 
 
 def _print_result(
-    folder: CacheFolder, outcomes: list[dict[str, Any]], seconds: float, before: int, rows: int
+    folder: "CacheFolder", outcomes: list[dict[str, Any]], seconds: float, before: int, rows: int
 ) -> None:
     folder.commit_log.refresh()
     live = folder.commit_log.live_shards().values()
@@ -228,7 +226,7 @@ def _print_result(
         )
 
 
-def _status_lines(state: Status) -> list[tuple[str, str]]:
+def _status_lines(state: "Status") -> list[tuple[str, str]]:
     of_rows = "" if state.rows is None else f" of {state.rows:,}"
     hits = (
         "no epoch yet"

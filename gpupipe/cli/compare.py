@@ -1,7 +1,5 @@
 """gpupipe compare and gpupipe parity."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from dataclasses import dataclass
@@ -139,7 +137,7 @@ def parity(
         sys.exit(1)
 
 
-def _parity_engine(config: Config) -> str:
+def _parity_engine(config: "Config") -> str:
     """Return the engine to compare with torchvision: the config's, if that is another one."""
     from gpupipe.engines import registry
     from gpupipe.engines.base import Engine
@@ -159,10 +157,10 @@ def _run_comparison(
     options: _Options,
     name: str,
     overrides: tuple[str, ...],
-    checked: Config,
+    checked: "Config",
     workers: list[int],
     cores: tuple[int, ...],
-) -> Comparison:
+) -> "Comparison":
     from gpupipe.bench import compare as comparing
     from gpupipe.bench.contestant import Contest
 
@@ -185,10 +183,10 @@ def _run_comparison(
 
 def _print_result(
     options: _Options,
-    comparison: Comparison,
-    agreements: list[Agreement],
-    checked: Config,
-    index: Index,
+    comparison: "Comparison",
+    agreements: "list[Agreement]",
+    checked: "Config",
+    index: "Index",
 ) -> None:
     """Print the result, and write the files that were asked for."""
     from gpupipe.bench import tables
@@ -210,7 +208,11 @@ def _print_result(
 
 
 def _write_report(
-    folder: Path, comparison: Comparison, agreements: list[Agreement], checked: Config, index: Index
+    folder: Path,
+    comparison: "Comparison",
+    agreements: "list[Agreement]",
+    checked: "Config",
+    index: "Index",
 ) -> None:
     from gpupipe.bench import report
     from gpupipe.engines import registry
@@ -228,8 +230,8 @@ def _write_report(
 
 
 def _measure_parity(
-    checked: Config, index: Index, samples: int, max_diff: float | None, engine: str
-) -> list[Agreement]:
+    checked: "Config", index: "Index", samples: int, max_diff: float | None, engine: str
+) -> "list[Agreement]":
     """Measure parity, and print it."""
     from gpupipe.bench import parity as agreement
     from gpupipe.bench import tables

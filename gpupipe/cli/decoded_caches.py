@@ -1,7 +1,5 @@
 """gpupipe cache list and empty: the caches of decoded images on this machine."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -55,7 +53,7 @@ def empty_decoded(where: Where = None) -> None:
     click.echo(f"{caches} removed, {size}{later}")
 
 
-def _decoded_lines(state: CacheState) -> list[tuple[str, str]]:
+def _decoded_lines(state: "CacheState") -> list[tuple[str, str]]:
     size = f"{format_size(state.used_bytes)} of {format_size(state.max_bytes)} in {state.where}"
     if state.damaged:
         return [("size", size), ("damaged", f"{state.damaged}: the next loader replaces it")]

@@ -1,7 +1,5 @@
 """The commands gallery and show-batch: pictures of what steps do, and of a batch."""
 
-from __future__ import annotations
-
 import base64
 import io
 import os
@@ -66,7 +64,7 @@ def gallery(
     click.echo(f"{out}: {len(rows)} pages, and all of them in {_ALL}.{suffix}")
 
 
-def _name_pages(rows: Sequence[StepPictures]) -> Iterator[str]:
+def _name_pages(rows: "Sequence[StepPictures]") -> Iterator[str]:
     """Name the pages after their rows; the second of a name gets the number 2."""
     seen = Counter[str]()
     for row in rows:
@@ -74,14 +72,14 @@ def _name_pages(rows: Sequence[StepPictures]) -> Iterator[str]:
         yield row.name if seen[row.name] == 1 else f"{row.name}_{seen[row.name]}"
 
 
-def _draw_rows(opened: Gallery, targets: Sequence[str]) -> Iterator[StepPictures]:
+def _draw_rows(opened: "Gallery", targets: Sequence[str]) -> "Iterator[StepPictures]":
     if not targets:
         yield from _draw_every_step(opened)
     for target in targets:
         yield from _draw_target(opened, target)
 
 
-def _draw_target(opened: Gallery, target: str) -> Iterator[StepPictures]:
+def _draw_target(opened: "Gallery", target: str) -> "Iterator[StepPictures]":
     from gpupipe.pipeline.step_registry import STEPS
     from gpupipe.schema import builtin_configs
 
@@ -100,7 +98,7 @@ def _draw_target(opened: Gallery, target: str) -> Iterator[StepPictures]:
         )
 
 
-def _draw_every_step(opened: Gallery) -> Iterator[StepPictures]:
+def _draw_every_step(opened: "Gallery") -> "Iterator[StepPictures]":
     """Draw every step; print which ones cannot be drawn, and why."""
     from gpupipe.pipeline.step_registry import STEPS
 
@@ -179,7 +177,7 @@ def find_protocol(environment: Mapping[str, str]) -> str:
     return "iterm" if program in ("iTerm.app", "WezTerm") else ""
 
 
-def encode_picture(protocol: str, picture: Image) -> Iterator[str]:
+def encode_picture(protocol: str, picture: "Image") -> Iterator[str]:
     """Yield the escape sequences that show a picture.
 
     See https://sw.kovidgoyal.net/kitty/graphics-protocol and

@@ -1,7 +1,5 @@
 """gpupipe init: write a config for a folder of data."""
 
-from __future__ import annotations
-
 import csv
 import os
 from dataclasses import replace
@@ -65,7 +63,7 @@ def init(
     click.echo(f"Try it: gpupipe run {out}")
 
 
-def _write_list(found: Detected, path: Path) -> Detected:
+def _write_list(found: "Detected", path: Path) -> "Detected":
     """Write the list that a source needs; return the source with its path."""
     assert found.table is not None
     with writing(path):
@@ -77,7 +75,7 @@ def _write_list(found: Detected, path: Path) -> Detected:
     return replace(found, options={"file": str(path)} | found.options)
 
 
-def _survey(parts: dict[str, Detected]) -> dict[str, Survey]:
+def _survey(parts: "dict[str, Detected]") -> "dict[str, Survey]":
     from gpupipe.init.survey import survey
 
     with Screen(False) as screen:
@@ -85,7 +83,7 @@ def _survey(parts: dict[str, Detected]) -> dict[str, Survey]:
 
 
 def _write_config(
-    path: Path, part: str, folder: Path, found: Detected, looked: Survey, doubts: list[str]
+    path: Path, part: str, folder: Path, found: "Detected", looked: "Survey", doubts: list[str]
 ) -> None:
     from gpupipe import config as configs
     from gpupipe.init.config_text import write_text
@@ -98,7 +96,7 @@ def _write_config(
     configs.read(path)
 
 
-def _print(path: Path, found: Detected, looked: Survey, doubts: list[str]) -> None:
+def _print(path: Path, found: "Detected", looked: "Survey", doubts: list[str]) -> None:
     from gpupipe.init.config_text import describe_samples
 
     click.echo(f"{path}: source {found.source}, {describe_samples(looked)}")
@@ -116,7 +114,7 @@ def _val_path(out: Path) -> Path:
     return out.with_name(f"{stem}{out.suffix}")
 
 
-def _compare(part: str, parts: dict[str, Detected], surveys: dict[str, Survey]) -> list[str]:
+def _compare(part: str, parts: "dict[str, Detected]", surveys: "dict[str, Survey]") -> list[str]:
     """Return what is not certain about training and validation data together."""
     from gpupipe.init.names import TRAIN, VAL
 

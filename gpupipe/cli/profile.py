@@ -1,7 +1,5 @@
 """gpupipe profile and gpupipe tune."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,7 +83,7 @@ def profile(
 
 def _train(
     step_ms: float | None, model: str | None
-) -> tuple[str, Callable[[Loader], Train]] | None:
+) -> "tuple[str, Callable[[Loader], Train]] | None":
     """Return the training step's name, and a function that creates it for a loader.
 
     Returns None if no training was asked for. Raises EngineError if there is no such model.
@@ -99,9 +97,9 @@ def _train(
 
 def _record_trace(
     path: Path,
-    config: Config,
-    index: Index,
-    train: Callable[[Loader], Train] | None,
+    config: "Config",
+    index: "Index",
+    train: "Callable[[Loader], Train] | None",
     seconds: float,
 ) -> str:
     """Write a trace; return a line that says so."""
@@ -114,7 +112,7 @@ def _record_trace(
     return f"A trace of {steps} is in {path}: open it at https://ui.perfetto.dev."
 
 
-def _training_json(measured: Training | None) -> Any:
+def _training_json(measured: "Training | None") -> Any:
     from dataclasses import asdict
 
     return measured and asdict(measured) | {

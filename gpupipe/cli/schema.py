@@ -1,7 +1,5 @@
 """gpupipe schema: JSON Schemas of configs and pipelines, for editors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """gpupipe serve, status and keys."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys
@@ -110,7 +108,7 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
         _say_where_it_stopped(servers[0])
 
 
-def _options(checked: Config, given: dict[str, Any]) -> Any:
+def _options(checked: "Config", given: dict[str, Any]) -> Any:
     from gpupipe.server.options import parse_options
 
     host, port, ipc = given.pop("host"), given.pop("port"), given.pop("ipc")
@@ -120,7 +118,7 @@ def _options(checked: Config, given: dict[str, Any]) -> Any:
     return parse_options(given)
 
 
-def _state_file(checked: Config, given: dict[str, Any]) -> Path:
+def _state_file(checked: "Config", given: dict[str, Any]) -> Path:
     """Return the default state file, one per combination of work and address."""
     from gpupipe.runtime.cache_dir import cache_dir
 
