@@ -51,7 +51,7 @@ class ColorValue:
 
 
 @dataclass(frozen=True)
-class ColorOp:
+class ColorFunction:
     """A function of images of 1 or 3 channels. It keeps shape and dtype.
 
     Floats are in 0..1, and results are clamped to the range of the dtype. A back end may differ
@@ -99,7 +99,7 @@ def apply(op: str, image: Tensor, values: Sequence[Any]) -> Tensor:
     return F.to_dtype(numbers, image.dtype, scale=True)  # type: ignore[no-any-return]
 
 
-def register(name: str, op: ColorOp) -> None:
+def register(name: str, op: ColorFunction) -> None:
     """Add a function to `COLOR_OPS`, for a step of another package.
 
     Raises:
@@ -143,40 +143,40 @@ def _add_below_middle(image: Tensor, levels: int) -> Tensor:
 
 _UINT8 = ("uint8",)
 _FACTOR = (ColorValue("factor", "float64", 0.0, math.inf, "1 changes nothing"),)
-COLOR_OPS: dict[str, ColorOp] = {
-    "invert": ColorOp(is_pointwise=True),
-    "posterize": ColorOp((ColorValue("bits", "int32", 0, 8),), _UINT8, is_pointwise=True),
-    "solarize": ColorOp(
+COLOR_OPS: dict[str, ColorFunction] = {
+    "invert": ColorFunction(is_pointwise=True),
+    "posterize": ColorFunction((ColorValue("bits", "int32", 0, 8),), _UINT8, is_pointwise=True),
+    "solarize": ColorFunction(
         (ColorValue("threshold", "float64", -math.inf, math.inf, "in units of the pixels"),),
         is_pointwise=True,
     ),
-    "solarize_add": ColorOp(
+    "solarize_add": ColorFunction(
         (ColorValue("levels", "int32", 0, 128, "added to values below 128, as timm does"),),
         _UINT8,
         is_pointwise=True,
         reference=_add_below_middle,
     ),
-    "autocontrast": ColorOp(),
-    "equalize": ColorOp(dtypes=_UINT8),
-    "adjust_brightness": ColorOp(_FACTOR, is_pointwise=True),
-    "adjust_contrast": ColorOp(_FACTOR),
-    "adjust_gamma": ColorOp(
+    "autocontrast": ColorFunction(),
+    "equalize": ColorFunction(dtypes=_UINT8),
+    "adjust_brightness": ColorFunction(_FACTOR, is_pointwise=True),
+    "adjust_contrast": ColorFunction(_FACTOR),
+    "adjust_gamma": ColorFunction(
         (ColorValue("gamma", "float64", 0.0, math.inf, "1 changes nothing"),),
         is_pointwise=True,
         formula=lambda pixels, gamma: pixels**gamma,
     ),
-    "adjust_saturation": ColorOp(_FACTOR),
-    "adjust_hue": ColorOp((ColorValue("factor", "float64", -0.5, 0.5, "of a full turn"),)),
-    "adjust_sharpness": ColorOp(_FACTOR),
-    "gaussian_blur": ColorOp(
+    "adjust_saturation": ColorFunction(_FACTOR),
+    "adjust_hue": ColorFunction((ColorValue("factor", "float64", -0.5, 0.5, "of a full turn"),)),
+    "adjust_sharpness": ColorFunction(_FACTOR),
+    "gaussian_blur": ColorFunction(
         (
             ColorValue("kernel_size", "int32", 1, math.inf, "[x, y] in pixels, both odd"),
             ColorValue("sigma", "float64", 0.0, math.inf, "[x, y] in pixels"),
         ),
         reference=_blur,
     ),
-    "jpeg": ColorOp((ColorValue("quality", "int32", 1, 100),), _UINT8),
-    "permute_channels": ColorOp(
+    "jpeg": ColorFunction((ColorValue("quality", "int32", 1, 100),), _UINT8),
+    "permute_channels": ColorFunction(
         (ColorValue("permutation", "int32", 0, 2, "the input's channel for each channel"),),
         reference=_permute,
     ),

@@ -23,12 +23,12 @@ ENGINES: list[dict[str, Any]] = [
 PLUGIN = """
 from typing import ClassVar
 
-from gpupipe.augment.color_ops import ColorOp, ColorValue, register
+from gpupipe.augment.color_ops import ColorFunction, ColorValue, register
 from gpupipe.augment.color_step import RandomColorStep
 
 SHARE = ColorValue("share", "float64", 0.0, 1.0)
 FORMULA = lambda pixels, share: pixels * (1.0 - share) + share
-register(__name__, ColorOp((SHARE,), is_pointwise=True, formula=FORMULA))
+register(__name__, ColorFunction((SHARE,), is_pointwise=True, formula=FORMULA))
 
 
 class RandomFade(RandomColorStep):

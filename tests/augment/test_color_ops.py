@@ -7,7 +7,7 @@ import torch
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.augment import color_ops
-from gpupipe.augment.color_ops import COLOR_OPS, LUMA, ColorOp, check_blur
+from gpupipe.augment.color_ops import COLOR_OPS, LUMA, ColorFunction, check_blur
 from gpupipe.pipeline.step import SampleIncompatible
 
 OF_TIMM = {"solarize_add"}
@@ -49,6 +49,6 @@ def test_a_row_of_another_package_has_a_name_and_a_formula_of_its_own(
 ) -> None:
     monkeypatch.setattr(color_ops, "COLOR_OPS", dict(COLOR_OPS))
     with pytest.raises(ValueError, match="'invert' already: choose another name"):
-        color_ops.register("invert", ColorOp(formula=lambda pixels: 1 - pixels))
+        color_ops.register("invert", ColorFunction(formula=lambda pixels: 1 - pixels))
     with pytest.raises(ValueError, match="'mirror' has no formula"):
-        color_ops.register("mirror", ColorOp(reference=lambda image: image.flip(-1)))
+        color_ops.register("mirror", ColorFunction(reference=lambda image: image.flip(-1)))

@@ -27,9 +27,8 @@ from gpupipe.engines.cpu.delivery import (
 )
 from gpupipe.engines.cpu.ops import CropOp, DeliverOp, FlipOp, Op, ResizeOp, WarpOp, Window
 from gpupipe.engines.cpu.output_buffer import view_as_array
-from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed
-from gpupipe.engines.cpu.rules import Kernel, Match, Maybe, Pattern, Rule, Task
-from gpupipe.engines.cpu.scratch import scratch
+from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch
+from gpupipe.engines.cpu.program import Kernel, Match, Maybe, Pattern, Rule, Task
 from gpupipe.engines.value_tables import make_numbers, make_table
 from gpupipe.runtime.compiled_extension import find_extension
 

@@ -16,7 +16,7 @@ import torch
 from gpupipe.engines.cpu.ops import DeliverOp, EraseOp, NormalizeOp, ToDtypeOp
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.pixels import Pixels, as_tensor
-from gpupipe.engines.cpu.rules import Kernel, Match, Maybe, Pattern, Prepare
+from gpupipe.engines.cpu.program import Kernel, Match, Maybe, Pattern, Prepare
 from gpupipe.engines.value_tables import Numbers, make_table
 from gpupipe.pipeline.tensors import from_steps
 

@@ -12,9 +12,8 @@ from gpupipe.augment import color_ops
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import find_delivery
-from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, as_tensor
-from gpupipe.engines.cpu.rules import Maybe, Rule, single
-from gpupipe.engines.cpu.scratch import scratch
+from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, as_tensor, scratch
+from gpupipe.engines.cpu.program import Maybe, Rule, single
 from gpupipe.pipeline.spec_checks import describe_small_image
 from gpupipe.pipeline.step import SampleIncompatible
 from gpupipe.pipeline.tensors import cut, flip, in_float32

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import COLOR_OPS, LUMA
 from gpupipe.engines.cpu.ops import ColorMatrixOp, ColorOp
-from gpupipe.engines.cpu.pixels import Array, Pixels, as_packed, with_channels
-from gpupipe.engines.cpu.rules import Rule, single
-from gpupipe.engines.cpu.scratch import scratch
+from gpupipe.engines.cpu.pixels import Array, Pixels, as_packed, scratch, with_channels
+from gpupipe.engines.cpu.program import Rule, single
 from gpupipe.engines.value_tables import LEVELS
 
 _RGB, _FULL = 3, 255

@@ -21,9 +21,8 @@ from gpupipe.engines.cpu import opencv_colors
 from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
 from gpupipe.engines.cpu.ops import DeliverOp, Fill, FlipOp, PerspectiveOp, ResampleOp, WarpOp
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
-from gpupipe.engines.cpu.pixels import Array, Pixels, as_packed, with_channels
-from gpupipe.engines.cpu.rules import Kernel, Match, Rule, single
-from gpupipe.engines.cpu.scratch import scratch
+from gpupipe.engines.cpu.pixels import Array, Pixels, as_packed, scratch, with_channels
+from gpupipe.engines.cpu.program import Kernel, Match, Rule, single
 
 _FLAGS = {
     "nearest": cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP,

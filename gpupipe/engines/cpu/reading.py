@@ -13,7 +13,7 @@ from gpupipe.dataset.columns import as_array, read_bytes, read_rows
 from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
 from gpupipe.decoders.chain import DecoderChain, EncodedImage
 from gpupipe.engines.cpu.lowering import StepLowering
-from gpupipe.engines.cpu.rules import Content
+from gpupipe.engines.cpu.program import Content
 from gpupipe.pipeline.tensors import to_steps
 
 

@@ -16,8 +16,7 @@ from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.decoded_windows import add_windows
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.pixels import Array, in_indices
-from gpupipe.engines.cpu.program import Program
-from gpupipe.engines.cpu.rules import Rules
+from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import NoLowering, Spec

@@ -12,8 +12,7 @@ from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.kernels import RULES, crop
-from gpupipe.engines.cpu.program import Program
-from gpupipe.engines.cpu.rules import Rules, match_pattern
+from gpupipe.engines.cpu.program import Program, Rules, match_pattern
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import SampleIncompatible, Spec
 

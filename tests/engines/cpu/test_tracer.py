@@ -9,7 +9,7 @@ import pytest
 
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.rules import Rules
+from gpupipe.engines.cpu.program import Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import NoLowering, Spec
 

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.engines.cpu import preparation, sample_runner
-from gpupipe.engines.cpu.preparation import Preparation
-from gpupipe.engines.cpu.sample_runner import SampleRunner
+from gpupipe.engines.cpu import sample_runner
+from gpupipe.engines.cpu.sample_runner import Preparation, SampleRunner
 from gpupipe.runtime import tracing
 from helpers.jpeg_kinds import as_data, encode, several_scans
 from helpers.kernel_arguments import target
@@ -72,7 +71,7 @@ def test_the_pixels_are_those_of_two_calls(
     with load(faces, ["decode", *steps], **options) as loader:
         found = by_id(loader)
     assert calls.count(True) >= 60 - 2 * 8, "all but the first samples of a batch"
-    monkeypatch.setattr(preparation, "_kernels", None)
+    monkeypatch.setattr(sample_runner, "_kernels", None)
     calls.clear()
     with load(faces, ["decode", *steps], **options) as loader:
         expected = by_id(loader)
@@ -93,7 +92,7 @@ def test_images_are_turned_as_their_exif_tags_say(
     with load(tmp_path, steps) as loader:
         found = by_id(loader)
     assert len(found) == 3 * len(files)
-    monkeypatch.setattr(preparation, "_kernels", None)
+    monkeypatch.setattr(sample_runner, "_kernels", None)
     with load(tmp_path, steps) as loader:
         expected = by_id(loader)
     assert all(torch.equal(found[id], expected[id]) for id in expected)
