@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import gpupipe
+from gpupipe.augment.color_ops import COLOR_OPS
 from helpers.arrays import saved
 from helpers.plugin import install
 
@@ -52,6 +54,16 @@ def test_a_builtin_one_is_in_four_files() -> None:
     ]
 
 
+@pytest.fixture
+def as_before() -> Iterator[None]:
+    """Forget the functions that a test registers: other tests go through all of them."""
+    names = set(COLOR_OPS)
+    yield
+    for name in COLOR_OPS.keys() - names:
+        del COLOR_OPS[name]
+
+
+@pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_one_of_another_package_is_a_row_and_a_class_on_every_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str

@@ -124,8 +124,7 @@ class SampleRunner:
         key: The batch, for the trace.
 
     Attributes:
-        can_prepare: Whether several samples can run in one call. While operators are recorded they
-            cannot, so that each has its own time.
+        can_prepare: Whether several samples can run in one call.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class SampleRunner:
         self._preparations: dict[str, Preparation] = {}
         for name, program in programs.items():
             preparation = find_preparation(program.rest)
-            if preparation is not None and not tracing.is_recording():
+            if preparation is not None:
                 self._preparations[name] = preparation
         self.can_prepare = bool(self._preparations)
 
@@ -179,9 +178,12 @@ class SampleRunner:
         return prepared
 
     def _prepare(self, name: str, image: Image, row: int) -> Task | None:
-        """Return the task of all operations that a field needs, or None."""
+        """Return the task of all operations that a field needs, or None.
+
+        While operators are recorded there is none, so that each has its own time.
+        """
         preparation = self._preparations.get(name)
-        if preparation is None:
+        if preparation is None or tracing.is_recording():
             return None
         if isinstance(image, EncodedImage):
             return preparation.prepare(image, row)
