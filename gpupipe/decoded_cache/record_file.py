@@ -1,12 +1,25 @@
-"""A file of records that several processes read and fill at once.
+"""A file of records that several processes read and fill at once: a hash table on disk.
 
-Records are only ever added. A process that adds one reserves room for its pixels, writes them, and
-then writes the slot that says where they are. So whoever finds a slot finds all pixels. A process
-that is killed in between loses that room, and nothing else.
+A record is the pixels of one sample and the slot that says where they are. `layout` says what the
+bytes of the file mean.
 
-Everything is written with pwrite: a full disk is then an error, where a write to mapped memory
-would end the process. Pixels are read through a private map, so that no code can change them for
-others.
+    create_file(path, CacheHeader(...))
+    file = RecordFile(path, samples=1_281_167)
+    file.add(key, pixels, size)         # another process may do this at the same moment
+    record = file.find(key)             # None if it is not there, or its pixels are damaged
+    pixels = file.pixels(record)        # (H, W, C) of uint8, not copied
+
+Invariants:
+
+- Records are added, and never moved or removed. One with damaged pixels is written again, in the
+  same slot, with new room.
+- `add` reserves room, writes the pixels, then writes the slot. A process that finds a slot thus
+  finds all pixels. A process that is killed in between loses its room, and nothing else.
+- The lock file is held while room is reserved and while a slot is written. Readers need no lock.
+- Slots and pixels have checksums. Damaged ones count as absent, and a damaged slot is not reused.
+- Everything is written with pwrite: a full disk is then an error, where a write to mapped memory
+  would end the process.
+- Pixels are read through a private map, so that no code can change them for others.
 """
 
 from __future__ import annotations
