@@ -13,7 +13,6 @@ from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.claims import Claim
 from gpupipe.cache.filling.waiting import refuse_lost_shards, wait_until
 from gpupipe.cache.filling.worker_pool import WorkerPool
-from gpupipe.cache.rank_agreement import TrainingRun
 from gpupipe.cache.sample_locations import SampleLocations
 from gpupipe.dataset.columns import Rows
 from gpupipe.dataset.population import Population
@@ -47,7 +46,7 @@ class CachedPopulation(Population):
         locations: SampleLocations,
         rows: int,
         workers: WorkerPool,
-        run: TrainingRun | None,
+        run: epochs.TrainingRun | None,
     ) -> None:
         self._folder, self._locations, self._num_rows = folder, locations, rows
         self._workers, self._run = workers, run

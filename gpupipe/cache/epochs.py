@@ -1,12 +1,17 @@
-"""Records when each epoch began, and with which generation, in epochs.jsonl.
+"""Which generation of the cache each epoch trains on: the record of it, and the ranks' agreement.
 
-Eviction derives from it if an epoch has used a shard, and when last.
+epochs.jsonl records when each epoch began, and with which generation. Eviction derives from it if
+an epoch has used a shard, and when last. In a run of several ranks, the first rank that begins an
+epoch chooses its generation; the others follow.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import time
+import uuid
 from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import accumulate
@@ -14,6 +19,10 @@ from typing import Any
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.disk import write_all
+from gpupipe.runtime.atomic_write import write_atomically
+
+_ENVIRONMENT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+_MAX_CHOICES = 64
 
 
 @dataclass(frozen=True)
@@ -75,3 +84,61 @@ def find_last_uses(folder: CacheFolder) -> dict[str, float]:
         if first < len(latest):
             times[name] = latest[first]
     return times
+
+
+class TrainingRun:
+    """One rank's part in the agreement between the ranks of a run.
+
+    Choices hold as long as any rank of the run has a loader open, so no later run finds them.
+    Loaders belong to the same run if `identity` and the launcher's environment variables are equal.
+
+    Args:
+        folder: The cache.
+        rank: This process's rank.
+        identity: JSON values that identify the loaders of a run, such as data, seed and world size.
+    """
+
+    def __init__(self, folder: CacheFolder, rank: int, identity: list[Any]) -> None:
+        key = _hash([*(os.environ.get(name) for name in _ENVIRONMENT), *identity])
+        self._path = folder.dir / "runs" / f"{key}.json"
+        with folder.lock():
+            folder.remove_leftovers()
+            self._remove_dead_runs()
+            self._member = folder.create_claim("runs", f"{key}-{rank}-{uuid.uuid4().hex[:8]}", {})
+
+    def _remove_dead_runs(self) -> None:
+        names = os.listdir(self._path.parent)
+        living = {name.partition("-")[0] for name in names if "-" in name}
+        for name in names:
+            if "-" not in name and name.partition(".")[0] not in living:
+                (self._path.parent / name).unlink()
+
+    def read_choice(self, epoch: int) -> int | None:
+        """Return the generation of an epoch, or None if no rank has begun it. Needs the lock."""
+        return self._choices().get(str(epoch))
+
+    def record_choice(self, epoch: int, generation: int) -> None:
+        """Record the generation of an epoch for the other ranks. Needs the lock.
+
+        The file keeps the last 64 choices.
+        """
+        choices = self._choices()
+        choices.pop(str(epoch), None)
+        text = json.dumps(dict([*choices.items(), (str(epoch), generation)][-_MAX_CHOICES:]))
+        with write_atomically(self._path) as temporary:
+            temporary.write_text(text)
+
+    def _choices(self) -> dict[str, int]:
+        try:
+            choices: dict[str, int] = json.loads(self._path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        return choices
+
+    def leave(self) -> None:
+        """End this rank's part in the run. Idempotent."""
+        self._member.release()
+
+
+def _hash(parts: list[Any]) -> str:
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.filling.refetching import explain_broken_row, refetch_image
+from gpupipe.cache.filling.waiting import explain_broken_row, refetch_image
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.dataset.byte_range import read_spans_and_crcs
 from gpupipe.dataset.columns import Rows, SpanColumn

@@ -11,8 +11,8 @@ from typing import Any
 
 from gpupipe.errors import DataError, GpupipeError
 from gpupipe.formats import manifest
+from gpupipe.formats.manifest import DELIMITERS
 from gpupipe.formats.manifest_rows import ManifestColumns
-from gpupipe.formats.manifest_table import DELIMITERS
 from gpupipe.runtime.extras import require_extra
 from gpupipe.runtime.regular_file import open_regular
 

@@ -14,8 +14,7 @@ from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.claims import Claim
 from gpupipe.cache.commit_log import CachedShard
 from gpupipe.cache.disk import disk_size
-from gpupipe.cache.filling.fetching import Fetcher, FetchStatistics
-from gpupipe.cache.filling.rate_limit import RateLimit
+from gpupipe.cache.filling.fetching import Fetcher, FetchStatistics, RateLimit
 from gpupipe.cache.listing import Listing
 from gpupipe.cache.row_selection import RowSelection
 from gpupipe.cache.shard_files import ShardSample, ShardWriter
