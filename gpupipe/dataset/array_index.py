@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset import labels
-from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.columns import ArrayLayout, SpanColumn
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.missing_paths import name_file
 from gpupipe.dataset.parallel_read import read_each
+from gpupipe.dataset.shards import find_files
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, counted, shown
 from gpupipe.runtime.progress import Progress
@@ -21,6 +24,59 @@ from gpupipe.runtime.progress import Progress
 _FILES_PER_TASK = 256
 """Number of file headers that a thread reads between two progress reports."""
 _MOST_AXES = 8
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """The samples of one file: equally spaced arrays of one dtype and shape.
+
+    Attributes:
+        dtype: NumPy's name of the dtype of the stored numbers.
+        shape: Shape of one sample.
+        offset: Byte at which the first sample begins.
+        count: Number of samples; None if the whole file is one sample.
+        step: Bytes from the beginning of a sample to the beginning of the next.
+        pairs: Whether the numbers are complex, stored as in `formats.npy.Header`.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    count: int | None = None
+    step: int = 0
+    pairs: bool = False
+
+
+@dataclass(frozen=True)
+class ArrayFiles:
+    """The array files of a data set, in the order of the index.
+
+    Attributes:
+        root: The folder that all files lie in.
+        names: Paths of the files, relative to `root`.
+        labels: The label of each file, int64 (N,); None if the labels do not belong to files.
+        classes: The names of the classes; None exactly if `labels` is None.
+    """
+
+    root: Path
+    names: list[str]
+    labels: NDArray[np.int64] | None = None
+    classes: list[str] | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        return [os.path.join(self.root, name) for name in self.names]
+
+
+def find_matching(patterns: str | tuple[str, ...], option: str) -> ArrayFiles:
+    """List the files that match patterns, which have the syntax of `shards.paths`.
+
+    Raises:
+        DataError: No file matches. The message names `option`.
+    """
+    matches = find_files(patterns, option)
+    root = Path(os.path.commonpath([path.parent for path in matches]))
+    return ArrayFiles(root, [str(path.relative_to(root)) for path in matches])
 
 
 def read_headers(

@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
-from gpupipe.dataset import array_files, array_index
-from gpupipe.dataset.array_files import ArrayFiles, FilePart
+from gpupipe.dataset import array_index, class_folders
+from gpupipe.dataset.array_index import ArrayFiles, FilePart
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.manifest_paths import listing
+from gpupipe.dataset.manifest_paths import listing, read_files
+from gpupipe.dataset.missing_paths import explain_os_error, missing_folder
 from gpupipe.dataset.source import MAX_PIXELS, Progress, Source, ignore_progress
 from gpupipe.dataset.spec import PAIR, Spec, default_layout, explain_wrong_layout
 from gpupipe.errors import DataError
+from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.schema.field_types import expand_home
 
 Patterns = str | tuple[str, ...]
@@ -175,15 +177,26 @@ class ArraySource(Source):
 
     def _files(self, progress: Progress) -> ArrayFiles:
         if self.files is not None:
-            return array_files.find_matching(self.files, "data.files")
+            return array_index.find_matching(self.files, "data.files")
         if self.manifest is not None:
-            return array_files.find_in_manifest(
-                self.manifest, self.root, self.field, self.label, progress
-            )
+            return self._files_of_manifest(self.manifest, progress)
         assert self.root is not None
-        return array_files.find_in_class_folders(
-            self.root, self.extensions, self.label is not None, progress
+        root = self.root
+        if not root.is_dir():
+            raise missing_folder(root, "data.root", "put the data there, or set data.root")
+        scanned = class_folders.scan(
+            root.resolve(), self.extensions, "array", progress, self.label is not None
         )
+        return ArrayFiles(root.resolve(), scanned.paths, scanned.labels, scanned.classes)
+
+    def _files_of_manifest(self, manifest: Path, progress: Progress) -> ArrayFiles:
+        wanted = ManifestColumns({self.field: "path"}, self.label, is_label_required=False)
+        try:
+            files = read_files(manifest, self.root, wanted, progress)
+        except OSError as e:
+            reason = explain_os_error(e, "set data.manifest to the list of the samples")
+            raise DataError(f"{manifest}: {reason}") from e
+        return ArrayFiles(files.root, files.paths[self.field], files.labels, files.classes)
 
     def _index(self, files: ArrayFiles, beside: dict[str, ArrayFiles], progress: Progress) -> Index:
         parts = array_index.read_headers(files, self.read, progress)

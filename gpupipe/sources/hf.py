@@ -23,8 +23,7 @@ from gpupipe.formats import Damaged, arrow_columns
 from gpupipe.runtime.extras import require_extra
 from gpupipe.schema.field_types import WHOLE, expand_home
 from gpupipe.sources.hub.hub_files import find_hub_files
-from gpupipe.sources.hub.row_groups import RowGroupColumn
-from gpupipe.sources.hub.unpacked_groups import count_row_groups, unpack_row_groups
+from gpupipe.sources.hub.row_groups import RowGroupColumn, count_row_groups, unpack_row_groups
 
 _PARQUET = ".parquet"
 

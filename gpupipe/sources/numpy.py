@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from gpupipe.dataset import array_files, array_index
-from gpupipe.dataset.array_files import ArrayFiles, FilePart
+from gpupipe.dataset import array_index
+from gpupipe.dataset.array_index import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.errors import did_you_mean
 from gpupipe.formats import Damaged, npy, npz
@@ -97,7 +97,7 @@ class Numpy(ArraySource):
             f"values.{name}": patterns for name, patterns in self.values.items()
         }
         return {
-            option: array_files.find_matching(patterns, f"data.{option}")
+            option: array_index.find_matching(patterns, f"data.{option}")
             for option, patterns in named.items()
         }
 

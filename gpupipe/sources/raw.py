@@ -10,8 +10,8 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.dataset import array_files, array_index
-from gpupipe.dataset.array_files import ArrayFiles, FilePart
+from gpupipe.dataset import array_index
+from gpupipe.dataset.array_index import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.dataset.shards import Dtype, Shape
 from gpupipe.errors import counted
@@ -116,7 +116,7 @@ class Raw(ArraySource):
         return (
             {}
             if self.labels is None
-            else {"labels": array_files.find_matching(self.labels.files, "data.labels.files")}
+            else {"labels": array_index.find_matching(self.labels.files, "data.labels.files")}
         )
 
     def read_labels(self, files: ArrayFiles) -> NDArray[np.int64]:

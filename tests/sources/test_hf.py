@@ -19,8 +19,7 @@ from gpupipe.dataset.columns import SpanColumn
 from gpupipe.errors import DataError
 from gpupipe.sources.hf import Hf
 from gpupipe.sources.hub import row_groups
-from gpupipe.sources.hub.row_groups import RowGroupColumn
-from gpupipe.sources.hub.unpacked_groups import UnpackedColumn
+from gpupipe.sources.hub.row_groups import RowGroupColumn, UnpackedColumn
 from gpupipe.testing import check_loader
 from helpers.zip_files import png
 

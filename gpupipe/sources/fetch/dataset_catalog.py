@@ -20,8 +20,8 @@ from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.file_lock import hold_lock
 from gpupipe.runtime.home_dir import expand_user
 from gpupipe.runtime.progress import Progress, ignore_progress
-from gpupipe.sources.fetch import archive, synthetic_faces
-from gpupipe.sources.fetch.download import Dataset, download, get_archive_path
+from gpupipe.sources.fetch import synthetic_faces
+from gpupipe.sources.fetch.download import Dataset, download, get_archive_path, unpack
 
 DATASETS = {
     "lfw": Dataset(
@@ -189,7 +189,7 @@ def _fetch(dataset: Dataset, root: Path, progress: Progress) -> None:
     def fill(folder: Path) -> None:
         tar = download(dataset, progress)
         progress("unpacking", 0, None)
-        archive.unpack(tar, folder)
+        unpack(tar, folder)
         tar.unlink(missing_ok=True)
 
     _make_atomically(root, fill)

@@ -1,12 +1,20 @@
-"""Downloads the archive of a data set with pooch, and checks its SHA-256."""
+"""Downloads the archive of a data set with pooch, checks its SHA-256, and unpacks it.
+
+Members of an archive that lie outside their folder are refused.
+"""
 
 from __future__ import annotations
 
+import gzip
+import lzma
+import shutil
 import socket
+import tarfile
 import threading
 import urllib.parse
 import urllib.request
 import warnings
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 4.0
 _READ_SECONDS = 8.0
+_DAMAGED = (tarfile.TarError, EOFError, ValueError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
 
 @dataclass(frozen=True)
@@ -146,3 +155,44 @@ class _PoochProgress:
 
     def close(self) -> None:
         """Do nothing: no resource is open."""
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack the one folder in a tar archive as `folder`.
+
+    Raises:
+        FetchError: The archive does not hold exactly one folder, or a member lies outside it or is
+            neither a file nor a folder.
+    """
+    unpacked = folder.with_name(f"{folder.name}.unpacking")
+    try:
+        unpacked.mkdir()
+        with tarfile.open(archive) as tar:
+            members = tar.getmembers()
+            for member in members:
+                _check_member(member, archive)
+            filter_option: dict[str, str] = (
+                {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            )
+            tar.extractall(unpacked, members, **filter_option)  # type: ignore[arg-type]
+        top_entries = list(unpacked.iterdir())
+        if len(top_entries) != 1 or not top_entries[0].is_dir():
+            raise ValueError(f"there are {len(top_entries)} files and folders at its top")
+        top_entries[0].rename(folder)
+    except _DAMAGED as e:
+        raise FetchError(f"{archive.name}: not an archive with one folder in it ({e})") from e
+    finally:
+        shutil.rmtree(unpacked, ignore_errors=True)
+
+
+def _check_member(member: tarfile.TarInfo, archive: Path) -> None:
+    parts = Path(member.name).parts
+    if member.name.startswith("/") or ".." in parts:
+        raise FetchError(
+            f"{archive.name}: refused: its member '{member.name}' would land outside the "
+            "data set's folder"
+        )
+    if not (member.isreg() or member.isdir()):
+        raise FetchError(
+            f"{archive.name}: refused: its member '{member.name}' is neither a file nor a folder"
+        )
