@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from pydantic import Field, model_validator
 from gpupipe.dataset import array_index
 from gpupipe.dataset.array_index import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
+from gpupipe.dataset.parallel_read import map_file
 from gpupipe.errors import did_you_mean
 from gpupipe.formats import Damaged, npy, npz
 from gpupipe.runtime.regular_file import open_regular
@@ -128,7 +130,7 @@ def _header(path: str, name: str) -> npy.Header:
     with open_regular(path, buffering=0) as file:
         start, size = 0, os.fstat(file.fileno()).st_size
         if path.lower().endswith(".npz"):
-            start, size = npz.find_array(file, name)
+            start, size = npz.find_array(map_file(Path(path)), name)
             file.seek(start)
         header = npy.parse_header(file.read(min(npy.MOST_HEADER, size)))
     if size < header.offset + header.length:
