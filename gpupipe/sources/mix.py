@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.joined_columns import join_columns, join_strings
-from gpupipe.dataset.mixture import Mixture, Stop
+from gpupipe.dataset.mixture import Mixture, Stop, join_columns, join_strings
 from gpupipe.dataset.population import Growing
 from gpupipe.dataset.source import SOURCES, Progress, Source, ignore_progress
 from gpupipe.dataset.spec import Spec

@@ -13,7 +13,7 @@ import torch
 import gpupipe
 from gpupipe.config import json_schema
 from gpupipe.dataset.columns import FileColumn, SpanColumn
-from gpupipe.dataset.joined_columns import JoinedColumn
+from gpupipe.dataset.mixture import JoinedColumn
 from gpupipe.errors import ConfigError, DataError, StateError
 from helpers.served import serving
 from helpers.zip_files import png, write_zip
