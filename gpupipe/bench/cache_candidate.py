@@ -12,8 +12,8 @@ import numpy as np
 from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.config import Config, Shard
 from gpupipe.dataset.index import Index
-from gpupipe.decoded_cache.beginning import find_beginnings
 from gpupipe.decoded_cache.location import free_shared_memory
+from gpupipe.decoded_cache.prefix import find_prefixes
 from gpupipe.engines import registry
 from gpupipe.loader import create_loader
 from gpupipe.sampling.selection import DEFAULTS
@@ -63,14 +63,10 @@ def find_candidate(config: Config, index: Index, on_gpu: bool) -> CacheCandidate
     has_cache = config.source.cache_decoded is not None
     if has_cache or not engine.traits.keeps_decoded or decodes_on_gpu or not len(index):
         return None
-    beginning = find_beginnings(pipeline).get(pipeline.main)
-    if (
-        beginning is None
-        or len(pipeline.fields) > 1
-        or index.columns[pipeline.main].span(0) is None
-    ):
+    prefix = find_prefixes(pipeline).get(pipeline.main)
+    if prefix is None or len(pipeline.fields) > 1 or index.columns[pipeline.main].span(0) is None:
         return None
-    sizes = list(_iter_sizes(config, index, len(beginning.entries)))
+    sizes = list(_iter_sizes(config, index, len(prefix.entries)))
     if not sizes:
         return None
     candidate = CacheCandidate(len(index), float(np.mean(sizes)))

@@ -16,14 +16,14 @@ from gpupipe.dataset.byte_range import Span, read_states
 from gpupipe.dataset.columns import Column
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import DecodedCacheOptions
-from gpupipe.decoded_cache.beginning import Beginning, find_beginnings
 from gpupipe.decoded_cache.layout import DamagedCache
 from gpupipe.decoded_cache.location import describe_job, prepare_file
+from gpupipe.decoded_cache.prefix import Prefix, find_prefixes
 from gpupipe.decoded_cache.record_file import RecordFile
 from gpupipe.errors import DataError
 from gpupipe.pipeline.pipeline import Pipeline
 
-FindSteps = Callable[[Pipeline], dict[str, Beginning]]
+FindSteps = Callable[[Pipeline], dict[str, Prefix]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class CachedSample:
     Attributes:
         key: The hash of the file's place, size and modification time, and of the steps; None if the
             file cannot be seen, so that it is not kept.
-        pixels: The result of the beginning, uint8 (H, W, C), which must not be changed. None if it
+        pixels: The result of the prefix, uint8 (H, W, C), which must not be changed. None if it
             is not in the cache.
         size: [height, width] of the whole image after decode; (0, 0) if it is not in the cache.
     """
@@ -51,33 +51,33 @@ class DecodedCache:
     Args:
         path: The cache file.
         samples: How many samples there are to keep.
-        beginnings: The steps whose result is kept, by field.
+        prefixes: The steps whose result is kept, by field.
 
     Raises:
         DataError: The file cannot be opened.
     """
 
-    def __init__(self, path: Path, samples: int, beginnings: Mapping[str, Beginning]) -> None:
+    def __init__(self, path: Path, samples: int, prefixes: Mapping[str, Prefix]) -> None:
         self._path, self._samples = path, samples
-        self.beginnings = beginnings
-        self._digests = {name: beginning.digest for name, beginning in beginnings.items()}
+        self.prefixes = prefixes
+        self._digests = {name: prefix.digest for name, prefix in prefixes.items()}
         try:
             self._file = RecordFile(path, samples)
         except (OSError, ValueError, DamagedCache) as e:
             raise DataError(f"data.cache_decoded: {path} cannot be opened: {e}") from e
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DecodedCache, (self._path, self._samples, self.beginnings)
+        return DecodedCache, (self._path, self._samples, self.prefixes)
 
     def count_steps(self) -> dict[str, int]:
         """Return how many steps of each field the cache keeps the result of."""
-        return {name: len(beginning.entries) for name, beginning in self.beginnings.items()}
+        return {name: len(prefix.entries) for name, prefix in self.prefixes.items()}
 
     def look_up(self, field: str, column: Column, rows: Iterable[int]) -> list[CachedSample]:
         """Look samples up. Call it before their files are read, so that a later change is seen.
 
         Args:
-            field: A field that has a beginning.
+            field: A field that has a prefix.
             column: The field's column.
             rows: The samples' rows in the column.
         """
@@ -101,7 +101,7 @@ class DecodedCache:
         return CachedSample(key, self._file.pixels(record), record.size)
 
     def store(self, sample: CachedSample, pixels: NDArray[np.uint8], size: tuple[int, int]) -> None:
-        """Keep the result of the beginning of a sample, if there is room for it.
+        """Keep the result of the prefix of a sample, if there is room for it.
 
         Args:
             sample: What `look_up` returned before the file was read.
@@ -123,7 +123,7 @@ def open_decoded_cache(
     max_pixels: int | None,
     producer: str,
     packages: tuple[str, ...] = (),
-    find_steps: FindSteps = find_beginnings,
+    find_steps: FindSteps = find_prefixes,
 ) -> DecodedCache | None:
     """Open the decoded cache of a job; create it if necessary.
 
@@ -145,14 +145,14 @@ def open_decoded_cache(
     """
     if options is None:
         return None
-    beginnings = find_steps(pipeline)
-    for name in beginnings:
+    prefixes = find_steps(pipeline)
+    for name in prefixes:
         column = index.columns[name]
         if len(column) and column.span(0) is None:
             raise DataError(
                 f"data.cache_decoded: the samples of {index.root} are in no files whose change "
                 f"could be seen, but come from a {type(column).__name__}: remove cache_decoded"
             )
-    samples = len(index) * len(beginnings)
-    job = describe_job(index.root, max_pixels, producer, packages, beginnings)
-    return DecodedCache(prepare_file(options, job, samples), samples, beginnings)
+    samples = len(index) * len(prefixes)
+    job = describe_job(index.root, max_pixels, producer, packages, prefixes)
+    return DecodedCache(prepare_file(options, job, samples), samples, prefixes)

@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import ByteSize
 
 from gpupipe.dataset.source import DecodedCacheOptions
-from gpupipe.decoded_cache.beginning import Beginning
 from gpupipe.decoded_cache.layout import (
     ALIGNMENT,
     SLOT_SIZE,
@@ -22,6 +21,7 @@ from gpupipe.decoded_cache.layout import (
     CacheHeader,
     DamagedCache,
 )
+from gpupipe.decoded_cache.prefix import Prefix
 from gpupipe.decoded_cache.record_file import create_file, is_in_use, lock_path, read_header
 from gpupipe.errors import DataError
 from gpupipe.runtime.cache_dir import cache_dir
@@ -51,7 +51,7 @@ def describe_job(
     max_pixels: int | None,
     producer: str,
     packages: tuple[str, ...],
-    beginnings: Mapping[str, Beginning],
+    prefixes: Mapping[str, Prefix],
 ) -> dict[str, Any]:
     """Return all that decides which pixels a cache file holds, as plain JSON.
 
@@ -60,13 +60,13 @@ def describe_job(
         max_pixels: Images with more pixels are refused.
         producer: The engine that makes the pixels, and how.
         packages: The packages whose versions count, beside those of all engines.
-        beginnings: The steps of each field.
+        prefixes: The steps of each field.
     """
     return {
         "root": root if "://" in root else str(Path(root).absolute()),
         "max_pixels": max_pixels,
         "engine": producer,
-        "steps": {name: beginning.steps for name, beginning in sorted(beginnings.items())},
+        "steps": {name: prefix.steps for name, prefix in sorted(prefixes.items())},
         "versions": {"gpupipe": own_version()}
         | {name: installed_version([name]) or "" for name in (*_DECODERS, *packages)},
         "format": _FORMAT,

@@ -138,7 +138,7 @@ def test_other_steps_have_another_file(faces: Path, change: Any) -> None:
     assert len(list_files("memory")) == 2
 
 
-def test_steps_after_the_beginning_share_a_file(faces: Path) -> None:
+def test_steps_after_the_prefix_share_a_file(faces: Path) -> None:
     epochs_of(open_loader(faces, MEMORY), 1)
     epochs_of(open_loader(faces, MEMORY, [*PIPELINE[:2], {"random_crop": {"size": 40}}]), 1)
     assert counters().records == 60
@@ -152,7 +152,7 @@ def test_orientation_and_gray(orientation_photos: Path) -> None:
     assert are_equal(epochs_of(open_loader(root, MEMORY, pipeline, **options), 2), plain)
 
 
-def test_views_share_the_common_beginning(photos: Path) -> None:
+def test_views_share_the_common_prefix(photos: Path) -> None:
     pipeline = {
         "steps": ["decode", {"resize": {"size": 100}}],
         "views": {
@@ -171,7 +171,7 @@ def test_views_share_the_common_beginning(photos: Path) -> None:
     assert counters().records == 47
 
 
-def test_a_schedule_after_the_beginning(faces: Path) -> None:
+def test_a_schedule_after_the_prefix(faces: Path) -> None:
     size = {"value": 40, "until": 1, "then": 60}
     pipeline = ["decode", {"resize": {"size": 80}}, {"random_resized_crop": {"size": size}}]
     plain = epochs_of(open_loader(faces, None, pipeline), 3)

@@ -119,6 +119,6 @@ class SampleReader:
 
     def _find_cache(self, name: str) -> DecodedCache | None:
         """Return the cache if it keeps a field."""
-        if self.cache is None or self.reads_only or name not in self.cache.beginnings:
+        if self.cache is None or self.reads_only or name not in self.cache.prefixes:
             return None
         return self.cache

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.decoded_cache.beginning import Beginning, find_beginnings
 from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache, open_decoded_cache
+from gpupipe.decoded_cache.prefix import Prefix, find_prefixes
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.field_reader import FieldReader
 from gpupipe.engines.dali.graph import build_graph
@@ -65,8 +65,8 @@ class CachedReader:
         self._job, self._cache = job, cache
         first_steps = replace(
             job.pipeline,
-            entries=tuple(e for b in cache.beginnings.values() for e in b.entries),
-            fields={name: job.pipeline.fields[name] for name in cache.beginnings},
+            entries=tuple(e for b in cache.prefixes.values() for e in b.entries),
+            fields={name: job.pipeline.fields[name] for name in cache.prefixes},
             views={},
         )
         first = replace(job, pipeline=first_steps)
@@ -74,7 +74,7 @@ class CachedReader:
         self._files = make_reader(first, self._lowering.decodings(), dict(fields), checks_jpegs)
         source = GraphSource(first, self._lowering, self._files, fields)
         graph = build_graph(first, self._lowering, None, source)
-        self._runner = GraphRunner(graph, source, self._files, list(cache.beginnings), 0)
+        self._runner = GraphRunner(graph, source, self._files, list(cache.prefixes), 0)
         self._plans: Iterator[Plan] = iter(())
         self._reads: Generator[Read, None, None] = self._iter_reads()
 
@@ -125,7 +125,7 @@ class CachedReader:
         columns = self._job.index.columns
         return {
             name: self._cache.look_up(name, columns[name], plan.ids.tolist())
-            for name in self._cache.beginnings
+            for name in self._cache.prefixes
         }
 
     def _read(self, plan: Plan, samples: LookedUp, rows: list[int], first_steps: Outcomes) -> Read:
@@ -191,7 +191,7 @@ def open_cache(job: Job, device: str, may_cut: bool) -> DecodedCache | None:
     return open_decoded_cache(*args, _PACKAGES, lambda _: _find_kept_steps(job, may_cut))
 
 
-def _find_kept_steps(job: Job, may_cut: bool) -> dict[str, Beginning]:
+def _find_kept_steps(job: Job, may_cut: bool) -> dict[str, Prefix]:
     """Return the steps whose result DALI keeps, by field.
 
     A resize is not among them if DALI does the crop that follows in the same operator.
@@ -199,9 +199,9 @@ def _find_kept_steps(job: Job, may_cut: bool) -> dict[str, Beginning]:
     Raises:
         EngineError: The cache cannot keep every field of image files.
     """
-    beginnings = find_beginnings(job.pipeline)
+    prefixes = find_prefixes(job.pipeline)
     for name, spec in job.pipeline.fields.items():
-        if spec.encoded and name not in beginnings:
+        if spec.encoded and name not in prefixes:
             raise EngineError(
                 f"data.cache_decoded: it cannot keep the {name} of this pipeline, and DALI keeps "
                 "all fields of image files or none: write engine: cpu, or remove it"
@@ -209,11 +209,9 @@ def _find_kept_steps(job: Job, may_cut: bool) -> dict[str, Beginning]:
     phases = job.list_phases()
     lowerings = [Lowering(phase, "cpu", may_cut) for phase in phases]
     return {
-        name: Beginning(
+        name: Prefix(
             name,
-            beginning.entries[
-                : min(x.find_unfused(name, len(beginning.entries)) for x in lowerings)
-            ],
+            prefix.entries[: min(x.find_unfused(name, len(prefix.entries)) for x in lowerings)],
         )
-        for name, beginning in beginnings.items()
+        for name, prefix in prefixes.items()
     }

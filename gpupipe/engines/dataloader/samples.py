@@ -184,8 +184,8 @@ class Samples(Dataset[WorkResult]):
 
     def _field(self, recipe: Recipe, column: Column, row: int, work: WorkItem) -> Tensor:
         """Read a field, and run its steps; a view begins with the result."""
-        if self._cache is not None and recipe.name in self._cache.beginnings:
-            count = len(self._cache.beginnings[recipe.name].entries)
+        if self._cache is not None and recipe.name in self._cache.prefixes:
+            count = len(self._cache.prefixes[recipe.name].entries)
             image = self._begin(self._cache, count, recipe, column, row, work)
             return _run_steps(recipe, image, row, work, count)
         data = _read(column, row)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpupipe.config import Config, read
-from gpupipe.decoded_cache.beginning import find_beginnings
+from gpupipe.decoded_cache.prefix import find_prefixes
 from gpupipe.errors import ConfigError
 
 CACHE = {"where": "memory", "max_bytes": "1MB"}
@@ -20,7 +20,7 @@ def config(pipeline: Any, **data: Any) -> Config:
 
 def kept(pipeline: Any, **data: Any) -> dict[str, list[str]]:
     """The names of the steps, by field."""
-    found = find_beginnings(config(pipeline, **data).pipeline)
+    found = find_prefixes(config(pipeline, **data).pipeline)
     return {name: [entry.name for entry in found[name].entries] for name in found}
 
 
@@ -49,7 +49,7 @@ FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
     ],
     ids=str,
 )
-def test_the_beginning_ends_before_the_first_draw_and_the_first_float(
+def test_the_prefix_ends_before_the_first_draw_and_the_first_float(
     pipeline: Any, steps: list[str]
 ) -> None:
     assert kept(pipeline) == {"image": steps}
@@ -61,11 +61,11 @@ def test_a_step_with_a_schedule_is_not_kept() -> None:
     assert kept(pipeline) == {"image": ["decode", "resize"]}
 
 
-def test_every_field_of_image_files_has_a_beginning() -> None:
+def test_every_field_of_image_files_has_a_prefix() -> None:
     data = {"source": "webdataset", "shards": "a.tar", "fields": {"image": "jpg", "mask": "png"}}
     pipeline = ["decode", {"decode": {"on": "mask", "mode": "gray"}}, {"resize": {"size": 9}}]
     checked = read({"data": {**data, "masks": ["mask"]}, "pipeline": pipeline})
-    found = find_beginnings(checked.pipeline)
+    found = find_prefixes(checked.pipeline)
     names = {name: [entry.name for entry in found[name].entries] for name in found}
     assert names == {"image": ["decode", "resize"], "mask": ["decode"]}
 

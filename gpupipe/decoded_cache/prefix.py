@@ -13,8 +13,8 @@ from gpupipe.runtime.plugins import is_foreign
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """The steps at the beginning of a field that make the same pixels in every epoch.
+class Prefix:
+    """The steps at the front of a field that make the same pixels in every epoch.
 
     Attributes:
         field: The field.
@@ -36,13 +36,13 @@ class Beginning:
         return hashlib.blake2b(content.encode(), digest_size=16).digest()
 
 
-def find_beginnings(pipeline: Pipeline) -> dict[str, Beginning]:
-    """Return the beginning of each field of image files that has one, by field.
+def find_prefixes(pipeline: Pipeline) -> dict[str, Prefix]:
+    """Return the prefix of each field of image files that has one, by field.
 
     Steps of other packages are not among them, since their version is not part of the cache's key.
     Nor are steps whose numbers a schedule changes.
     """
-    beginnings = {}
+    prefixes = {}
     for name, spec in pipeline.fields.items():
         if not spec.encoded:
             continue
@@ -50,13 +50,13 @@ def find_beginnings(pipeline: Pipeline) -> dict[str, Beginning]:
         common = takewhile(_are_equal, zip(*of_phases, strict=False))
         entries = tuple(takewhile(_can_be_kept, (same[0] for same in common)))
         if entries:
-            beginnings[name] = Beginning(name, entries)
-    return beginnings
+            prefixes[name] = Prefix(name, entries)
+    return prefixes
 
 
 def explain_refusal(pipeline: Pipeline) -> str:
     """Return why the decoded cache can keep nothing of a pipeline; "" if it can."""
-    if find_beginnings(pipeline):
+    if find_prefixes(pipeline):
         return ""
     encoded = [name for name, spec in pipeline.fields.items() if spec.encoded]
     if not encoded:
