@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -66,8 +66,8 @@ class BatchStarter:
         decoders: Decode image files.
         memory: Where the memory of batches comes from; None if nothing is delivered.
         cache: The decoded cache, or None.
-        reads_only: Whether nothing is done but read.
         copier: Copies batches to a GPU; None leaves them on the CPU.
+        reads_only: Whether nothing is done but read.
     """
 
     job: Job
@@ -75,9 +75,9 @@ class BatchStarter:
     threads: ThreadPool
     decoders: DecoderChain
     memory: BatchMemory | None
-    cache: DecodedCache | None = None
+    cache: DecodedCache | None
+    copier: GpuCopier | None
     reads_only: bool = False
-    copier: GpuCopier | None = None
 
     def start(self, plan: Plan) -> BatchInFlight:
         """Start a batch."""
@@ -129,21 +129,14 @@ class BatchInFlight:
             while self._stages:
                 stage = self._stages.popleft()()
                 if stage is not None and stage.parts:
-                    self._share_out(*stage)
+                    self._starter.threads.parallel_for(*stage, self._run_stages)
                     return
         except Exception as e:  # without it the consumer would wait forever
             self.result.set_exception(e)
 
-    def _share_out(self, parts: Sequence[range], run: Callable[[range], None]) -> None:
-        def run_part(n: int) -> None:
-            if not self._is_cancelled:
-                run(parts[n])
-
-        self._starter.threads.parallel_for(len(parts), run_part, self._run_stages)
-
-    def _split(self, count: int) -> list[range]:
+    def _split(self, count: int, max_part: int = _MAX_PART) -> list[range]:
         """Return the rows below `count` in parts, some for each thread."""
-        part = min(_MAX_PART, -(-count // (2 * self._starter.threads.count)))
+        part = min(max_part, -(-count // (2 * self._starter.threads.count)))
         return [range(n, min(n + part, count)) for n in range(0, count, max(part, 1))]
 
     def _on_error(self, row: int, error: Exception) -> None:
@@ -160,6 +153,8 @@ class BatchInFlight:
         return _Parts(self._split(len(self.plan.ids)), self._read_part)
 
     def _read_part(self, rows: range) -> None:
+        if self._is_cancelled:
+            return
         with tracing.span("read", "loader", batch=self._key, rows=[rows[0], rows[-1]]):
             ids = self.plan.ids[rows[0] : rows[-1] + 1]
             for n, fields in self._reader.read(ids, lambda n, e: self._on_error(rows[n], e)):
@@ -197,8 +192,9 @@ class BatchInFlight:
         """Return the programs for the samples in `rows`, with slots for them in a batch."""
         if not rows:
             return {}
+        images = cast("dict[int, dict[str, Image]]", self._fields)
         sizes = {
-            name: np.array([self._size_of(row, name) for row in rows], np.float64)
+            name: np.array([images[row][name].size for row in rows], np.float64)
             for name, content in self._fields[rows[0]].items()
             if isinstance(content, Image)
         }
@@ -208,19 +204,12 @@ class BatchInFlight:
         }
         return self._lowering.lower(self.plan.select(rows), sizes, self._outputs)
 
-    def _size_of(self, row: int, name: str) -> tuple[int, int]:
-        content = self._fields[row][name]
-        assert isinstance(content, Image)
-        return content.size
-
     def _run(self) -> _Parts | None:
         if self._runner is None:
             return None
         count = len(self._rows)
-        one_by_one = [range(n, n + 1) for n in range(count)]
-        return _Parts(
-            self._split(count) if self._runner.can_prepare else one_by_one, self._run_part
-        )
+        parts = self._split(count) if self._runner.preparations else self._split(count, 1)
+        return _Parts(parts, self._run_part)
 
     def _run_part(self, part: range) -> None:
         assert self._runner is not None

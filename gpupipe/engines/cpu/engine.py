@@ -65,7 +65,6 @@ class CpuEngine(QuarantiningEngine):
     def __init__(self, job: Job, device_id: int | None) -> None:
         super().__init__(job, device_id)
         self.traits = self.traits.with_counts(job.threads, job.loader.prefetch)
-        self._decoders = DecoderChain(job.loader.decoder, job.max_pixels)
         decoder = job.loader.decoder
         self._cache = open_decoded_cache(
             job.cache_decoded,
@@ -83,6 +82,15 @@ class CpuEngine(QuarantiningEngine):
         spare = (self.traits.batches_ahead + 2) * len(job.pipeline.outputs)
         self._memory = BatchMemory(spare, new_block if device_id is None else new_pinned_block)
         self._threads = ThreadPool(job.threads)
+        self._starter = BatchStarter(
+            job,
+            self._phases,
+            self._threads,
+            DecoderChain(decoder, job.max_pixels),
+            self._memory,
+            self._cache,
+            self._copier,
+        )
 
     @classmethod
     def can_run(cls, entry: Entry, device: str) -> bool:
@@ -109,10 +117,9 @@ class CpuEngine(QuarantiningEngine):
         return [_READ, *self._phases[0].operators()]
 
     def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
-        starter = self._create_starter(self._memory)
-        for plan, result in self._run(plans, starter):
+        for plan, result in self._run(plans, self._starter):
             if result.failed:  # once more, since a file may come back, or a share be mounted again
-                result = starter.start(plan).result.result()  # noqa: PLW2901
+                result = self._starter.start(plan).result.result()  # noqa: PLW2901
             left = self._quarantine_failed(plan, result.failed)
             if result.fields:
                 yield left, self._to_batch(left, result)
@@ -141,11 +148,12 @@ class CpuEngine(QuarantiningEngine):
                 batch.result.exception()
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        yield from self._iter_counts(plans, replace(self._create_starter(None), reads_only=True))
+        starter = replace(self._starter, memory=None, cache=None, reads_only=True)
+        yield from self._iter_counts(plans, starter)
 
     def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
         # The last kernel of many pipelines writes into the batch, so that there must be one.
-        yield from self._iter_counts(plans, self._create_starter(self._memory))
+        yield from self._iter_counts(plans, self._starter)
 
     def _iter_counts(
         self, plans: Iterator[Plan], starter: BatchStarter
@@ -161,12 +169,6 @@ class CpuEngine(QuarantiningEngine):
             _OF_FAILED_GPUS.append((self._copier, self._memory))
         if self._cache is not None:
             self._cache.close()
-
-    def _create_starter(self, memory: BatchMemory | None) -> BatchStarter:
-        starter = BatchStarter(
-            self._job, self._phases, self._threads, self._decoders, memory, self._cache
-        )
-        return replace(starter, copier=self._copier)
 
     def _to_batch(self, plan: Plan, result: BatchResult) -> Batch:
         with span("hand-over", "loader"):

@@ -55,18 +55,9 @@ def _run_check(op: ops.CheckOp, pixels: Pixels, row: int) -> Pixels:
 
 
 def _run_crop(op: ops.CropOp, pixels: Pixels, row: int) -> Pixels:
-    return crop(pixels, op.windows[row], op.fill)
-
-
-def crop(pixels: Pixels, window: ops.Window, fill: ops.Fill | None) -> Pixels:
-    """Return a window of an image; outside the image is `fill`.
-
-    Raises:
-        SampleIncompatible: The window is not inside the image, and `fill` is None.
-    """
-    top, left, height, width = window
-    if fill is not None:
-        return cut(as_tensor(pixels), (top, left), (height, width), fill)
+    top, left, height, width = op.windows[row]
+    if op.fill is not None:
+        return cut(as_tensor(pixels), (top, left), (height, width), op.fill)
     array = as_array(pixels)
     size = array.shape[:2]
     if min(top, left) < 0 or top + height > size[0] or left + width > size[1]:

@@ -8,6 +8,7 @@ drop fractions of levels where torchvision does.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 
 import cv2
 import numpy as np
@@ -83,21 +84,13 @@ def _cut(levels: NDArray[np.float32]) -> Array:
     return np.clip(levels, 0, _FULL, out=levels).astype(np.uint8)
 
 
-def _run_autocontrast(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
-    return _look_up_planes(as_packed(pixels), _stretch)
-
-
 def _stretch(plane: Array) -> Array:
     """Return the table that spreads the levels of a plane over all levels."""
-    least, most = cv2.minMaxLoc(plane)[:2]
-    if least == most:
+    low, high = cv2.minMaxLoc(plane)[:2]
+    if low == high:
         return _ALL_LEVELS.astype(np.uint8)
-    scale = np.float32(most - least) * np.float32(1 / _FULL)
-    return _cut((_ALL_LEVELS - np.float32(least)) / scale)
-
-
-def _run_equalize(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
-    return _look_up_planes(as_packed(pixels), _equalize)
+    scale = np.float32(high - low) * np.float32(1 / _FULL)
+    return _cut((_ALL_LEVELS - np.float32(low)) / scale)
 
 
 def _equalize(plane: Array) -> Array:
@@ -112,8 +105,11 @@ def _equalize(plane: Array) -> Array:
     return table.astype(np.uint8)
 
 
-def _look_up_planes(array: Array, make_table: Callable[[Array], Array]) -> Array:
+def _run_by_plane(
+    make_table: Callable[[Array], Array], op: ColorOp, pixels: Pixels, row: int
+) -> Pixels:
     """Replace the levels of each channel by those of a table that is made from the channel."""
+    array = as_packed(pixels)
     planes = cv2.split(array)
     return _look_up(array, np.stack([make_table(plane) for plane in planes], -1)[None])
 
@@ -178,8 +174,8 @@ def _rule(
 RULES = [
     single(ColorOp, "cv2.LUT", _run_pointwise, _can_look_up, needs_torchvision=True),
     _rule("adjust_contrast", "cv2.LUT", _run_contrast),
-    _rule("autocontrast", "cv2.LUT", _run_autocontrast),
-    _rule("equalize", "cv2.LUT", _run_equalize),
+    _rule("autocontrast", "cv2.LUT", partial(_run_by_plane, _stretch)),
+    _rule("equalize", "cv2.LUT", partial(_run_by_plane, _equalize)),
     _rule("adjust_saturation", "cv2.transform", _run_saturation),
     _rule("adjust_sharpness", "cv2.filter2D", _run_sharpness),
     _rule("gaussian_blur", "cv2.sepFilter2D", _run_blur),

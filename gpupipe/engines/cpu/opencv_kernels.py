@@ -11,7 +11,7 @@ OpenCV releases the GIL, and here runs on the calling thread alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 import cv2
 import numpy as np
@@ -46,18 +46,18 @@ def _run_flip(op: FlipOp, pixels: Pixels, row: int) -> Pixels:
 
 
 def _run_warp(op: ResampleOp, pixels: Pixels, row: int) -> Pixels:
-    array, map = as_packed(pixels), _Map.of(op, row)
+    array = as_packed(pixels)
     fill = _find_fill(op.fill, array.shape[2])
     if array.dtype == np.uint8 and _warps_bytes(op):
-        planes = _warp_planes(array, map, fill)
+        planes = _warp_planes(op, row, array)
         colors = scratch.take((*planes.shape[1:], len(planes)))
         return with_channels(cv2.merge(list(planes), dst=colors))
     image = array.astype(np.float32) if array.dtype == np.float16 else array
     if op.interpolation == "nearest":
-        return map.warp(image, fill).astype(array.dtype)
-    warped = map.warp(image.astype(np.float32))
+        return _warp(op, row, image, fill).astype(array.dtype)
+    warped = _warp(op, row, image.astype(np.float32))
     if fill is not None:
-        mask = map.warp(np.ones((*array.shape[:2], 1), np.float32))
+        mask = _warp(op, row, np.ones((*array.shape[:2], 1), np.float32))
         warped = (warped - fill.astype(np.float32)) * mask + fill.astype(np.float32)
     return (np.rint(warped) if array.dtype == np.uint8 else warped).astype(array.dtype)
 
@@ -67,26 +67,19 @@ def _find_fill(fill: Fill | None, channels: int) -> NDArray[np.float64] | None:
     return None if fill is None else np.full(channels, fill, np.float64)
 
 
-@dataclass(frozen=True)
-class _Map:
-    """A warp of one sample: the matrix, [width, height] of the result, and OpenCV's flags."""
-
-    matrix: NDArray[np.float64]
-    size: tuple[int, int]
-    flags: int
-
-    @classmethod
-    def of(cls, op: ResampleOp, row: int) -> _Map:
-        height, width = op.sizes[row]
-        return cls(op.matrices[row], (width, height), _FLAGS[op.interpolation])
-
-    def warp(
-        self, image: Array, fill: NDArray[np.float64] | None = None, out: Array | None = None
-    ) -> Array:
-        warp = cv2.warpAffine if len(self.matrix) == 2 else cv2.warpPerspective
-        border: tuple[float, ...] = () if fill is None else tuple(fill.tolist())
-        how = self.flags, cv2.BORDER_CONSTANT, border
-        return with_channels(warp(image, self.matrix, self.size, out, *how))
+def _warp(
+    op: ResampleOp,
+    row: int,
+    image: Array,
+    fill: NDArray[np.float64] | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Return an image that was warped as a sample is."""
+    (height, width), matrix = op.sizes[row], op.matrices[row]
+    warp = cv2.warpAffine if len(matrix) == 2 else cv2.warpPerspective
+    border: tuple[float, ...] = () if fill is None else tuple(fill.tolist())
+    how = _FLAGS[op.interpolation], cv2.BORDER_CONSTANT, border
+    return with_channels(warp(image, matrix, (width, height), out, *how))
 
 
 def _can_warp(op: ResampleOp) -> bool:
@@ -99,7 +92,7 @@ def _warps_bytes(op: ResampleOp) -> bool:
     return is_bilinear_uint8 and op.spec.channels in _TO_RGBA
 
 
-def _warp_planes(array: Array, map: _Map, fill: NDArray[np.float64] | None) -> NDArray[np.uint8]:
+def _warp_planes(op: ResampleOp, row: int, array: Array) -> NDArray[np.uint8]:
     """Warp 1 or 3 channels beside a mask, and weigh the pixels at the border by it.
 
     OpenCV warps four channels faster than three. Without a fill, the pixels at the border stay.
@@ -107,11 +100,11 @@ def _warp_planes(array: Array, map: _Map, fill: NDArray[np.float64] | None) -> N
     Returns:
         The channels, (C, H, W), in scratch memory.
     """
-    height, width, channels = array.shape
+    (height, width, channels), size = array.shape, op.sizes[row]
+    fill = _find_fill(op.fill, channels)
     colors = scratch.take((height, width, 4))
     cv2.cvtColor(array, _TO_RGBA[channels], dst=colors)
-    size = map.size[::-1]
-    mapped = map.warp(colors, out=scratch.take((*size, 4)))
+    mapped = _warp(op, row, colors, out=scratch.take((*size, 4)))
     planes = scratch.take((4, *size))
     cv2.split(mapped, list(planes))
     warped, mask = planes[:channels], planes[-1].reshape(-1)
@@ -126,48 +119,36 @@ def _warp_planes(array: Array, map: _Map, fill: NDArray[np.float64] | None) -> N
     return warped
 
 
-@dataclass(frozen=True)
-class _Delivery:
-    """Writes uint8 pixels to their slots, through a table for to_dtype and normalize."""
+def _deliver(conversion: Conversion, output: OutputBuffer, pixels: Pixels, row: int) -> None:
+    """Write a sample to its slot, through a table for to_dtype and normalize."""
+    array = as_packed(pixels)
+    height, width, channels = array.shape
+    if not output.format.channels_last:
+        planes: Array = array.transpose(2, 0, 1)
+        if channels > 1:
+            planes = scratch.take((channels, height, width))
+            cv2.split(array, list(planes))
+        _deliver_planes(conversion, output, planes, row)
+        return
+    table = conversion.table(channels)
+    if output.begin(row, (channels, height, width), table.dtype):
+        values = table.permute(1, 2, 0).contiguous()
+        slot = output.slot(row).permute(1, 2, 0)
+        cv2.LUT(array, _as_bits(values.numpy()), dst=_as_bits(slot.numpy()))
 
-    conversion: Conversion
-    output: OutputBuffer
-    warp: WarpOp | None = None
 
-    def run(self, pixels: Pixels, row: int) -> None:
-        array = as_packed(pixels)
-        height, width, channels = array.shape
-        if not self.output.format.channels_last:
-            planes: Array = array.transpose(2, 0, 1)
-            if channels > 1:
-                planes = scratch.take((channels, height, width))
-                cv2.split(array, list(planes))
-            self._write_planes(planes, row)
-            return
-        table = self.conversion.table(channels)
-        if self.output.begin(row, (channels, height, width), table.dtype):
-            values = table.permute(1, 2, 0).contiguous()
-            slot = self.output.slot(row).permute(1, 2, 0)
-            cv2.LUT(array, _as_bits(values.numpy()), dst=_as_bits(slot.numpy()))
-
-    def run_warp(self, pixels: Pixels, row: int) -> None:
-        assert self.warp is not None
-        array = as_packed(pixels)
-        fill = _find_fill(self.warp.fill, array.shape[2])
-        self._write_planes(_warp_planes(array, _Map.of(self.warp, row), fill), row)
-
-    def _write_planes(self, planes: Array, row: int) -> None:
-        """Write the planes of an image, (C, H, W)."""
-        table = self.conversion.table(len(planes))
-        if not self.output.begin(row, planes.shape, table.dtype):
-            return
-        values, slot = _as_bits(table.numpy()), _as_bits(self.output.slot_array(row))
-        if (values == values[:1]).all():  # one call: re-taking the GIL after each takes time
-            width = planes.shape[2]
-            cv2.LUT(planes.reshape(-1, width), values[0], dst=slot.reshape(-1, width))
-            return
-        for plane, levels, part in zip(planes, values, slot, strict=True):
-            cv2.LUT(plane, levels, dst=part)
+def _deliver_planes(conversion: Conversion, output: OutputBuffer, planes: Array, row: int) -> None:
+    """Write the planes of an image, (C, H, W), to its slot."""
+    table = conversion.table(len(planes))
+    if not output.begin(row, planes.shape, table.dtype):
+        return
+    values, slot = _as_bits(table.numpy()), _as_bits(output.slot_array(row))
+    if (values == values[:1]).all():  # one call: re-taking the GIL after each takes time
+        width = planes.shape[2]
+        cv2.LUT(planes.reshape(-1, width), values[0], dst=slot.reshape(-1, width))
+        return
+    for plane, levels, part in zip(planes, values, slot, strict=True):
+        cv2.LUT(plane, levels, dst=part)
 
 
 def _as_bits(array: Array) -> Array:
@@ -175,29 +156,32 @@ def _as_bits(array: Array) -> Array:
     return array.view(np.int16) if array.dtype == np.float16 else array
 
 
-def _find_look_up(match: Match) -> Kernel | None:
+def _bind_delivery(match: Match) -> Kernel | None:
     conversion = find_conversion(match)
     if conversion is None:
         return None
-    delivery = _Delivery(conversion, match[DeliverOp].output)
-    return end_with_delivery("cv2.LUT", match, delivery.run)
+    run = partial(_deliver, conversion, match[DeliverOp].output)
+    return end_with_delivery("cv2.LUT", match, run)
 
 
-def _find_warp(match: Match) -> Kernel | None:
+def _bind_warp(match: Match) -> Kernel | None:
     """Return the warp into the slot of a sample, plane by plane."""
     warp, conversion, output = match[WarpOp], find_conversion(match), match[DeliverOp].output
     if conversion is None or output.format.channels_last or not _warps_bytes(warp):
         return None
-    delivery = _Delivery(conversion, output, warp)
-    return end_with_delivery("cv2.warpAffine", match, delivery.run_warp)
+
+    def run(pixels: Pixels, row: int) -> None:
+        _deliver_planes(conversion, output, _warp_planes(warp, row, as_packed(pixels)), row)
+
+    return end_with_delivery("cv2.warpAffine", match, run)
 
 
 def create_rules() -> list[Rule]:
     """Return the rules of OpenCV."""
     cv2.setNumThreads(0)  # the samples of a batch already use all cores
     return [
-        Rule((WarpOp, *CONVERTED), _find_warp),
-        Rule(CONVERTED, _find_look_up),
+        Rule((WarpOp, *CONVERTED), _bind_warp),
+        Rule(CONVERTED, _bind_delivery),
         single(FlipOp, "cv2.flip", _run_flip, lambda op: op.spec.dtype == "uint8"),
         *opencv_colors.RULES,
         single(WarpOp, "cv2.warpAffine", _run_warp, _can_warp),

@@ -207,25 +207,27 @@ class Program:
 
     def contains(self, kinds: tuple[type[Op], ...]) -> bool:
         """Return whether there is an operation of one of these types, here or in a branch."""
-        return any(isinstance(op, kinds) for op in self.ops) or any(
-            branch.contains(kinds) for branch in _iter_branches(self.ops)
-        )
+        return any(isinstance(op, kinds) for _, ops in self._iter_groups() for op in ops)
 
     def needs_torchvision(self) -> bool:
         """Return whether a kernel calls torchvision, here or in a branch."""
-        return any(kernel.needs_torchvision for kernel, _ in self.groups) or any(
-            branch.needs_torchvision() for branch in _iter_branches(self.ops)
-        )
+        return any(kernel.needs_torchvision for kernel, _ in self._iter_groups())
 
     def list_operators(self) -> list[Operator]:
         """Return the kernels, the device, and the keys of the steps that each implements."""
-        operators: list[Operator] = []
+        return [
+            (kernel.name, "cpu", _list_steps(ops))
+            for kernel, ops in self._iter_groups()
+            if not any(isinstance(op, BranchingOp) for op in ops)
+        ]
+
+    def _iter_groups(self) -> Iterator[Group]:
+        """Yield the groups, each with those of its branches after it."""
         for kernel, ops in self.groups:
-            if branches := list(_iter_branches(ops)):
-                operators += [operator for part in branches for operator in part.list_operators()]
-            else:
-                operators.append((kernel.name, "cpu", _list_steps(ops)))
-        return operators
+            yield kernel, ops
+            for op in ops:
+                for branch in op.branches if isinstance(op, BranchingOp) else ():
+                    yield from branch._iter_groups()
 
 
 def _group(ops: Sequence[Op], rules: Rules) -> Iterator[Group]:
@@ -251,10 +253,6 @@ def _run_groups(groups: Iterable[Group], content: Content, row: int) -> Pixels:
         with tracing.span(kernel.name, "operator", steps=steps, row=row):
             content = kernel.run(content, row)
     return cast(Pixels, content)
-
-
-def _iter_branches(ops: Iterable[Op]) -> Iterator[Program]:
-    return (branch for op in ops if isinstance(op, BranchingOp) for branch in op.branches)
 
 
 def _list_steps(ops: Iterable[Op]) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ class SampleReader:
         lowering: The fields, and the steps that decode them.
         decoders: Decode image files.
         cache: The decoded cache, or None.
-        reads_only: Whether nothing is done but read.
+        reads_only: Whether nothing is done but read. Then there is no cache.
     """
 
     lowering: StepLowering
@@ -119,6 +119,4 @@ class SampleReader:
 
     def _find_cache(self, name: str) -> DecodedCache | None:
         """Return the cache if it keeps a field."""
-        if self.cache is None or self.reads_only or name not in self.cache.prefixes:
-            return None
-        return self.cache
+        return self.cache if self.cache is not None and name in self.cache.prefixes else None

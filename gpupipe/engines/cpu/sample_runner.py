@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import cast
 
@@ -112,52 +113,45 @@ class _Prepared:
     task: Task
 
 
+@dataclass(frozen=True)
 class SampleRunner:
     """Runs the programs of a batch.
 
-    Args:
+    Attributes:
         pipeline: The fields, and their views.
         programs: The program of each field and view.
         cache: The decoded cache, or None.
         on_error: Gets the row of a sample that failed, and the error.
         is_cancelled: Returns whether nobody waits for the samples any more.
         key: The batch, for the trace.
-
-    Attributes:
-        can_prepare: Whether several samples can run in one call.
     """
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        programs: Mapping[str, Program],
-        cache: DecodedCache | None,
-        on_error: Callable[[int, Exception], None],
-        is_cancelled: Callable[[], bool],
-        key: str,
-    ) -> None:
-        self._pipeline, self._programs, self._cache = pipeline, programs, cache
-        self._on_error, self._is_cancelled, self._key = on_error, is_cancelled, key
-        self._preparations: dict[str, Preparation] = {}
-        for name, program in programs.items():
-            preparation = find_preparation(program.rest)
-            if preparation is not None:
-                self._preparations[name] = preparation
-        self.can_prepare = bool(self._preparations)
+    pipeline: Pipeline
+    programs: Mapping[str, Program]
+    cache: DecodedCache | None
+    on_error: Callable[[int, Exception], None]
+    is_cancelled: Callable[[], bool]
+    key: str
+
+    @cached_property
+    def preparations(self) -> Mapping[str, Preparation]:
+        """What prepares samples to run several in one call, by field."""
+        found = {name: find_preparation(program.rest) for name, program in self.programs.items()}
+        return {name: preparation for name, preparation in found.items() if preparation}
 
     def run(self, samples: Mapping[int, Fields]) -> None:
         """Run samples: their fields, by row."""
         prepared: list[_Prepared] = []
         pixels = 0
         for row, contents in samples.items():
-            if self._is_cancelled():
+            if self.is_cancelled():
                 return
             scratch.begin_sample()
             try:
-                with tracing.span("sample", "loader", batch=self._key, row=row):
+                with tracing.span("sample", "loader", batch=self.key, row=row):
                     added = self._run_or_prepare(row, contents)
             except Exception as e:
-                self._on_error(row, e)
+                self.on_error(row, e)
                 continue
             prepared += added
             pixels += sum(prod(part.image.size) for part in added)
@@ -182,7 +176,7 @@ class SampleRunner:
 
         While operators are recorded there is none, so that each has its own time.
         """
-        preparation = self._preparations.get(name)
+        preparation = self.preparations.get(name)
         if preparation is None or tracing.is_recording():
             return None
         if isinstance(image, EncodedImage):
@@ -191,19 +185,19 @@ class SampleRunner:
         return preparation.prepare(image.content, row) if is_cached else None
 
     def _run_field(self, name: str, content: Content | CachedImage, row: int) -> None:
-        program = self._programs[name]
+        program = self.programs[name]
         if not isinstance(content, CachedImage):
             pixels = program.run(content, row)
         elif not isinstance(content.content, EncodedImage):
             pixels = program.run_rest(content.content, row)
         else:
             prefix = program.run_prefix(content.content, row)
-            if self._cache is not None:
+            if self.cache is not None:
                 packed = cast("NDArray[np.uint8]", as_packed(prefix))
-                self._cache.store(content.sample, packed, content.size)
+                self.cache.store(content.sample, packed, content.size)
             pixels = program.run_rest(prefix, row)
-        for view in self._pipeline.views_of(name):
-            self._programs[view].run(pixels, row)
+        for view in self.pipeline.views_of(name):
+            self.programs[view].run(pixels, row)
 
     def _run_prepared(self, prepared: list[_Prepared]) -> None:
         try:
@@ -214,11 +208,11 @@ class SampleRunner:
             scratch.begin_sample()
             try:
                 if is_done:
-                    self._preparations[part.name].finish(part.row)
+                    self.preparations[part.name].finish(part.row)
                 else:
                     self._run_field(part.name, part.image, part.row)
             except Exception as e:
-                self._on_error(part.row, e)
+                self.on_error(part.row, e)
 
 
 def run_tasks(tasks: Sequence[Task]) -> list[bool]:

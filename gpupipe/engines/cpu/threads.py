@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Lock
+from typing import TypeVar
 
 import torch
+
+_Item = TypeVar("_Item")
 
 
 class ThreadPool:
@@ -32,48 +35,41 @@ class ThreadPool:
         torch.set_num_threads(number)
 
     def parallel_for(
-        self, count: int, task: Callable[[int], None], then: Callable[[], None]
+        self, items: Sequence[_Item], task: Callable[[_Item], None], then: Callable[[], None]
     ) -> None:
-        """Call `task(n)` for each n below `count` on all threads, and `then()` after the last.
+        """Call `task(item)` for each item on all threads, and `then()` after the last.
 
-        The loops begin in the order of these calls. A thread that finds no index left in one goes
+        The loops begin in the order of these calls. A thread that finds no item left in one goes
         on to the next.
 
         Args:
-            count: How many calls there are, 1 or more.
+            items: One item or more.
             task: Must not raise.
             then: Must not raise. Runs on the thread that ends last.
         """
-        workers = min(self.count, count)
-        loop = _Loop(count, workers, task, then)
-        for _ in range(workers):
-            self._executor.submit(loop.run)
+        left, lock = deque(items), Lock()
+        running = min(self.count, len(items))
+
+        def run() -> None:
+            nonlocal running
+            while True:
+                try:
+                    item = left.popleft()
+                except IndexError:
+                    break
+                task(item)
+            with lock:
+                running -= 1
+                is_last = not running
+            if is_last:
+                then()
+
+        for _ in range(running):
+            self._executor.submit(run)
 
     def close(self) -> None:
         """Wait for the calls that run, and end the threads. Idempotent."""
         self._executor.shutdown(wait=True)
-
-
-class _Loop:
-    def __init__(
-        self, count: int, workers: int, task: Callable[[int], None], then: Callable[[], None]
-    ) -> None:
-        self._left = deque(range(count))
-        self._task, self._then = task, then
-        self._running, self._lock = workers, Lock()
-
-    def run(self) -> None:
-        while True:
-            try:
-                n = self._left.popleft()
-            except IndexError:
-                break
-            self._task(n)
-        with self._lock:
-            self._running -= 1
-            is_last = not self._running
-        if is_last:
-            self._then()
 
 
 def _use_one_core(barrier: Barrier) -> None:

@@ -99,23 +99,14 @@ class Tracer:
         shape: ArrayLike | None = None,
     ) -> None:
         matrix = affine_matrix(np.asarray(linear), np.asarray(source), np.asarray(output))
-        size = self._size if shape is None else self._pairs(shape)
-        self._resample(ops.WarpOp, matrix, size, interpolation, fill)
+        if shape is not None:
+            self._size = self._pairs(shape)
+        where = in_indices(self._each(matrix)), self._whole(self._size)
+        self._add(ops.WarpOp(*self._origin, *where, interpolation, fill))
 
     def perspective(self, matrix: ArrayLike, interpolation: str, fill: Fill) -> None:
-        self._resample(ops.PerspectiveOp, np.asarray(matrix), self._size, interpolation, fill)
-
-    def _resample(
-        self,
-        kind: type[ops.ResampleOp],
-        matrix: NDArray[np.float64],
-        size: NDArray[np.float64],
-        interpolation: str,
-        fill: Fill | None,
-    ) -> None:
-        matrices = in_indices(np.broadcast_to(matrix, (self._count, *matrix.shape[-2:])))
-        self._size = size
-        self._add(kind(*self._origin, matrices, self._whole(size), interpolation, fill))
+        where = in_indices(self._each(matrix)), self._whole(self._size)
+        self._add(ops.PerspectiveOp(*self._origin, *where, interpolation, fill))
 
     def erase(self, anchor: ArrayLike, shape: ArrayLike, value: Fill) -> None:
         self._add(ops.EraseOp(*self._origin, self._whole(anchor, shape), value))
@@ -133,9 +124,7 @@ class Tracer:
         self._add(ops.RemapOp(*self._origin, displacement, interpolation, fill))
 
     def color_matrix(self, matrix: ArrayLike) -> None:
-        matrices = np.asarray(matrix, np.float64)
-        matrices = np.broadcast_to(matrices, (self._count, *matrices.shape[-2:]))
-        self._add(ops.ColorMatrixOp(*self._origin, matrices))
+        self._add(ops.ColorMatrixOp(*self._origin, self._each(matrix)))
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
         self._add(ops.ToDtypeOp(*self._origin, dtype, scale))
@@ -218,6 +207,11 @@ class Tracer:
         if self._rules.find([op]) is None:
             raise NoLowering(f"the CPU engine has no kernel for this use of '{op.primitive}'")
         self.ops.append(op)
+
+    def _each(self, matrix: ArrayLike) -> NDArray[np.float64]:
+        """Return a matrix for each sample, (B, ...)."""
+        matrices = np.asarray(matrix, np.float64)
+        return np.broadcast_to(matrices, (self._count, *matrices.shape[-2:]))
 
     def _pairs(self, pair: ArrayLike) -> NDArray[np.float64]:
         """Return one pair of numbers per sample, (B, 2)."""

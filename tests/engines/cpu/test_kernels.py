@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.cpu import ops
-from gpupipe.engines.cpu.kernels import RULES, crop
+from gpupipe.engines.cpu.kernels import RULES
 from gpupipe.engines.cpu.program import Program, Rules, match_pattern
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import SampleIncompatible, Spec
@@ -62,7 +62,7 @@ def test_a_crop_is_a_window_and_what_lies_outside_has_the_fill() -> None:
 )
 def test_a_window_outside_of_the_image_is_the_samples_fault(window: Any, words: str) -> None:
     with pytest.raises(SampleIncompatible, match=words):
-        crop(IMAGE, window, None)
+        run_op(ops.CropOp, [window], None)
 
 
 def test_a_flip_is_along_width_and_height() -> None:
