@@ -1,17 +1,15 @@
-"""One batch in flight: a list of stages, each of which begins when the one before has ended.
+"""One batch in flight: stages, each of which begins when the one before has ended.
 
-The folder's head draws them. A stage with parts shares them out among all threads, and the thread
-that ends its last part runs the stages after it. Threads that are idle in one batch go on to the
-next.
+The folder's head draws them. Reading and running have parts, which all threads share. The thread
+that ends the last part begins the next stage. Threads that are idle in one batch go on to the next.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -84,13 +82,6 @@ class BatchStarter:
         return BatchInFlight(self, self.phases[self.job.pipeline.phase_of(plan.epoch)], plan)
 
 
-class _Parts(NamedTuple):
-    """The parts of a stage, and what runs one of them. It must not raise."""
-
-    parts: Sequence[range]
-    run: Callable[[range], None]
-
-
 class BatchInFlight:
     """A batch in flight.
 
@@ -113,26 +104,31 @@ class BatchInFlight:
         self._outputs: dict[str, OutputBuffer] = {}
         self._runner: SampleRunner | None = None
         self._key = f"{plan.epoch}:{plan.end}"
-        self._stages: deque[Callable[[], _Parts | None]] = deque(
-            [self._read, self._lower, self._run, self._deliver]
-        )
         tracing.begin("batch in flight", self._key)
-        self._run_stages()
+        self._share_out(self._split(len(plan.ids)), self._read_part, self._lower_and_run)
 
     def cancel(self) -> None:
         """Let the samples that wait do nothing. `result` comes as soon as the others end."""
         self._is_cancelled = True
 
-    def _run_stages(self) -> None:
-        """Run the stages that are left, up to the first that has parts; share these out."""
-        try:
-            while self._stages:
-                stage = self._stages.popleft()()
-                if stage is not None and stage.parts:
-                    self._starter.threads.parallel_for(*stage, self._run_stages)
-                    return
-        except Exception as e:  # without it the consumer would wait forever
-            self.result.set_exception(e)
+    def _share_out(
+        self, parts: Sequence[range], run: Callable[[range], None], then: Callable[[], None]
+    ) -> None:
+        """Run the parts of a stage, which must not raise, on all threads, and then the next stage.
+
+        If that stage fails, so does the batch.
+        """
+
+        def begin_next() -> None:
+            try:
+                then()
+            except Exception as e:  # without it the consumer would wait forever
+                self.result.set_exception(e)
+
+        if parts:
+            self._starter.threads.parallel_for(parts, run, begin_next)
+        else:
+            begin_next()
 
     def _split(self, count: int, max_part: int = _MAX_PART) -> list[range]:
         """Return the rows below `count` in parts, some for each thread."""
@@ -149,9 +145,6 @@ class BatchInFlight:
         else:
             self._failed[row] = describe_error(error)
 
-    def _read(self) -> _Parts:
-        return _Parts(self._split(len(self.plan.ids)), self._read_part)
-
     def _read_part(self, rows: range) -> None:
         if self._is_cancelled:
             return
@@ -159,6 +152,14 @@ class BatchInFlight:
             ids = self.plan.ids[rows[0] : rows[-1] + 1]
             for n, fields in self._reader.read(ids, lambda n, e: self._on_error(rows[n], e)):
                 self._fields[rows[n]] = fields
+
+    def _lower_and_run(self) -> None:
+        self._lower()
+        parts: list[range] = []
+        if self._runner is not None:
+            max_part = _MAX_PART if self._runner.preparations else 1
+            parts = self._split(len(self._rows), max_part)
+        self._share_out(parts, self._run_part, self._deliver)
 
     def _lower(self) -> None:
         with tracing.span("compute parameters", "loader", batch=self._key):
@@ -203,13 +204,6 @@ class BatchInFlight:
             for name in self._lowering.job.pipeline.outputs
         }
         return self._lowering.lower(self.plan.select(rows), sizes, self._outputs)
-
-    def _run(self) -> _Parts | None:
-        if self._runner is None:
-            return None
-        count = len(self._rows)
-        parts = self._split(count) if self._runner.preparations else self._split(count, 1)
-        return _Parts(parts, self._run_part)
 
     def _run_part(self, part: range) -> None:
         assert self._runner is not None

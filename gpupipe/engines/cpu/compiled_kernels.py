@@ -19,28 +19,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.engines.cpu.delivery import (
-    CONVERTED,
-    NUMPY_DTYPES,
-    Conversion,
-    end_with_delivery,
-    find_conversion,
-)
-from gpupipe.engines.cpu.ops import CropOp, DeliverOp, FlipOp, Op, ResizeOp, WarpOp
+from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
+from gpupipe.engines.cpu.ops import CropOp, DeliverOp, FlipOp, Op, ResizeOp, WarpOp, spread_fill
 from gpupipe.engines.cpu.output_buffer import OutputBuffer, view_as_array
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch
 from gpupipe.engines.cpu.program import Kernel, Match, Maybe, Pattern, Rule, Task
 from gpupipe.engines.value_tables import make_numbers
 from gpupipe.runtime.compiled_extension import find_extension
 
-_DTYPES = (*NUMPY_DTYPES, "bfloat16")
 _RGB = 3
 _TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 _extension = find_extension()
@@ -71,13 +64,8 @@ _Geometry = Callable[[Array, int], _Call]
 
 def _warp(warp: WarpOp, pixels: Array, row: int) -> _Call:
     height, width = warp.sizes[row]
-    options = warp.matrices[row], _find_fill(warp.fill)
+    options = warp.matrices[row], spread_fill(warp.fill, _RGB)
     return _Call(_extension.prepare_warp, options, (height, width))
-
-
-@lru_cache(maxsize=16)
-def _find_fill(fill: tuple[float, ...] | None) -> NDArray[np.float64] | None:
-    return None if fill is None else np.full(_RGB, fill, np.float64)
 
 
 def _flip(flip: FlipOp | None, pixels: Array, row: int) -> _Call:
@@ -191,7 +179,7 @@ def _create_rules(
     """Return the rules of a geometry: into the slot of the sample, and into an image of uint8."""
 
     def bind_delivery(match: Match) -> Kernel | None:
-        geometry, conversion = find(match), find_conversion(match, _DTYPES)
+        geometry, conversion = find(match), find_conversion(match, has_bfloat16=True)
         if geometry is None or conversion is None:
             return None
         delivery = _Delivery(geometry, conversion, match[DeliverOp].output)

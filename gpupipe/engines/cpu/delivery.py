@@ -7,22 +7,23 @@ memory of the batch: the conversion before and the delivery are one pass over th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 
 from gpupipe.engines.cpu.ops import DeliverOp, EraseOp, NormalizeOp, ToDtypeOp
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.pixels import Pixels, as_tensor
-from gpupipe.engines.cpu.program import Kernel, Match, Maybe, Pattern, Prepare
+from gpupipe.engines.cpu.program import Content, Kernel, Match, Maybe, Pattern, Prepare
 from gpupipe.engines.value_tables import Numbers, make_table
 from gpupipe.pipeline.tensors import from_steps
 
 CONVERTED: Pattern = (Maybe(ToDtypeOp), Maybe(NormalizeOp), Maybe(EraseOp), DeliverOp)
 """Ends of programs for kernels that convert."""
-NUMPY_DTYPES = ("uint8", "float16", "float32", "float64")
+_DTYPES = ("uint8", "float16", "float32", "float64", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -42,16 +43,22 @@ class Conversion:
         return make_table(self.numbers, self.dtype, channels)
 
 
-def find_conversion(match: Match, dtypes: Collection[str] = NUMPY_DTYPES) -> Conversion | None:
+def find_conversion(match: Match, has_bfloat16: bool = False) -> Conversion | None:
     """Return the conversion at the end of a match of `CONVERTED`.
 
+    Args:
+        match: The operations.
+        has_bfloat16: Whether the kernel delivers bfloat16, a dtype that NumPy lacks.
+
     Returns:
-        None if the samples are no images of uint8, or if another dtype than `dtypes` is delivered.
+        None if the samples are no images of uint8, or if the kernel cannot deliver their dtype.
     """
     to_dtype, normalize, deliver = match.get(ToDtypeOp), match.get(NormalizeOp), match[DeliverOp]
     spec, format = (to_dtype or normalize or deliver).spec, deliver.output.format
     dtype = format.dtype or (to_dtype.dtype if to_dtype else "uint8")
-    if spec.encoded or spec.dtype != "uint8" or format.layout is not None or dtype not in dtypes:
+    if spec.encoded or spec.dtype != "uint8" or format.layout is not None:
+        return None
+    if dtype not in _DTYPES or (dtype == "bfloat16" and not has_bfloat16):
         return None
     numbers: Numbers = ()
     if to_dtype is not None:
@@ -74,19 +81,15 @@ def end_with_delivery(
     """
     erase, output = match.get(EraseOp), match[DeliverOp].output
     finish = None if erase is None else partial(_erase_in_slot, erase, output)
-    return Kernel(name, partial(_write, write, finish), prepare, finish)
 
+    def run(content: Content, row: int) -> Pixels:
+        pixels = cast(Pixels, content)
+        write(pixels, row)
+        if finish is not None:
+            finish(row)
+        return pixels
 
-def _write(
-    write: Callable[[Pixels, int], None],
-    finish: Callable[[int], None] | None,
-    pixels: Pixels,
-    row: int,
-) -> Pixels:
-    write(pixels, row)
-    if finish is not None:
-        finish(row)
-    return pixels
+    return Kernel(name, run, prepare, finish)
 
 
 def _erase_in_slot(erase: EraseOp, output: OutputBuffer, row: int) -> None:

@@ -82,14 +82,9 @@ class CpuEngine(QuarantiningEngine):
         spare = (self.traits.batches_ahead + 2) * len(job.pipeline.outputs)
         self._memory = BatchMemory(spare, new_block if device_id is None else new_pinned_block)
         self._threads = ThreadPool(job.threads)
+        decoders = DecoderChain(decoder, job.max_pixels)
         self._starter = BatchStarter(
-            job,
-            self._phases,
-            self._threads,
-            DecoderChain(decoder, job.max_pixels),
-            self._memory,
-            self._cache,
-            self._copier,
+            job, self._phases, self._threads, decoders, self._memory, self._cache, self._copier
         )
 
     @classmethod

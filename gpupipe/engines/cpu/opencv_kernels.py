@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import opencv_colors
 from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
-from gpupipe.engines.cpu.ops import DeliverOp, Fill, FlipOp, PerspectiveOp, ResampleOp, WarpOp
+from gpupipe.engines.cpu.ops import (
+    DeliverOp,
+    FlipOp,
+    PerspectiveOp,
+    ResampleOp,
+    WarpOp,
+    spread_fill,
+)
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_packed, scratch, with_channels
 from gpupipe.engines.cpu.program import Kernel, Match, Rule, single
@@ -47,7 +54,7 @@ def _run_flip(op: FlipOp, pixels: Pixels, row: int) -> Pixels:
 
 def _run_warp(op: ResampleOp, pixels: Pixels, row: int) -> Pixels:
     array = as_packed(pixels)
-    fill = _find_fill(op.fill, array.shape[2])
+    fill = spread_fill(op.fill, array.shape[2])
     if array.dtype == np.uint8 and _warps_bytes(op):
         planes = _warp_planes(op, row, array)
         colors = scratch.take((*planes.shape[1:], len(planes)))
@@ -60,11 +67,6 @@ def _run_warp(op: ResampleOp, pixels: Pixels, row: int) -> Pixels:
         mask = _warp(op, row, np.ones((*array.shape[:2], 1), np.float32))
         warped = (warped - fill.astype(np.float32)) * mask + fill.astype(np.float32)
     return (np.rint(warped) if array.dtype == np.uint8 else warped).astype(array.dtype)
-
-
-def _find_fill(fill: Fill | None, channels: int) -> NDArray[np.float64] | None:
-    """Return the fill of each channel."""
-    return None if fill is None else np.full(channels, fill, np.float64)
 
 
 def _warp(
@@ -101,7 +103,7 @@ def _warp_planes(op: ResampleOp, row: int, array: Array) -> NDArray[np.uint8]:
         The channels, (C, H, W), in scratch memory.
     """
     (height, width, channels), size = array.shape, op.sizes[row]
-    fill = _find_fill(op.fill, channels)
+    fill = spread_fill(op.fill, channels)
     colors = scratch.take((height, width, 4))
     cv2.cvtColor(array, _TO_RGBA[channels], dst=colors)
     mapped = _warp(op, row, colors, out=scratch.take((*size, 4)))

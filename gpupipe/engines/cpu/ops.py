@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -98,6 +99,12 @@ class ResampleOp(Op):
     sizes: Sequence[Size]
     interpolation: str
     fill: Fill | None
+
+
+@lru_cache(maxsize=16)
+def spread_fill(fill: Fill | None, channels: int) -> NDArray[np.float64] | None:
+    """Return the fill of each channel."""
+    return None if fill is None else np.full(channels, fill, np.float64)
 
 
 @dataclass(frozen=True)

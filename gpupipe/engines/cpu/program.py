@@ -80,8 +80,8 @@ class Match:
         return op if isinstance(op, kind) else None
 
     def __getitem__(self, kind: type[_Op]) -> _Op:
-        op = self._by_kind[kind]
-        assert isinstance(op, kind)
+        op = self.get(kind)
+        assert op is not None
         return op
 
 

@@ -104,9 +104,9 @@ class SampleReader:
             array = as_array(read_bytes(column, id), column.array, id)
             return to_steps(torch.from_numpy(array), spec.layout)
         if cache is not None and step is not None:
-            (cached,) = (
-                [data] if isinstance(data, CachedSample) else cache.look_up(name, column, [id])
-            )
+            cached = data
+            if not isinstance(cached, CachedSample):
+                (cached,) = cache.look_up(name, column, [id])
             if cached.pixels is not None:
                 return CachedImage(cached, cached.pixels, cached.size)
             file = self.decoders.open(read_bytes(column, id), step.options)

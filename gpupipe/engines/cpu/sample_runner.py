@@ -79,11 +79,6 @@ class Preparation:
             return None
         return self.kernel.prepare(pixels, row, before)
 
-    def finish(self, row: int) -> None:
-        """End the operations on a sample, after its task was done."""
-        if self.kernel.finish is not None:
-            self.kernel.finish(row)
-
 
 def find_preparation(groups: Sequence[Group]) -> Preparation | None:
     """Return what prepares all groups as one task; None if they are others than it knows."""
@@ -207,10 +202,11 @@ class SampleRunner:
         for part, is_done in zip(prepared, are_done, strict=True):
             scratch.begin_sample()
             try:
-                if is_done:
-                    self.preparations[part.name].finish(part.row)
-                else:
+                finish = self.preparations[part.name].kernel.finish
+                if not is_done:
                     self._run_field(part.name, part.image, part.row)
+                elif finish is not None:
+                    finish(part.row)
             except Exception as e:
                 self.on_error(part.row, e)
 
