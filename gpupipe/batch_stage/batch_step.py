@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
-from gpupipe.dataset.labels import MOST_CLASSES
+from gpupipe.dataset.labels import MAX_CLASSES
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import did_you_mean
 from gpupipe.pipeline.container import BaseContainer, BaseNestedStep, check_nested
@@ -38,7 +38,7 @@ from gpupipe.schema.field_types import WHOLE
 if TYPE_CHECKING:
     from torch import Tensor
 
-NumClasses = Annotated[int, Field(ge=1, le=MOST_CLASSES), WHOLE]
+NumClasses = Annotated[int, Field(ge=1, le=MAX_CLASSES), WHOLE]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from gpupipe.runtime.progress import Progress
 
 _FILES_PER_TASK = 256
 """Number of file headers that a thread reads between two progress reports."""
-_MOST_AXES = 8
+_MAX_AXES = 8
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,10 @@ def read_headers(
 def _read_header(path: str, read: Callable[[str], FilePart]) -> FilePart:
     with name_file(path):
         part = read(path)
-    if len(part.shape) > _MOST_AXES:
+    if len(part.shape) > _MAX_AXES:
         raise DataError(
             f"{path}: an array of {len(part.shape)} axes, more than gpupipe takes "
-            f"({_MOST_AXES}): store it with fewer"
+            f"({_MAX_AXES}): store it with fewer"
         )
     if part.count != 0 and not all(part.shape):
         raise DataError(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, shown
 
-MOST_CLASSES = 10_000_000
+MAX_CLASSES = 10_000_000
 """Upper limit of a label. Every number up to the largest label is a class with a name.
 
 The limit keeps a sample's id in the label's place from filling the memory. At the limit, the names
@@ -61,7 +61,7 @@ def from_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], 
 
 def from_numbers(labels: NDArray[np.int64], where: Where) -> tuple[NDArray[np.int64], list[str]]:
     """The same as `from_texts`, for labels that are numbers already, int64 (N,)."""
-    outside = np.flatnonzero((labels < 0) | (labels >= MOST_CLASSES))
+    outside = np.flatnonzero((labels < 0) | (labels >= MAX_CLASSES))
     if len(outside):
         raise DataError(f"{where(int(outside[0]))}: {_problem(str(labels[outside[0]]), True)}")
     return labels, _class_names(labels)
@@ -90,9 +90,9 @@ def _problem(label: str, numbers: bool) -> str:
     if numbers and label.startswith("-"):
         return f"the label {shown(label)} is negative: labels count from 0"
     # The length is checked first: int() refuses thousands of digits.
-    if numbers and (len(label) > 18 or int(label) >= MOST_CLASSES):
+    if numbers and (len(label) > 18 or int(label) >= MAX_CLASSES):
         return (
             f"the label {shown(label)} is too large: a number is that of a class, below "
-            f"{MOST_CLASSES:,}"
+            f"{MAX_CLASSES:,}"
         )
     return ""

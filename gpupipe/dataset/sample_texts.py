@@ -14,9 +14,9 @@ from gpupipe.errors import shown
 from gpupipe.formats.tar import Member
 from gpupipe.schema.field_types import is_number
 
-_MOST_TEXT = 1 << 20
+_MAX_TEXT = 1 << 20
 """Upper limit of the size of a member with a label or values, in bytes."""
-_MOST_VALUES = 1024
+_MAX_VALUES = 1024
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SampleTexts:
                 f"{self.stem}: no member {self.stem}.{ending} (it has "
                 f"{', '.join(sorted(self.parts))}): set data.label or data.values"
             )
-        if member.size > _MOST_TEXT:
+        if member.size > _MAX_TEXT:
             raise ValueError(
                 f"{member.name}: {member.size:,} bytes, too many for a label or values"
             )
@@ -57,12 +57,12 @@ class SampleTexts:
         if isinstance(value, str):
             value = _parse_number(value)
         numbers = value if isinstance(value, list) else [value]
-        if not 0 < len(numbers) <= _MOST_VALUES or not all(
+        if not 0 < len(numbers) <= _MAX_VALUES or not all(
             is_number(n) and (isinstance(n, float) or -(2**63) <= n < 2**63) for n in numbers
         ):
             raise ValueError(
                 f"{self.stem}: {shown(value)} at {where} is no number, and no list of 1 to "
-                f"{_MOST_VALUES:,} numbers: set data.values"
+                f"{_MAX_VALUES:,} numbers: set data.values"
             )
         return numbers
 

@@ -23,7 +23,7 @@ from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.schema.field_types import WHOLE, expand_home
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
-_MOST_SHARDS = 1_000_000
+_MAX_SHARDS = 1_000_000
 
 
 def _check_dtype(dtype: str) -> str:
@@ -144,9 +144,9 @@ def find_files(patterns: str | tuple[str, ...], option: str = "data.shards") -> 
         for unbraced in _unbraced(pattern)
         for path in _matches(unbraced, option)
     ]
-    if len(matches) > _MOST_SHARDS:
+    if len(matches) > _MAX_SHARDS:
         raise DataError(
-            f"{every[0]}: {len(matches):,} shards are more than gpupipe takes ({_MOST_SHARDS:,})"
+            f"{every[0]}: {len(matches):,} shards are more than gpupipe takes ({_MAX_SHARDS:,})"
         )
     return matches
 
@@ -157,9 +157,9 @@ def _unbraced(pattern: str) -> list[str]:
     if match is None:
         return [pattern]
     first, last = int(match[1]), int(match[2])
-    if not 0 <= last - first < _MOST_SHARDS:
+    if not 0 <= last - first < _MAX_SHARDS:
         raise DataError(
-            f"{pattern}: {match[0]} should count upwards, to at most {_MOST_SHARDS:,} shards"
+            f"{pattern}: {match[0]} should count upwards, to at most {_MAX_SHARDS:,} shards"
         )
     width = len(match[1]) if match[1].startswith("0") else 0
     return [

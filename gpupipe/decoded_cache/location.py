@@ -31,8 +31,8 @@ from gpupipe.runtime.installation import installed_version, own_version
 SUFFIX = ".decoded"
 _VARIABLE = "GPUPIPE_SHM"
 _FORMAT = 1
-_LEAST_RECORD = 1024
-_MOST_SLOTS = 1 / 16
+_MIN_RECORD_BYTES = 1024
+_MAX_SLOTS = 1 / 16
 """The most of a file that slots may take."""
 _LONGEST_TEXT = 500
 _DECODERS = ("torch", "torchvision", "pillow", "numpy", "simplejpeg", "opencv-python-headless")
@@ -136,8 +136,8 @@ def _layout(
     key: bytes, options: DecodedCacheOptions, samples: int, job: dict[str, Any]
 ) -> CacheHeader:
     size = int(options.max_bytes)
-    most = min(size // _LEAST_RECORD, int(size * _MOST_SLOTS / SLOT_SIZE))
-    slots = max(64, min(2 * samples, most))
+    max_slots = min(size // _MIN_RECORD_BYTES, int(size * _MAX_SLOTS / SLOT_SIZE))
+    slots = max(64, min(2 * samples, max_slots))
     data_offset = -(-(SLOTS_OFFSET + slots * SLOT_SIZE) // ALIGNMENT) * ALIGNMENT
     steps = {name: [step for step, _ in steps] for name, steps in job["steps"].items()}
     about = {

@@ -56,7 +56,7 @@ from gpupipe.runtime.regular_file import open_regular
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 """Linux then maps files that are larger than the memory, though the map is writable."""
 _EMPTY = bytes(SLOT_SIZE)
-_MOST_USED = 0.8
+_MAX_USED = 0.8
 """The share of slots that may be used: searching a fuller table takes long."""
 _RECORDS_TO_DECIDE = 64
 _SAFETY = 0.98
@@ -228,8 +228,8 @@ class RecordFile:
                 self._is_full = True
                 return None
             begin = -(-counters.end // ALIGNMENT) * ALIGNMENT
-            most = int(_MOST_USED * self.header.slots)
-            if counters.records >= most or begin + count > self.header.size:
+            max_records = int(_MAX_USED * self.header.slots)
+            if counters.records >= max_records or begin + count > self.header.size:
                 return None
             if counters.share != UNDECIDED and not _is_chosen(key, counters.share):
                 return None

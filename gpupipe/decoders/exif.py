@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 _ORIENTATION, _SHORT = 0x0112, 3
-_MOST_TAGS = 200
+_MAX_TAGS = 200
 
 
 def read_orientation(data: memoryview) -> int | None:
@@ -27,7 +27,7 @@ def read_orientation(data: memoryview) -> int | None:
     try:
         (at,) = struct.unpack_from(order + "I", data, 4)
         (count,) = struct.unpack_from(order + "H", data, at)
-        if at < 8 or count > _MOST_TAGS or at + 2 + 12 * count > len(data):
+        if at < 8 or count > _MAX_TAGS or at + 2 + 12 * count > len(data):
             return None
         tags = [struct.unpack_from(order + "HHIH", data, at + 2 + 12 * n) for n in range(count)]
     except struct.error:

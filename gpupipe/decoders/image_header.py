@@ -53,7 +53,7 @@ These are 4:4:4, 4:2:2, 4:4:0, 4:2:0 and 4:1:1.
 """
 _MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
 """Matches a JPEG marker other than a stuffed byte or a restart marker within a scan."""
-_MOST_SCANS = 100
+_MAX_SCANS = 100
 _PNG_DEPTHS = {0: (1, 2, 4, 8), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}
 """Bit depths of plain PNGs, by colour type."""
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
@@ -181,17 +181,17 @@ def _unusual_jpeg(view: memoryview, frame: int) -> Header:
 
 
 def _has_too_many_scans(view: memoryview, at: int) -> bool:
-    """Whether more than _MOST_SCANS scans begin between a marker and the end of the image."""
-    if bytes(view[at:]).count(b"\xff\xda") <= _MOST_SCANS:  # 10 times as fast as the search
+    """Whether more than _MAX_SCANS scans begin between a marker and the end of the image."""
+    if bytes(view[at:]).count(b"\xff\xda") <= _MAX_SCANS:  # 10 times as fast as the search
         return False
     count = 0
-    while count <= _MOST_SCANS and (match := _MARKER.search(view, at)):
+    while count <= _MAX_SCANS and (match := _MARKER.search(view, at)):
         marker, at = match[1][0], match.end()
         if marker == 0xD9 or at + 2 > len(view):
             return False
         count += marker == 0xDA
         at += 0 if marker in (0x01, 0xD8) else _BE16(view, at)[0]
-    return count > _MOST_SCANS
+    return count > _MAX_SCANS
 
 
 def _jpeg_size(view: memoryview, frame: int) -> tuple[int, int]:

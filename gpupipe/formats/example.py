@@ -24,7 +24,7 @@ from gpupipe.formats.protobuf import (
 
 _FEATURES, _ENTRY, _KEY, _VALUE, _LIST_OF = 1, 1, 1, 2, 1
 KINDS = {1: "bytes", 2: "floats", 3: "int64s"}
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 """Upper limit of one record's numbers or name: they go into the index, which must stay small."""
 
 
@@ -93,10 +93,10 @@ class Feature:
             MalformedProtobuf: A value is longer, or `spans` fails.
         """
         spans = self.spans()
-        long = np.flatnonzero(spans.end - spans.begin > _MOST_BYTES)
+        long = np.flatnonzero(spans.end - spans.begin > _MAX_BYTES)
         if len(long):
             raise self.wrong(
-                int(long[0]), f"holds more than {_MOST_BYTES:,} bytes, which are no name"
+                int(long[0]), f"holds more than {_MAX_BYTES:,} bytes, which are no name"
             )
         return [
             data[b:e].tobytes()
@@ -108,7 +108,7 @@ class Feature:
     ) -> tuple[NDArray[np.int64] | NDArray[np.float32], NDArray[np.int64]]:
         """Return all values, concatenated, and the row in `records` of each."""
         size = np.bincount(self.items.message, self.items.end - self.items.begin, len(self.records))
-        long = np.flatnonzero(size > _MOST_BYTES)
+        long = np.flatnonzero(size > _MAX_BYTES)
         if len(long):
             raise self.wrong(
                 int(long[0]),

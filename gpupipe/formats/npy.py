@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-MOST_HEADER = 10_000
+MAX_HEADER = 10_000
 """Upper limit of a header in bytes: NumPy's limit for untrusted files."""
 DTYPES = tuple(
     "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
@@ -47,27 +47,27 @@ class Header:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-def parse_header(beginning: bytes) -> Header:
+def parse_header(prefix: bytes) -> Header:
     """Parse the header of a .npy file.
 
     Args:
-        beginning: The whole file, or at least its first 10 kB (`MOST_HEADER`).
+        prefix: The whole file, or at least its first 10 kB (`MAX_HEADER`).
 
     Raises:
         ValueError: This is no .npy file, or gpupipe cannot read its numbers as they are stored.
     """
-    if not beginning.startswith(b"\x93NUMPY") or len(beginning) < _LONGEST_START:
+    if not prefix.startswith(b"\x93NUMPY") or len(prefix) < _LONGEST_START:
         raise ValueError("no .npy file")
-    wide = beginning[6] > 1
-    end = (12 if wide else 10) + int.from_bytes(beginning[8 : 12 if wide else 10], "little")
-    if end > min(len(beginning), MOST_HEADER):
+    wide = prefix[6] > 1
+    end = (12 if wide else 10) + int.from_bytes(prefix[8 : 12 if wide else 10], "little")
+    if end > min(len(prefix), MAX_HEADER):
         raise ValueError("a header that is cut off, or too long")
-    if tuple(beginning[6:8]) not in ((1, 0), (2, 0)):
+    if tuple(prefix[6:8]) not in ((1, 0), (2, 0)):
         raise ValueError(
-            f"version {beginning[6]}.{beginning[7]} of .npy, which is for named fields: "
+            f"version {prefix[6]}.{prefix[7]} of .npy, which is for named fields: "
             "save plain numbers"
         )
-    return _parsed(beginning[:end])
+    return _parsed(prefix[:end])
 
 
 @lru_cache(maxsize=1024)

@@ -38,10 +38,10 @@ Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]
 
 VARINT, EIGHT_BYTES, DELIMITED, FOUR_BYTES = 0, 1, 2, 5
-_MOST_FIELDS = 4096
+_MAX_FIELDS = 4096
 """Upper limit of fields in a message. Each takes a step: more would take seconds per record."""
 _VARINT_BYTES = 10
-_MOST_NUMBER = 2**29
+_MAX_NUMBER = 2**29
 
 
 class MalformedProtobuf(ValueError):
@@ -115,12 +115,12 @@ def parse_fields(data: Bytes, messages: Messages) -> Fields:
     place, alive = messages.begin.copy(), np.flatnonzero(messages.begin < messages.end)
     steps: list[tuple[NDArray[Any], ...]] = []
     while len(alive):
-        if len(steps) == _MOST_FIELDS:
+        if len(steps) == _MAX_FIELDS:
             _refuse(
                 messages,
                 place,
                 alive,
-                f"a message of more than {_MOST_FIELDS:,} fields, which is more than gpupipe takes",
+                f"a message of more than {_MAX_FIELDS:,} fields, which is more than gpupipe takes",
             )
         number, wire, begin, end = _field(data, messages, place, alive)
         steps.append((messages.record[alive], begin, end, alive, number, wire))
@@ -140,29 +140,29 @@ def _field(
 
     Returns its number, its wire type, and the begin and end of its payload.
     """
-    most = messages.end[alive]
+    message_end = messages.end[alive]
     tag, begin = decode_varints(data, place[alive])
     number, wire = tag >> np.uint64(3), tag & np.uint64(7)
     is_valid = (
         np.isin(wire, (VARINT, EIGHT_BYTES, DELIMITED, FOUR_BYTES))
         & (number > 0)
-        & (number < _MOST_NUMBER)
+        & (number < _MAX_NUMBER)
     )
     _check(
         messages,
         place,
         alive,
-        is_valid & (begin <= most),
+        is_valid & (begin <= message_end),
         "not a field of a Protocol Buffers message",
     )
     end = begin + np.select([wire == EIGHT_BYTES, wire == FOUR_BYTES], [8, 4], 0)
     is_varint, delimited = wire == VARINT, wire == DELIMITED
     end[is_varint] = decode_varints(data, begin[is_varint])[1]
     length, after = decode_varints(data, begin[delimited])
-    left = most[delimited] - after
+    left = message_end[delimited] - after
     fits = (left >= 0) & (length <= np.maximum(left, 0).astype(np.uint64))
     begin[delimited], end[delimited] = after, after + np.where(fits, length, 0).astype(np.int64)
-    whole = end <= most
+    whole = end <= message_end
     whole[delimited] &= fits
     _check(messages, place, alive, whole, "a field that ends past the message that it is in")
     return number, wire, begin, end

@@ -25,7 +25,7 @@ ids (uint64).
 _HEAD, _LENGTH_BITS = 8, 29
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _AT_ONCE = 4096
-_MOST_PARTS = 1 << 20
+_MAX_PARTS = 1 << 20
 """Upper limit of the parts of records that are found at once."""
 _Bytes = NDArray[np.uint8]
 _Offsets = NDArray[np.int64]
@@ -136,9 +136,9 @@ def _walk(data: _Bytes, offset: int) -> tuple[list[int], list[int], list[int], i
             )
         if offset + _HEAD + length > size:
             raise Damaged(f"cut off: the record at byte {offset:,} ends past the file's end")
-        if len(heads) == _MOST_PARTS:
+        if len(heads) == _MAX_PARTS:
             raise Damaged(
-                f"a record of more than {_MOST_PARTS - _AT_ONCE:,} parts ends past byte {offset:,}"
+                f"a record of more than {_MAX_PARTS - _AT_ONCE:,} parts ends past byte {offset:,}"
             )
         if flag > _LAST:
             raise Damaged(f"the record at byte {offset:,} has the flag {flag}, which none can have")

@@ -25,7 +25,7 @@ _FILE, _FOLDER, _LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL = (
     b"x",
     b"g",
 )
-_MOST_EXTENDED = 1 << 20
+_MAX_EXTENDED = 1 << 20
 """Upper limit of a long name or a pax header, in bytes."""
 _ZEROS = bytes(_BLOCK)
 
@@ -66,7 +66,7 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[Member]:
             )
         if kind in (_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL):
             extended |= _parse_extended(
-                kind, bytes(view[content : content + min(size, _MOST_EXTENDED + 1)]), content
+                kind, bytes(view[content : content + min(size, _MAX_EXTENDED + 1)]), content
             )
             continue
         name, extended = extended["path"] if "path" in extended else _name(head), {}
@@ -125,8 +125,8 @@ def _name(head: bytes) -> str:
 
 def _parse_extended(kind: bytes, content: bytes, offset: int) -> dict[str, str]:
     """Return the "path" and "size" that an extended header sets for the next member."""
-    if len(content) > _MOST_EXTENDED:
-        raise Damaged(f"a header of more than {_MOST_EXTENDED:,} bytes at byte {offset:,}")
+    if len(content) > _MAX_EXTENDED:
+        raise Damaged(f"a header of more than {_MAX_EXTENDED:,} bytes at byte {offset:,}")
     if kind in (_LONG_NAME, _LONG_LINK):
         return {"path": os.fsdecode(content.partition(b"\0")[0])} if kind == _LONG_NAME else {}
     records = dict(_records(content, offset))

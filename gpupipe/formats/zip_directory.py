@@ -29,7 +29,7 @@ _END64_LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s22xHH")
-_MOST_COMMENT = 0xFFFF
+_MAX_COMMENT = 0xFFFF
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 """What stands in a field whose number is in a ZIP64 record."""
 _ENCRYPTED, _UTF8 = 0x2041, 0x800
@@ -38,7 +38,7 @@ _STORED, _DEFLATED = 0, 8
 _METHODS = {
     1: "shrink", 6: "implode", 9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"
 }  # fmt: skip
-_MOST_RATIO = 1032
+_MAX_RATIO = 1032
 """A byte of a deflated stream stands for at most as many bytes."""
 
 
@@ -140,8 +140,8 @@ def locate(data: NDArray[np.uint8], member: ZipMember) -> int:
     begin += name_size + extra_size
     if begin + member.stored_size > len(data):
         raise Damaged(f"cut off: {name} ends past the file's end")
-    most = member.stored_size * (_MOST_RATIO if member.is_deflated else 1)
-    if member.size > most or (not member.is_deflated and member.size != most):
+    max_size = member.stored_size * (_MAX_RATIO if member.is_deflated else 1)
+    if member.size > max_size or (not member.is_deflated and member.size != max_size):
         raise Damaged(
             f"{name}: {member.stored_size:,} bytes are not {member.size:,} bytes of content"
         )
@@ -174,7 +174,7 @@ def check_crc(content: NDArray[np.uint8], crc: int) -> None:
 
 def _find_directory(data: NDArray[np.uint8]) -> _Directory:
     """Find the directory by the record at the end of the archive, or by that of ZIP64."""
-    start = max(0, len(data) - _END.size - _MOST_COMMENT)
+    start = max(0, len(data) - _END.size - _MAX_COMMENT)
     tail = data[start:].tobytes()
     at = tail.rfind(b"PK\5\6")
     while at >= 0 and at + _END.size + int.from_bytes(tail[at + 20 : at + 22], "little") != len(

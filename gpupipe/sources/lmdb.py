@@ -31,7 +31,7 @@ _FILE = "data.mdb"
 _MAIN = "image"
 _COUNTS = frozenset({"__len__", "__keys__", "__classes__", "num-samples", "num_samples", "length"})
 """Keys that are written beside the images, by custom."""
-_MOST_TEXT = 4096
+_MAX_TEXT = 4096
 _TICK = 100_000
 _FEW = 3
 
@@ -213,7 +213,7 @@ class Lmdb(FileSource):
             if key not in places:
                 raise ValueError(f"no key '{_show(key)}': see data.label")
             offset, length = places[key]
-            yield _read_text(data[offset : offset + min(length, _MOST_TEXT + 1)], key)
+            yield _read_text(data[offset : offset + min(length, _MAX_TEXT + 1)], key)
 
 
 def _check_placeholders(template: KeyTemplate, first: KeyTemplate) -> None:
@@ -267,7 +267,7 @@ def _read_text(data: NDArray[np.uint8], key: str) -> str:
         text = content.decode().strip()
     except UnicodeDecodeError:
         text = ""
-    if not text.isprintable() or not text or len(content) > _MOST_TEXT:
+    if not text.isprintable() or not text or len(content) > _MAX_TEXT:
         raise ValueError(
             f"the value of {_show(key)} is no label: a label is the text of a number from 0 on, "
             "or of a name"

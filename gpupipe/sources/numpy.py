@@ -132,7 +132,7 @@ def _header(path: str, name: str) -> npy.Header:
         if path.lower().endswith(".npz"):
             start, size = npz.find_array(map_file(Path(path)), name)
             file.seek(start)
-        header = npy.parse_header(file.read(min(npy.MOST_HEADER, size)))
+        header = npy.parse_header(file.read(min(npy.MAX_HEADER, size)))
     if size < header.offset + header.length:
         lacking = header.offset + header.length - size
         raise Damaged(

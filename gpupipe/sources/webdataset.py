@@ -196,7 +196,7 @@ class Webdataset(ShardedSource):
 
 def _header(data: NDArray[np.uint8], member: Member) -> npy.Header:
     """Parse the header of an array. Raises ValueError if gpupipe cannot take the array."""
-    content = data[member.offset : member.offset + min(member.size, npy.MOST_HEADER)].tobytes()
+    content = data[member.offset : member.offset + min(member.size, npy.MAX_HEADER)].tobytes()
     try:
         header = npy.parse_header(content)
     except ValueError as e:

@@ -107,7 +107,7 @@ def _fuzz(parser: str, seconds: int, corpus: Path, folder: Path) -> None:
             print(json.dumps(counts), flush=True)
 
     # a label of ten millions is taken, and takes seconds for the names of as many classes
-    labels.MOST_CLASSES = 100_000
+    labels.MAX_CLASSES = 100_000
     faulthandler.dump_traceback_later(
         seconds + _SECONDS_TOO_LONG, exit=True
     )  # where it hangs, also where libFuzzer's own alarm does not get through

@@ -65,7 +65,7 @@ def one(data: bytes) -> bool:
     Raises AssertionError where it should not have, or anything that is no error of its own.
     """
     try:
-        npy.parse_header(data[: npy.MOST_HEADER])
+        npy.parse_header(data[: npy.MAX_HEADER])
     except ValueError:
         return False
     FILE.write_bytes(data)

@@ -15,7 +15,7 @@ from tfrecord import TFRecordWriter
 
 import gpupipe
 from gpupipe.dataset import index_cache, source
-from gpupipe.dataset.labels import MOST_CLASSES
+from gpupipe.dataset.labels import MAX_CLASSES
 from helpers import loaders
 
 ENGINES: list[dict[str, Any]] = [
@@ -189,11 +189,11 @@ def test_shards_that_are_not_there(tmp_path: Path, name: str) -> None:
 
 def test_a_label_that_would_make_millions_of_classes(tmp_path: Path) -> None:
     writer = TFRecordWriter(str(tmp_path / "s"))
-    writer.write({"image/encoded": (b"x", "byte"), "image/class/label": (MOST_CLASSES, "int")})
+    writer.write({"image/encoded": (b"x", "byte"), "image/class/label": (MAX_CLASSES, "int")})
     writer.close()
     with pytest.raises(
         gpupipe.DataError,
-        match=rf"s:0: the label '{MOST_CLASSES}' is too large: a number is that of a class, below "
+        match=rf"s:0: the label '{MAX_CLASSES}' is too large: a number is that of a class, below "
         r"10,000,000",
     ):
         source.SOURCES.find("tfrecord")(**{"shards": str(tmp_path / "s")}).index()

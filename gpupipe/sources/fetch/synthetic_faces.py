@@ -20,7 +20,7 @@ Numbers = NDArray[np.float64]
 SIDE = 250
 _QUALITY = 85
 _MARKER = ".gpupipe-stand-in.json"
-_MOST_A_PERSON = 9
+_MAX_A_PERSON = 9
 _GRAIN_SIDE = 640
 _GRAIN_OCTAVES = ((20, 22.0), (80, 16.0), (320, 14.0))
 """(side of a noise grid in cells, strength in levels) for each octave: from soft shades to fine
@@ -43,7 +43,7 @@ def make(root: Path, count: int, progress: Progress) -> None:
     for n in range(count):
         if remaining == 0:
             person += 1
-            remaining = 1 + int(_numbers(person, "images", 1)[0] * _MOST_A_PERSON)
+            remaining = 1 + int(_numbers(person, "images", 1)[0] * _MAX_A_PERSON)
             (root / f"person_{person:05d}").mkdir(parents=True)
         remaining -= 1
         name = f"person_{person:05d}"

@@ -46,12 +46,12 @@ class _Groups:
         self._lock = threading.Lock()
         self._groups: OrderedDict[Key, _Group] = OrderedDict()
 
-    def get(self, key: Key, most: int) -> list[Any]:
-        """Return the images of a row group as pyarrow buffers; keep the last `most` groups."""
+    def get(self, key: Key, max_groups: int) -> list[Any]:
+        """Return a row group's images as pyarrow buffers. Keep the last `max_groups` groups."""
         with self._lock:
             group = self._groups.setdefault(key, _Group())
             self._groups.move_to_end(key)
-            while len(self._groups) > most:
+            while len(self._groups) > max_groups:
                 self._groups.popitem(last=False)
         with group.lock:  # other threads wait for this group alone
             if group.images is None:
@@ -105,7 +105,7 @@ class RowGroupColumn(Column):
         file: The number of each row's file, int32 (N,).
         group: The number of each row's row group in its file, int32 (N,).
         row: The number of each row in its row group, int32 (N,).
-        most: How many row groups a process keeps.
+        max_groups: How many row groups a process keeps.
     """
 
     root: str
@@ -115,7 +115,7 @@ class RowGroupColumn(Column):
     file: NDArray[np.int32]
     group: NDArray[np.int32]
     row: NDArray[np.int32]
-    most: int
+    max_groups: int
 
     def __len__(self) -> int:
         return len(self.row)
@@ -131,7 +131,7 @@ class RowGroupColumn(Column):
     def _read_row(self, row: int) -> NDArray[np.uint8]:
         path = os.path.join(self.root, self.files[int(self.file[row])])
         key = (path, os.stat(path).st_mtime_ns, self.column, int(self.group[row]))
-        images = groups.get(key, self.most)
+        images = groups.get(key, self.max_groups)
         if self.row[row] >= len(images):
             raise ValueError(f"{path} changed since it was indexed")
         return np.frombuffer(images[self.row[row]], np.uint8)
