@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.steps.decode import Decode
+from gpupipe.decoders.chain import EncodedImage
 from helpers.served import serving
 
 ENGINES = [
@@ -95,13 +95,13 @@ def test_a_file_is_decoded_once_for_all_views(
     assert not [op for op in operators if op == "decoders.image_slice"]
 
     decoded = []
-    pixels = Decode.pixels
+    decode = EncodedImage.decode
 
-    def counted(self: Decode, *arguments: Any) -> Any:
+    def counted(self: EncodedImage, *arguments: Any) -> Any:
         decoded.append(1)
-        return pixels(self, *arguments)
+        return decode(self, *arguments)
 
-    monkeypatch.setattr(Decode, "pixels", counted)
+    monkeypatch.setattr(EncodedImage, "decode", counted)
     with gpupipe.load(config(photos), engine="dataloader", workers=0) as loader:
         samples = by_id(loader)
     assert len(decoded) == len(samples)

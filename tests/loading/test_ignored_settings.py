@@ -66,7 +66,7 @@ def test_what_was_set_and_is_not_used_is_told(settings: dict[str, Any], said: st
     "settings",
     [
         {"engine": "dali", "threads": 4, "prefetch": 3, "hw_decoder_load": 0.5, "max_bad": 0.5},
-        {"engine": "dali", "workers": "auto", "decoder": "torchvision"},
+        {"engine": "dali", "workers": "auto", "decoder": "auto"},
         {"engine": "dataloader", "threads": 4, "decoder": "pil", "prefetch": 3},
         {"engine": "dataloader", "workers": 3, "pin_memory": False},
         {**SERVER, "hwm": 3, "batch_size": 7, "format": "tuple", "device": "cpu"},

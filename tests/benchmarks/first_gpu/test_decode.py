@@ -48,7 +48,7 @@ def test_decoders_of_a_gpu_take_the_options_that_they_get() -> None:
             node = ops.decode(
                 fn.external_source(name="files"),
                 "cpu" if name == "cpu" else "gpu",
-                DecodeOptions(exif=True),
+                DecodeOptions(apply_exif=True),
                 options,
             )
         assert node.device == ("cpu" if name == "cpu" else "gpu")
