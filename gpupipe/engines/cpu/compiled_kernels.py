@@ -27,9 +27,8 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
-from gpupipe.engines.cpu.ops import CropOp, DeliverOp, FlipOp, Op, ResizeOp, WarpOp, spread_fill
-from gpupipe.engines.cpu.output_buffer import OutputBuffer, view_as_array
-from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch
+from gpupipe.engines.cpu.ops import CropOp, FlipOp, Op, ResizeOp, WarpOp, spread_fill
+from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, view_as_array
 from gpupipe.engines.cpu.program import Kernel, Match, Maybe, Pattern, Rule, Task
 from gpupipe.engines.value_tables import make_numbers
 from gpupipe.runtime.compiled_extension import find_extension
@@ -107,13 +106,11 @@ class _Delivery:
 
     Attributes:
         geometry: What is done before the conversion.
-        conversion: What becomes of the values.
-        output: Where the samples go.
+        conversion: What becomes of the values, and where they go.
     """
 
     geometry: _Geometry
     conversion: Conversion
-    output: OutputBuffer
 
     @cached_property
     def _tables(self) -> tuple[torch.dtype, Array | None, NDArray[np.float32] | None]:
@@ -128,9 +125,10 @@ class _Delivery:
         """Return the task of a sample; None if it has no slot."""
         dtype, table, factors = self._tables
         prepare, options, size = self.geometry(pixels, row)
-        if not self.output.begin(row, (_RGB, *size), dtype):
+        output = self.conversion.output
+        if not output.begin(row, (_RGB, *size), dtype):
             return None
-        return prepare(pixels, options, (self.output.slot_array(row), table, factors), before)
+        return prepare(pixels, options, (output.slot_array(row), table, factors), before)
 
     def run(self, pixels: Pixels, row: int) -> None:
         """Write a sample to its slot, if it has one."""
@@ -182,7 +180,7 @@ def _create_rules(
         geometry, conversion = find(match), find_conversion(match, has_bfloat16=True)
         if geometry is None or conversion is None:
             return None
-        delivery = _Delivery(geometry, conversion, match[DeliverOp].output)
+        delivery = _Delivery(geometry, conversion)
         return end_with_delivery(name, match, delivery.run, delivery.prepare)
 
     def bind_image(match: Match) -> Kernel | None:

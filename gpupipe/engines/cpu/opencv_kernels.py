@@ -19,15 +19,7 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import opencv_colors
 from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
-from gpupipe.engines.cpu.ops import (
-    DeliverOp,
-    FlipOp,
-    PerspectiveOp,
-    ResampleOp,
-    WarpOp,
-    spread_fill,
-)
-from gpupipe.engines.cpu.output_buffer import OutputBuffer
+from gpupipe.engines.cpu.ops import FlipOp, PerspectiveOp, ResampleOp, WarpOp, spread_fill
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_packed, scratch, with_channels
 from gpupipe.engines.cpu.program import Kernel, Match, Rule, single
 
@@ -121,16 +113,16 @@ def _warp_planes(op: ResampleOp, row: int, array: Array) -> NDArray[np.uint8]:
     return warped
 
 
-def _deliver(conversion: Conversion, output: OutputBuffer, pixels: Pixels, row: int) -> None:
+def _deliver(conversion: Conversion, pixels: Pixels, row: int) -> None:
     """Write a sample to its slot, through a table for to_dtype and normalize."""
-    array = as_packed(pixels)
+    array, output = as_packed(pixels), conversion.output
     height, width, channels = array.shape
     if not output.format.channels_last:
         planes: Array = array.transpose(2, 0, 1)
         if channels > 1:
             planes = scratch.take((channels, height, width))
             cv2.split(array, list(planes))
-        _deliver_planes(conversion, output, planes, row)
+        _deliver_planes(conversion, planes, row)
         return
     table = conversion.table(channels)
     if output.begin(row, (channels, height, width), table.dtype):
@@ -139,9 +131,9 @@ def _deliver(conversion: Conversion, output: OutputBuffer, pixels: Pixels, row: 
         cv2.LUT(array, _as_bits(values.numpy()), dst=_as_bits(slot.numpy()))
 
 
-def _deliver_planes(conversion: Conversion, output: OutputBuffer, planes: Array, row: int) -> None:
+def _deliver_planes(conversion: Conversion, planes: Array, row: int) -> None:
     """Write the planes of an image, (C, H, W), to its slot."""
-    table = conversion.table(len(planes))
+    table, output = conversion.table(len(planes)), conversion.output
     if not output.begin(row, planes.shape, table.dtype):
         return
     values, slot = _as_bits(table.numpy()), _as_bits(output.slot_array(row))
@@ -162,18 +154,17 @@ def _bind_delivery(match: Match) -> Kernel | None:
     conversion = find_conversion(match)
     if conversion is None:
         return None
-    run = partial(_deliver, conversion, match[DeliverOp].output)
-    return end_with_delivery("cv2.LUT", match, run)
+    return end_with_delivery("cv2.LUT", match, partial(_deliver, conversion))
 
 
 def _bind_warp(match: Match) -> Kernel | None:
     """Return the warp into the slot of a sample, plane by plane."""
-    warp, conversion, output = match[WarpOp], find_conversion(match), match[DeliverOp].output
-    if conversion is None or output.format.channels_last or not _warps_bytes(warp):
+    warp, conversion = match[WarpOp], find_conversion(match)
+    if conversion is None or conversion.output.format.channels_last or not _warps_bytes(warp):
         return None
 
     def run(pixels: Pixels, row: int) -> None:
-        _deliver_planes(conversion, output, _warp_planes(warp, row, as_packed(pixels)), row)
+        _deliver_planes(conversion, _warp_planes(warp, row, as_packed(pixels)), row)
 
     return end_with_delivery("cv2.warpAffine", match, run)
 

@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.decoders.chain import DecodeOptions
-from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.pixels import Array
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import Spec
 
 if TYPE_CHECKING:
+    from gpupipe.engines.cpu.delivery import OutputBuffer
     from gpupipe.engines.cpu.program import Program
 
 Fill = tuple[float, ...]

@@ -72,6 +72,13 @@ def as_packed(pixels: Pixels) -> Array:
     return packed
 
 
+def view_as_array(tensor: torch.Tensor) -> Array:
+    """Return a view; NumPy has no bfloat16."""
+    bits = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+    array: Array = bits.numpy()
+    return array
+
+
 def in_indices(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return maps of points, (B, 2, 3) or (B, 3, 3), as maps of the indices of pixels.
 

@@ -14,7 +14,7 @@ from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.decoded_windows import add_windows
-from gpupipe.engines.cpu.output_buffer import OutputBuffer
+from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.pixels import Array, in_indices
 from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.pipeline.entry import Entry
