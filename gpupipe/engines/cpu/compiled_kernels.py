@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
-from gpupipe.engines.cpu.ops import CropOp, FlipOp, Op, ResizeOp, WarpOp, spread_fill
+from gpupipe.engines.cpu.ops import CropOp, FlipOp, Op, ResizeOp, WarpOp, is_inside, spread_fill
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, view_as_array
 from gpupipe.engines.cpu.program import Kernel, Match, Maybe, Pattern, Rule, Task
 from gpupipe.engines.value_tables import make_numbers
@@ -155,16 +155,11 @@ def _find_resize(match: Match) -> _Geometry | None:
     can_resize = resize.interpolation == "bicubic" or (
         resize.interpolation == "bilinear" and (resize.antialias or _TORCH_HAS_AVX2)
     )
-    if not can_resize or not _is_rgb(resize) or (crop and not _is_inside(crop, resize)):
+    if not can_resize or not _is_rgb(resize):
+        return None
+    if crop is not None and not all(map(is_inside, crop.windows, resize.sizes)):
         return None
     return partial(_resize, resize, crop, match.get(FlipOp))
-
-
-def _is_inside(crop: CropOp, resize: ResizeOp) -> bool:
-    return all(
-        min(top, left) >= 0 and top + height <= size[0] and left + width <= size[1]
-        for (top, left, height, width), size in zip(crop.windows, resize.sizes, strict=True)
-    )
 
 
 def _is_rgb(op: Op) -> bool:

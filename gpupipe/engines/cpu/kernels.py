@@ -60,7 +60,7 @@ def _run_crop(op: ops.CropOp, pixels: Pixels, row: int) -> Pixels:
         return cut(as_tensor(pixels), (top, left), (height, width), op.fill)
     array = as_array(pixels)
     size = array.shape[:2]
-    if min(top, left) < 0 or top + height > size[0] or left + width > size[1]:
+    if not ops.is_inside(op.windows[row], size):
         if height > size[0] or width > size[1]:
             raise SampleIncompatible(describe_small_image(size, (height, width)))
         raise SampleIncompatible(

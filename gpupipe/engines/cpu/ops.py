@@ -34,6 +34,12 @@ Size = Sequence[int]
 """[height, width] in pixels."""
 
 
+def is_inside(window: Window, size: Size) -> bool:
+    """Return whether a window lies inside an image [height, width]."""
+    top, left, height, width = window
+    return min(top, left) >= 0 and top + height <= size[0] and left + width <= size[1]
+
+
 @dataclass(frozen=True)
 class Op:
     """One call of a primitive, for all samples of a batch.

@@ -21,7 +21,7 @@ from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.builtin.jpeg_window import JpegWindow
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.cpu.delivery import OutputBuffer
-from gpupipe.engines.cpu.ops import CropOp, DecodeOp, DeliverOp
+from gpupipe.engines.cpu.ops import CropOp, DecodeOp, DeliverOp, is_inside
 from gpupipe.engines.cpu.pixels import as_packed, scratch
 from gpupipe.engines.cpu.program import Content, Group, Kernel, Maybe, Program, Task, match_pattern
 from gpupipe.engines.cpu.reading import CachedImage, Fields, Image
@@ -70,10 +70,10 @@ class Preparation:
     def _prepare_kernel(self, pixels: Content, row: int, before: Task | None) -> Task | None:
         assert isinstance(pixels, np.ndarray) and self.kernel.prepare is not None
         if self.crop is not None:
-            height, width = pixels.shape[:2]
-            top, left, rows, columns = self.crop.windows[row]
-            if min(top, left) < 0 or top + rows > height or left + columns > width:
+            window = self.crop.windows[row]
+            if not is_inside(window, pixels.shape):
                 return None
+            top, left, rows, columns = window
             pixels = pixels[top : top + rows, left : left + columns]
         if pixels.strides[1:] != (_RGB, 1):
             return None
