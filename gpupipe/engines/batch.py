@@ -46,11 +46,11 @@ def check_shapes(shapes: list[Shapes], plan: Plan, job: Job) -> None:
         other = next((i for i, s in enumerate(shapes) if s[name] != shapes[0][name]), None)
         if other is not None:
             raise ShapeError(
-                _differing(name, [(int(plan.ids[i]), shapes[i][name]) for i in (0, other)], job)
+                _explain(name, [(int(plan.ids[i]), shapes[i][name]) for i in (0, other)], job)
             )
 
 
-def _differing(name: str, samples: list[tuple[int, tuple[int, ...]]], job: Job) -> str:
+def _explain(name: str, samples: list[tuple[int, tuple[int, ...]]], job: Job) -> str:
     source = job.pipeline.source_of(name)
     image = job.pipeline.is_image_file(name)
     descriptions = [

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 Block = NDArray[np.uint8]
-_MOST_WASTE = 2
+_MAX_WASTE = 2
 """How many times as large as a batch its block may be."""
 
 
@@ -82,7 +82,7 @@ class BatchMemory:
         with suppress(IndexError):
             while True:
                 unused.append(self._free.pop())
-        fitting = [n for n, block in enumerate(unused) if size <= len(block) <= _MOST_WASTE * size]
+        fitting = [n for n, block in enumerate(unused) if size <= len(block) <= _MAX_WASTE * size]
         smallest = min(fitting, key=lambda n: len(unused[n]), default=None)
         block = self._new(size) if smallest is None else unused.pop(smallest)
         self._free.extend(reversed(unused))

@@ -57,8 +57,8 @@ def _convert(levels: torch.Tensor, dtype: str, scale: bool) -> torch.Tensor:
 def make_numbers(numbers: Numbers, dtype: str | None, channels: int) -> NDArray[np.float32] | None:
     """Return [scale, mean, std] of each channel, (3, channels), in float32.
 
-    `(level * scale - mean) / std` in float32 is the table to the bit, but for its last conversion
-    to float16. None if no such numbers are known.
+    With them, table[c][v] == (v * scale[c] - mean[c]) / std[c] for each value v, computed in
+    float32 and then converted to the table's dtype. Returns None if a value would differ.
 
     Args:
         numbers: As `make_table` takes them.
@@ -76,6 +76,6 @@ def make_numbers(numbers: Numbers, dtype: str | None, channels: int) -> NDArray[
             scale[:] = 1 / _HIGHEST_LEVEL
     rows = np.stack([scale, mean, std]).astype(np.float32)
     column = rows[:, :, None]
-    made = (np.arange(256, dtype=np.float32) * column[0] - column[1]) / column[2]
-    is_exact = torch.equal(torch.from_numpy(made).to(table.dtype), table[:, 0])
+    computed = (np.arange(256, dtype=np.float32) * column[0] - column[1]) / column[2]
+    is_exact = torch.equal(torch.from_numpy(computed).to(table.dtype), table[:, 0])
     return rows if is_exact else None

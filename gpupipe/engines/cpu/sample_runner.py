@@ -1,9 +1,9 @@
 """Runs the programs of a batch on its samples, several in one call where they can be prepared.
 
-With several threads, re-taking the GIL after each native call makes a thread wait. So a thread
-prepares some samples, and then runs them in one call without the GIL: the decoding of each, which
-the extension `gpupipe._jpeg` prepares, and the kernel after it. They run one after the other, so
-their decoded pixels share the scratch memory of the thread.
+A thread that re-takes the GIL waits for the other threads. So a thread prepares several samples as
+tasks, and runs them in one call without the GIL. A task decodes an image file, with the extension
+`gpupipe._jpeg`, and then does what the last kernel of the program does. The tasks run one after the
+other. So the decoded pixels of all samples share the scratch memory of the thread.
 """
 
 from __future__ import annotations
