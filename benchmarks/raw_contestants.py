@@ -28,7 +28,7 @@ def files_anew(root: Path) -> Iterable[Any]:
     """As of a data set of more files than stay mapped."""
     from gpupipe.engines.dali import mmap_reader
 
-    mmap_reader._MOST_OPEN = BATCH
+    mmap_reader._MAX_OPEN = BATCH
     return files(root)
 
 

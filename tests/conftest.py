@@ -20,6 +20,12 @@ from gpupipe.sources.fetch import synthetic_faces
 from helpers import forked_python, photographs
 
 _GPU = Path(__file__).with_name("gpu")
+_SLOW = {
+    *("test_site", "test_code_blocks", "test_workers", "test_fuzz_images", "test_fuzz"),
+    *("test_fuzz_regions", "test_compare", "test_corpus", "test_first_gpu", "test_exit"),
+    *("test_cached_population", "test_examples", "test_lightning_scripts", "test_ranks"),
+}
+"""Files with tests of ten seconds and more."""
 _NEEDS_GPU = "needs an NVIDIA GPU: run `make test`, or `pytest -m gpu`, on a machine that has one"
 
 # pytest-timeout reads this when it is configured. As an option in pyproject.toml it would be an
@@ -130,9 +136,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests in tests/gpu, and skip them where there is no GPU; but those of either device
-    are ordinary tests there.
+    """Put files of slow tests first, so that no worker ends long after the others. Mark the tests
+    in tests/gpu, and skip them where there is no GPU; but those of either device are ordinary tests
+    there.
     """
+    items.sort(key=lambda item: item.path.stem not in _SLOW)
     marked = [item for item in items if item.path.is_relative_to(_GPU)]
     if not marked:
         return

@@ -46,8 +46,8 @@ from helpers.mutations import Mutation
 from helpers.tree_copies import Result, TreeCopy
 
 LAWS = "tests/test_laws.py"
-MOST_FILES = 10
-TIMES_LONGER, LEAST_SECONDS = 10, 60
+MAX_FILES = 10
+TIMES_LONGER, MIN_SECONDS = 10, 60
 ALONE = ["-n", "0"]
 SUITES = {"short": {"GPUPIPE_TEST_ALL": ""}, "full": {"GPUPIPE_TEST_ALL": "1"}}
 KERNELS_OFF = {"GPUPIPE_KERNELS": "off"}
@@ -133,7 +133,7 @@ class FirstPhase:
         own = copy.run(tests, *ALONE, env=env) if tests else Result([], 0, 0, 0.0)
         runs = own.status in (0, 1, pytest.ExitCode.NO_TESTS_COLLECTED)
         assert runs, f"{tests} do not run on the unchanged tree: {own.caught_by}"
-        limit = max(LEAST_SECONDS, TIMES_LONGER * (own.seconds + self._laws.seconds))
+        limit = max(MIN_SECONDS, TIMES_LONGER * (own.seconds + self._laws.seconds))
         failing = [f"--deselect={test}" for test in own.failed + self._laws.failed]
         with mutated(copy, [mutant]):
             result = copy.run([*tests, LAWS], "-x", *ALONE, *failing, env=env, seconds=limit)
@@ -148,7 +148,7 @@ def choose_tests(module: Path) -> list[str]:
     word = re.compile(rf"\b{module.stem}\b")
     tests = mirror.find_tests(module)
     counts = {test: len(word.findall((ROOT / test).read_text())) for test in tests}
-    return [str(test) for test in sorted(tests, key=lambda test: -counts[test])[:MOST_FILES]]
+    return [str(test) for test in sorted(tests, key=lambda test: -counts[test])[:MAX_FILES]]
 
 
 def needs_ray(file: str) -> bool:

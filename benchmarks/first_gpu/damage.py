@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 _FLOOR_DB = 28.0
-_MOST_DB = 100.0
+_MAX_DB = 100.0
 _PERCENT = (50.0, 90.0, 99.0)
 _SIDE = 96
 _RAW_KINDS = ("420", "progressive")
@@ -170,4 +170,4 @@ def _psnr(image: NDArray[Any], expected: NDArray[Any]) -> float:
     if image.shape != expected.shape:
         return 0.0
     error = float(np.mean(np.square(image.astype(np.float32) - expected)))
-    return min(_MOST_DB, 10 * math.log10(255**2 / error)) if error else _MOST_DB
+    return min(_MAX_DB, 10 * math.log10(255**2 / error)) if error else _MAX_DB

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 _BATCH = 128
 _FLOOR_DB = 30.0
-_MOST_DB = 100.0
+_MAX_DB = 100.0
 _SECONDS = {"whole": 75.0, "odd": 40.0, "cut": 40.0, "raw": 40.0}
 Pixels = NDArray[np.uint8]
 
@@ -170,14 +170,14 @@ class Tally:
         kinds: dict[str, list[float]] = {}
         levels = [(f.psnr, n) for n, f in enumerate(self._found) if f.psnr is not None]
         for db, n in levels:
-            kinds.setdefault(self._kinds[n], []).append(min(db, _MOST_DB))
+            kinds.setdefault(self._kinds[n], []).append(min(db, _MAX_DB))
         worst = min(levels, default=(0.0, -1))
         return {
             "zeros": sum(f.is_zero for f in self._found),
             "wrong_shape": len(self._found) - len(levels),
             "changed_in_second_run": sum(not f.is_repeated for f in self._found),
             "identical": sum(db == math.inf for db, _ in levels),
-            "min_psnr": min(worst[0], _MOST_DB),
+            "min_psnr": min(worst[0], _MAX_DB),
             "worst_image": worst[1],
             "kinds": {
                 kind: {"images": len(found), "min": min(found), "mean": float(np.mean(found))}

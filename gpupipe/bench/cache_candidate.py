@@ -20,7 +20,7 @@ from gpupipe.sampling.selection import DEFAULTS
 
 SETTING = "data.cache_decoded"
 _SAMPLES = 32
-_MOST = 0.5
+_MAX_SHARE = 0.5
 """The most of the free memory that the cache may take. The rest is for batches and the trainer."""
 _HEADROOM = 1.1
 """Samples that were not measured may be larger, and each has a record."""
@@ -70,7 +70,7 @@ def find_candidate(config: Config, index: Index, on_gpu: bool) -> CacheCandidate
     if not sizes:
         return None
     candidate = CacheCandidate(len(index), float(np.mean(sizes)))
-    return candidate if candidate.needed_bytes <= _MOST * free_shared_memory() else None
+    return candidate if candidate.needed_bytes <= _MAX_SHARE * free_shared_memory() else None
 
 
 def _iter_sizes(config: Config, index: Index, steps: int) -> Iterator[int]:

@@ -15,7 +15,7 @@ DRAWS = 8
 _GAP = 6
 _LINE_HEIGHT = 14
 _LETTER_WIDTH = 6
-_MOST_REDUCED = 2.0
+_MAX_REDUCED = 2.0
 """How many times smaller than on other rows the original may be drawn, beside larger results."""
 
 
@@ -71,7 +71,7 @@ def _draw_row(row: StepPictures, side: int) -> Image:
     lines = textwrap.wrap(row.title.encode("ascii", "replace").decode(), letters)
     original = max(row.images[0].size)
     largest = max(max(image.size) for image in row.images)
-    scale = side / min(largest, _MOST_REDUCED * original)
+    scale = side / min(largest, _MAX_REDUCED * original)
     tiles = [_fit(image, scale, side) for image in row.images]
     below = len(lines) * _LINE_HEIGHT + _GAP // 2
     picture = Image.new("RGB", (width, below + max(tile.height for tile in tiles)), "white")

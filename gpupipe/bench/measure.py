@@ -20,7 +20,7 @@ SCHEMA = 1
 _WARM_UP_BATCHES = 50
 _SIZES_LOOKED_AT = 2000
 _BATCHES_BETWEEN_LOOKS = 16
-_LEAST_TIMES_AHEAD, _ENOUGH_TIMES_AHEAD = 2, 4
+_MIN_TIMES_AHEAD, _ENOUGH_TIMES_AHEAD = 2, 4
 """The length of a pass, in multiples of the batches that the engine prepares ahead. Below the first
 number, most of its batches were prepared before it began, and the pass measures no rate.
 """
@@ -69,7 +69,7 @@ class Measurement:
     def too_short(self) -> str:
         """Why the passes are too short to measure a rate, and what would help; else ""."""
         batches = min((p.batches for p in self.passes), default=0)
-        if not batches or batches >= _LEAST_TIMES_AHEAD * self.batches_ahead:
+        if not batches or batches >= _MIN_TIMES_AHEAD * self.batches_ahead:
             return ""
         enough = _ENOUGH_TIMES_AHEAD * self.batches_ahead
         return (

@@ -33,7 +33,7 @@ READ, DELIVER, WHOLE, RECEIVE = "read", "to torch", "batches", "receive"
 BATCH_STAGE = "batch stage"
 _WARM_UP_BATCHES = 2
 _PATIENCE = 60.0
-_LEAST_BATCHES = 4
+_MIN_BATCHES = 4
 """The fewest batches to time, per thread or worker."""
 
 Tick = Callable[[str, int, int], None]
@@ -203,7 +203,7 @@ def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float)
             next(counts)
         with Utilisation(loader.engine.device) as utilisation, OtherLoad() as other_load:
             samples, elapsed = _count_samples(
-                counts, seconds, _LEAST_BATCHES * loader.engine.traits.parallelism, loader
+                counts, seconds, _MIN_BATCHES * loader.engine.traits.parallelism, loader
             )
         counts.close()
     if not samples:

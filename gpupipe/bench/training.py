@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Train = Callable[[Any], None]
 Tick = Callable[[str, int, int], None]
 _REPLAYED_BATCHES = 4
-_WARM_UP_STEPS, _LEAST_STEPS = 2, 3
+_WARM_UP_STEPS, _MIN_STEPS = 2, 3
 _WIDEST = 0.5
 """The widest useful interval of the share of waiting."""
 
@@ -225,7 +225,7 @@ def record_training(
         synchronise(loader)
         with tracing.record(_find_ranges(loader)) as recorder:
             started, number = time.perf_counter(), 0
-            while number < _LEAST_STEPS or time.perf_counter() - started < seconds:
+            while number < _MIN_STEPS or time.perf_counter() - started < seconds:
                 batch = next(stream)
                 with tracing.span("step", "trainer", step=number):
                     step(batch)

@@ -28,7 +28,7 @@ Tick = Callable[[str, int, int], None]
 """Called before each trial with its description, the seconds used, and the seconds in all."""
 
 _TRIAL_SECONDS = 1.5
-_LEAST_BATCHES = 4
+_MIN_BATCHES = 4
 _TIMES_AHEAD = 3
 """The length of a trial in multiples of the batches prepared ahead. Shorter trials measure how fast
 prepared batches are delivered, and not how fast batches are produced.
@@ -51,7 +51,7 @@ class Tunable(Protocol):
 Trial = Callable[[Side, Contest], ContestOutcome]
 
 _ROUNDS = 2
-_LEAST_CONFIRMED, _MOST_CONFIRMED = 3, 10
+_MIN_CONFIRMED, _MAX_CONFIRMED = 3, 10
 _WORTH = 1.01
 _FILLING = 0.5
 """The most of the time left that filling the decoded cache may take."""
@@ -211,7 +211,7 @@ class Tuner:
     def _measure_original(self) -> None:
         """Run one trial to find out how many images a trial needs, and one that counts."""
         size = self._options.batch_size
-        self._images = _LEAST_BATCHES * size
+        self._images = _MIN_BATCHES * size
         outcome = self._try(self.result.original)
         self._images = math.ceil(
             max(self._images, _TRIAL_SECONDS * outcome.images / outcome.seconds)
@@ -225,7 +225,7 @@ class Tuner:
         rivals = [
             Result(Side(f"{name}={v}", self.result.changes | {name: v})) for v in values if v != now
         ]
-        rounds = min(_ROUNDS, self._trials_left(2 * _LEAST_CONFIRMED) // (len(rivals) + 1))
+        rounds = min(_ROUNDS, self._trials_left(2 * _MIN_CONFIRMED) // (len(rivals) + 1))
         if not rivals:
             return
         if name == SETTING and not self._has_time_to_fill():
@@ -248,7 +248,7 @@ class Tuner:
         self.result.trial_seconds = statistics.median(self._costs)
         if self.result.enough_seconds is None:
             used = time.monotonic() - self._started
-            enough = used + (trials + 2 * _LEAST_CONFIRMED + 1) * self.result.trial_seconds
+            enough = used + (trials + 2 * _MIN_CONFIRMED + 1) * self.result.trial_seconds
             self.result.enough_seconds = 10 * math.ceil(enough / 10)
 
     def _confirm(self) -> None:
@@ -257,8 +257,8 @@ class Tuner:
             return
         self.result.best = Result(Side("best", self.result.changes))
         self.result.original.outcomes.clear()
-        for number in range(_MOST_CONFIRMED):
-            if number >= _LEAST_CONFIRMED and self._trials_left(0) < 2:
+        for number in range(_MAX_CONFIRMED):
+            if number >= _MIN_CONFIRMED and self._trials_left(0) < 2:
                 break
             self._try(self.result.original)
             self._try(self.result.best)
@@ -284,7 +284,7 @@ class Tuner:
             int(self._seconds),
         )
         size = result.side.changes.get("batch_size", self._options.batch_size)
-        batches = max(_LEAST_BATCHES, math.ceil(self._images / size))
+        batches = max(_MIN_BATCHES, math.ceil(self._images / size))
         began = time.monotonic()
         outcome = self._trial(
             result.side, replace(self._contest, batches=batches, times_ahead=_TIMES_AHEAD)

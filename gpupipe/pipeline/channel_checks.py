@@ -16,7 +16,7 @@ from gpupipe.pipeline.primitives import DTYPES_TAKEN
 from gpupipe.pipeline.spec_checks import check_decoded, check_plane
 from gpupipe.pipeline.step import StepIncompatible
 
-_MOST_CHANNELS = 4
+_MAX_CHANNELS = 4
 
 
 def check_per_channel(what: str, numbers: tuple[float, ...], input_spec: Spec) -> Spec:
@@ -72,9 +72,9 @@ def check_picture(input_spec: Spec) -> Spec:
             f"it works on uint8 and floats, but gets {input_spec.dtype}: write 'to_dtype: "
             f"{{dtype: float32}}' before it"
         )
-    if input_spec.channels is not None and not 1 <= input_spec.channels <= _MOST_CHANNELS:
+    if input_spec.channels is not None and not 1 <= input_spec.channels <= _MAX_CHANNELS:
         raise StepIncompatible(
-            f"it works on 1 to {_MOST_CHANNELS} channels, but the array has "
+            f"it works on 1 to {_MAX_CHANNELS} channels, but the array has "
             f"{input_spec.channels}: leave it out"
         )
     return input_spec

@@ -16,7 +16,7 @@ Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Resampling = Literal["nearest", "bilinear"]
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 
-_MOST_CHANNELS = 1024
+_MAX_CHANNELS = 1024
 
 
 def should_be(words: str) -> PydanticCustomError:
@@ -139,7 +139,7 @@ def _both_ways(value: Any) -> Any:
 
 def _one_for_all(value: Any) -> Any:
     words = "one number, or a list with one for each channel"
-    return [value] if is_number(value) else check_list(value, range(1, _MOST_CHANNELS + 1), words)
+    return [value] if is_number(value) else check_list(value, range(1, _MAX_CHANNELS + 1), words)
 
 
 class FillByKind(tuple[float, ...]):

@@ -76,7 +76,7 @@ class GaussianBlur(ColorStep):
         output_spec = super().infer_color(input_spec)
         if input_spec.size and self._is_small(input_spec.size):
             raise StepIncompatible(
-                f"{describe_small('the blur', input_spec.size, self._least)}: write a smaller "
+                f"{describe_small('the blur', input_spec.size, self._min_size)}: write a smaller "
                 "kernel_size"
             )
         return output_spec
@@ -86,10 +86,10 @@ class GaussianBlur(ColorStep):
         return np.broadcast_to(np.array(self.kernel_size, np.int32), sigma.shape), sigma
 
     @property
-    def _least(self) -> tuple[int, int]:
+    def _min_size(self) -> tuple[int, int]:
         """The smallest [height, width] whose mirrored border the kernel does not leave."""
         width, height = self.kernel_size
         return height // 2 + 1, width // 2 + 1
 
     def _is_small(self, size: Sequence[int]) -> bool:
-        return any(n < least for n, least in zip(size, self._least, strict=True))
+        return any(n < least for n, least in zip(size, self._min_size, strict=True))

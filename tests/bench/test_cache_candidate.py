@@ -49,7 +49,7 @@ def test_it_is_not_tried_where_it_is_of_no_use(
     assert candidate(faces, FLIP, on_gpu=True, engine="dali") is None
     assert candidate(faces, FLIP, on_gpu=True, engine="cpu") is not None
     assert candidate(faces, pipeline=[{"decode": {"dtype": "uint16"}}]) is None
-    monkeypatch.setattr(cache_candidate, "_MOST", 1e-9)
+    monkeypatch.setattr(cache_candidate, "_MAX_SHARE", 1e-9)
     assert candidate(faces, FLIP) is None
 
 

@@ -23,7 +23,7 @@ import torch
 from gpupipe.protocol import batch_layout, codec, compression, messages
 from gpupipe.protocol.tensors import views
 
-_MOST_MEMORY_MIB = 512
+_MAX_MEMORY_MIB = 512
 _KEYS = [(0, 1), (2**40, 7)]
 
 
@@ -154,7 +154,7 @@ def main() -> int:
         f"{results.total():,} inputs in {arguments.seconds:g} s: {dict(results)}; "
         f"{grown:.0f} MiB more memory at most"
     )
-    return int(grown > _MOST_MEMORY_MIB)
+    return int(grown > _MAX_MEMORY_MIB)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ LIMITS = (1_000_000, 4_000_000)
 """Of data.max_pixels. Bombs of a million pixels are within both."""
 FOLDER_SIZE = 2000
 _LIMIT_SECONDS = 600.0
-_MOST_CULPRITS = 5
+_MAX_CULPRITS = 5
 
 
 @dataclass
@@ -190,7 +190,7 @@ def _culprits(folder: Folder, engine: str) -> list[str]:
     found: list[str] = []
     parts = [[m.name for m in folder.mutants]]
     end = time.monotonic() + _LIMIT_SECONDS
-    while parts and len(found) < _MOST_CULPRITS and time.monotonic() < end:
+    while parts and len(found) < _MAX_CULPRITS and time.monotonic() < end:
         names = parts.pop()
         with tempfile.TemporaryDirectory(dir=folder.root.parent) as root:
             inner = Path(root) / "class"

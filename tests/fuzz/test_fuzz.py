@@ -1,4 +1,4 @@
-"""Some seconds of fuzzing, of all parsers in turn: GPUPIPE_FUZZ_SECONDS, by default 3."""
+"""Some seconds of fuzzing, of all parsers in turn: GPUPIPE_FUZZ_SECONDS, by default 2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_nothing_is_found() -> None:
         "atheris",
         reason="atheris is not installed: there are builds for Linux and Python 3.11 to 3.13",
     )
-    seconds = int(os.environ.get("GPUPIPE_FUZZ_SECONDS", "5" if IS_FULL else "3"))
+    seconds = int(os.environ.get("GPUPIPE_FUZZ_SECONDS", "5" if IS_FULL else "2"))
     command = [
         sys.executable,
         str(Path(__file__).with_name("fuzz.py")),

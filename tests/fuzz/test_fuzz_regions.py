@@ -10,7 +10,7 @@ import pytest
 from helpers import forked_python
 from helpers.full_product import IS_FULL
 
-COUNT = int(os.environ.get("GPUPIPE_FUZZ_REGIONS", "4000" if IS_FULL else "700"))
+COUNT = int(os.environ.get("GPUPIPE_FUZZ_REGIONS", "4000" if IS_FULL else "400"))
 LIMIT = 600
 
 

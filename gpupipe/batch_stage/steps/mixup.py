@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Mixup(BatchStep):
     """Mix images and labels as torchvision.transforms.v2.MixUp (Zhang et al. 2018).
 
-    One share, drawn from Beta(alpha, alpha), is that of each sample in its own mean; the rest is
-    that of the sample before it; under `loader.repeats`, of the nearest one that is no view of the
-    same sample. It depends on all samples of the batch.
+    `lam` is drawn from Beta(alpha, alpha), once per batch. Sample i becomes
+    lam * x[i] + (1 - lam) * x[i - k], and k is 1. Under `loader.repeats` k is the length of the
+    longest run of views of one sample. So the result depends on all samples of the batch.
 
     Attributes:
         alpha: Both parameters of the beta distribution, above 0. The default is 1, the uniform

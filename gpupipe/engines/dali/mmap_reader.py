@@ -16,7 +16,7 @@ from gpupipe.dataset.columns import ArrayLayout, SpanColumn
 from gpupipe.engines.dali.field_reader import PLACEHOLDER, CannotRead
 from gpupipe.runtime.regular_file import open_regular
 
-_MOST_OPEN = 8192
+_MAX_OPEN = 8192
 """How many files stay mapped. Mapping a file of 1 MB again costs twice as much as copying it. Linux
 lets a process have 65,530 maps by default. A map that is dropped here stays in memory until the
 last slice of it is gone.
@@ -78,7 +78,7 @@ class MmapReader:
         mapped = self._maps.get(file)
         if mapped is None:
             mapped = self._maps[file] = _open_map(self._column.path(file))
-            if len(self._maps) > _MOST_OPEN:
+            if len(self._maps) > _MAX_OPEN:
                 self._maps.popitem(last=False)
         else:
             self._maps.move_to_end(file)

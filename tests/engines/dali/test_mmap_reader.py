@@ -38,7 +38,7 @@ def mapped_here(folder: Path) -> int:
 def test_what_is_in_flight_stays_mapped_and_no_more(
     faces: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mmap_reader, "_MOST_OPEN", 1)
+    monkeypatch.setattr(mmap_reader, "_MAX_OPEN", 1)
     options: dict[str, Any] = {"engine": "dali", "device": "cpu", "prefetch": 2}
     options |= {"batch_size": 6, "shuffle": False}
     data = {"source": "webdataset", "shards": str(shards / "*.tar"), "label": None}
