@@ -36,7 +36,7 @@ class FilePart:
         offset: Byte at which the first sample begins.
         count: Number of samples; None if the whole file is one sample.
         step: Bytes from the beginning of a sample to the beginning of the next.
-        pairs: Whether the numbers are complex, stored as in `formats.npy.Header`.
+        pairs: Whether the numbers are complex, stored as in `formats.npy.NpyHeader`.
     """
 
     dtype: str

@@ -25,7 +25,7 @@ _PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 @dataclass(frozen=True)
-class Header:
+class NpyHeader:
     """The header of an array in C order and native byte order.
 
     Attributes:
@@ -47,7 +47,7 @@ class Header:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-def parse_header(prefix: bytes) -> Header:
+def parse_header(prefix: bytes) -> NpyHeader:
     """Parse the header of a .npy file.
 
     Args:
@@ -71,7 +71,7 @@ def parse_header(prefix: bytes) -> Header:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(text: bytes) -> Header:
+def _parsed(text: bytes) -> NpyHeader:
     """Parse a whole header. Cached: most files of a data set have the same header."""
     stream = io.BytesIO(text)
     try:
@@ -101,7 +101,7 @@ def _parsed(text: bytes) -> Header:
 
 def _check_supported(
     shape: tuple[int, ...], fortran: bool, dtype: np.dtype[np.generic], offset: int
-) -> Header:
+) -> NpyHeader:
     """Return the header of an array. Raises ValueError if gpupipe cannot read it as stored."""
     if dtype.name not in (*DTYPES, *_PARTS) or dtype.names or dtype.subdtype:
         raise ValueError(
@@ -117,6 +117,6 @@ def _check_supported(
     if any(n < 0 for n in shape):
         raise ValueError(f"the shape {shape}, which no array has")
     pairs = dtype.name in _PARTS
-    return Header(
+    return NpyHeader(
         _PARTS.get(dtype.name, dtype.name), (*shape, 2) if pairs else shape, offset, pairs
     )

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.dataset.parallel_read import map_file
 from gpupipe.dataset.spec import default_layout
 from gpupipe.errors import DataError
 from gpupipe.formats import npz
@@ -99,8 +98,8 @@ def _name_labels(path: str, member: str) -> tuple[str, list[str]]:
 
 def _detect_npz(file: Path) -> dict[str, Detected]:
     try:
-        with open_regular(file):
-            names = npz.list_arrays(map_file(file))
+        with open_regular(file) as opened:
+            names = npz.list_arrays(opened)
     except (OSError, ValueError) as e:
         raise DataError(f"{file}: {e}") from e
     if len(names) < 2:

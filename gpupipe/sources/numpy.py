@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,6 @@ from pydantic import Field, model_validator
 from gpupipe.dataset import array_index
 from gpupipe.dataset.array_index import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
-from gpupipe.dataset.parallel_read import map_file
 from gpupipe.errors import did_you_mean
 from gpupipe.formats import Damaged, npy, npz
 from gpupipe.runtime.regular_file import open_regular
@@ -117,7 +115,7 @@ class Numpy(ArraySource):
         return self.arrays.get(what, what)
 
 
-def _header(path: str, name: str) -> npy.Header:
+def _header(path: str, name: str) -> npy.NpyHeader:
     """Read and check the header of an array; its offset is that in the file.
 
     Args:
@@ -130,7 +128,7 @@ def _header(path: str, name: str) -> npy.Header:
     with open_regular(path, buffering=0) as file:
         start, size = 0, os.fstat(file.fileno()).st_size
         if path.lower().endswith(".npz"):
-            start, size = npz.find_array(map_file(Path(path)), name)
+            start, size = npz.find_array(file, name)
             file.seek(start)
         header = npy.parse_header(file.read(min(npy.MAX_HEADER, size)))
     if size < header.offset + header.length:

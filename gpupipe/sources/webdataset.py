@@ -104,7 +104,7 @@ class Webdataset(ShardedSource):
         first = self._first(field)
         return array_spec(first.dtype, first.shape, same=False)
 
-    def _first(self, field: Endings | ArrayMember) -> npy.Header:
+    def _first(self, field: Endings | ArrayMember) -> npy.NpyHeader:
         """Return the header of a field's first array. Raises DataError if there is none.
 
         All arrays of the field must have its dtype and number of axes.
@@ -194,7 +194,7 @@ class Webdataset(ShardedSource):
         )
 
 
-def _header(data: NDArray[np.uint8], member: Member) -> npy.Header:
+def _header(data: NDArray[np.uint8], member: Member) -> npy.NpyHeader:
     """Parse the header of an array. Raises ValueError if gpupipe cannot take the array."""
     content = data[member.offset : member.offset + min(member.size, npy.MAX_HEADER)].tobytes()
     try:
@@ -212,7 +212,7 @@ def _header(data: NDArray[np.uint8], member: Member) -> npy.Header:
 
 
 def _check_alike(
-    members: list[Member], headers: list[npy.Header], field: Endings | ArrayMember
+    members: list[Member], headers: list[npy.NpyHeader], field: Endings | ArrayMember
 ) -> None:
     """Raise ValueError if an array differs from the first, or from what `field` demands."""
     for member, header in zip(members, headers, strict=True):

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpupipe.formats import Damaged, npz
+from gpupipe.formats import Damaged
+from gpupipe.formats.npz import find_array
 
 ARRAYS = {"x": np.arange(6, dtype=np.int16).reshape(2, 3), "y": np.array([1, 0])}
 
@@ -17,10 +18,6 @@ def written(save: Callable[..., None] = np.savez, **arrays: np.ndarray) -> io.By
     stream = io.BytesIO()
     save(stream, **arrays)
     return stream
-
-
-def find_array(stream: io.BytesIO, name: str) -> tuple[int, int]:
-    return npz.find_array(np.frombuffer(stream.getvalue(), np.uint8), name)
 
 
 @pytest.mark.parametrize("name", ARRAYS)
@@ -84,10 +81,7 @@ def test_an_entry_that_ends_past_the_file_is_damaged() -> None:
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("x.npy", b"0123456789")
     data = bytearray(stream.getvalue())
-    sizes = data.index(b"PK\x01\x02") + 20
-    data[sizes : sizes + 8] = 2 * (5000).to_bytes(4, "little")
+    length = data.index(b"PK\x01\x02") + 24
+    data[length : length + 4] = (5000).to_bytes(4, "little")
     with pytest.raises(Damaged, match="ends past the file's end"):
-        find_array(io.BytesIO(bytes(data)), "x")
-    data[sizes : sizes + 4] = (10).to_bytes(4, "little")
-    with pytest.raises(Damaged, match=r"10 bytes are not 5,000 bytes"):
         find_array(io.BytesIO(bytes(data)), "x")
