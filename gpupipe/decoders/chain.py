@@ -77,17 +77,19 @@ class EncodedImage:
         self._place, self.decoder, self.header = chain.find(self.data)
         if self.header.is_plain:
             height, width = self.header.height, self.header.width
-            self.size = (width, height) if self._is_turned(options, 5) else (height, width)
+            swaps_sides = self._orientation_to_apply(options) >= 5
+            self.size = (width, height) if swaps_sides else (height, width)
         else:
             self.pixels = self.decode(options)
             self.size = self.pixels.shape[:2]
 
     def is_upright(self, options: DecodeOptions) -> bool:
         """Whether its stored pixels are delivered without rotating them."""
-        return not self._is_turned(options, 2)
+        return self._orientation_to_apply(options) == 1
 
-    def _is_turned(self, options: DecodeOptions, first: int) -> bool:
-        return options.apply_exif and self.header.orientation >= first
+    def _orientation_to_apply(self, options: DecodeOptions) -> int:
+        """Return the EXIF orientation, 1 to 8; 1, upright, if the options leave it alone."""
+        return self.header.orientation if options.apply_exif else 1
 
     def decode(
         self,
@@ -109,11 +111,11 @@ class EncodedImage:
         """
         if self.pixels is not None:
             return self.pixels
-        is_turned = self._is_turned(options, 2)
-        stored = self._decode_stored(options, None if is_turned else window, out)
+        orientation = self._orientation_to_apply(options)
+        stored = self._decode_stored(options, window if orientation == 1 else None, out)
         pixels = _convert_depth(stored, options.dtype)
-        if is_turned:
-            pixels = exif.apply(pixels, self.header.orientation)
+        if orientation > 1:
+            pixels = exif.apply(pixels, orientation)
         return pixels if pixels.flags.writeable else pixels.copy()
 
     def _decode_stored(self, options: DecodeOptions, window: Any, out: Any) -> Pixels:

@@ -92,7 +92,7 @@ class BatchLeases:
         return Leased(client, current.is_all_leased_to(client.token))
 
     def acknowledge(self, token: str, keys: list[Key]) -> None:
-        """Acknowledge batches that a client's consumer is done with, and confirm that (rule 3)."""
+        """Mark batches that a client acknowledges as done, and send it a Confirm (rule 3)."""
         client = self._state.clients[token]
         self.mark_consumed(client, keys)
         if keys:
@@ -152,11 +152,9 @@ class BatchLeases:
 
     def neediest(self) -> Partition | None:
         """Return the partition with the most unmet demand, or None if there is no demand."""
-        needs = [
-            (self._need(partition), partition) for partition in self._state.partitions.values()
-        ]
-        need, partition = max(needs, key=lambda pair: pair[0], default=(0, None))
-        return partition if need > 0 else None
+        partitions = self._state.partitions.values()
+        partition = max(partitions, key=self._unmet_demand, default=None)
+        return partition if partition is not None and self._unmet_demand(partition) > 0 else None
 
     def partition_to_prefetch(self) -> Partition | None:
         """Return a partition with steps left that may be made ahead of demand, or None."""
@@ -168,9 +166,9 @@ class BatchLeases:
             and self._state.members(partition)
             and self._lead_left(partition.current) > 0
         ]
-        return max(partitions, key=self._need, default=None)
+        return max(partitions, key=self._unmet_demand, default=None)
 
-    def _need(self, partition: Partition) -> int:
+    def _unmet_demand(self, partition: Partition) -> int:
         """Return the credits of a partition's readers minus the batches that are made for them."""
         current = partition.current
         if current is None or not current.has_queued:

@@ -88,14 +88,14 @@ class PassSchedule:
             self._enter(client, current)
             self.settle_all()
         else:
-            self._wait(client, begin)
+            self._wait_for_pass(client, begin)
 
     def _is_past(self, pass_number: int, current: EpochPass | None) -> bool:
         """Return whether a pass that the client names has ended."""
         last = self._state.next_pass - 1 if current is None else current.number
         return 0 <= pass_number <= last
 
-    def _wait(self, client: Client, begin: messages.StartIteration) -> None:
+    def _wait_for_pass(self, client: Client, begin: messages.StartIteration) -> None:
         """Let a client wait for the pass at its position. Raises as `schedule` does."""
         self._count_steps(client.partition.rank, begin.epoch, begin.position)
         self._check_position(client, begin)

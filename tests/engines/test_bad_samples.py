@@ -1,94 +1,16 @@
-"""What is wrong with a sample: found in an engine's message, and in the file's first and last
-bytes.
-"""
+"""Bad samples are listed once, and end the run if they are too many or may not be skipped."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import gpupipe
-from gpupipe import config
-from gpupipe.engines.bad_samples import (
-    Quarantine,
-    describe_damage,
-    explain_image_failure,
-    explain_sample_failure,
-    find_cause,
-    find_suspects,
-)
-from gpupipe.engines.base import Job
-from gpupipe.runtime.progress import ignore_progress
+from gpupipe.engines.bad_samples import Quarantine
 from helpers.image_files import encoded
-
-PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 9, 3), np.uint8))
-
-
-def job_of(root: Path, files: dict[str, bytes], **options: Any) -> Job:
-    """A job on these files, in the order of their names."""
-    (root / "class").mkdir(parents=True)
-    for name in files:
-        (root / "class" / name).write_bytes(encoded(PICTURE, "PNG"))
-    written = {"data": {"source": "folder", "root": root}, "pipeline": ["decode"]}
-    checked = config.read(written, device="cpu", quarantine=root / "bad.jsonl", **options)
-    index = checked.source.index(ignore_progress)
-    for name, content in files.items():
-        (root / "class" / name).write_bytes(content)
-    return Job(index, checked.pipeline, checked.loader, 1)
-
-
-FORMATS = ("BMP", "JPEG", "JPEG2000", "PNG", "WEBP")
-
-
-def test_the_bytes_of_a_file_say_what_is_wrong_with_it(tmp_path: Path) -> None:
-    whole = {f"a_{kind}.png": encoded(PICTURE, kind) for kind in FORMATS}
-    cut = {f"b_{kind}.png": encoded(PICTURE, kind)[:-20] for kind in FORMATS}
-    job = job_of(tmp_path, whole | cut | {"c.png": b"", "d.png": b"hello world"})
-    column = job.index.columns[job.index.main]
-    said = [describe_damage(column, row) for row in range(len(job.index))]
-    assert said[:5] == [""] * 5
-    assert all("was cut off: its end is missing" in words for words in said[5:10])
-    assert said[10] == "the file is empty"
-    assert "not an image in a known format (it begins with b'hello world')" in said[11]
-    suspects = find_suspects(job.index, np.arange(len(job.index)))
-    assert suspects == [bool(words) for words in said]
-    Path(job.index.location(0)).unlink()
-    assert "no such file" in describe_damage(column, 0).lower()
-
-
-def test_a_failure_is_explained_by_the_message_or_by_the_file(tmp_path: Path) -> None:
-    job = job_of(tmp_path, {"a.png": encoded(PICTURE, "PNG"), "b.png": b""})
-    column = job.index.columns[job.index.main]
-    said = "Failed to decode sample #0"
-    assert f"of a kind that the decoder does not know ({said})" in explain_image_failure(
-        column, 0, said
-    )
-    assert explain_image_failure(column, 1, said) == "the file is empty"
-    assert (
-        explain_image_failure(column, 0, "too wide") == "cannot be decoded or transformed: too wide"
-    )
-    assert explain_sample_failure(job.index, 1, "too wide").endswith("too wide (the file is empty)")
-
-
-@pytest.mark.parametrize(
-    ("message", "cause"),
-    [
-        (
-            "Critical error in pipeline:\nError in CPU operator `x`\nencountered:\n\nError: bad",
-            "bad",
-        ),
-        ("decode, /src/image.cpp:71, not a JPEG file", "not a JPEG file"),
-        ("\n  plain words\nmore", "plain words"),
-        ("Critical error in pipeline:\n", "no reason given"),
-    ],
-)
-def test_the_cause_is_the_first_line_that_states_one(message: str, cause: str) -> None:
-    assert find_cause(message) == cause
+from helpers.png_job import PICTURE, job_of
 
 
 def test_bad_samples_are_listed_once_until_they_are_too_many(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ _DTYPES = ("uint8", "float16", "float32", "float64", "bfloat16")
 
 
 @dataclass(frozen=True)
-class Format:
+class DeliveryFormat:
     """How a field is delivered.
 
     Attributes:
@@ -61,7 +61,7 @@ class OutputBuffer:
         shapes: The shape of each sample that began, by its row.
     """
 
-    def __init__(self, count: int, format: Format, memory: BatchMemory | None) -> None:
+    def __init__(self, count: int, format: DeliveryFormat, memory: BatchMemory | None) -> None:
         self.format = format
         self.shapes: dict[int, tuple[int, ...]] = {}
         self._batch: torch.Tensor | None = None

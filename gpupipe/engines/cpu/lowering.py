@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.base import DrawnStep, Job, Operator
 from gpupipe.engines.cpu import compiled_kernels, kernels
-from gpupipe.engines.cpu.delivery import Format, OutputBuffer
+from gpupipe.engines.cpu.delivery import DeliveryFormat, OutputBuffer
 from gpupipe.engines.cpu.ops import AddOp, RemapOp
 from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.engines.cpu.tracer import Tracer
@@ -77,12 +77,12 @@ class StepLowering:
             for view in job.pipeline.views_of(name):
                 self._choose(view, is_size_known)
 
-    def format(self, name: str) -> Format:
+    def format(self, name: str) -> DeliveryFormat:
         """Return how a field of a batch is delivered."""
         job, pipeline = self.job, self.job.pipeline
         spec = pipeline.fields[pipeline.source_of(name)]
         is_bytes = spec.encoded and not pipeline.entries_on(pipeline.source_of(name))
-        return Format(
+        return DeliveryFormat(
             job.loader.dtype if name in pipeline.main_outputs and not is_bytes else None,
             None if spec.encoded else spec.layout,
             job.loader.memory_format == "channels_last" and spec.encoded,

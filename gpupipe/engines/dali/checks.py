@@ -16,12 +16,12 @@ from nvidia.dali import types
 
 from gpupipe.config import LoaderConfig
 from gpupipe.dataset.index import build_empty
-from gpupipe.engines.bad_samples import find_cause
 from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.graph_source import compute_inputs
 from gpupipe.engines.dali.lowering import Device, Lowering
 from gpupipe.engines.dali.reader import make_reader, open_fields
+from gpupipe.engines.failure_reasons import find_cause
 from gpupipe.errors import EngineError, StepError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline

@@ -11,8 +11,8 @@ from nvidia.dali import Pipeline, fn, types
 from PIL import Image
 
 from gpupipe.decoders.chain import DecodeOptions
-from gpupipe.engines.bad_samples import find_cause
 from gpupipe.engines.dali.operators import ops
+from gpupipe.engines.failure_reasons import find_cause
 from gpupipe.errors import EngineError
 from gpupipe.runtime.machine_failures import machine_failure
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpupipe.engines.bad_samples import (
-    Quarantine,
-    explain_sample_failure,
-    find_refused_dtype,
-    find_suspects,
-)
+from gpupipe.engines.bad_samples import Quarantine
 from gpupipe.engines.base import Job
 from gpupipe.engines.batch import Shapes, check_shapes
 from gpupipe.engines.dali.delivery import to_field
 from gpupipe.engines.dali.graph_runner import GraphRunner, Tensors
 from gpupipe.engines.dali.known_good import KnownGood
+from gpupipe.engines.failure_reasons import (
+    explain_sample_failure,
+    find_refused_dtype,
+    find_suspects,
+)
 from gpupipe.errors import EngineError
 from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.sampling.sampler import Plan

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpupipe.engines.batch_memory import BatchMemory
-from gpupipe.engines.cpu.delivery import Format, OutputBuffer
+from gpupipe.engines.cpu.delivery import DeliveryFormat, OutputBuffer
 from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.pixels import as_tensor
 from gpupipe.engines.cpu.tracer import Tracer
@@ -100,7 +100,7 @@ SHAPE = (3, 4, 5)
 
 
 def create(memory: BatchMemory | None, channels_last: bool = False) -> OutputBuffer:
-    return OutputBuffer(3, Format(None, None, channels_last), memory)
+    return OutputBuffer(3, DeliveryFormat(None, None, channels_last), memory)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -27,7 +27,7 @@ _ALL_BITS = types.Constant(255, types.UINT8)
 _MIDDLE = types.Constant(128, types.UINT8)
 
 
-class Format(NamedTuple):
+class PixelFormat(NamedTuple):
     """What a function knows of the pixels when the graph is built.
 
     Attributes:
@@ -64,14 +64,14 @@ def leave_alone(pixels: Any) -> Any:
     return pixels
 
 
-def to_pixels(values: Any, image: Format) -> Any:
+def to_pixels(values: Any, image: PixelFormat) -> Any:
     """Convert float32 results to pixels: truncate to whole levels, and clamp."""
     if image.dtype == "uint8":
         return round_to_levels(values - np.float32(_ALMOST_HALF))
     return dali_math.clamp(values, 0.0, 1.0)
 
 
-def luma(pixels: Any, image: Format) -> Any:
+def luma(pixels: Any, image: PixelFormat) -> Any:
     """Return the luma of three channels; that of uint8 is truncated to whole levels.
 
     The shift is nearer to 0.5 than `_ALMOST_HALF`: the luma 0.9999 of a gray of 1 becomes 0.
@@ -127,7 +127,7 @@ def limit(factor: NDArray[Any]) -> NDArray[Any]:
     return limited
 
 
-def compute(formula: Callable[..., Any], image: Format, *values: NDArray[Any]) -> Operators:
+def compute(formula: Callable[..., Any], image: PixelFormat, *values: NDArray[Any]) -> Operators:
     """Compute the formula of a row of `COLOR_OPS`, with the numbers of `color_ops.apply`."""
 
     def make(pixels: Any, *nodes: Any) -> Any:
@@ -142,14 +142,14 @@ def compute(formula: Callable[..., Any], image: Format, *values: NDArray[Any]) -
     return Operators(make, values)
 
 
-def invert(image: Format) -> Operators:
+def invert(image: PixelFormat) -> Operators:
     """Return 255 - x, or 1 - x for floats."""
     if image.dtype == "uint8":
         return Operators(lambda pixels: pixels ^ _ALL_BITS)
     return Operators(lambda pixels: np.float32(1.0) - pixels)
 
 
-def posterize(image: Format, bits: NDArray[Any]) -> Operators:
+def posterize(image: PixelFormat, bits: NDArray[Any]) -> Operators:
     """Keep the highest `bits` bits of each uint8 value."""
 
     def make(pixels: Any, mask: Any) -> Any:
@@ -158,7 +158,7 @@ def posterize(image: Format, bits: NDArray[Any]) -> Operators:
     return Operators(make, (255 - (255 >> bits),))
 
 
-def solarize(image: Format, threshold: NDArray[Any]) -> Operators:
+def solarize(image: PixelFormat, threshold: NDArray[Any]) -> Operators:
     """Invert the values that reach the threshold."""
 
     def make(pixels: Any, threshold: Any) -> Any:
@@ -170,7 +170,7 @@ def solarize(image: Format, threshold: NDArray[Any]) -> Operators:
     return Operators(make, (threshold,))
 
 
-def solarize_add(image: Format, levels: NDArray[Any]) -> Operators:
+def solarize_add(image: PixelFormat, levels: NDArray[Any]) -> Operators:
     """Add levels to the values below 128 of uint8."""
 
     def make(pixels: Any, levels: Any) -> Any:
@@ -180,7 +180,7 @@ def solarize_add(image: Format, levels: NDArray[Any]) -> Operators:
     return Operators(make, (levels,))
 
 
-def adjust_brightness(image: Format, factor: NDArray[Any]) -> Operators:
+def adjust_brightness(image: PixelFormat, factor: NDArray[Any]) -> Operators:
     """Multiply by the factor."""
 
     def make(pixels: Any, factor: Any) -> Any:
@@ -197,7 +197,7 @@ SHIFT = -_ALMOST_HALF / 255
 """Argument of brightness_contrast with which its uint8 results are truncated."""
 
 
-def adjust_saturation(image: Format, factor: NDArray[Any]) -> Operators:
+def adjust_saturation(image: PixelFormat, factor: NDArray[Any]) -> Operators:
     """Blend with the luma, which is truncated first for uint8.
 
     Above a factor of 2, single pixels differ from torchvision's by more than a level: those whose
@@ -217,7 +217,7 @@ def adjust_saturation(image: Format, factor: NDArray[Any]) -> Operators:
     return Operators(make, (limit(factor),))
 
 
-def adjust_hue(image: Format, factor: NDArray[Any]) -> Operators:
+def adjust_hue(image: PixelFormat, factor: NDArray[Any]) -> Operators:
     """Turn the hue by `factor` of a full turn, in HSV, as torchvision's formulas do."""
     if image.channels == 1:
         return Operators(leave_alone)
@@ -226,7 +226,7 @@ def adjust_hue(image: Format, factor: NDArray[Any]) -> Operators:
     )
 
 
-def _turn_hue(pixels: Any, turn: Any, image: Format) -> Any:
+def _turn_hue(pixels: Any, turn: Any, image: PixelFormat) -> Any:
     """Turn the hue by `turn` sixths of a full turn.
 
     With the hue h in sixths, the maximum v and the range c of the three channels, a channel is
@@ -256,7 +256,7 @@ def _turn_hue(pixels: Any, turn: Any, image: Format) -> Any:
     return fn.reinterpret(fn.transpose(turned, perm=[1, 2, 0]), layout="HWC")
 
 
-def permute_channels(image: Format, permutation: NDArray[Any]) -> Operators:
+def permute_channels(image: PixelFormat, permutation: NDArray[Any]) -> Operators:
     """Return channel permutation[n] of the input as channel n."""
     if image.channels == 1:
         return Operators(leave_alone)

@@ -12,7 +12,7 @@ from nvidia.dali import fn, types
 
 from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.engines.dali.operators import color, color_statistics, filters
-from gpupipe.engines.dali.operators.color import Format, Operators
+from gpupipe.engines.dali.operators.color import Operators, PixelFormat
 from gpupipe.pipeline.channel_checks import count_channels
 from gpupipe.pipeline.spec_checks import describe_small
 from gpupipe.pipeline.step import NoLowering, SampleIncompatible, Spec
@@ -66,7 +66,7 @@ def find_operators(
     if not function:
         raise NoLowering(f"the color function '{op}' has no DALI operators")
     dtype = "float32" if spec.dtype == "float16" else spec.dtype
-    image = Format(dtype, device, count_channels(spec) or 1)
+    image = PixelFormat(dtype, device, count_channels(spec) or 1)
     make, arrays, least = function(image, *(np.asarray(v) for v in values))
     if least is not None and size is not None:
         small = np.flatnonzero((size < least).any(-1) & present)

@@ -11,8 +11,8 @@ from nvidia.dali import math as dali_math
 
 from gpupipe.engines.dali.operators.color import (
     SHIFT,
-    Format,
     Operators,
+    PixelFormat,
     limit,
     luma,
     round_to_levels,
@@ -22,7 +22,7 @@ from gpupipe.engines.dali.operators.color import (
 _ALL_BITS = types.Constant(255, types.UINT8)
 
 
-def adjust_contrast(image: Format, factor: NDArray[Any]) -> Operators:
+def adjust_contrast(image: PixelFormat, factor: NDArray[Any]) -> Operators:
     """Blend with the mean of the luma."""
 
     def make(pixels: Any, factor: Any) -> Any:
@@ -41,7 +41,7 @@ def adjust_contrast(image: Format, factor: NDArray[Any]) -> Operators:
     return Operators(make, (limit(factor),))
 
 
-def autocontrast(image: Format) -> Operators:
+def autocontrast(image: PixelFormat) -> Operators:
     """Stretch each channel to the full range; a channel of one value is left alone."""
     most = np.float32(255.0 if image.dtype == "uint8" else 1.0)
 
@@ -57,7 +57,7 @@ def autocontrast(image: Format) -> Operators:
     return Operators(make)
 
 
-def equalize(image: Format) -> Operators:
+def equalize(image: PixelFormat) -> Operators:
     """Equalize the histogram of each channel, as PIL does.
 
     DALI's equalize is OpenCV's: on the inverted image it makes 255 * c / n, where c counts the

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
-from gpupipe.engines.dali.operators.color import Format, Operators, limit, to_pixels
+from gpupipe.engines.dali.operators.color import Operators, PixelFormat, limit, to_pixels
 
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 """PIL's filter SMOOTH, with which torchvision blends."""
@@ -24,7 +24,7 @@ _BORDER: dict[str, Any] = {
 """Arguments of `erase` for the first and last row and column: two pixels wide around each edge."""
 
 
-def adjust_sharpness(image: Format, factor: NDArray[Any]) -> Operators:
+def adjust_sharpness(image: PixelFormat, factor: NDArray[Any]) -> Operators:
     """Blend with a smoothed image; the border of one pixel keeps its values."""
 
     # The filter is fed, so that `switch` splits it: a constant would reach an empty branch whole,
@@ -38,7 +38,7 @@ def adjust_sharpness(image: Format, factor: NDArray[Any]) -> Operators:
     return Operators(make, (1.0 - limit(factor), np.tile(_SMOOTH, (len(factor), 1, 1))))
 
 
-def gaussian_blur(image: Format, kernel_size: NDArray[Any], sigma: NDArray[Any]) -> Operators:
+def gaussian_blur(image: PixelFormat, kernel_size: NDArray[Any], sigma: NDArray[Any]) -> Operators:
     """Blur; the image is mirrored at its border without repeating the last pixel.
 
     On a CPU, uint8 goes through two filters of one row and one column, with whole levels between
@@ -74,7 +74,7 @@ def _gaussian(length: NDArray[Any], sigma: NDArray[Any]) -> NDArray[np.float32]:
     return kernel
 
 
-def jpeg(image: Format, quality: NDArray[Any]) -> Operators:
+def jpeg(image: PixelFormat, quality: NDArray[Any]) -> Operators:
     """Compress as JPEG, and decode again. On a GPU DALI does not use a codec, but simulates one."""
 
     def make(pixels: Any, quality: Any) -> Any:

@@ -13,9 +13,9 @@ import nvidia.dali
 import pytest
 from nvidia.dali import Pipeline, backend, fn, types
 
-from gpupipe.engines.bad_samples import find_refused_dtype
 from gpupipe.engines.dali.operators import ops
 from gpupipe.engines.dali.operators.dtypes import OPERATORS, as_integers, find_substitute
+from gpupipe.engines.failure_reasons import find_refused_dtype
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline.primitives import DTYPES_TAKEN
 from gpupipe.runtime.machine_failures import machine_failure
