@@ -19,9 +19,9 @@ from gpupipe.decoders.chain import DecoderChain
 from gpupipe.engines.base import Job
 from gpupipe.engines.batch import Shapes
 from gpupipe.engines.batch_memory import BatchMemory
-from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.gpu_copier import CopiedFields, GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
+from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.program import Program
 from gpupipe.engines.cpu.reading import Fields, Image, SampleReader
 from gpupipe.engines.cpu.sample_runner import SampleRunner

@@ -13,7 +13,7 @@ from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import find_delivery
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, as_tensor, scratch
-from gpupipe.engines.cpu.program import Maybe, Rule, single
+from gpupipe.engines.cpu.program import BlendOp, Maybe, Rule, SwitchOp, single
 from gpupipe.pipeline.spec_checks import describe_small_image
 from gpupipe.pipeline.step import SampleIncompatible
 from gpupipe.pipeline.tensors import cut, flip, in_float32
@@ -163,11 +163,11 @@ def _run_color(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     return in_float32(as_tensor(pixels), lambda image: color_ops.apply(op.name, image, values))
 
 
-def _run_switch(op: ops.SwitchOp, pixels: Pixels, row: int) -> Pixels:
+def _run_switch(op: SwitchOp, pixels: Pixels, row: int) -> Pixels:
     return op.branches[op.index[row]].run(pixels, row)
 
 
-def _run_blend(op: ops.BlendOp, pixels: Pixels, row: int) -> Pixels:
+def _run_blend(op: BlendOp, pixels: Pixels, row: int) -> Pixels:
     total = np.zeros(as_array(pixels).shape, np.float32)
     for branch, weight in zip(op.branches, op.weights[row], strict=True):
         total += as_array(branch.run(pixels, row)) * np.float32(weight)
@@ -190,8 +190,8 @@ RULES = [
     single(ops.ToDtypeOp, "torchvision.to_dtype", _run_to_dtype, needs_torchvision=True),
     single(ops.NormalizeOp, "torch.normalize", _run_normalize),
     single(ops.ColorOp, "torchvision.color", _run_color, needs_torchvision=True),
-    single(ops.SwitchOp, "switch", _run_switch),
-    single(ops.BlendOp, "numpy.add", _run_blend),
+    single(SwitchOp, "switch", _run_switch),
+    single(BlendOp, "numpy.add", _run_blend),
     single(ops.TorchOp, "torch", _run_torch, needs_torchvision=True),
     single(ops.CheckOp, "check", _run_check),
 ]

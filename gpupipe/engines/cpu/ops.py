@@ -1,7 +1,8 @@
 """The operations that the Tracer records: one frozen dataclass for each primitive.
 
 An operation is one call for all samples of a batch; see Primitives for its meaning. Arguments that
-differ between samples are sequences with an entry for each row of the batch.
+differ between samples are sequences with an entry for each row of the batch. Operations that hold
+programs, one for each branch, stand in program.py.
 """
 
 from __future__ import annotations
@@ -10,20 +11,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gpupipe.decoders.chain import DecodeOptions
+from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.pixels import Array
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import Spec
-
-if TYPE_CHECKING:
-    from gpupipe.engines.cpu.delivery import OutputBuffer
-    from gpupipe.engines.cpu.program import Program
 
 Fill = tuple[float, ...]
 """One number, or one per channel."""
@@ -171,25 +169,6 @@ class ToDtypeOp(Op):
 class NormalizeOp(Op):
     mean: Fill
     std: Fill
-
-
-@dataclass(frozen=True)
-class BranchingOp(Op):
-    branches: Sequence[Program]
-
-
-@dataclass(frozen=True)
-class SwitchOp(BranchingOp):
-    """`index` is the branch of each sample."""
-
-    index: Sequence[int]
-
-
-@dataclass(frozen=True)
-class BlendOp(BranchingOp):
-    """`weights` are the factors of the branches, for each sample."""
-
-    weights: Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import NamedTuple, NewType, TypeVar, cast
 
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.base import Operator
-from gpupipe.engines.cpu.ops import BranchingOp, Op
+from gpupipe.engines.cpu.ops import Op
 from gpupipe.engines.cpu.pixels import Array, Pixels
 from gpupipe.runtime import tracing
 
@@ -228,6 +228,25 @@ class Program:
             for op in ops:
                 for branch in op.branches if isinstance(op, BranchingOp) else ():
                     yield from branch._iter_groups()
+
+
+@dataclass(frozen=True)
+class BranchingOp(Op):
+    branches: Sequence[Program]
+
+
+@dataclass(frozen=True)
+class SwitchOp(BranchingOp):
+    """`index` is the branch of each sample."""
+
+    index: Sequence[int]
+
+
+@dataclass(frozen=True)
+class BlendOp(BranchingOp):
+    """`weights` are the factors of the branches, for each sample."""
+
+    weights: Sequence[Sequence[float]]
 
 
 def _group(ops: Sequence[Op], rules: Rules) -> Iterator[Group]:

@@ -14,9 +14,9 @@ from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.decoded_windows import add_windows
-from gpupipe.engines.cpu.delivery import OutputBuffer
+from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.pixels import Array, in_indices
-from gpupipe.engines.cpu.program import Program, Rules
+from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import NoLowering, Spec
@@ -147,7 +147,7 @@ class Tracer:
                 self.ops.append(replace(erase, windows=windows))
                 return
         programs = [part.program() for part in parts]
-        self._add(ops.SwitchOp(*self._origin, programs, chosen.tolist()))
+        self._add(SwitchOp(*self._origin, programs, chosen.tolist()))
         size = self._size
         for n, part in enumerate(parts):
             size = np.where((chosen == n)[:, None], part.size, size)
@@ -156,7 +156,7 @@ class Tracer:
     def blend(self, branches: Sequence[Callable[[Tracer], None]], weights: ArrayLike) -> None:
         everywhere = np.ones(self._count, bool)
         programs = [self._trace_branch(branch, everywhere).program() for branch in branches]
-        self._add(ops.BlendOp(*self._origin, programs, np.asarray(weights).tolist()))
+        self._add(BlendOp(*self._origin, programs, np.asarray(weights).tolist()))
 
     def call_torch(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._add(ops.CallTorchOp(*self._origin, function))

@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.kernels import RULES
-from gpupipe.engines.cpu.program import Program, Rules, match_pattern
+from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp, match_pattern
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import SampleIncompatible, Spec
 
@@ -36,7 +36,7 @@ def as_image(tensor: torch.Tensor) -> NDArray[Any]:
 
 def test_each_primitive_has_a_kernel() -> None:
     names = {name for name in vars(Primitives) if not name.startswith("_")}
-    kinds = [kind for kind in vars(ops).values() if isinstance(kind, type)]
+    kinds = [k for k in (*vars(ops).values(), SwitchOp, BlendOp) if isinstance(k, type)]
     kinds = [kind for kind in kinds if issubclass(kind, ops.Op)]
     single = {
         op.primitive
@@ -124,9 +124,9 @@ def test_a_switch_runs_one_branch_and_a_blend_weighs_all() -> None:
     same = Program([], Rules(RULES))
     flipped = Program([ops.FlipOp("step", SPEC, [[1, 0]])], Rules(RULES))
     branches = (same, flipped)
-    assert np.array_equal(run_op(ops.SwitchOp, branches, [0]), IMAGE)
-    assert np.array_equal(run_op(ops.SwitchOp, branches, [1]), IMAGE[:, ::-1])
-    mixed = run_op(ops.BlendOp, branches, [[0.25, 0.75]])
+    assert np.array_equal(run_op(SwitchOp, branches, [0]), IMAGE)
+    assert np.array_equal(run_op(SwitchOp, branches, [1]), IMAGE[:, ::-1])
+    mixed = run_op(BlendOp, branches, [[0.25, 0.75]])
     expected = np.float32(0.25) * IMAGE + np.float32(0.75) * IMAGE[:, ::-1]
     assert np.array_equal(mixed, expected.astype(np.uint8))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupipe.engines.cpu.ops import CropOp, DecodeOp, EraseOp, FlipOp, NormalizeOp, Op, SwitchOp
+from gpupipe.engines.cpu.ops import CropOp, DecodeOp, EraseOp, FlipOp, NormalizeOp, Op
 from gpupipe.engines.cpu.pixels import Pixels, as_array
 from gpupipe.engines.cpu.program import (
     Kernel,
@@ -17,6 +17,7 @@ from gpupipe.engines.cpu.program import (
     Program,
     Rule,
     Rules,
+    SwitchOp,
     match_pattern,
     single,
 )

@@ -9,7 +9,7 @@ import pytest
 
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.program import Rules
+from gpupipe.engines.cpu.program import Rules, SwitchOp
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import NoLowering, Spec
 
@@ -54,7 +54,7 @@ def test_a_switch_has_the_sizes_of_the_branch_that_each_sample_takes(tracer: Tra
     assert present == [[True, False, True]]
     assert tracer.size.tolist() == [[8, 9], [30, 40], [8, 9]]
     (switch,) = tracer.ops
-    assert isinstance(switch, ops.SwitchOp)
+    assert isinstance(switch, SwitchOp)
     assert switch.index == [0, 1, 0]
     assert [[type(op) for op in branch.ops] for branch in switch.branches] == [[ops.ResizeOp], []]
 

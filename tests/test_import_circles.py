@@ -1,0 +1,49 @@
+"""No module of the package imports another that imports it, directly or through others.
+
+Imports in functions do not count: they run when both modules exist. Those for type checkers do, as
+who reads one file has to know the other.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import gpupipe
+
+PACKAGE = Path(gpupipe.__file__).parent
+
+
+def list_modules() -> dict[str, Path]:
+    """The files by module; a folder is its __init__.py."""
+    paths = {
+        path.relative_to(PACKAGE.parent).with_suffix(""): path for path in PACKAGE.rglob("*.py")
+    }
+    return {".".join(name.parts).removesuffix(".__init__"): path for name, path in paths.items()}
+
+
+MODULES = list_modules()
+
+
+def iter_imports(statements: list[ast.stmt]) -> Iterator[str]:
+    """The modules of the package that statements import, but for those in functions."""
+    for statement in statements:
+        if isinstance(statement, ast.ImportFrom) and statement.module:
+            for alias in statement.names:
+                name = f"{statement.module}.{alias.name}"
+                yield name if name in MODULES else statement.module
+        elif isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.If):
+            yield from iter_imports(statement.body)
+
+
+def test_no_import_leads_back() -> None:
+    graph = {
+        name: {n for n in iter_imports(ast.parse(path.read_text()).body) if n in MODULES} - {name}
+        for name, path in MODULES.items()
+    }
+    assert sum(map(len, graph.values())) > 1000
+    list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names the circle
