@@ -68,6 +68,7 @@ def _list_values(key: str) -> Iterator[str]:
     """Yield the values that a setting may have, as far as they are names."""
     from gpupipe.config.loader_config import LoaderConfig
     from gpupipe.dataset.source import SOURCES
+    from gpupipe.decoders import chain as decoders
     from gpupipe.runtime import engine_registration
 
     name = key.removeprefix("loader.")
@@ -77,6 +78,8 @@ def _list_values(key: str) -> Iterator[str]:
         yield from SOURCES.names()
     elif name == "engine":
         yield from (engine_registration.AUTO, *engine_registration.ENGINES.names())
+    elif name == "decoder":
+        yield from decoders.list_names()
     elif name == "device":
         yield from ("auto", "cpu", "gpu")
     elif name in LoaderConfig.model_fields:

@@ -1,7 +1,8 @@
 """Registry: finds classes by name, among the built-in ones and those of installed plugins.
 
-Each contract has one registry: `STEPS`, `BATCH_STEPS`, `SOURCES` and `ENGINES`. A built-in class is
-registered by the file that holds it, the class of another package by an entry point.
+Each contract has one registry: `STEPS`, `BATCH_STEPS`, `SOURCES`, `DECODERS` and `ENGINES`. A
+built-in class is registered by the file that holds it, the class of another package by an entry
+point.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ def test_commands_and_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (["data.source=t"], ["data.source=tfrecord"]),
         (["device=c"], ["device=cpu"]),
         (["engine=da"], ["engine=dali", "engine=dataloader"]),
+        (["decoder=pi"], ["decoder=pil", "decoder=pillow"]),
         (["last_batch=p"], ["last_batch=partial", "last_batch=pad"]),
         (["loader.shuffle="], ["loader.shuffle=true", "loader.shuffle=false"]),
         (["a=1", "dtype=b"], ["dtype=bfloat16"]),
