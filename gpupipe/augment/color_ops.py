@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpupipe.pipeline.primitives import IMAGE_DTYPES
 from gpupipe.pipeline.spec_checks import describe_small
-from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.pipeline.step import SampleIncompatibleError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,7 +86,7 @@ def apply(op: str, image: Tensor, values: Sequence[Any]) -> Tensor:
         values: The function's values for this image: numbers, or sequences of numbers.
 
     Raises:
-        SampleIncompatible: If the image has fewer pixels than the function mirrors.
+        SampleIncompatibleError: If the image has fewer pixels than the function mirrors.
     """
     import torch
     from torchvision.transforms.v2 import functional as F
@@ -114,7 +114,7 @@ def register(name: str, op: ColorFunction) -> None:
 
 
 def check_blur(kernel_size: Sequence[int], size: Sequence[int]) -> None:
-    """Raise SampleIncompatible if an image [height, width] is too small for a blur.
+    """Raise SampleIncompatibleError if an image [height, width] is too small for a blur.
 
     Args:
         kernel_size: [horizontal, vertical].
@@ -122,7 +122,7 @@ def check_blur(kernel_size: Sequence[int], size: Sequence[int]) -> None:
     """
     least = [k // 2 + 1 for k in kernel_size[::-1]]
     if any(n < m for n, m in zip(size, least, strict=True)):
-        raise SampleIncompatible(describe_small("gaussian_blur", size, least))
+        raise SampleIncompatibleError(describe_small("gaussian_blur", size, least))
 
 
 def _blur(image: Tensor, kernel_size: Sequence[int], sigma: Sequence[float]) -> Tensor:

@@ -37,9 +37,10 @@ class ColorStep(Step):
     takes_any_values: ClassVar[bool] = False
 
     def infer_color(self, input_spec: Spec) -> Spec:
-        """Return the spec of the output; raise StepIncompatible if the step cannot take the input.
+        """Return the spec of the output; by default for a step that keeps it.
 
-        The default is for a step that keeps the spec.
+        Raises:
+            StepIncompatibleError: If the step cannot take the input.
         """
         dtypes = COLOR_OPS[self.op].dtypes if self.op else DTYPES_TAKEN["color"]
         return check_color(input_spec, dtypes, self.takes_any_values)

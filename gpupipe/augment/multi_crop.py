@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from gpupipe.pipeline.geometry import center_offset
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_plane, describe_small_image
-from gpupipe.pipeline.step import Params, SampleIncompatible, Spec, Step, StepIncompatible
+from gpupipe.pipeline.step import Params, SampleIncompatibleError, Spec, Step, StepIncompatibleError
 from gpupipe.pipeline.tensors import cut, flip
 from gpupipe.schema.field_types import WHOLE, Size
 
@@ -55,7 +55,7 @@ class MultiCrop(Step):
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         if self.crop is None:
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"it makes {self.num_views} images of one: write it as the first step of a view "
                 f"with 'count: {self.num_views}', under 'views'"
             )
@@ -63,7 +63,7 @@ class MultiCrop(Step):
         sides = zip(input_spec.sides, self.size, strict=True)
         if any(side is not None and side < least for side, least in sides):
             known = [side or "?" for side in input_spec.sides]
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"the size is {self.size[0]}x{self.size[1]}, but the images have "
                 f"{known[0]}x{known[1]} pixels: write a smaller size, or a resize under 'steps'"
             )
@@ -96,6 +96,6 @@ class MultiCrop(Step):
     def torch(self, image: Any, p: Params) -> Any:
         size = np.array(image.shape[-2:], np.float64)
         if (size < self.size).any():
-            raise SampleIncompatible(describe_small_image(image.shape[-2:], self.size))
+            raise SampleIncompatibleError(describe_small_image(image.shape[-2:], self.size))
         cropped = cut(image, self.anchor(size), self.size)
         return flip(cropped, [self.mirrored_axis - 2]) if self.is_mirrored else cropped

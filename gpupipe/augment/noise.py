@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.channel_checks import count_channels
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.runtime.devices import cores_of_rank
 
 SPEED_ADVICE = (
@@ -92,11 +92,11 @@ def shape_of_pixels(input_spec: Spec) -> tuple[int, int, int]:
     """Return the shape (H, W, C) of images that are all of one size.
 
     Raises:
-        StepIncompatible: If the size differs between samples.
+        StepIncompatibleError: If the size differs between samples.
     """
     channels = count_channels(input_spec)
     if input_spec.size is None or channels is None:
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             "it makes numbers for each pixel, so all images must have one size here: put it after "
             "random_resized_crop, or another crop or resize to a fixed size"
         )

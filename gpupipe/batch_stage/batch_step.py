@@ -29,7 +29,7 @@ from gpupipe.dataset.labels import MAX_CLASSES
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import did_you_mean
 from gpupipe.pipeline.container import BaseContainer, BaseNestedStep, check_nested
-from gpupipe.pipeline.step import BaseStep, Params, StepIncompatible
+from gpupipe.pipeline.step import BaseStep, Params, StepIncompatibleError
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime import plugins
 from gpupipe.runtime.registry import Registry
@@ -84,7 +84,7 @@ class BatchStep(BaseStep):
             fields: The fields that the step works on, by name.
 
         Raises:
-            StepIncompatible: If it cannot process them. The message says why and what to write
+            StepIncompatibleError: If it cannot process them. The message says why and what to write
                 instead.
         """
 
@@ -119,7 +119,7 @@ class BatchStep(BaseStep):
             The processed fields and labels, with the same shapes and dtypes.
 
         Raises:
-            StepIncompatible: If it cannot process this batch; the message says why and what to
+            StepIncompatibleError: If it cannot process this batch; the message says why and what to
                 write instead.
         """
         raise NotImplementedError
@@ -155,8 +155,10 @@ class BatchContainer(BaseContainer, BatchStep):
         for nested in self.transforms:
             try:
                 nested.step.check(fields)
-            except StepIncompatible as e:
-                raise StepIncompatible(f"{nested.name}: {e}", e.where or nested.where) from None
+            except StepIncompatibleError as e:
+                raise StepIncompatibleError(
+                    f"{nested.name}: {e}", e.where or nested.where
+                ) from None
 
 
 def _advise(name: str) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpupipe.batch_stage.stage import BatchEntry, BatchStage
 from gpupipe.dataset.labels import make_unlabelled
 from gpupipe.errors import ConfigError, Problem, ShapeError, counted
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.pipeline.tensors import from_steps, to_steps
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ def _run(
     layouts = {name: f"{_BATCH}{layout}" for name, layout in entry.layouts.items()}
     images = {name: to_steps(batch[name], layout) for name, layout in layouts.items()}
     try:
-        with entry.blame("torch()", StepIncompatible):
+        with entry.blame("torch()", StepIncompatibleError):
             done, labels = entry.step.torch(images, batch["label"], parameters)
-    except StepIncompatible as e:
+    except StepIncompatibleError as e:
         raise ShapeError(f"{entry.where}: {entry.key}: {e}") from None
     _check_result(entry, images | {"label": batch["label"]}, done | {"label": labels})
     back = {name: from_steps(done[name], layout) for name, layout in layouts.items()}

@@ -18,7 +18,7 @@ from gpupipe.errors import ConfigError, Problem
 from gpupipe.pipeline.entry import make_key
 from gpupipe.pipeline.parsing import ParsedStep, StepKind, parse_item
 from gpupipe.pipeline.schedules import build_with_schedules
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.runtime import plugins
 from gpupipe.schema.document import Document, Loc
 
@@ -75,10 +75,10 @@ def check_later_fields(
     for entry in stage.entries:
         try:
             with plugins.blamed(
-                entry.name, type(entry.step), entry.where, "check()", StepIncompatible
+                entry.name, type(entry.step), entry.where, "check()", StepIncompatibleError
             ):
                 entry.step.check({name: fields[name] for name in entry.layouts})
-        except StepIncompatible as e:
+        except StepIncompatibleError as e:
             what = f"{entry.name} cannot stand here: {e} (from epoch {epoch} on)"
             problems.append(Problem(e.where or entry.where, what))
     return problems
@@ -112,9 +112,9 @@ def _check(
         if p.step is None or not p.on:
             continue
         try:
-            with plugins.blamed(p.name, type(p.step), p.where, "check()", StepIncompatible):
+            with plugins.blamed(p.name, type(p.step), p.where, "check()", StepIncompatibleError):
                 p.step.check({name: fields[name] for name in p.on})
-        except StepIncompatible as e:
+        except StepIncompatibleError as e:
             problems.append(Problem(e.where or p.where, f"{p.name} cannot stand here: {e}"))
             continue
         seen[p.name] += 1

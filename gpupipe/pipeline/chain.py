@@ -10,7 +10,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem, nearest, shown
 from gpupipe.pipeline.entry import Entry, make_key
 from gpupipe.pipeline.parsing import ParsedStep
-from gpupipe.pipeline.step import Step, StepIncompatible
+from gpupipe.pipeline.step import Step, StepIncompatibleError
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime import plugins
 
@@ -60,12 +60,12 @@ def _make_entry(
         return _guess_output(p.name, input_spec)
     step = p.step.adapt_to_mask() if input_spec.kind == "mask" else p.step
     try:
-        with plugins.blamed(p.name, type(step), p.where, "infer_spec()", StepIncompatible):
+        with plugins.blamed(p.name, type(step), p.where, "infer_spec()", StepIncompatibleError):
             step = step.resolve(input_spec)
             output = _check_spec(step.infer_spec(input_spec))
         output = replace(output, kind=input_spec.kind)
         return Entry(p.name, p.name, step, p.where, input_spec, output, name)
-    except StepIncompatible as e:
+    except StepIncompatibleError as e:
         later = (
             next((q.name for q in parsed if name in q.on and _decodes(q)), None)
             if input_spec.encoded
@@ -108,9 +108,9 @@ def _decodes(p: ParsedStep[Step]) -> bool:
     if p.step is None:
         return False
     try:
-        with plugins.blamed(p.name, type(p.step), p.where, "infer_spec()", StepIncompatible):
+        with plugins.blamed(p.name, type(p.step), p.where, "infer_spec()", StepIncompatibleError):
             return not _check_spec(p.step.infer_spec(Spec())).encoded
-    except StepIncompatible:
+    except StepIncompatibleError:
         return False
 
 

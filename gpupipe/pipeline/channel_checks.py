@@ -1,7 +1,7 @@
 """Checks that steps make of their input's spec: channels, colours, and numbers per channel.
 
-The checks return the spec of a step's input, or raise StepIncompatible with what to write instead.
-`spec_checks` has those of spatial axes.
+The checks return the spec of a step's input, or raise StepIncompatibleError with what to write
+instead. `spec_checks` has those of spatial axes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from gpupipe.dataset.spec import FLOATS, Spec
 from gpupipe.pipeline.primitives import DTYPES_TAKEN
 from gpupipe.pipeline.spec_checks import check_decoded, check_plane
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 
 _MAX_CHANNELS = 4
 
 
 def check_per_channel(what: str, numbers: tuple[float, ...], input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatible if `numbers` do not match its channels.
+    """Return `input_spec`; raise StepIncompatibleError if `numbers` do not match its channels.
 
     Args:
         what: The parameter's name, for the message.
@@ -30,7 +30,7 @@ def check_per_channel(what: str, numbers: tuple[float, ...], input_spec: Spec) -
     channels = check_decoded(input_spec).channels if "C" in input_spec.layout else 1
     if channels is not None and len(numbers) not in (1, channels):
         each = "" if channels == 1 else f", or {channels}"
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"{what} has {len(numbers)} numbers, but the image has {channels} "
             f"channel{'s' * (channels != 1)}: write one{each}"
         )
@@ -48,9 +48,9 @@ def has_channel_layout(layout: str) -> bool:
 
 
 def check_channels(input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatible if its channels cannot be normalized."""
+    """Return `input_spec`; raise StepIncompatibleError if its channels cannot be normalized."""
     if not has_channel_layout(input_spec.layout):
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"the array has too many axes (layout {input_spec.layout}): leave it out, "
             "or store the data with fewer axes"
         )
@@ -58,22 +58,22 @@ def check_channels(input_spec: Spec) -> Spec:
 
 
 def check_picture(input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatible if it is not like an image.
+    """Return `input_spec`; raise StepIncompatibleError if it is not like an image.
 
     That is height, width and 1 to 4 channels, in uint8, float16 or float32.
     """
     layout = check_plane(input_spec).layout
     if layout not in ("CHW", "HWC", "HW"):
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"it works on images, but the array has further axes (layout {layout}): leave it out"
         )
     if input_spec.dtype not in DTYPES_TAKEN["warp"]:
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"it works on uint8 and floats, but gets {input_spec.dtype}: write 'to_dtype: "
             f"{{dtype: float32}}' before it"
         )
     if input_spec.channels is not None and not 1 <= input_spec.channels <= _MAX_CHANNELS:
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"it works on 1 to {_MAX_CHANNELS} channels, but the array has "
             f"{input_spec.channels}: leave it out"
         )
@@ -83,7 +83,7 @@ def check_picture(input_spec: Spec) -> Spec:
 def check_color(
     input_spec: Spec, dtypes: Sequence[str] = DTYPES_TAKEN["color"], any_values: bool = False
 ) -> Spec:
-    """Return `input_spec`; raise StepIncompatible if its colours cannot be changed.
+    """Return `input_spec`; raise StepIncompatibleError if its colours cannot be changed.
 
     They can in images of 1 or 3 channels, of which each number is in the usual range of its dtype:
     0 to 255 for uint8, 0 to 1 for floats.
@@ -95,11 +95,11 @@ def check_color(
     """
     layout = check_plane(input_spec).layout
     if layout not in ("CHW", "HWC", "HW"):
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"it works on images, but the array has further axes (layout {layout}): leave it out"
         )
     if count_channels(input_spec) not in (1, 3):
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"it works on 1 or 3 channels, but gets {input_spec} in the layout {layout}: leave it "
             "out"
         )
@@ -107,7 +107,7 @@ def check_color(
         _check_usual_values(input_spec)
     if input_spec.dtype not in dtypes:
         target = dtypes[0] if input_spec.dtype in FLOATS else dtypes[-1]
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"it works on {' and '.join(dtypes)}, but gets {input_spec.dtype}: write 'to_dtype: "
             f"{{dtype: {target}, scale: true}}' before it"
         )
@@ -121,23 +121,23 @@ def count_channels(input_spec: Spec) -> int | None:
 
 def _check_usual_values(input_spec: Spec) -> None:
     if input_spec.values == "normalized":
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             "it works on colours from 0 to 1, but gets normalized ones: move it before 'normalize'"
         )
     if input_spec.values == "unscaled":
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"it works on {input_spec.dtype} from 0 to 1, but gets unscaled levels: write 'scale: "
             "true' in the 'to_dtype' before it, or move it before 'to_dtype'"
         )
     if input_spec.values == "filled":
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             "it works on colours from 0 to 1, but a step before it fills with a number outside "
             "them: write a fill or value from 0 to 1 there, or move this step before it"
         )
 
 
 def check_fill(fill: tuple[float, ...], input_spec: Spec, what: str = "fill") -> Spec:
-    """Return `input_spec`; raise StepIncompatible if `fill` does not fit its channels and dtype.
+    """Return `input_spec`; raise StepIncompatibleError if `fill` misfits its channels or dtype.
 
     Args:
         fill: The parameter's value: one number, or one per channel.
@@ -154,7 +154,7 @@ def check_fill(fill: tuple[float, ...], input_spec: Spec, what: str = "fill") ->
     )
     wrong = next((n for n in fill if not lowest <= n <= highest), None)
     if wrong is not None:
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"{what} is {wrong:g}, but {input_spec.dtype} holds {lowest:,} to {highest:,}: write a "
             "number between them"
         )

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, SerializationInfo, model_serializer
 from gpupipe.dataset.spec import Spec, Values
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
-from gpupipe.pipeline.step import BaseStep, Params, Step, StepIncompatible
+from gpupipe.pipeline.step import BaseStep, Params, Step, StepIncompatibleError
 from gpupipe.runtime import plugins
 from gpupipe.schema.field_types import should_be
 
@@ -67,13 +67,13 @@ class NestedStep(BaseNestedStep):
         """Return a copy for this input, and the spec of its output.
 
         Raises:
-            StepIncompatible: If the step cannot process such an input.
+            StepIncompatibleError: If the step cannot process such an input.
         """
         try:
             step = self.step.resolve(input_spec)
             output_spec = replace(step.infer_spec(input_spec), kind=input_spec.kind)
-        except StepIncompatible as e:
-            raise StepIncompatible(f"{self.name}: {e}", e.where or self.where) from None
+        except StepIncompatibleError as e:
+            raise StepIncompatibleError(f"{self.name}: {e}", e.where or self.where) from None
         resolved = self.model_copy(update={"step": step})
         resolved._input_spec = input_spec
         return resolved, output_spec
@@ -161,7 +161,7 @@ class Container(BaseContainer, Step):
         """Return the steps resolved for their inputs, and the spec of the container's output.
 
         Raises:
-            StepIncompatible: If a step cannot process its input, or outputs do not fit together.
+            StepIncompatibleError: If a step cannot process its input, or outputs do not fit.
         """
         raise NotImplementedError
 
@@ -249,7 +249,7 @@ def merge_specs(input_spec: Spec, ways: Sequence[Way]) -> Spec:
         only if they are so on all ways.
 
     Raises:
-        StepIncompatible: If dtypes, channels or layouts differ.
+        StepIncompatibleError: If dtypes, channels or layouts differ.
     """
     specs = [way.spec for way in ways]
     for what in _SHARED:
@@ -257,7 +257,7 @@ def merge_specs(input_spec: Spec, ways: Sequence[Way]) -> Spec:
         if any(value != values[0] for value in values):
             changed = next(n for n, v in enumerate(values) if v != getattr(input_spec, what))
             other = next(n for n, v in enumerate(values) if v != values[changed])
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"the {what} would differ from sample to sample: {values[changed]} after "
                 f"{ways[changed].name}, {values[other]} after {ways[other].name}: move the step "
                 "that changes it out of the list",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.spec import Sizes, Spec
 from gpupipe.errors import StepError
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import BaseStep, NoLowering, Params, SampleIncompatible, Step
+from gpupipe.pipeline.step import BaseStep, NoLoweringError, Params, SampleIncompatibleError, Step
 from gpupipe.runtime import plugins
 from gpupipe.sampling import draws
 
@@ -114,8 +114,8 @@ class Entry(BaseEntry[Step]):
 
         Raises:
             StepError: If the step's code fails.
-            NoLowering: If the step does not run on that back end.
-            SampleIncompatible: If it cannot process a sample.
+            NoLoweringError: If the step does not run on that back end.
+            SampleIncompatibleError: If it cannot process a sample.
         """
         with self.blame("lower()"):
             self.step.lower(image, parameters)
@@ -125,8 +125,8 @@ class Entry(BaseEntry[Step]):
 
         Raises:
             StepError: If the step's code fails, or its result differs from its spec.
-            NoLowering: If the step does not run in torch.
-            SampleIncompatible: If it cannot process the image.
+            NoLoweringError: If the step does not run in torch.
+            SampleIncompatibleError: If it cannot process the image.
             OSError, RuntimeError, ValueError: From the decoder, if the bytes are no image.
         """
         try:
@@ -161,4 +161,4 @@ class Entry(BaseEntry[Step]):
         }
 
     def blame(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
-        return super().blame(call, NoLowering, SampleIncompatible, *passed)
+        return super().blame(call, NoLoweringError, SampleIncompatibleError, *passed)

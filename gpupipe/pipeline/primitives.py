@@ -150,7 +150,7 @@ class Primitives(Protocol):
                 always lies inside.
 
         Raises:
-            SampleIncompatible: If `fill` is None and the window reaches outside the image.
+            SampleIncompatibleError: If `fill` is None and the window reaches outside the image.
         """
 
     def pad(self, before: Any, after: Any, mode: str) -> None:
@@ -274,8 +274,8 @@ class Primitives(Protocol):
             *values: Its values per sample, arrays (B, ...) as `COLOR_OPS` says.
 
         Raises:
-            NoLowering: If the back end has no such function.
-            SampleIncompatible: If an image has fewer pixels than the function mirrors.
+            NoLoweringError: If the back end has no such function.
+            SampleIncompatibleError: If an image has fewer pixels than the function mirrors.
         """
 
     def switch(self, index: Any, branches: Sequence[Callable[[Any], None]]) -> None:
@@ -306,7 +306,7 @@ class Primitives(Protocol):
     def call_torch(self, function: Callable[[Any], Any]) -> None:
         """Call a function of torch on each image, a tensor (C, H, W), which keeps its shape.
 
-        Raises NoLowering if the images are on a GPU.
+        Raises NoLoweringError if the images are on a GPU.
         """
 
     def apply(
@@ -315,7 +315,7 @@ class Primitives(Protocol):
         """Insert an operator that is no primitive. It binds the step to one back end, DALI.
 
         `make` gets and returns that back end's own pixels, so the step runs on no other back end: a
-        back end with other pixels raises NoLowering here. Nothing fuses across the operator.
+        back end with other pixels raises NoLoweringError here. Nothing fuses across the operator.
 
         Args:
             op: The operator's name, for profiles and reports.
@@ -326,5 +326,5 @@ class Primitives(Protocol):
             size: The new [height, width] in pixels, if the operator changes it.
 
         Raises:
-            NoLowering: If the back end is not DALI.
+            NoLoweringError: If the back end is not DALI.
         """

@@ -1,8 +1,8 @@
 """Checks that steps make of their input's spec: is it decoded, and which spatial axes has it.
 
 The spatial axes are H, W of an image; L of a series; D, H, W of a volume. The checks return the
-spec of a step's input, or raise StepIncompatible with what to write instead. `channel_checks` has
-those of channels and colours.
+spec of a step's input, or raise StepIncompatibleError with what to write instead. `channel_checks`
+has those of channels and colours.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.spec import PAIR, Spec, spatial_axes
 from gpupipe.errors import counted
 from gpupipe.pipeline.primitives import DTYPES_TAKEN
-from gpupipe.pipeline.step import SampleIncompatible, StepIncompatible
+from gpupipe.pipeline.step import SampleIncompatibleError, StepIncompatibleError
 
 Floats = NDArray[np.float64]
 
@@ -32,9 +32,9 @@ _MARGIN_WORDS = {
 
 
 def check_decoded(input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatible if it is not decoded yet."""
+    """Return `input_spec`; raise StepIncompatibleError if it is not decoded yet."""
     if input_spec.encoded:
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             "it works on pixels, but what reaches it are encoded bytes: write a 'decode' "
             "step before it"
         )
@@ -42,10 +42,10 @@ def check_decoded(input_spec: Spec) -> Spec:
 
 
 def count_spatial_axes(input_spec: Spec) -> int:
-    """Return the number of spatial axes; raise StepIncompatible if there is none."""
+    """Return the number of spatial axes; raise StepIncompatibleError if there is none."""
     count = len(check_decoded(input_spec).space)
     if not count:
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             "it works along height and width, depth or length, but the array has the "
             f"layout {input_spec.layout!r}: set data.layout, such as CHW"
         )
@@ -61,7 +61,7 @@ def expand_sides(what: str, numbers: tuple[int, ...], input_spec: Spec) -> tuple
         input_spec: The step's input.
 
     Raises:
-        StepIncompatible: If the count of numbers does not match the axes.
+        StepIncompatibleError: If the count of numbers does not match the axes.
     """
     axes = count_spatial_axes(input_spec)
     written = getattr(numbers, "written", numbers)
@@ -82,7 +82,7 @@ def expand_margins(what: str, numbers: tuple[int, ...], input_spec: Spec) -> tup
         input_spec: The step's input.
 
     Raises:
-        StepIncompatible: If the count of numbers does not match the axes.
+        StepIncompatibleError: If the count of numbers does not match the axes.
     """
     axes = count_spatial_axes(input_spec)
     written = tuple(getattr(numbers, "written", numbers))
@@ -102,12 +102,12 @@ def before_and_after(margins: tuple[int, ...]) -> tuple[Floats, Floats]:
 
 
 def check_mirror(mode: str, before: Floats, after: Floats, size: Sequence[int]) -> None:
-    """Raise SampleIncompatible if an image of `size` is too small for this mirror padding."""
+    """Raise SampleIncompatibleError if an image of `size` is too small for this mirror padding."""
     room = np.array(size) - (mode == "reflect")
     if mode in ("reflect", "symmetric") and (np.maximum(before, after) > room).any():
         most = "x".join(str(int(n)) for n in np.maximum(before, after))
         what = "x".join(map(str, size))
-        raise SampleIncompatible(f"{mode} cannot add {most} pixels to an image of {what}")
+        raise SampleIncompatibleError(f"{mode} cannot add {most} pixels to an image of {what}")
 
 
 def describe_small(what: str, size: Sequence[int], least: Sequence[int]) -> str:
@@ -124,22 +124,24 @@ def describe_small_image(size: Sequence[int], window: Sequence[int]) -> str:
     )
 
 
-def _misfit(what: str, written: tuple[int, ...], input_spec: Spec, words: str) -> StepIncompatible:
-    return StepIncompatible(
+def _misfit(
+    what: str, written: tuple[int, ...], input_spec: Spec, words: str
+) -> StepIncompatibleError:
+    return StepIncompatibleError(
         f"{what} has {counted(len(written), 'number')}, but the axes of space are "
         f"{', '.join(input_spec.space)} (layout {input_spec.layout}): write {words}"
     )
 
 
 def check_plane(input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatible if its spatial axes are not height, width."""
+    """Return `input_spec`; raise StepIncompatibleError unless its spatial axes are H, W."""
     if check_decoded(input_spec).space != "HW":
         what = (
             f"the array's axes of space are {', '.join(input_spec.space)}"
             if input_spec.space
             else "the array has none"
         )
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"it works on height and width, but {what} (layout {input_spec.layout!r}): leave it "
             "out, or set data.layout, such as CHW"
         )
@@ -147,9 +149,9 @@ def check_plane(input_spec: Spec) -> Spec:
 
 
 def check_axis(axis: str, input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatible if it lacks the axis or has too many others."""
+    """Return `input_spec`; raise StepIncompatibleError if it lacks the axis, or has too many."""
     if axis not in check_decoded(input_spec).space:
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"it works along {_WORDS[axis]}, but the array has no such axis (layout "
             f"{input_spec.layout!r}): leave it out, or set data.layout, such as CHW"
         )
@@ -171,7 +173,7 @@ def is_video_like(layout: str) -> bool:
 
 def _check_other_axes(input_spec: Spec) -> Spec:
     if not is_video_like(input_spec.layout):
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"the array has too many axes around {input_spec.space} (layout "
             f"{input_spec.layout}): leave it out, or store the data with fewer axes"
         )
@@ -179,9 +181,9 @@ def _check_other_axes(input_spec: Spec) -> Spec:
 
 
 def check_resampling(input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatible if it cannot be resampled."""
+    """Return `input_spec`; raise StepIncompatibleError if it cannot be resampled."""
     if check_plane(input_spec).dtype not in DTYPES_TAKEN["resize"] or PAIR in input_spec.layout:
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"numbers of dtype {input_spec.dtype} cannot be resampled: "
             "write 'to_dtype: {dtype: float32}' before it"
             if PAIR not in input_spec.layout

@@ -45,7 +45,7 @@ Params = Mapping[str, Any]
 """The arrays that `Step.sample` returns, by name."""
 
 
-class StepIncompatible(Exception):
+class StepIncompatibleError(Exception):
     """A step cannot process its input; the message says why and what to write instead.
 
     Args:
@@ -58,7 +58,7 @@ class StepIncompatible(Exception):
         self.where = where
 
 
-class SampleIncompatible(RuntimeError):
+class SampleIncompatibleError(RuntimeError):
     """A step cannot process this one sample; the message says why.
 
     If `torch` or `lower` raises it, the run loses that sample, as if it could not be decoded. Any
@@ -177,7 +177,7 @@ class Step(BaseStep):
             input_spec: Shape, dtype and layout of the input.
 
         Raises:
-            StepIncompatible: If a parameter does not suit the input's axes.
+            StepIncompatibleError: If a parameter does not suit the input's axes.
         """
         resolved = self.model_copy()
         resolved._space = len(input_spec.space)
@@ -195,8 +195,8 @@ class Step(BaseStep):
                 are None.
 
         Raises:
-            StepIncompatible: If the step cannot process such an input. The message says why and
-                what to write instead.
+            StepIncompatibleError: If the step cannot process such an input. The message says why,
+                and what to write instead.
         """
         return input_spec
 
@@ -242,10 +242,10 @@ class Step(BaseStep):
             p: What `sample` returned: arrays (B, ...) by name.
 
         Raises:
-            SampleIncompatible: If a sample cannot be processed.
-            NoLowering: If the step cannot be built from primitives.
+            SampleIncompatibleError: If a sample cannot be processed.
+            NoLoweringError: If the step cannot be built from primitives.
         """
-        raise NoLowering(f"{type(self).__name__} has no lowering onto primitives")
+        raise NoLoweringError(f"{type(self).__name__} has no lowering onto primitives")
 
     def torch(self, image: Tensor, p: Params) -> Tensor:
         """Process one image in torch, usually with torchvision.transforms.v2.functional.
@@ -260,10 +260,10 @@ class Step(BaseStep):
             A tensor with the axes in the same order, and the shape and dtype that `spec` says.
 
         Raises:
-            SampleIncompatible: If the sample cannot be processed.
-            NoLowering: If the step does not run in torch.
+            SampleIncompatibleError: If the sample cannot be processed.
+            NoLoweringError: If the step does not run in torch.
         """
-        raise NoLowering(f"{type(self).__name__} has no torch lowering")
+        raise NoLoweringError(f"{type(self).__name__} has no torch lowering")
 
 
 def of_any_size(input_spec: Spec) -> Spec:
@@ -271,5 +271,5 @@ def of_any_size(input_spec: Spec) -> Spec:
     return replace(input_spec, height=None, width=None, at_least=(1, 1))
 
 
-class NoLowering(Exception):
+class NoLoweringError(Exception):
     """A step cannot run on this kind of engine."""

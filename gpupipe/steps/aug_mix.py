@@ -21,7 +21,7 @@ from gpupipe.augment.policy_mix import (
 )
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, StepIncompatible
+from gpupipe.pipeline.step import Params, StepIncompatibleError
 from gpupipe.schema.field_types import NUMBER, WHOLE, Resampling
 
 _OPS = tuple(
@@ -93,7 +93,9 @@ class AugMix(AugmentPolicy):
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         if input_spec.kind == "mask":
-            raise StepIncompatible("it blends images, and no masks: leave the mask out of 'on'")
+            raise StepIncompatibleError(
+                "it blends images, and no masks: leave the mask out of 'on'"
+            )
         return super().infer_spec(input_spec)
 
     def lower(self, image: Primitives, p: Params) -> None:

@@ -13,7 +13,7 @@ from pydantic import PrivateAttr, model_validator
 
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_plane
-from gpupipe.pipeline.step import NoLowering, Params, Spec, Step, StepIncompatible
+from gpupipe.pipeline.step import NoLoweringError, Params, Spec, Step, StepIncompatibleError
 from gpupipe.runtime.installation import install_command
 from gpupipe.schema.field_types import wrong_key
 from gpupipe.steps.dali_operators import operators
@@ -120,7 +120,7 @@ class Dali(Step):
     def _make(self, pixels: Any, *nodes: Any) -> Any:
         """Add the operator to a DALI pipeline."""
         if pixels.device not in self.operator.backends:
-            raise NoLowering(
+            raise NoLoweringError(
                 f"DALI has no {pixels.device.upper()} version of {self.op}: set 'device: "
                 f"{self.operator.backends[0]}', or leave the step out"
             )
@@ -128,7 +128,7 @@ class Dali(Step):
         return self.operator.function(pixels, **self.arguments.constants, **drawn)
 
     def _try(self, input_spec: Spec) -> Trial:
-        """Return what the operator makes of an input; raise StepIncompatible if it refuses it."""
+        """Return what the operator makes of an input; raise StepIncompatibleError for none."""
         if input_spec not in self._trials:
             self._trials[input_spec] = self._run_trial(_check_image(input_spec))
         return self._trials[input_spec]
@@ -137,7 +137,7 @@ class Dali(Step):
         if "cpu" in self.operator.backends:
             return find_trial()(self.operator, self._make, self, input_spec)
         if input_spec.kind == "mask":
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"{self.op} runs on a GPU alone, and cannot be tried on a mask: leave the mask out "
                 "of 'on'"
             )
@@ -147,7 +147,7 @@ class Dali(Step):
 def _check_image(input_spec: Spec) -> Spec:
     layout = check_plane(input_spec).layout
     if layout not in ("CHW", "HWC", "HW"):
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"it works on images, but the array has further axes (layout {layout}): leave it out"
         )
     return input_spec

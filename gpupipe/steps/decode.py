@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from gpupipe.decoders.chain import REFERENCE, DecodeOptions, DecoderChain
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError, of_any_size
 
 
 class Decode(Step):
@@ -35,7 +35,7 @@ class Decode(Step):
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         if not input_spec.encoded:
-            raise StepIncompatible("the image is decoded already: remove this step")
+            raise StepIncompatibleError("the image is decoded already: remove this step")
         return Spec(encoded=False, channels=3 if self.mode == "rgb" else 1, dtype=self.dtype)
 
     @classmethod

@@ -15,7 +15,7 @@ from gpupipe.augment.elastic import kernel_size, make_displacement
 from gpupipe.pipeline.channel_checks import add_fill, check_color, check_per_channel
 from gpupipe.pipeline.primitives import IMAGE_DTYPES, Primitives
 from gpupipe.pipeline.spec_checks import describe_small
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.field_types import NUMBER, Fill, Resampling, check_list, is_number, should_be
@@ -78,7 +78,7 @@ class ElasticTransform(Step):
         size = noise.shape_of_pixels(input_spec)[:2]
         least = [max(kernel_size(s) for s in self.sigma) // 2 + 1] * 2
         if min(size) < least[0]:
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"{describe_small('the blur', size, least)}: write a smaller sigma"
             )
         return add_fill(self.fill, input_spec)

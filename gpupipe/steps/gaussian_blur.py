@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from gpupipe.augment.color_step import ColorStep
 from gpupipe.pipeline.spec_checks import describe_small
-from gpupipe.pipeline.step import Params, Spec, StepIncompatible
+from gpupipe.pipeline.step import Params, Spec, StepIncompatibleError
 from gpupipe.schema.field_types import (
     Positive,
     Side,
@@ -75,7 +75,7 @@ class GaussianBlur(ColorStep):
     def infer_color(self, input_spec: Spec) -> Spec:
         output_spec = super().infer_color(input_spec)
         if input_spec.size and self._is_small(input_spec.size):
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"{describe_small('the blur', input_spec.size, self._min_size)}: write a smaller "
                 "kernel_size"
             )

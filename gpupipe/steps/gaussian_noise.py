@@ -12,7 +12,7 @@ from gpupipe.augment import noise
 from gpupipe.augment.color_step import ColorStep
 from gpupipe.pipeline.channel_checks import add_fill, check_color
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, StepIncompatible
+from gpupipe.pipeline.step import Params, Spec, StepIncompatibleError
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.field_types import NUMBER, Finite
 
@@ -46,7 +46,7 @@ class GaussianNoise(ColorStep):
     def infer_color(self, input_spec: Spec) -> Spec:
         noise.shape_of_pixels(check_color(input_spec, any_values=not self.clip))
         if input_spec.dtype == "uint8" and not self.clip:
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 "levels of uint8 wrap around without clip: leave 'clip' out, or write 'to_dtype: "
                 "{dtype: float32, scale: true}' before it"
             )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from gpupipe.augment.color_ops import LUMA
 from gpupipe.pipeline.channel_checks import check_picture
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError, of_any_size
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import WHOLE
 
@@ -29,7 +29,7 @@ class Grayscale(Step):
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         if "C" not in check_picture(input_spec).layout or input_spec.channels not in (None, 1, 3):
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"it works on 1 or 3 channels, but gets {input_spec} in the layout "
                 f"{input_spec.layout}: leave it out"
             )

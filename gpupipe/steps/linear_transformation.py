@@ -10,7 +10,7 @@ from pydantic import model_validator
 from gpupipe.pipeline.channel_checks import check_picture, count_channels
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError, of_any_size
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.number_array import Matrix, Vector
 
@@ -67,13 +67,13 @@ class LinearTransformation(Step):
         check_picture(input_spec)
         channels, count = count_channels(input_spec), self.mean_vector.shape[0]
         if input_spec.size is None or channels is None:
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 "its matrix is for images of one size, but sizes differ here: put it after a crop "
                 "or resize to a fixed size"
             )
         height, width = input_spec.size
         if channels * height * width != count:
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"its matrix is for images of {count} numbers, but the image has {channels} x "
                 f"{height} x {width} = {channels * height * width}: write a resize before it, or "
                 "compute the matrix for this size"

@@ -12,7 +12,7 @@ from gpupipe.dataset.spec import PAIR
 from gpupipe.pipeline.channel_checks import check_channels, check_per_channel
 from gpupipe.pipeline.primitives import DTYPES_TAKEN, Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError, of_any_size
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.field_types import Channels, PositiveChannels
 
@@ -54,12 +54,12 @@ class Normalize(Step):
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         if check_decoded(input_spec).dtype not in DTYPES_TAKEN["normalize"]:
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"it needs floats, but gets {input_spec.dtype}: write 'to_dtype: {{dtype: "
                 f"float32, scale: true}}' before it"
             )
         if PAIR in input_spec.layout and any(self.mean):
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 "mean would also be subtracted from the imaginary parts: write mean: 0"
             )
         check_channels(check_per_channel("mean", self.mean, input_spec))

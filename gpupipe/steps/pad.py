@@ -11,7 +11,7 @@ from pydantic import Field
 from gpupipe.pipeline.channel_checks import add_fill, check_fill, check_picture
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import before_and_after, check_mirror, expand_margins
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError
 from gpupipe.pipeline.tensors import cut
 from gpupipe.schema.field_types import AnyFill, Padding, PaddingMode
 
@@ -53,7 +53,7 @@ class Pad(Step):
             check_picture(input_spec)
         most = np.maximum(before, after)
         if input_spec.size and self.padding_mode == "reflect" and (most >= input_spec.size).any():
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 "reflect cannot add more pixels than the image has, less one: it is "
                 f"{input_spec.size[0]}x{input_spec.size[1]}"
             )

@@ -17,7 +17,7 @@ from gpupipe.pipeline.spec_checks import (
     expand_margins,
     expand_sides,
 )
-from gpupipe.pipeline.step import Params, SampleIncompatible, Spec, Step, StepIncompatible
+from gpupipe.pipeline.step import Params, SampleIncompatibleError, Spec, Step, StepIncompatibleError
 from gpupipe.pipeline.tensors import cut
 from gpupipe.schema.field_types import AnyFill, Padding, PaddingMode, Window
 
@@ -85,7 +85,7 @@ class RandomCrop(Step):
                 )
             ]
             if any(n < side for n, side in zip(room, size, strict=True)):
-                raise StepIncompatible(describe_small_image(room, size))
+                raise StepIncompatibleError(describe_small_image(room, size))
         fill = self.fill if self.pads and self.padding_mode == "constant" else ()
         return add_fill(fill, input_spec).with_size(size)
 
@@ -135,7 +135,7 @@ class RandomCrop(Step):
         before, after = self.margins(size)
         padded = size + before + after
         if (padded < self.size).any():
-            raise SampleIncompatible(describe_small_image(padded, self.size))
+            raise SampleIncompatibleError(describe_small_image(padded, self.size))
         if self.pads and self.padding_mode != "constant":
             image = self._mirror(image, before, after)
             before = before * 0.0

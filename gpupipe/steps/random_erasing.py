@@ -12,7 +12,7 @@ from gpupipe.augment import noise
 from gpupipe.pipeline.channel_checks import add_fill, check_fill, check_picture
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.field_types import (
     PositiveRange,
@@ -115,7 +115,7 @@ class RandomErasing(Step):
         check_fill(self.value, input_spec, "value")
         parts = [n for n in self.value if not n.is_integer()]
         if parts and input_spec.dtype == "uint8":
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"value is {parts[0]:g}, but uint8 holds whole numbers from 0 to 255: write one of "
                 "them, or 'to_dtype: {dtype: float32, scale: true}' before it"
             )
@@ -123,7 +123,7 @@ class RandomErasing(Step):
 
     def _check_noise(self, input_spec: Spec) -> Spec:
         if input_spec.dtype == "uint8":
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 "value is 'random', which draws normal numbers around 0 that uint8 cannot hold: "
                 "write 'to_dtype: {dtype: float32, scale: true}', and 'normalize', before it"
             )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpupipe.pipeline.container import Container, NestedStep, merge_values
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, StepIncompatible
+from gpupipe.pipeline.step import Params, Spec, StepIncompatibleError
 
 
 class RandomOrder(Container):
@@ -53,7 +53,7 @@ class RandomOrder(Container):
         for nested in self.transforms:
             resolved, output = nested.resolve(any_spec)
             if replace(output.with_size(any_spec.sides, least), values=values) != any_spec:
-                raise StepIncompatible(
+                raise StepIncompatibleError(
                     f"{nested.name} makes {output} out of {any_spec}, which the steps after it in "
                     "any order must take: move it out of the list",
                     nested.where,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from gpupipe.augment.color_step import RandomColorStep
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.step import Params, StepIncompatible
+from gpupipe.pipeline.step import Params, StepIncompatibleError
 from gpupipe.schema.field_types import Finite
 
 
@@ -34,7 +34,7 @@ class RandomSolarize(RandomColorStep):
         output_spec = super().infer_color(input_spec)
         most = 255 if input_spec.dtype == "uint8" else 1
         if self.threshold > most:
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"threshold is {self.threshold:.15g}, but {input_spec.dtype} holds 0 to {most}: "
                 "write a number between them"
             )

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from gpupipe.augment.color_step import ColorStep
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, StepIncompatible
+from gpupipe.pipeline.step import Params, Spec, StepIncompatibleError
 
 
 class Rgb(ColorStep):
@@ -23,7 +23,7 @@ class Rgb(ColorStep):
     def infer_color(self, input_spec: Spec) -> Spec:
         output_spec = super().infer_color(input_spec)
         if "C" not in input_spec.layout:
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"it makes channels, but the array has no axis for them (layout "
                 f"{input_spec.layout}): leave it out, or store the data in the layout HWC"
             )

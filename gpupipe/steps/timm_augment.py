@@ -23,7 +23,7 @@ from gpupipe.augment.timm_ops import draw_levels, look_up, op_names
 from gpupipe.augment.timm_policies import TimmPolicy, read_policy
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, StepIncompatible
+from gpupipe.pipeline.step import Params, StepIncompatibleError
 from gpupipe.schema.field_types import Fill, Resampling
 
 Floats = NDArray[np.float64]
@@ -95,7 +95,9 @@ class TimmAugment(AugmentPolicy):
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         if input_spec.kind == "mask" and self._read.kind == "augmix":
-            raise StepIncompatible("it blends images, and no masks: leave the mask out of 'on'")
+            raise StepIncompatibleError(
+                "it blends images, and no masks: leave the mask out of 'on'"
+            )
         return super().infer_spec(input_spec)
 
     def lower(self, image: Primitives, p: Params) -> None:

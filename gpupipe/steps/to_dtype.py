@@ -11,7 +11,7 @@ import numpy as np
 from gpupipe.dataset.spec import FLOATS, Values
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError, of_any_size
 
 if TYPE_CHECKING:
     import torch
@@ -104,23 +104,23 @@ def _is_float(dtype: str) -> bool:
 
 
 def _check_scale(stored: str, made: str) -> None:
-    """Raise StepIncompatible if torchvision cannot scale, or returns infinities or zeros."""
+    """Raise StepIncompatibleError if torchvision cannot scale, or returns infinities or zeros."""
     unscaled = next((dtype for dtype in (stored, made) if dtype in _UNSCALED), None)
     if unscaled:
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"{unscaled} has no scale: set scale: false, and divide with 'normalize'"
         )
     if (stored, made) in _TOO_LARGE:
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"{stored} cannot hold the range of {made}: set scale: false, or take a smaller dtype"
         )
     if stored == "float16" and not _is_float(made):
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"float16 is too coarse for the range of {made}: write 'to_dtype: {{dtype: "
             f"float32}}' before it"
         )
     if made == "float16" and stored in _BEYOND_HALF:
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"float16 cannot hold the range of {stored}: write 'to_dtype: {{dtype: float32, "
             f"scale: true}}' before it"
         )

@@ -17,7 +17,7 @@ from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.pipeline.torchvision_names import to_snake_case
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
 from gpupipe.schema.validation_errors import to_problems
-from gpupipe.torchvision_adapter.parameters import NoCounterpart, read_dtype, read_parameters
+from gpupipe.torchvision_adapter.parameters import NoCounterpartError, read_dtype, read_parameters
 
 _OWN_STEP = "write a step of your own (CONTRIBUTING.md, 'Add a step')"
 _NOTHING_TO_DO = ("ToImage", "PILToTensor", "ToPureTensor")
@@ -139,8 +139,8 @@ def _adapt(transform: Any, path: str, problems: list[Problem]) -> list[_Adapted]
         elif step in STEPS.names():
             parameters = read_parameters(step, transform)
         else:
-            raise NoCounterpart(_advise(name, transform))
-    except NoCounterpart as e:
+            raise NoCounterpartError(_advise(name, transform))
+    except NoCounterpartError as e:
         problems.append(Problem(where, str(e)))
         return [_Adapted(UNRESOLVED, where)]
     return [_Adapted(_make_item(step, parameters, where, problems), where)]

@@ -10,7 +10,7 @@ from gpupipe.config import to_plain_types
 from gpupipe.pipeline.step_registry import STEPS
 
 
-class NoCounterpart(Exception):
+class NoCounterpartError(Exception):
     """A transform has no counterpart; the message says what to write instead."""
 
 
@@ -23,7 +23,7 @@ def read_dtype(name: str, transform: Any) -> dict[str, Any]:
         kinds = _split_kinds(dtype)
         if kinds.get("mask") is not None:
             mask = to_plain_types(kinds["mask"])
-            raise NoCounterpart(
+            raise NoCounterpartError(
                 f"its dtype for Mask needs a step of its own: write 'to_dtype: {{dtype: {mask}, "
                 "on: mask}' in the YAML, and leave Mask out here"
             )
@@ -64,7 +64,7 @@ def _get(transform: Any, name: str) -> Any:
 
     value = getattr(transform, name)
     if name in ("transformation_matrix", "mean_vector") and value.dtype != torch.float32:
-        raise NoCounterpart(
+        raise NoCounterpartError(
             f"{name} is {str(value.dtype).removeprefix('torch.')}, and a list in YAML is float32: "
             f"make it float32, or save it with numpy.save and write '{name}: FILE.npy'"
         )

@@ -8,7 +8,7 @@ from torchvision.transforms.v2 import functional as F
 
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import COLOR_OPS, LUMA, ColorFunction, check_blur
-from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.pipeline.step import SampleIncompatibleError
 
 OF_TIMM = {"solarize_add"}
 
@@ -40,7 +40,7 @@ def test_solarize_add_is_timms() -> None:
 
 def test_a_blur_needs_an_image_larger_than_half_of_its_kernel() -> None:
     check_blur([3, 5], [3, 2])
-    with pytest.raises(SampleIncompatible, match="gaussian_blur"):
+    with pytest.raises(SampleIncompatibleError, match="gaussian_blur"):
         check_blur([3, 5], [2, 2])
 
 

@@ -12,7 +12,7 @@ import torch
 
 from gpupipe.augment.color_step import ColorStep
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.pipeline.step_registry import STEPS
 from helpers.every_step import COLORS
 from helpers.many_fields import loaded, make, samples
@@ -48,7 +48,7 @@ def test_normalized_colours_and_unscaled_floats_are_refused(name: str) -> None:
         if name in ANY_VALUES:
             example(name).infer_spec(spec)
             continue
-        with pytest.raises(StepIncompatible, match=message):
+        with pytest.raises(StepIncompatibleError, match=message):
             example(name).infer_spec(spec)
 
 
@@ -57,7 +57,9 @@ def test_levels_and_scaled_floats_are_taken(name: str) -> None:
     assert example(name).infer_spec(of("uint8")) == of("uint8")
     for dtype in ("float16", "float32"):
         if name in UINT8:
-            with pytest.raises(StepIncompatible, match=f"gets {dtype}: write 'to_dtype: {{dtype: "):
+            with pytest.raises(
+                StepIncompatibleError, match=f"gets {dtype}: write 'to_dtype: {{dtype: "
+            ):
                 example(name).infer_spec(of(dtype))
         else:
             assert example(name).infer_spec(of(dtype)) == of(dtype)
@@ -73,7 +75,7 @@ def test_other_arrays_are_refused(name: str) -> None:
         (of("int16"), "gets int16: write 'to_dtype: {dtype: .*, scale: true}' before it"),
         (Spec(), "encoded bytes"),
     ):
-        with pytest.raises(StepIncompatible, match=message):
+        with pytest.raises(StepIncompatibleError, match=message):
             example(name).infer_spec(spec)
 
 

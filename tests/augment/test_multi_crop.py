@@ -16,7 +16,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.schema import yaml_parser
 from gpupipe.steps.five_crop import FiveCrop
 from gpupipe.steps.ten_crop import TenCrop
@@ -103,7 +103,9 @@ def test_an_image_that_is_too_small_is_named(images: Path, engine: dict[str, Any
 
 def test_an_image_that_is_too_small_is_refused_in_torch() -> None:
     step = FiveCrop.model_validate({"size": 20}).select_view(0)
-    with pytest.raises(SampleIncompatible, match=r"the crop needs at least 20x20 pixels, .* 20x19"):
+    with pytest.raises(
+        SampleIncompatibleError, match=r"the crop needs at least 20x20 pixels, .* 20x19"
+    ):
         step.torch(torch.zeros(3, 20, 19), {})
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpupipe.augment import noise
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 
 FIRST, DIGEST = [-0.35166812, 2.69452143, 0.14600369], "14663766db23a8aa"
 """Of NumPy 2.2 to 2.5."""
@@ -103,5 +103,7 @@ def test_the_size_must_be_known() -> None:
     whole = {"height": 4, "width": 5, "channels": 3}
     for unknown in (["width"], ["height"], ["width", "height"], ["channels"]):
         sizes = {name: size for name, size in whole.items() if name not in unknown}
-        with pytest.raises(StepIncompatible, match="one size here: put it after random_resized"):
+        with pytest.raises(
+            StepIncompatibleError, match="one size here: put it after random_resized"
+        ):
             noise.shape_of_pixels(Spec(encoded=False, **sizes))

@@ -11,7 +11,7 @@ import torch
 
 from gpupipe.augment.resizing import ResizingStep
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 
 
 class Halve(ResizingStep):
@@ -42,7 +42,7 @@ def test_interpolation_and_antialias_are_torchvisions() -> None:
 def test_only_the_least_size_is_known_afterwards() -> None:
     spec = Halve().infer_spec(Spec(encoded=False, channels=3, height=40, width=50))
     assert (spec.size, spec.at_least, spec.channels) == (None, (2, 2), 3)
-    with pytest.raises(StepIncompatible):
+    with pytest.raises(StepIncompatibleError):
         Halve().infer_spec(Spec())
 
 

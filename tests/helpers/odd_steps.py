@@ -24,7 +24,7 @@ import numpy as np
 from dataclasses import replace
 from gpupipe.dataset.source import Source
 from gpupipe.pipeline.spec_checks import check_decoded
-from gpupipe.pipeline.step import SampleIncompatible, Step
+from gpupipe.pipeline.step import SampleIncompatibleError, Step
 """
 GOOD = {
     "num_uniforms": "    num_uniforms = 1",

@@ -14,7 +14,7 @@ from gpupipe.pipeline.channel_checks import (
     count_channels,
     has_channel_layout,
 )
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 
 RGB = Spec(encoded=False, channels=3)
 
@@ -24,9 +24,11 @@ def test_one_number_or_one_per_channel() -> None:
     unknown = Spec(encoded=False, channels=None)
     for numbers, spec in (((1,), RGB), ((1, 2, 3), RGB), ((1,), plane), ((1, 2), unknown)):
         assert check_per_channel("std", numbers, spec) is spec
-    with pytest.raises(StepIncompatible, match=r"std has 2 numbers.* 3 channels: write one, or 3"):
+    with pytest.raises(
+        StepIncompatibleError, match=r"std has 2 numbers.* 3 channels: write one, or 3"
+    ):
         check_per_channel("std", (1, 2), RGB)
-    with pytest.raises(StepIncompatible, match=r"has 3 numbers.* 1 channel: write one$"):
+    with pytest.raises(StepIncompatibleError, match=r"has 3 numbers.* 1 channel: write one$"):
         check_per_channel("mean", (1, 2, 3), plane)
 
 
@@ -41,7 +43,7 @@ def test_layouts_whose_channels_can_be_normalized(layout: str, is_taken: bool) -
     if is_taken:
         assert check_channels(spec) is spec
     else:
-        with pytest.raises(StepIncompatible, match=f"too many axes .layout {layout}"):
+        with pytest.raises(StepIncompatibleError, match=f"too many axes .layout {layout}"):
             check_channels(spec)
 
 
@@ -55,7 +57,7 @@ def test_pictures_have_one_to_four_channels_of_uint8_or_floats() -> None:
         (Spec.of_array("int16", (3, 8, 8), "CHW"), "gets int16: write 'to_dtype"),
         (Spec.of_array("uint8", (2, 3, 8, 8), "TCHW"), "further axes .layout TCHW"),
     ):
-        with pytest.raises(StepIncompatible, match=words):
+        with pytest.raises(StepIncompatibleError, match=words):
             check_picture(spec)
 
 
@@ -67,9 +69,9 @@ def test_a_fill_is_a_number_of_the_dtype() -> None:
         ("int16", -40000, "fill is -40000, but int16 holds -32,768 to 32,767"),
         ("bool", 2, "bool holds 0 to 1"),
     ):
-        with pytest.raises(StepIncompatible, match=words):
+        with pytest.raises(StepIncompatibleError, match=words):
             check_fill((0, 0, fill), Spec.of_array(dtype, (3, 8, 8), "CHW"))
-    with pytest.raises(StepIncompatible, match="value has 2 numbers"):
+    with pytest.raises(StepIncompatibleError, match="value has 2 numbers"):
         check_fill((0, 0), RGB, "value")
 
 

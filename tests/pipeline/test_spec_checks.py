@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gpupipe.dataset.spec import Spec, default_layout
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.pipeline.tensors import from_steps, to_steps
 
@@ -21,7 +21,7 @@ def array(layout: str, dtype: str = "float32", size: int | None = 8) -> Spec:
 
 
 def on(given: Spec, name: str, **parameters: Any) -> Spec:
-    """What comes out of a step. Raises StepIncompatible."""
+    """What comes out of a step. Raises StepIncompatibleError."""
     return STEPS.find(name).model_validate(parameters).resolve(given).infer_spec(given)
 
 
@@ -224,7 +224,7 @@ REFUSED: list[tuple[str, dict[str, Any], Spec, str]] = [
 def test_what_makes_no_sense_is_refused(
     name: str, parameters: dict[str, Any], given: Spec, message: str
 ) -> None:
-    with pytest.raises(StepIncompatible, match=message):
+    with pytest.raises(StepIncompatibleError, match=message):
         on(given, name, **parameters)
 
 

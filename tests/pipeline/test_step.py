@@ -12,7 +12,7 @@ from helpers.pipeline_texts import NORM, mistakes
 from helpers.plugin import install
 
 MODULE = '''
-from gpupipe.pipeline.step import Spec, Step, StepIncompatible
+from gpupipe.pipeline.step import Spec, Step, StepIncompatibleError
 
 
 class Shout(Step):
@@ -24,7 +24,7 @@ class Shout(Step):
     words: tuple[int, int, int]
 
     def infer_spec(self, given: Spec) -> Spec:
-        raise StepIncompatible("it is too loud: whisper")
+        raise StepIncompatibleError("it is too loud: whisper")
 '''
 
 

@@ -180,7 +180,7 @@ def test_a_spec_that_is_none(plugin: Plugin, faces: Path) -> None:
 
 def test_a_sample_may_be_refused(plugin: Plugin, faces: Path) -> None:
     """What a step says of one sample costs that sample, in both engines."""
-    refuse = "raise SampleIncompatible('too dark')"
+    refuse = "raise SampleIncompatibleError('too dark')"
     torch = (
         "    def torch(self, image, p):\n        if p['strength'][0] < 0.2:\n            "
         f"{refuse}\n        return image"
@@ -206,7 +206,7 @@ def test_a_step_may_refuse_the_first_sample(plugin: Plugin, faces: Path) -> None
     """The graph is built from a sample that is not refused."""
     lower = (
         "    def lower(self, image, p):\n        if (p['strength'] < 0.9).any():\n"
-        "            raise SampleIncompatible('too dark')\n"
+        "            raise SampleIncompatibleError('too dark')\n"
         "        image.apply('same', lambda pixels: pixels)"
     )
     name = plugin(lower=lower)
@@ -216,7 +216,7 @@ def test_a_step_may_refuse_the_first_sample(plugin: Plugin, faces: Path) -> None
 
 def test_a_step_that_refuses_every_sample_is_an_error(plugin: Plugin, faces: Path) -> None:
     name = plugin(
-        lower="    def lower(self, image, p):\n        raise SampleIncompatible('too dark')"
+        lower="    def lower(self, image, p):\n        raise SampleIncompatibleError('too dark')"
     )
     with pytest.raises(
         gpupipe.EngineError, match=r"a step refuses each of 1,000 samples.*too dark"

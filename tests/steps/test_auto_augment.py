@@ -9,7 +9,7 @@ from torchvision.transforms import v2
 import gpupipe
 from gpupipe import config
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.steps.auto_augment import AutoAugment
 from helpers import augment_draws
 from helpers.reference import differences
@@ -73,13 +73,13 @@ def test_it_takes_gray_and_rgb(channels: int) -> None:
     for taken in (1, 3):
         given = Spec(encoded=False, channels=taken)
         assert AutoAugment().infer_spec(given) == given
-    with pytest.raises(StepIncompatible, match=f"1 or 3 channels.*{channels}"):
+    with pytest.raises(StepIncompatibleError, match=f"1 or 3 channels.*{channels}"):
         AutoAugment().infer_spec(Spec(encoded=False, channels=channels))
 
 
 def test_fill_has_a_number_per_channel() -> None:
     step = AutoAugment.model_validate({"fill": [1, 2]})
-    with pytest.raises(StepIncompatible, match="fill has 2 numbers"):
+    with pytest.raises(StepIncompatibleError, match="fill has 2 numbers"):
         step.infer_spec(Spec(encoded=False, channels=3))
 
 

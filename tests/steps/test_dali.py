@@ -20,7 +20,7 @@ from gpupipe import config
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import Lowering
-from gpupipe.pipeline.step import Spec, StepIncompatible
+from gpupipe.pipeline.step import Spec, StepIncompatibleError
 from gpupipe.runtime.installation import install_command
 from gpupipe.sampling import draws
 from gpupipe.steps.dali import Dali
@@ -286,5 +286,5 @@ def test_geometry_moves_masks_with_nearest_pixels(parameters: dict[str, Any]) ->
 @pytest.mark.parametrize("op", [TWIST, {"op": "gaussian_blur", "sigma": 2}])
 def test_what_makes_other_numbers_is_refused_on_a_mask(op: dict[str, Any]) -> None:
     spec = Spec(encoded=False, channels=3, dtype="uint8", kind="mask")
-    with pytest.raises(StepIncompatible, match="leave the mask out of 'on'"):
+    with pytest.raises(StepIncompatibleError, match="leave the mask out of 'on'"):
         Dali.model_validate(op).adapt_to_mask().infer_spec(spec)

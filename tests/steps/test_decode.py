@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.pipeline.step import Spec, StepIncompatible
+from gpupipe.pipeline.step import Spec, StepIncompatibleError
 from gpupipe.steps.decode import Decode
 from helpers.reference import differences, emitted, load
 
@@ -32,7 +32,7 @@ def test_exif_orientation_is_applied_only_when_asked_for(
 
 
 def test_only_bytes_can_be_decoded() -> None:
-    with pytest.raises(StepIncompatible, match="decoded already"):
+    with pytest.raises(StepIncompatibleError, match="decoded already"):
         Decode().infer_spec(Spec(encoded=False, channels=3))
 
 

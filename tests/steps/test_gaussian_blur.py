@@ -9,7 +9,7 @@ import torch
 
 import gpupipe
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.step import SampleIncompatible, StepIncompatible
+from gpupipe.pipeline.step import SampleIncompatibleError, StepIncompatibleError
 from gpupipe.steps.gaussian_blur import GaussianBlur
 from helpers.color_differences import EXACT, drawn, is_uniform, most
 from helpers.reference import load
@@ -68,9 +68,11 @@ def test_an_image_smaller_than_the_border_is_refused() -> None:
     step = GaussianBlur.model_validate({"kernel_size": [9, 3]})
     spec = Spec(encoded=False, channels=3, height=2, width=5)
     assert step.infer_spec(spec) == spec
-    with pytest.raises(StepIncompatible, match=r"needs at least 2x5 pixels, .* has 2x4: write a"):
+    with pytest.raises(
+        StepIncompatibleError, match=r"needs at least 2x5 pixels, .* has 2x4: write a"
+    ):
         step.infer_spec(Spec(encoded=False, channels=3, height=2, width=4))
-    with pytest.raises(SampleIncompatible, match=r"needs at least 2x5 pixels, .* has 2x4"):
+    with pytest.raises(SampleIncompatibleError, match=r"needs at least 2x5 pixels, .* has 2x4"):
         step.torch(torch.zeros(3, 2, 4), {"sigma": 1.0})
 
 

@@ -10,7 +10,7 @@ import torch
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.steps.jpeg import Jpeg
 from helpers.color_differences import drawn, most
 
@@ -49,5 +49,7 @@ def test_other_qualities_are_refused(quality: Any) -> None:
 
 def test_floats_are_refused() -> None:
     floats = Spec(encoded=False, channels=3, dtype="float32")
-    with pytest.raises(StepIncompatible, match="works on uint8, but gets float32: write 'to_dtype"):
+    with pytest.raises(
+        StepIncompatibleError, match="works on uint8, but gets float32: write 'to_dtype"
+    ):
         Jpeg.model_validate({"quality": 9}).infer_spec(floats)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from gpupipe.pipeline.step import Spec, StepIncompatible
+from gpupipe.pipeline.step import Spec, StepIncompatibleError
 from gpupipe.steps.normalize import Normalize
 from helpers.reference import differences, load
 
@@ -57,12 +57,12 @@ def test_after_normalising_steps_still_work(small_gallery: Path) -> None:
 
 
 def test_levels_are_refused() -> None:
-    with pytest.raises(StepIncompatible, match="to_dtype"):
+    with pytest.raises(StepIncompatibleError, match="to_dtype"):
         Normalize(mean=(0.5,), std=(0.5,)).infer_spec(Spec(encoded=False, channels=3))
 
 
 def test_channels_must_fit() -> None:
-    with pytest.raises(StepIncompatible, match="3 channels"):
+    with pytest.raises(StepIncompatibleError, match="3 channels"):
         Normalize(mean=(0.5, 0.5), std=(0.5, 0.5)).infer_spec(
             Spec(encoded=False, channels=3, dtype="float32")
         )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpupipe.pipeline.step import Spec, StepIncompatible
+from gpupipe.pipeline.step import Spec, StepIncompatibleError
 from gpupipe.steps.pad import Pad
 from helpers.full_product import IS_FULL
 from helpers.reference import differences
@@ -43,7 +43,7 @@ def test_shape() -> None:
 
 
 def test_reflect_needs_enough_pixels() -> None:
-    with pytest.raises(StepIncompatible, match="10x20"):
+    with pytest.raises(StepIncompatibleError, match="10x20"):
         Pad.model_validate({"padding": 10, "padding_mode": "reflect"}).infer_spec(
             Spec(encoded=False, height=10, width=20, channels=3)
         )

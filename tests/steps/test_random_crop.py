@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import gpupipe
-from gpupipe.pipeline.step import Spec, StepIncompatible
+from gpupipe.pipeline.step import Spec, StepIncompatibleError
 from gpupipe.steps.random_crop import RandomCrop
 from helpers.reference import differences, emitted, load
 
@@ -76,7 +76,7 @@ def test_an_image_that_is_too_small_is_named(
 def test_too_small_is_refused_beforehand_where_the_size_is_known() -> None:
     known = Spec(encoded=False, height=32, width=32, channels=3)
     with pytest.raises(
-        StepIncompatible, match=r"at least 64x64 pixels, but .* has 32x32.*pad_if_needed"
+        StepIncompatibleError, match=r"at least 64x64 pixels, but .* has 32x32.*pad_if_needed"
     ):
         RandomCrop.model_validate({"size": 64}).infer_spec(known)
     assert RandomCrop.model_validate({"size": 40, "padding": 4}).infer_spec(known).size == (40, 40)

@@ -7,7 +7,7 @@ import pytest
 from torchvision.transforms import v2
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.steps.random_equalize import RandomEqualize
 from helpers.color_differences import compared, drawn, is_share, most
 
@@ -29,7 +29,9 @@ def test_a_share_of_the_samples_is_equalized() -> None:
 
 def test_floats_are_refused() -> None:
     floats = Spec(encoded=False, channels=3, dtype="float16")
-    with pytest.raises(StepIncompatible, match="works on uint8, but gets float16: write 'to_dtype"):
+    with pytest.raises(
+        StepIncompatibleError, match="works on uint8, but gets float16: write 'to_dtype"
+    ):
         RandomEqualize().infer_spec(floats)
 
 

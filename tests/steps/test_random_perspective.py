@@ -10,7 +10,7 @@ import torch
 from torchvision.transforms.v2 import RandomPerspective as Torchvision
 
 from gpupipe.pipeline.geometry import perspective_matrix
-from gpupipe.pipeline.step import Spec, StepIncompatible
+from gpupipe.pipeline.step import Spec, StepIncompatibleError
 from gpupipe.sampling import draws
 from gpupipe.steps.random_perspective import RandomPerspective
 from helpers.distributions import MOST, chi_square, largest_gap
@@ -176,7 +176,7 @@ def test_the_defaults_are_torchvisions() -> None:
 
 def test_other_inputs_are_refused() -> None:
     for spec in (Spec.of_array("int64", (3, 8, 8), "CHW"), Spec.of_array("uint8", (9,), "L")):
-        with pytest.raises(StepIncompatible):
+        with pytest.raises(StepIncompatibleError):
             RandomPerspective().infer_spec(spec)
     with pytest.raises(pydantic.ValidationError):
         RandomPerspective(distortion_scale=1.01)

@@ -9,7 +9,7 @@ import torch
 from torchvision.transforms import v2
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.steps.random_posterize import RandomPosterize
 from helpers.color_differences import drawn, is_share, most
 
@@ -40,5 +40,7 @@ def test_other_bits_are_refused(bits: float) -> None:
 
 def test_floats_are_refused() -> None:
     floats = Spec(encoded=False, channels=3, dtype="float32")
-    with pytest.raises(StepIncompatible, match="works on uint8, but gets float32: write 'to_dtype"):
+    with pytest.raises(
+        StepIncompatibleError, match="works on uint8, but gets float32: write 'to_dtype"
+    ):
         RandomPosterize(bits=4).infer_spec(floats)

@@ -9,7 +9,7 @@ import torch
 from torchvision.transforms import v2
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.steps.random_solarize import RandomSolarize
 from helpers.color_differences import EXACT, drawn, is_share, most
 
@@ -40,7 +40,9 @@ def test_a_share_of_the_samples_is_solarized() -> None:
 def test_a_threshold_that_no_pixel_reaches_is_refused(dtype: str, highest: int) -> None:
     spec = Spec(encoded=False, channels=3, dtype=dtype)
     assert RandomSolarize(threshold=highest).infer_spec(spec) == spec
-    with pytest.raises(StepIncompatible, match=f"threshold is 256, but {dtype} holds .*: write"):
+    with pytest.raises(
+        StepIncompatibleError, match=f"threshold is 256, but {dtype} holds .*: write"
+    ):
         RandomSolarize(threshold=256).infer_spec(spec)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.steps.rgb import Rgb
 from helpers.color_differences import compared
 from helpers.reference import Difference
@@ -28,10 +28,10 @@ def test_normalized_numbers_are_taken() -> None:
 
 @pytest.mark.parametrize("shape", [(4, 8, 8), (2, 8, 8)])
 def test_other_channels_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(StepIncompatible, match="works on 1 or 3 channels"):
+    with pytest.raises(StepIncompatibleError, match="works on 1 or 3 channels"):
         Rgb().infer_spec(Spec.of_array("uint8", shape, "CHW"))
 
 
 def test_an_array_without_channels_is_refused() -> None:
-    with pytest.raises(StepIncompatible, match="no axis for them"):
+    with pytest.raises(StepIncompatibleError, match="no axis for them"):
         Rgb().infer_spec(Spec.of_array("uint8", (8, 8), "HW"))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpupipe.batch_stage.batch_step import BatchField, BatchStep
 from gpupipe.batch_stage.beta import symmetric_beta
 from gpupipe.batch_stage.mixing import mix_with_earlier, paste_from_earlier
-from gpupipe.pipeline.step import Params, StepIncompatible
+from gpupipe.pipeline.step import Params, StepIncompatibleError
 from gpupipe.schema.field_types import Positive
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Cutmix(BatchStep):
     def check(self, fields: Mapping[str, BatchField]) -> None:
         for name, field in fields.items():
             if not set("HW") <= set(field.spec.layout):
-                raise StepIncompatible(
+                raise StepIncompatibleError(
                     f"it needs images, but '{name}' has the layout {field.spec.layout or 'of one'}"
                     ", without height and width: name other fields in 'on:', or write 'mixup'"
                 )
@@ -55,7 +55,7 @@ class Cutmix(BatchStep):
             if None not in (field.spec.height, field.spec.width)
         }
         if len(set(sizes.values())) > 1:
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"the fields differ in height x width ({_list_sizes(sizes)}): {_SAME_SIZE}"
             )
 
@@ -72,7 +72,7 @@ class Cutmix(BatchStep):
     ) -> tuple[dict[str, Tensor], Tensor]:
         sizes = {name: tuple(image.shape[-2:]) for name, image in images.items()}
         if len(set(sizes.values())) > 1:
-            raise StepIncompatible(
+            raise StepIncompatibleError(
                 f"the fields differ in height x width ({_list_sizes(sizes)}): {_SAME_SIZE}"
             )
         height, width = next(iter(sizes.values()))

@@ -12,7 +12,7 @@ from gpupipe.batch_stage.batch_step import BatchField, BatchStep
 from gpupipe.batch_stage.beta import symmetric_beta
 from gpupipe.batch_stage.mixing import mix_with_earlier
 from gpupipe.dataset.spec import FLOATS
-from gpupipe.pipeline.step import Params, StepIncompatible
+from gpupipe.pipeline.step import Params, StepIncompatibleError
 from gpupipe.schema.field_types import Positive
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ class Mixup(BatchStep):
     def check(self, fields: Mapping[str, BatchField]) -> None:
         for name, field in fields.items():
             if field.spec.kind == "mask":
-                raise StepIncompatible(
+                raise StepIncompatibleError(
                     f"the field '{name}' is a mask, and a mean of class numbers is no class: leave "
                     f"'{name}' out of 'on:', or write 'cutmix', which moves masks too"
                 )
             if field.spec.dtype not in (*FLOATS, "float64"):
-                raise StepIncompatible(
+                raise StepIncompatibleError(
                     f"it needs floats, but '{name}' is {field.spec.dtype}: write 'to_dtype: "
                     "{dtype: float32, scale: true}' as the last step of the pipeline"
                 )

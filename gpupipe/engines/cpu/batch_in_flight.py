@@ -27,7 +27,7 @@ from gpupipe.engines.cpu.reading import Fields, Image, SampleReader
 from gpupipe.engines.cpu.sample_runner import SampleRunner
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.errors import EngineError, GpupipeError, describe_error
-from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.runtime import tracing
 from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.sampling.sampler import Plan
@@ -168,7 +168,7 @@ class BatchInFlight:
                 return
             try:
                 programs = self._lower_rows(self._rows)
-            except SampleIncompatible:
+            except SampleIncompatibleError:
                 self._rows = [row for row in self._rows if self._passes_alone(row)]
                 programs = self._lower_rows(self._rows)
             self._runner = SampleRunner(
@@ -184,7 +184,7 @@ class BatchInFlight:
         """Return whether the steps take a sample; if not, keep why."""
         try:
             self._lower_rows([row])
-        except SampleIncompatible as e:
+        except SampleIncompatibleError as e:
             self._on_error(row, e)
             return False
         return True

@@ -15,7 +15,7 @@ from gpupipe.engines.cpu.delivery import find_delivery
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, as_tensor, scratch
 from gpupipe.engines.cpu.program import BlendOp, Maybe, Rule, SwitchOp, single
 from gpupipe.pipeline.spec_checks import describe_small_image
-from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.pipeline.tensors import cut, flip, in_float32
 from gpupipe.runtime import plugins
 from gpupipe.steps.normalize import Normalize
@@ -62,8 +62,8 @@ def _run_crop(op: ops.CropOp, pixels: Pixels, row: int) -> Pixels:
     size = array.shape[:2]
     if not ops.is_inside(op.windows[row], size):
         if height > size[0] or width > size[1]:
-            raise SampleIncompatible(describe_small_image(size, (height, width)))
-        raise SampleIncompatible(
+            raise SampleIncompatibleError(describe_small_image(size, (height, width)))
+        raise SampleIncompatibleError(
             f"the window of {height}x{width} pixels at {[top, left]} is not inside the image, "
             f"which has {size[0]}x{size[1]}"
         )

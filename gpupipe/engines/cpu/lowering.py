@@ -22,7 +22,7 @@ from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
-from gpupipe.pipeline.step import NoLowering, SampleIncompatible
+from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError
 from gpupipe.runtime.opencv import has_opencv
 from gpupipe.runtime.plugins import is_foreign
 from gpupipe.sampling.sampler import Plan
@@ -105,7 +105,7 @@ class StepLowering:
             outputs: Where each field of the batch is delivered.
 
         Raises:
-            SampleIncompatible: A step cannot process one of the samples.
+            SampleIncompatibleError: A step cannot process one of the samples.
             StepError: The code of a step failed.
         """
         programs = {}
@@ -195,7 +195,7 @@ class StepLowering:
 
         try:
             program = self._try_samples(try_step)
-        except (NoLowering, LookupError) as e:
+        except (NoLoweringError, LookupError) as e:
             return str(e)
         if entry.step.has_torch and program.contains(_PER_PIXEL):
             return "it makes numbers for each pixel"
@@ -206,7 +206,7 @@ class StepLowering:
         for id in range(_MAX_TRIES):
             try:
                 return lower(Plan(0, np.full(1, id, np.int64), 1, True))
-            except SampleIncompatible as e:
+            except SampleIncompatibleError as e:
                 refusal = e
         raise EngineError(
             f"a step refuses each of {_MAX_TRIES:,} samples of which all else is unknown: {refusal}"

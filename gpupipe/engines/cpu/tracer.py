@@ -19,7 +19,7 @@ from gpupipe.engines.cpu.pixels import Array, in_indices
 from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.geometry import affine_matrix
-from gpupipe.pipeline.step import NoLowering, Spec
+from gpupipe.pipeline.step import NoLoweringError, Spec
 
 Fill = ops.Fill
 
@@ -134,7 +134,7 @@ class Tracer:
 
     def color(self, op: str, *values: ArrayLike) -> None:
         if op not in COLOR_OPS:
-            raise NoLowering(f"there is no color function '{op}'")
+            raise NoLoweringError(f"there is no color function '{op}'")
         self._add(ops.ColorOp(*self._origin, op, [np.asarray(v) for v in values]))
 
     def switch(self, index: ArrayLike, branches: Sequence[Callable[[Tracer], None]]) -> None:
@@ -162,7 +162,7 @@ class Tracer:
         self._add(ops.CallTorchOp(*self._origin, function))
 
     def apply(self, op: str, make: object, *values: Array, size: ArrayLike | None = None) -> None:
-        raise NoLowering(f"'{op}' is an operator of DALI alone")
+        raise NoLoweringError(f"'{op}' is an operator of DALI alone")
 
     def run_torch(self, entry: Entry, parameters: Mapping[str, Array]) -> None:
         """Trace a step that runs in torch."""
@@ -205,7 +205,7 @@ class Tracer:
 
     def _add(self, op: ops.Op) -> None:
         if self._rules.find([op]) is None:
-            raise NoLowering(f"the CPU engine has no kernel for this use of '{op.primitive}'")
+            raise NoLoweringError(f"the CPU engine has no kernel for this use of '{op.primitive}'")
         self.ops.append(op)
 
     def _each(self, matrix: ArrayLike) -> NDArray[np.float64]:

@@ -25,7 +25,7 @@ from gpupipe.engines.failure_reasons import find_cause
 from gpupipe.errors import EngineError, StepError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.runtime.plugins import is_foreign, step_failed, step_wrong
 from gpupipe.sampling.sampler import Plan
@@ -103,7 +103,7 @@ def _check_step(job: Job, entry: Entry, device_id: int | None) -> None:
             continue
         try:
             shape, dtype = _run_one(_with_steps(job, steps[: position + 1]), id, device_id)
-        except SampleIncompatible:
+        except SampleIncompatibleError:
             continue
         except RuntimeError as e:
             if failure := machine_failure(e):

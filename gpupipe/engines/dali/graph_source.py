@@ -81,7 +81,7 @@ def compute_inputs(
 
     Raises:
         CannotRead: An array cannot be read.
-        SampleIncompatible: A step cannot handle one of the samples.
+        SampleIncompatibleError: A step cannot handle one of the samples.
         StepError: A plugin step failed.
     """
     ids = read.plan.ids

@@ -23,7 +23,7 @@ from gpupipe.engines.dali.operators.image import FusingImage
 from gpupipe.engines.dali.operators.pending_ops import Emitted
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
-from gpupipe.pipeline.step import NoLowering, SampleIncompatible, Spec
+from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
 from gpupipe.sampling.sampler import Plan
 
 Device = Literal["cpu", "gpu"]
@@ -86,7 +86,7 @@ class Lowering:
             One array (B, ...) for each input of the graph after the fields.
 
         Raises:
-            SampleIncompatible: A step cannot handle one of the samples.
+            SampleIncompatibleError: A step cannot handle one of the samples.
             StepError: A plugin step failed.
         """
         arrays: Arrays = []
@@ -126,7 +126,7 @@ class Lowering:
             on_step: Called for each step with the sizes before and after it.
 
         Raises:
-            SampleIncompatible: A step cannot handle one of the samples.
+            SampleIncompatibleError: A step cannot handle one of the samples.
         """
         images, _ = self.lower(None, lambda _: None, plan, size, on_step)
         return {name: image.emitted for name, image in images.items()}
@@ -186,7 +186,7 @@ class Lowering:
             before = image.size
             try:
                 entry.lower(image, sampled)
-            except NoLowering as e:
+            except NoLoweringError as e:
                 where = f"on DALI on the {self.device.upper()}"
                 raise EngineError(f"{entry.where}: {e}; it cannot run {where}") from e
             on_step(entry, before, image.size)
@@ -220,7 +220,7 @@ class Lowering:
             plan = Plan(0, np.full(1, id, np.int64), 1, True)
             try:
                 self.lower(None, lambda _: None, plan)
-            except SampleIncompatible as e:
+            except SampleIncompatibleError as e:
                 refusal = e
             else:
                 return plan

@@ -32,7 +32,7 @@ from gpupipe.engines.dali.operators.array import sizes
 from gpupipe.engines.dali.reader import make_reader, open_fields
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
-from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.sampling.sampler import Plan
 
 _log = logging.getLogger("gpupipe")
@@ -189,7 +189,7 @@ def _estimate_sample(
 
     try:
         operators = lowering.trace(plan, size, seen)
-    except SampleIncompatible:
+    except SampleIncompatibleError:
         return None
     decodings = lowering.decodings()
     made = out = 0.0

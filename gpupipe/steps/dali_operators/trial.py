@@ -43,8 +43,8 @@ class TryOperator(Protocol):
             input_spec: The spec of the input: images.
 
         Raises:
-            StepIncompatible: If the operator refuses such images, or does not make one image from
-                each that depends on that image alone and has a size that is known beforehand.
+            StepIncompatibleError: If the operator refuses such images, or does not make one image
+                from each that depends on that image alone and has a size that is known beforehand.
         """
 
 

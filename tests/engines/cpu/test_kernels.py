@@ -14,7 +14,7 @@ from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.kernels import RULES
 from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp, match_pattern
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import SampleIncompatible, Spec
+from gpupipe.pipeline.step import SampleIncompatibleError, Spec
 
 SPEC = Spec(encoded=False, channels=3, dtype="uint8")
 IMAGE: NDArray[np.uint8] = np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)
@@ -61,7 +61,7 @@ def test_a_crop_is_a_window_and_what_lies_outside_has_the_fill() -> None:
     [([0, 0, 7, 2], "7x2"), ([4, 0, 3, 3], r"window of 3x3 pixels at \[4, 0\].*6x9")],
 )
 def test_a_window_outside_of_the_image_is_the_samples_fault(window: Any, words: str) -> None:
-    with pytest.raises(SampleIncompatible, match=words):
+    with pytest.raises(SampleIncompatibleError, match=words):
         run_op(ops.CropOp, [window], None)
 
 

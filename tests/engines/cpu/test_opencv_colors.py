@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional as F
 from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.pixels import as_tensor
 from gpupipe.engines.cpu.tracer import Tracer
-from gpupipe.pipeline.step import SampleIncompatible, Spec
+from gpupipe.pipeline.step import SampleIncompatibleError, Spec
 
 pytest.importorskip("cv2", reason="OpenCV is not installed")
 SIZES = [(64, 80), (13, 200), (12, 12)]
@@ -59,7 +59,7 @@ def test_a_blur_is_torchvisions(channels: int) -> None:
 
 
 def test_a_blur_of_an_image_that_is_too_small_is_refused() -> None:
-    with pytest.raises(SampleIncompatible, match="gaussian_blur needs at least 12x3 pixels"):
+    with pytest.raises(SampleIncompatibleError, match="gaussian_blur needs at least 12x3 pixels"):
         apply(picture((11, 20), 3), "gaussian_blur", np.array([[5, 23]]), np.ones((1, 2)))
 
 

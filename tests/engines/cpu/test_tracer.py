@@ -11,7 +11,7 @@ from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.program import Rules, SwitchOp
 from gpupipe.engines.cpu.tracer import Tracer
-from gpupipe.pipeline.step import NoLowering, Spec
+from gpupipe.pipeline.step import NoLoweringError, Spec
 
 
 @pytest.fixture
@@ -78,10 +78,10 @@ def test_a_fork_goes_on_from_the_samples_as_they_are(tracer: Tracer) -> None:
 
 
 def test_what_no_kernel_runs_is_refused(tracer: Tracer) -> None:
-    with pytest.raises(NoLowering, match="'sphere' is an operator of DALI alone"):
+    with pytest.raises(NoLoweringError, match="'sphere' is an operator of DALI alone"):
         tracer.apply("sphere", abs)
-    with pytest.raises(NoLowering, match="no color function 'darken'"):
+    with pytest.raises(NoLoweringError, match="no color function 'darken'"):
         tracer.color("darken")
-    with pytest.raises(NoLowering, match="no kernel for this use of 'color_matrix'"):
+    with pytest.raises(NoLoweringError, match="no kernel for this use of 'color_matrix'"):
         Tracer([(1, 2)], Rules([]), tracer.spec).color_matrix(np.eye(3))
     assert tracer.ops == []

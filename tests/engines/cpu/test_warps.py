@@ -18,7 +18,7 @@ from gpupipe.engines.cpu.pixels import as_tensor
 from gpupipe.engines.cpu.program import Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.geometry import affine_inverse
-from gpupipe.pipeline.step import NoLowering, Spec
+from gpupipe.pipeline.step import NoLoweringError, Spec
 from helpers.kernel_arguments import picture
 from helpers.reference import differences
 
@@ -67,7 +67,7 @@ def test_a_rotation_is_that_of_torchvision(rules: Rules, mode: str, dtype: str) 
 
 def test_two_channels_run_in_torch(rules: Rules) -> None:
     """OpenCV rounds their coordinates to 32nds of a pixel."""
-    with pytest.raises(NoLowering):
+    with pytest.raises(NoLoweringError):
         rotate(rules, images(2), "bilinear", None)
 
 

@@ -15,7 +15,7 @@ from gpupipe.engines.dali.operators import color, color_statistics, filters
 from gpupipe.engines.dali.operators.color import Operators, PixelFormat
 from gpupipe.pipeline.channel_checks import count_channels
 from gpupipe.pipeline.spec_checks import describe_small
-from gpupipe.pipeline.step import NoLowering, SampleIncompatible, Spec
+from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
 
 FUNCTIONS: dict[str, Callable[..., Operators]] = {
     function.__name__: function
@@ -58,13 +58,13 @@ def find_operators(
         present: Which samples of the batch the function works on, (B,).
 
     Raises:
-        NoLowering: If there is no such function.
-        SampleIncompatible: If an image is smaller than the function takes.
+        NoLoweringError: If there is no such function.
+        SampleIncompatibleError: If an image is smaller than the function takes.
     """
     row = COLOR_OPS.get(op)
     function = FUNCTIONS.get(op) or (row and row.formula and partial(color.compute, row.formula))
     if not function:
-        raise NoLowering(f"the color function '{op}' has no DALI operators")
+        raise NoLoweringError(f"the color function '{op}' has no DALI operators")
     dtype = "float32" if spec.dtype == "float16" else spec.dtype
     image = PixelFormat(dtype, device, count_channels(spec) or 1)
     make, arrays, least = function(image, *(np.asarray(v) for v in values))
@@ -72,7 +72,7 @@ def find_operators(
         small = np.flatnonzero((size < least).any(-1) & present)
         if len(small):
             sides = np.broadcast_to(size, least.shape)[small[0]]
-            raise SampleIncompatible(describe_small(op, sides, least[small[0]]))
+            raise SampleIncompatibleError(describe_small(op, sides, least[small[0]]))
     return make, arrays
 
 

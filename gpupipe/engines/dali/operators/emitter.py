@@ -20,7 +20,7 @@ from gpupipe.engines.dali.operators import numbers, ops
 from gpupipe.engines.dali.operators.branches import Feed
 from gpupipe.engines.dali.operators.pending_ops import Emitted
 from gpupipe.pipeline.spec_checks import describe_small_image
-from gpupipe.pipeline.step import SampleIncompatible, Spec
+from gpupipe.pipeline.step import SampleIncompatibleError, Spec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -156,7 +156,7 @@ class Emitter(ABC):
         return self._node
 
     def _check_inside(self, anchor: Any, shape: Any) -> None:
-        """Raise SampleIncompatible if a window is not inside the image; skipped for DataNodes."""
+        """Raise SampleIncompatibleError if a window leaves the image; skipped for DataNodes."""
         if self._node is not None:
             return
         outside = ((anchor < 0) | (anchor + shape > self._size)).any(-1) & self.present
@@ -170,10 +170,10 @@ class Emitter(ABC):
             )
             window, corner, room = parts
             if any(side > limit for side, limit in zip(window, room, strict=True)):
-                raise SampleIncompatible(describe_small_image(room, window))
+                raise SampleIncompatibleError(describe_small_image(room, window))
             by = "x".join(map(str, window)), "x".join(map(str, room))
             outside = f"the window of {by[0]} pixels at {corner} is not inside the image"
-            raise SampleIncompatible(f"{outside}, which has {by[1]}")
+            raise SampleIncompatibleError(f"{outside}, which has {by[1]}")
 
     def _argument(self, values: Any, ndim: int, dtype: Any) -> Any:
         """Return an operator's argument, which has `ndim` axes per sample.

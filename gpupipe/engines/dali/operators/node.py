@@ -16,7 +16,7 @@ from gpupipe.engines.dali.operators.color import add, blend, leave_alone
 from gpupipe.engines.dali.operators.emitter import Emitter, convert_argument
 from gpupipe.engines.dali.operators.torch_call import call_torch
 from gpupipe.pipeline.geometry import affine_matrix
-from gpupipe.pipeline.step import NoLowering
+from gpupipe.pipeline.step import NoLoweringError
 
 
 class Node(Emitter):
@@ -104,7 +104,9 @@ class Node(Emitter):
 
     def call_torch(self, function: Callable[[Any], Any]) -> None:
         if self.device == "gpu":
-            raise NoLowering("it calls torch on the CPU: set 'device: cpu', or leave the step out")
+            raise NoLoweringError(
+                "it calls torch on the CPU: set 'device: cpu', or leave the step out"
+            )
         self._ready()
         self._on_pixels("python_function", lambda pixels: call_torch(pixels, [], function))
 

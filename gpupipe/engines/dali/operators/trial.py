@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.formats.npy import DTYPES
-from gpupipe.pipeline.step import Step, StepIncompatible
+from gpupipe.pipeline.step import Step, StepIncompatibleError
 from gpupipe.sampling import draws
 from gpupipe.steps.dali_operators.operators import Operator
 from gpupipe.steps.dali_operators.trial import Trial
@@ -37,7 +37,7 @@ def try_operator(
     operator: Operator, make: Callable[..., Any], step: Step, input_spec: Spec
 ) -> Trial:
     """Run an operator on small images: see TryOperator."""
-    refusal: StepIncompatible | None = None
+    refusal: StepIncompatibleError | None = None
     for sizes in _SIZES:
         images = _make_images(input_spec, sizes)
         u = _make_draws(len(images), step.num_uniforms)
@@ -45,7 +45,9 @@ def try_operator(
             outputs, layout = _run(make, images, step.sample(u))
             alone, _ = _run(make, images[:1], step.sample(u[:1]))
         except (RuntimeError, TypeError, ValueError) as e:
-            refusal = refusal or StepIncompatible(_describe_refusal(operator.name, input_spec, e))
+            refusal = refusal or StepIncompatibleError(
+                _describe_refusal(operator.name, input_spec, e)
+            )
             continue
         _check_samples(operator.name, outputs, alone[0], images, input_spec)
         return _describe(operator, images, outputs, layout, input_spec)
@@ -125,9 +127,9 @@ def _dali_type(data: Any) -> Any:
 def _check_samples(
     name: str, outputs: Images, alone: NDArray[Any], images: Images, spec: Spec
 ) -> None:
-    """Raise StepIncompatible unless outputs depend on their own images alone, and suit a mask."""
+    """Raise StepIncompatibleError unless outputs depend on their own images, and suit a mask."""
     if not np.array_equal(outputs[0], alone, equal_nan=alone.dtype.kind == "f"):
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"what {name} makes of an image depends on the other images of its batch, and so on "
             "the batch size: write an operator that works on each image alone"
         )
@@ -135,7 +137,7 @@ def _check_samples(
         np.isin(output, (*np.unique(image), 0)).all()
         for output, image in zip(outputs, images, strict=True)
     ):
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"{name} makes numbers that are not in the mask, which are no classes: leave the mask "
             "out of 'on'"
         )
@@ -144,22 +146,22 @@ def _check_samples(
 def _describe(
     operator: Operator, images: Images, outputs: Images, layout: str, input_spec: Spec
 ) -> Trial:
-    """Return what an operator made of images; raise StepIncompatible if later steps cannot know."""
+    """Return what an operator made of images, or raise StepIncompatibleError."""
     name, arguments = operator.name, operator.arguments
     if any(output.ndim != 3 for output in outputs) or layout != "HWC":
         what = f"an array with the layout {layout!r}" if layout else "an array without a layout"
         advice = "write 'output_layout: HWC'" if "output_layout" in arguments else "leave it out"
-        raise StepIncompatible(f"{name} makes {what}, and no image (HWC): {advice}")
+        raise StepIncompatibleError(f"{name} makes {what}, and no image (HWC): {advice}")
     channels, dtype = {output.shape[2] for output in outputs}, outputs[0].dtype.name
     if len(channels) > 1 or dtype not in DTYPES or _adds_channels(input_spec, channels):
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"{name} makes images of {sorted(channels)} channels in {dtype}: leave it out"
         )
     size = tuple(_find_size(images, outputs, axis) for axis in (0, 1))
     if -1 in size:
         known = [f"'{argument}'" for argument in _SIZE_ARGUMENTS if argument in arguments]
         advice = f"set its argument {' or '.join(known)}" if known else "leave it out"
-        raise StepIncompatible(
+        raise StepIncompatibleError(
             f"the size of what {name} makes depends on the image or the draws, so that later "
             f"steps cannot know it: {advice}"
         )

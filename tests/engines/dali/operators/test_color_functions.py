@@ -17,7 +17,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.engines.dali.operators.color_functions import FUNCTIONS
 from gpupipe.engines.dali.operators.image import FusingImage
 from gpupipe.pipeline.primitives import IMAGE_DTYPES
-from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.pipeline.tensors import in_float32
 from helpers.dali_nodes import check_runs_on_gpu
 
@@ -186,7 +186,7 @@ def test_a_blur_refuses_images_smaller_than_its_border() -> None:
     image = FusingImage(None, size, lambda array: None, "cpu", False, {})
     image.spec = Spec(encoded=False, channels=3)
     image.color("gaussian_blur", np.array([[5, 3]] * 2), np.ones((2, 2)))
-    with pytest.raises(SampleIncompatible, match=r"needs at least 3x2 pixels, .* has 2x50"):
+    with pytest.raises(SampleIncompatibleError, match=r"needs at least 3x2 pixels, .* has 2x50"):
         image.color("gaussian_blur", np.array([[3, 5]] * 2), np.ones((2, 2)))
 
 

@@ -177,7 +177,7 @@ def test_switches_may_be_nested_and_follow_each_other() -> None:
 
 def test_a_window_outside_is_an_error_of_its_branch_alone() -> None:
     """Samples that do not take the branch are not looked at."""
-    from gpupipe.pipeline.step import SampleIncompatible
+    from gpupipe.pipeline.step import SampleIncompatibleError
 
     def arguments(index: list[int]) -> None:
         size = np.array([[4.0, 4.0], [9.0, 9.0]])
@@ -188,7 +188,9 @@ def test_a_window_outside_is_an_error_of_its_branch_alone() -> None:
         )
 
     arguments([0, 1])
-    with pytest.raises(SampleIncompatible, match=r"at least 6x6 pixels, but the image has 4x4"):
+    with pytest.raises(
+        SampleIncompatibleError, match=r"at least 6x6 pixels, but the image has 4x4"
+    ):
         arguments([1, 0])
 
 
