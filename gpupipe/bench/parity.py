@@ -206,7 +206,7 @@ def _is_drawable(spec: Spec) -> bool:
 def iter_samples(
     config: Config, index: Index, devices: Sequence[str], samples: int, engine: str
 ) -> Iterator[ParitySample]:
-    """Yield a few samples after the `comparable` steps, from torchvision and the compared engine.
+    """Yield a few samples after `drawable_steps`, from torchvision and the compared engine.
 
     Samples that one of the engines cannot read, or whose sizes differ, are left out.
     """

@@ -113,14 +113,14 @@ class Spec:
 
     @property
     def canonical_sizes(self) -> Sizes:
-        """The sizes in the order of `canonical`, with 1 for a missing axis of channels."""
+        """The sizes in the order of `canonical_layout`, with 1 for a missing axis of channels."""
         return self._sizes_in(canonical_layout(self.layout))
 
     def describe_mismatch(self, tensor: Any, sizes: Sizes) -> str:
         """Say how a tensor differs from this spec; "" if it does not.
 
         Args:
-            tensor: A tensor with its axes in the order of `canonical`.
+            tensor: A tensor with its axes in the order of `canonical_layout`.
             sizes: `self.canonical_sizes`. The caller keeps them: they take longer to compute than
                 to compare.
         """
