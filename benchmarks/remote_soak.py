@@ -128,7 +128,7 @@ def _used(disk: Path) -> int:
 
 
 def _kill_one(folder: Path, dice: random.Random) -> int:
-    from gpupipe.runtime.regular_file import read_json_object
+    from gpupipe.runtime.files import read_json_object
 
     alive = (
         [read_json_object(path).get("pid") for path in sorted(folder.glob("*"))]

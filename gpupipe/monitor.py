@@ -9,7 +9,7 @@ from typing import Any
 
 from gpupipe.errors import GpupipeError
 from gpupipe.loader import Loader
-from gpupipe.runtime.extras import require_extra
+from gpupipe.runtime.installation import require_extra
 
 _LOOPBACK = "127.0.0.1"
 

@@ -32,7 +32,7 @@ from gpupipe.errors import (
     warn,
 )
 from gpupipe.loading.assembly import create_sampler
-from gpupipe.runtime.extras import require_extra
+from gpupipe.runtime.installation import require_extra
 from gpupipe.sampling.sampler import Plan
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from gpupipe.engines import registry
 from gpupipe.errors import ConfigError, Problem, warn
 from gpupipe.loader import Loader
 from gpupipe.loading.ignored_settings import log_ignored_settings
-from gpupipe.runtime.engine_registration import AUTO
+from gpupipe.runtime.registry import AUTO
 from gpupipe.timm_adapter.batch_changes import (
     Batch,
     Cast,

@@ -19,7 +19,7 @@ from gpupipe.engines import registry
 from gpupipe.engines.base import Engine
 from gpupipe.errors import EngineError
 from gpupipe.runtime import child_process
-from gpupipe.runtime.engine_registration import AUTO
+from gpupipe.runtime.registry import AUTO
 
 _QUIET = 0.15
 Tick = Callable[[str, int, int], None]

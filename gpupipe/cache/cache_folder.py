@@ -19,9 +19,7 @@ from gpupipe.cache.commit_log import CommitLog
 from gpupipe.cache.disk import BLOCK, disk_size
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.errors import DataError, shown
-from gpupipe.runtime.atomic_write import TEMPORARY_SUFFIX, write_atomically
-from gpupipe.runtime.file_lock import hold_lock
-from gpupipe.runtime.regular_file import read_json_object
+from gpupipe.runtime.files import TEMPORARY_SUFFIX, hold_lock, read_json_object, write_atomically
 
 _CLAIMS, _PINS, _WORKERS, _RUNS = "claims", "pins", "workers", "runs"
 _CLAIM_KINDS = (_CLAIMS, _PINS, _WORKERS, _RUNS)

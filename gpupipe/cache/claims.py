@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.cache.disk import disk_size
-from gpupipe.runtime.file_lock import is_locked, try_lock
+from gpupipe.runtime.files import is_locked, try_lock
 
 
 class Claim:

@@ -19,7 +19,7 @@ from typing import Any
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.disk import write_all
-from gpupipe.runtime.atomic_write import write_atomically
+from gpupipe.runtime.files import write_atomically
 
 _ENVIRONMENT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 _MAX_CHOICES = 64

@@ -22,7 +22,7 @@ from gpupipe.cache.shard_files import ShardSample
 from gpupipe.dataset.strings import StringArray
 from gpupipe.dataset.table_file import compute_checksum
 from gpupipe.errors import DataError
-from gpupipe.runtime.atomic_write import write_atomically
+from gpupipe.runtime.files import write_atomically
 
 UNKNOWN = -1
 """The size of a file whose size the store does not report."""

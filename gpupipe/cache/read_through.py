@@ -35,8 +35,8 @@ from gpupipe.cache.store import Store, StoreFailed, Unfetchable
 from gpupipe.dataset.columns import Column, Rows
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import EngineError, describe_error
-from gpupipe.runtime.extras import require_extra
-from gpupipe.runtime.file_lock import try_lock
+from gpupipe.runtime.files import try_lock
+from gpupipe.runtime.installation import require_extra
 
 _FOLDER = "samples"
 _SHARE = 0.9

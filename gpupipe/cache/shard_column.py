@@ -13,7 +13,7 @@ from gpupipe.cache.filling.waiting import explain_broken_row, refetch_image
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.dataset.byte_range import read_spans_and_crcs
 from gpupipe.dataset.columns import Rows, SpanColumn
-from gpupipe.runtime.crc32 import compute_crc32s
+from gpupipe.runtime.compiled_extension import compute_crc32s
 
 NO_SHARD = 0
 """The number of the shard of a broken sample; shards count from 1."""

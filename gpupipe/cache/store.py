@@ -25,7 +25,7 @@ from gpupipe.cache.versions import (
     hash_file_version,
 )
 from gpupipe.errors import DataError
-from gpupipe.runtime.extras import require_extra
+from gpupipe.runtime.installation import require_extra
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _OPTIONS = {"use_listings_cache": False}

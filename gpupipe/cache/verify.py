@@ -9,7 +9,7 @@ from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.commit_log import CachedShard
 from gpupipe.cache.filling.fill import Filler
 from gpupipe.errors import DataError
-from gpupipe.runtime.atomic_write import write_atomically
+from gpupipe.runtime.files import write_atomically
 
 
 def remove_damaged_shards(

@@ -191,7 +191,7 @@ def fetch(
     ] = None,
 ) -> None:
     """Download DATASET (lfw), check it and unpack it."""
-    from gpupipe.runtime.home_dir import expand_user
+    from gpupipe.runtime.files import expand_user
     from gpupipe.sources.fetch import dataset_catalog
 
     try:

@@ -69,7 +69,7 @@ def _list_values(key: str) -> Iterator[str]:
     from gpupipe.config.loader_config import LoaderConfig
     from gpupipe.dataset.source import SOURCES
     from gpupipe.decoders import chain as decoders
-    from gpupipe.runtime import engine_registration
+    from gpupipe.runtime.registry import AUTO, ENGINES
 
     name = key.removeprefix("loader.")
     if key == _PIPELINE:
@@ -77,7 +77,7 @@ def _list_values(key: str) -> Iterator[str]:
     elif key == _SOURCE:
         yield from SOURCES.names()
     elif name == "engine":
-        yield from (engine_registration.AUTO, *engine_registration.ENGINES.names())
+        yield from (AUTO, *ENGINES.names())
     elif name == "decoder":
         yield from decoders.list_names()
     elif name == "device":

@@ -88,7 +88,7 @@ def compare(**values: Any) -> None:
     CONFIG is configs/lfw.yaml if there is one here, else the shipped lfw.
     """
     from gpupipe.engines import registry
-    from gpupipe.runtime.extras import require_extra
+    from gpupipe.runtime.installation import require_extra
 
     options = _Options(**values)
     if options.out:
@@ -141,7 +141,7 @@ def _parity_engine(config: "Config") -> str:
     """Return the engine to compare with torchvision: the config's, if that is another one."""
     from gpupipe.engines import registry
     from gpupipe.engines.base import Engine
-    from gpupipe.runtime.engine_registration import AUTO
+    from gpupipe.runtime.registry import AUTO
 
     own = config.loader.engine
     engine = registry.find_for(config)

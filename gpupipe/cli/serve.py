@@ -120,7 +120,7 @@ def _options(checked: "Config", given: dict[str, Any]) -> Any:
 
 def _state_file(checked: "Config", given: dict[str, Any]) -> Path:
     """Return the default state file, one per combination of work and address."""
-    from gpupipe.runtime.cache_dir import cache_dir
+    from gpupipe.runtime.files import cache_dir
 
     what = [
         checked.source.model_dump_json(),
@@ -224,7 +224,7 @@ def _print_ray_status(as_json: bool) -> None:
     import json
 
     from gpupipe.engines.ray.trainer_status import format_statuses, read_statuses
-    from gpupipe.runtime.cache_dir import cache_dir
+    from gpupipe.runtime.files import cache_dir
 
     statuses = read_statuses()
     if as_json:

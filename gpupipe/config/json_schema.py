@@ -19,7 +19,7 @@ from gpupipe.pipeline.container import Container
 from gpupipe.pipeline.schedule_parsing import MAX_EPOCH
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.pipeline.views import PipelineConfig, ViewConfig
-from gpupipe.runtime import engine_registration
+from gpupipe.runtime.registry import AUTO, ENGINES
 from gpupipe.schema import builtin_configs
 from gpupipe.schema.validation_errors import describe_field
 
@@ -160,7 +160,7 @@ def _data(definitions: Schema) -> Schema:
 def _loader(definitions: Schema) -> Schema:
     schema = describe_model("loader", LoaderConfig, definitions)
     properties = schema["properties"]
-    engines = [engine_registration.AUTO, *engine_registration.ENGINES.names()]
+    engines = [AUTO, *ENGINES.names()]
     properties["engine"] = _only(properties["engine"], {"enum": engines})
     properties["decoder"] = _only(properties["decoder"], {"enum": list_names()})
     properties["device"] = _only(

@@ -13,8 +13,7 @@ from pydantic import BeforeValidator, Field
 from gpupipe.config.ray_config import RayConfig
 from gpupipe.decoders.chain import list_names
 from gpupipe.errors import nearest
-from gpupipe.runtime import engine_registration
-from gpupipe.runtime.engine_registration import AUTO
+from gpupipe.runtime.registry import AUTO, ENGINES, find_registration
 from gpupipe.schema.field_types import WHOLE, Bytes, Probability, expand_home, is_number, should_be
 
 _ROUNDING = 1e-9
@@ -22,7 +21,7 @@ _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
 
 def _check_engine(value: Any) -> str:
-    return _check_name(value, [AUTO, *engine_registration.ENGINES.names()])
+    return _check_name(value, [AUTO, *ENGINES.names()])
 
 
 def _check_decoder(value: Any) -> str:
@@ -248,7 +247,7 @@ class LoaderConfig(_Frozen):
 
     @pydantic.model_validator(mode="after")
     def _check_required_settings(self) -> LoaderConfig:
-        registration = engine_registration.find_registration(self.engine)
+        registration = find_registration(self.engine)
         for setting, message in (registration.required_settings if registration else {}).items():
             if not getattr(self, setting):
                 raise ValueError(message)

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.runtime.compiled_extension import find_extension
-from gpupipe.runtime.crc32 import compute_crc32s
-from gpupipe.runtime.regular_file import NOT_REGULAR, open_regular
+from gpupipe.runtime.compiled_extension import compute_crc32s, find_extension
+from gpupipe.runtime.files import NOT_REGULAR, open_regular
 
 _extension = find_extension()
 _NOT_REGULAR = -1

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.byte_range import Span, read_spans, read_states
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import EngineError, GpupipeError, shown
-from gpupipe.runtime.regular_file import is_irregular
+from gpupipe.runtime.files import is_irregular
 
 Rows = NDArray[np.int64]
 

@@ -21,8 +21,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.dataset.strings import StringArray
 from gpupipe.dataset.table_file import Arrays, OtherVersion, Unpacker, open_table, pack, write_table
 from gpupipe.errors import UsageError
-from gpupipe.runtime.cache_dir import cache_dir
-from gpupipe.runtime.regular_file import check_regular
+from gpupipe.runtime.files import cache_dir, check_regular
 
 _log = logging.getLogger("gpupipe")
 _RACY_SECONDS = 2.0

@@ -19,7 +19,7 @@ from gpupipe.dataset.shard_index import ShardFile, join_shards
 from gpupipe.dataset.source import FileSource
 from gpupipe.dataset.spec import Spec, default_layout
 from gpupipe.errors import DataError
-from gpupipe.runtime.atomic_write import write_atomically
+from gpupipe.runtime.files import write_atomically
 from gpupipe.schema.field_types import WHOLE, expand_home
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")

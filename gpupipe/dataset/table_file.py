@@ -23,8 +23,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.runtime.atomic_write import write_atomically
-from gpupipe.runtime.regular_file import open_regular
+from gpupipe.runtime.files import open_regular, write_atomically
 
 _MAGIC = b"gpupipe-index-5\n"
 _NUMBER_BYTES = 8

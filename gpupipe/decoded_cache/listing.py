@@ -10,7 +10,7 @@ from pathlib import Path
 from gpupipe.decoded_cache.layout import COUNTERS_OFFSET, COUNTERS_SIZE, Counters, DamagedCache
 from gpupipe.decoded_cache.location import list_files
 from gpupipe.decoded_cache.record_file import is_in_use, lock_path, read_header
-from gpupipe.runtime.file_lock import hold_lock
+from gpupipe.runtime.files import hold_lock
 
 PLACES = ("memory", "disk")
 

@@ -24,8 +24,7 @@ from gpupipe.decoded_cache.layout import (
 from gpupipe.decoded_cache.prefix import Prefix
 from gpupipe.decoded_cache.record_file import create_file, is_in_use, lock_path, read_header
 from gpupipe.errors import DataError
-from gpupipe.runtime.cache_dir import cache_dir
-from gpupipe.runtime.file_lock import hold_lock
+from gpupipe.runtime.files import cache_dir, hold_lock
 from gpupipe.runtime.installation import installed_version, own_version
 
 SUFFIX = ".decoded"

@@ -49,9 +49,7 @@ from gpupipe.decoded_cache.layout import (
     DamagedCache,
     Record,
 )
-from gpupipe.runtime.atomic_write import write_atomically
-from gpupipe.runtime.file_lock import hold_lock
-from gpupipe.runtime.regular_file import open_regular
+from gpupipe.runtime.files import hold_lock, open_regular, write_atomically
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 """Linux then maps files that are larger than the memory, though the map is writable."""

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpupipe.doctor.finding import Finding, judge
-from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.devices import cores
+from gpupipe.runtime.files import cache_dir
 
 GIB = 2**30
 _FEWEST_FILES = 4096

@@ -13,7 +13,7 @@ from gpupipe.engines.base import BatchStream, Engine
 from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime.devices import backend_of
-from gpupipe.runtime.engine_registration import AUTO, ENGINES, find_registration, list_by_priority
+from gpupipe.runtime.registry import AUTO, ENGINES, find_registration, list_by_priority
 
 
 def find(name: str) -> type[BatchStream]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, counted, shown
-from gpupipe.runtime.regular_file import open_regular
+from gpupipe.runtime.files import open_regular
 
 _BOM = b"\xef\xbb\xbf"
 _MAX_DIGITS = 18

@@ -24,7 +24,7 @@ from gpupipe.formats.manifest_rows import (
     count_row,
     find_columns,
 )
-from gpupipe.runtime.regular_file import open_regular
+from gpupipe.runtime.files import open_regular
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (".txt", *DELIMITERS, ".parquet")

@@ -14,7 +14,7 @@ from gpupipe.errors import DataError
 from gpupipe.formats import npz
 from gpupipe.init.detected import Detected
 from gpupipe.init.names import TRAIN, choose_parts, find_part_word, name_some, split_words
-from gpupipe.runtime.regular_file import open_regular
+from gpupipe.runtime.files import open_regular
 
 SUFFIXES = (".npy", ".npz")
 _SAMPLES = ("x", "data", "images", "image", "features", "inputs", "array")

@@ -17,8 +17,8 @@ from gpupipe.decoders.image_header import read_header
 from gpupipe.errors import DataError, GpupipeError
 from gpupipe.formats import arrow_columns, example, framing, lmdb_pages, tar, zip_directory
 from gpupipe.init.labels import find_label_name
-from gpupipe.runtime.extras import require_extra
-from gpupipe.runtime.regular_file import open_regular
+from gpupipe.runtime.files import open_regular
+from gpupipe.runtime.installation import require_extra
 from gpupipe.sources.folder import EXTENSIONS
 
 _IMAGES = ("jpg", "jpeg", "png", "webp")

@@ -13,8 +13,8 @@ from gpupipe.errors import DataError, GpupipeError
 from gpupipe.formats import manifest
 from gpupipe.formats.manifest import DELIMITERS
 from gpupipe.formats.manifest_rows import ManifestColumns
-from gpupipe.runtime.extras import require_extra
-from gpupipe.runtime.regular_file import open_regular
+from gpupipe.runtime.files import open_regular
+from gpupipe.runtime.installation import require_extra
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".json", ".jsonl")
 Table = dict[str, list[str]]

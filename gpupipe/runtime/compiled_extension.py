@@ -2,7 +2,7 @@
 
 A C++ compiler builds them; `_jpeg` also needs libjpeg-turbo. The environment variable
 GPUPIPE_KERNELS switches both: `off` runs the libraries' kernels instead, `on` raises EngineError
-where an extension was not built.
+where an extension was not built. `compute_crc32s` takes either.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
+import zlib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from gpupipe.errors import EngineError
@@ -52,3 +54,11 @@ def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
         raise EngineError(f"{VARIABLE}=on, but {other}, or unset the variable")
     warnings.warn(f"{other}; until then it is not used", stacklevel=2)
     return None
+
+
+def compute_crc32s(buffers: Sequence[Any]) -> list[int]:
+    """Return the CRC-32 of each buffer, as zlib.crc32 does; `_kernels` needs no GIL for it."""
+    extension = find_extension()
+    if extension is not None:
+        return extension.compute_crc32s(buffers)  # type: ignore[no-any-return]
+    return [zlib.crc32(buffer) for buffer in buffers]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gpupipe.errors import DeviceError
 from gpupipe.runtime import nvml
-from gpupipe.runtime.engine_registration import Backend
 from gpupipe.runtime.ranks import cores_of_job, local_rank, ranks_on_machine
+from gpupipe.runtime.registry import Backend
 
 
 def cores() -> int:

@@ -1,4 +1,4 @@
-"""How this copy of gpupipe was installed, and the commands that install it again.
+"""What is installed, and the commands that install what is missing.
 
 The package index has another project under the name gpupipe, so no command names that.
 """
@@ -9,11 +9,15 @@ import importlib
 import json
 import re
 import shlex
+import warnings
 from collections.abc import Iterable
 from importlib.metadata import Distribution, distributions
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from gpupipe.errors import EngineError, GpupipeError
 
 DISTRIBUTION = "gpupipe-loader"
 """The name in the metadata, and in the package index; the module and the command are gpupipe."""
@@ -123,3 +127,67 @@ def _list_requirements(copy: Distribution | None, extra: str) -> list[str]:
     of_extra = re.compile(rf"extra == ['\"]({names})['\"]")
     lines = (copy and copy.requires) or []
     return [line.partition(";")[0].strip() for line in lines if of_extra.search(line)]
+
+
+def require_extra(
+    extra: str, modules: tuple[str, ...], purpose: str, error: type[GpupipeError] = GpupipeError
+) -> None:
+    """Raise an error that says what to install, if a package of an extra is missing.
+
+    Args:
+        extra: The name of the extra in setup.cfg.
+        modules: The modules that its packages provide.
+        purpose: The beginning of the message: what needs them.
+        error: The class of the error.
+    """
+    missing = [module for module in modules if not _is_installed(module)]
+    if missing:
+        raise error(
+            f"{purpose} needs {' and '.join(missing)}, which "
+            f"{'is' if len(missing) == 1 else 'are'} not installed: run {install_command(extra)}"
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+_OLDEST = 5
+"""The first version with an affine warp that is within a level of torchvision's."""
+
+
+def has_opencv() -> bool:
+    """Return whether OpenCV can be used. Warns if it is installed, but too old."""
+    try:
+        import cv2
+    except ModuleNotFoundError as e:
+        if e.name != "cv2":
+            raise
+        return False
+    version: str = cv2.__version__
+    if int(version.partition(".")[0]) >= _OLDEST:
+        return True
+    warnings.warn(
+        f"the engine cpu does not use OpenCV {version}, whose warps are less exact than those of "
+        f"OpenCV {_OLDEST}: torchvision does its work, more slowly. Run {install_command('cpu')}",
+        stacklevel=2,
+    )
+    return False
+
+
+def import_torchvision() -> None:
+    """Import the part of torchvision that steps call, before the threads of an engine call it.
+
+    Raises:
+        EngineError: The import fails: the torchvision that is installed belongs to another torch.
+    """
+    try:
+        import torchvision.transforms.v2.functional  # noqa: F401
+    except (ImportError, OSError, RuntimeError, AttributeError) as e:
+        raise EngineError(
+            f"torchvision cannot be imported ({e}): it may belong to another version of torch. "
+            "Install the two together: pip install --force-reinstall torch torchvision"
+        ) from e

@@ -17,13 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.runtime import nvml
-from gpupipe.runtime.atomic_write import write_atomically
-from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.capability_probe import NVIMGCODEC, ProbeOutcome, installed_codec_fault, probe
 from gpupipe.runtime.capability_probe_child import NVJPEG
-from gpupipe.runtime.file_lock import hold_lock
+from gpupipe.runtime.files import cache_dir, hold_lock, read_json_object, write_atomically
 from gpupipe.runtime.installation import installed_version
-from gpupipe.runtime.regular_file import read_json_object
 
 _log = logging.getLogger("gpupipe")
 _FILE = "region-decode.json"

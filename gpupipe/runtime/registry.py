@@ -1,18 +1,31 @@
-"""Registry: finds classes by name, among the built-in ones and those of installed plugins.
+"""Finds classes by name, among the built-in ones and those of installed plugins.
 
-Each contract has one registry: `STEPS`, `BATCH_STEPS`, `SOURCES`, `DECODERS` and `ENGINES`. A
+Each contract has one Registry: `STEPS`, `BATCH_STEPS`, `SOURCES`, `DECODERS` and `ENGINES`. A
 built-in class is registered by the file that holds it, the class of another package by an entry
-point.
+point. An engine needs packages that may be absent, so its folder `gpupipe/engines/NAME/` has a
+Registration: what is known of the engine before its class is imported. Its `__init__.py` imports
+none of those packages:
+
+    def _load() -> type[Engine]:
+        from gpupipe.engines.NAME.engine import MyEngine
+
+        return MyEngine
+
+    REGISTRATION = Registration("my engine", _load)
+
+The engine of another package needs no Registration. ENGINES is here, below the config, because the
+config needs the engines' names and required settings.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from gpupipe.errors import did_you_mean
 from gpupipe.runtime import plugins
@@ -101,3 +114,53 @@ class Registry(Generic[T]):
         """Whether a value is a class of the contract that a module, or its folder, defines."""
         is_class = isinstance(value, type) and issubclass(value, self.base)
         return is_class and f"{value.__module__}.".startswith(f"{module.__name__}.")
+
+
+Backend = Literal["cpu", "gpu"]
+"""A kind of device."""
+
+AUTO = "auto"
+"""The value of `loader.engine` that takes an installed engine; no engine can have this name."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What is known of a built-in engine before it is imported.
+
+    Attributes:
+        title: The engine's name in tables and messages, such as "DALI".
+        load: Imports and returns the engine's class. Raises GpupipeError with an instruction if a
+            package that the engine needs is not installed.
+        auto_priority: By kind of device, "cpu" or "gpu": `engine: auto` takes the installed engine
+            with the highest number. Without a number for a device, `auto` never takes this engine
+            there.
+        required_settings: Settings of `loader:` without which the engine cannot run. Each has the
+            message for the case that it is missing.
+    """
+
+    title: str
+    load: Callable[[], type[Any]]
+    auto_priority: Mapping[Backend, int] = field(default_factory=dict)
+    required_settings: Mapping[str, str] = field(default_factory=dict)
+
+
+ENGINES: Registry[Any] = Registry(
+    "engine", plugins.ENGINE_GROUP, "gpupipe.engines.base.Engine", are_folders=True
+)
+
+
+def find_registration(name: str) -> Registration | None:
+    """Return the registration of a built-in engine; None for engines of plugins, and `auto`."""
+    if name not in ENGINES.builtin_names:
+        return None
+    return ENGINES.import_builtin(name).REGISTRATION  # type: ignore[no-any-return]
+
+
+def list_by_priority(backend: Backend) -> list[str]:
+    """Return the engines that `auto` may take on a kind of device, in its order of preference."""
+    priorities = {
+        name: registration.auto_priority[backend]
+        for name in sorted(ENGINES.builtin_names)
+        if (registration := find_registration(name)) and backend in registration.auto_priority
+    }
+    return sorted(priorities, key=lambda name: -priorities[name])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpupipe.errors import ConfigError, Problem, did_you_mean, shown
-from gpupipe.runtime.home_dir import expand_user
+from gpupipe.runtime.files import expand_user
 
 Kind = Literal["configs", "pipelines"]
 SUFFIXES = (".yaml", ".yml", ".json")

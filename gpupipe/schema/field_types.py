@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, WrapValidator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from gpupipe.runtime.home_dir import expand_user
+from gpupipe.runtime.files import expand_user
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Resampling = Literal["nearest", "bilinear"]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, SerializationInfo, WithJsonSchema
 
 from gpupipe.errors import shown
-from gpupipe.runtime.regular_file import open_regular
+from gpupipe.runtime.files import open_regular
 from gpupipe.schema.field_types import expand_home, should_be
 
 _DTYPES = ("float32", "float64")

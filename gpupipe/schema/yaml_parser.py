@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from gpupipe.errors import ConfigError, Problem
-from gpupipe.runtime.regular_file import open_regular
+from gpupipe.runtime.files import open_regular
 from gpupipe.schema.document import Document, Loc
 
 _TAG = "tag:yaml.org,2002:"

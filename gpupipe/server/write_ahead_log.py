@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.errors import ServerError, StateError
-from gpupipe.runtime.atomic_write import write_atomically
-from gpupipe.runtime.file_lock import try_lock
+from gpupipe.runtime.files import try_lock, write_atomically
 from gpupipe.runtime.forked_children import close_in_forks, keep_in_forks
 from gpupipe.server import log_records
 from gpupipe.server.lease_state import LeaseState

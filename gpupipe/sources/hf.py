@@ -20,7 +20,7 @@ from gpupipe.dataset.source import FileSource, Progress, ignore_progress
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, counted
 from gpupipe.formats import Damaged, arrow_columns
-from gpupipe.runtime.extras import require_extra
+from gpupipe.runtime.installation import require_extra
 from gpupipe.schema.field_types import WHOLE, expand_home
 from gpupipe.sources.hub.hub_files import find_hub_files
 from gpupipe.sources.hub.row_groups import RowGroupColumn, count_row_groups, unpack_row_groups

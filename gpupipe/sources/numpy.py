@@ -17,7 +17,7 @@ from gpupipe.dataset.array_index import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.errors import did_you_mean
 from gpupipe.formats import Damaged, npy, npz
-from gpupipe.runtime.regular_file import open_regular
+from gpupipe.runtime.files import open_regular
 
 
 class Numpy(ArraySource):

@@ -13,7 +13,7 @@ from gpupipe.dataset.shard_index import ByteRanges, ShardFile
 from gpupipe.dataset.shards import ShardedSource, name_shard, write_parts
 from gpupipe.errors import DataError
 from gpupipe.formats import Damaged, arrow_columns
-from gpupipe.runtime.extras import require_extra
+from gpupipe.runtime.installation import require_extra
 
 _ROWS_AT_ONCE = 64
 

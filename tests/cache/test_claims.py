@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from gpupipe.cache.claims import Claim, is_abandoned
-from gpupipe.runtime.regular_file import read_json_object
+from gpupipe.runtime.files import read_json_object
 from helpers.forked_python import Process
 
 HOLD = """

@@ -19,7 +19,7 @@ from gpupipe.engines.bad_samples import QuarantiningEngine, list_skipped
 from gpupipe.engines.base import Batch, BatchStream, Engine, EngineTraits, Job
 from gpupipe.engines.registry import find
 from gpupipe.loading.ignored_settings import ExplainsUnused
-from gpupipe.runtime.engine_registration import ENGINES
+from gpupipe.runtime.registry import ENGINES
 from gpupipe.sampling.sampler import Plan
 
 CONTRACT = {

@@ -15,8 +15,8 @@ from gpupipe import config as configs
 from gpupipe.engines import registry
 from gpupipe.errors import EngineError
 from gpupipe.loading.connector import connect
-from gpupipe.runtime import engine_registration
 from gpupipe.runtime.devices import gpu_count
+from gpupipe.runtime.registry import ENGINES, list_by_priority
 from helpers import forked_python
 from helpers.plugin import install
 
@@ -109,14 +109,14 @@ def test_commands_run_the_engine_of_a_plugin(
 
 
 def test_every_built_in_engine_is_registered_with_a_class_of_its_name() -> None:
-    assert set(engine_registration.ENGINES.names()) >= {"cpu", "dali", "dataloader", "remote"}
-    for name in engine_registration.ENGINES.names():
+    assert set(ENGINES.names()) >= {"cpu", "dali", "dataloader", "remote"}
+    for name in ENGINES.names():
         assert registry.find(name).name == name
 
 
 def test_auto_depends_on_the_device() -> None:
-    assert engine_registration.list_by_priority("cpu") == ["cpu", "dali", "dataloader"]
-    assert engine_registration.list_by_priority("gpu") == ["dali", "cpu", "dataloader"]
+    assert list_by_priority("cpu") == ["cpu", "dali", "dataloader"]
+    assert list_by_priority("gpu") == ["dali", "cpu", "dataloader"]
     assert registry.choose("auto", "cpu").name == "cpu"
     assert registry.choose("auto", "gpu:3").name == "dali"
     assert registry.choose("auto").name == ("dali" if gpu_count() else "cpu")

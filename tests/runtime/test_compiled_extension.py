@@ -1,11 +1,15 @@
+"""Which extensions are used, and the CRC-32 of many buffers, with the extension and without."""
+
 from __future__ import annotations
 
 import re
+import zlib
 
+import numpy as np
 import pytest
 
 from gpupipe.errors import EngineError
-from gpupipe.runtime.compiled_extension import find_extension
+from gpupipe.runtime.compiled_extension import VARIABLE, compute_crc32s, find_extension
 from gpupipe.runtime.installation import rebuild_command
 
 
@@ -26,3 +30,36 @@ def test_an_extension_of_another_version_is_not_used(
     monkeypatch.setenv("GPUPIPE_KERNELS", "on")
     with pytest.raises(EngineError, match=re.escape(rebuild_command())):
         find_extension(name)  # type: ignore[arg-type]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(
+            "extension",
+            marks=pytest.mark.skipif(find_extension() is None, reason="it is not built"),
+        ),
+        "python",
+    ],
+)
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "python":
+        monkeypatch.setenv(VARIABLE, "off")
+
+
+@pytest.mark.usefixtures("implementation")
+def test_every_size_and_alignment_has_the_crc_of_zlib() -> None:
+    data = np.random.default_rng(3).integers(0, 256, 70_000, np.uint8)
+    buffers = [data[start : start + size] for size in range(300) for start in range(3)]
+    buffers += [data, data[1:], data[:65_536], np.zeros(1000, np.uint8)]
+    expected = [zlib.crc32(buffer.tobytes()) for buffer in buffers]
+    assert compute_crc32s(buffers) == expected
+    assert compute_crc32s([]) == []
+
+
+@pytest.mark.usefixtures("implementation")
+def test_any_contiguous_buffer_is_taken() -> None:
+    assert compute_crc32s([b"123456789", bytearray(b"123456789")]) == [0xCBF43926] * 2
+    with pytest.raises((TypeError, ValueError)):
+        compute_crc32s([b"1", np.zeros(8, np.uint8)[::2]])
+    with pytest.raises(TypeError):
+        compute_crc32s([b"1", "text"])

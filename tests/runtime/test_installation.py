@@ -1,8 +1,9 @@
-"""Commands that install this copy again, for what installers record of how it was installed."""
+"""What is installed, and the commands that install what is missing."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from gpupipe.errors import DataError, GpupipeError
 from gpupipe.runtime import installation
+from gpupipe.runtime.installation import has_opencv, install_command, require_extra
 
 ROOT = Path(__file__).parents[2]
 PRINT = """
@@ -34,7 +37,7 @@ WHEEL = "gpupipe_loader-0.1.0-cp311-cp311-linux_x86_64.whl"
 
 def copy_package(folder: Path) -> Path:
     """Put what the commands need of gpupipe into a folder."""
-    for name in ("__init__.py", "runtime/__init__.py", "runtime/installation.py"):
+    for name in ("__init__.py", "errors.py", "runtime/__init__.py", "runtime/installation.py"):
         (folder / "gpupipe" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "gpupipe" / name, folder / "gpupipe" / name)
     return folder
@@ -175,3 +178,37 @@ def test_this_copy_is_a_clone() -> None:
 )
 def test_release(text, numbers):
     assert installation.parse_release(text) == numbers
+
+
+def test_what_is_installed_is_no_error() -> None:
+    require_extra("fetch", ("json", "os.path"), "a download")
+
+
+def test_what_is_missing_is_named_with_what_to_run() -> None:
+    with pytest.raises(GpupipeError) as raised:
+        require_extra("fetch", ("json", "no_such_module"), "a download")
+    assert str(raised.value) == (
+        f"a download needs no_such_module, which is not installed: run {install_command('fetch')}"
+    )
+    with pytest.raises(DataError, match=r"needs no_such\.inner and no_such_module, which are not"):
+        require_extra("fetch", ("no_such.inner", "no_such_module"), "a download", DataError)
+
+
+def test_opencv_5_is_used() -> None:
+    pytest.importorskip("cv2")
+    assert has_opencv()
+
+
+def test_an_older_one_is_left_out_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    cv2 = pytest.importorskip("cv2")
+    monkeypatch.setattr(cv2, "__version__", "4.10.0")
+    with pytest.warns(
+        UserWarning,
+        match=r"does not use OpenCV 4\.10\.0.*" + re.escape(install_command("cpu")),
+    ):
+        assert not has_opencv()
+
+
+def test_without_it_there_is_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    assert not has_opencv()

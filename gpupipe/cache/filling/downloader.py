@@ -27,7 +27,7 @@ from gpupipe.cache.filling.fill import Filler, FillOutcome
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
 from gpupipe.errors import GpupipeError
-from gpupipe.runtime.file_lock import hold_lock
+from gpupipe.runtime.files import hold_lock
 
 _HEARTBEAT_SECONDS = 0.5
 _PAUSES = {"complete": 0.5, "no room": 0.2, "disk full": 2.0, "failed": 2.0}

@@ -18,7 +18,7 @@ from gpupipe.cache.commit_log import BrokenRows
 from gpupipe.cache.listing import UNKNOWN, Listing
 from gpupipe.cache.shard_files import ShardSample
 from gpupipe.cache.store import Changed, Store, Unfetchable
-from gpupipe.runtime.file_lock import hold_lock
+from gpupipe.runtime.files import hold_lock
 
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 30.0, 3600.0
 _BURST_SECONDS = 0.5

@@ -8,7 +8,7 @@ import torch
 
 from gpupipe.decoders.decoder import Decoder, Header
 from gpupipe.decoders.image_header import read_plain_jpeg
-from gpupipe.runtime.torchvision_import import import_torchvision
+from gpupipe.runtime.installation import import_torchvision
 
 
 class Torchvision(Decoder):

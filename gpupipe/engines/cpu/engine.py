@@ -27,17 +27,13 @@ from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
 from gpupipe.engines.batch_memory import BatchMemory, new_block, new_pinned_block
-from gpupipe.engines.cpu.batch_in_flight import (
-    BatchInFlight,
-    BatchResult,
-    BatchStarter,
-    ThreadPool,
-)
+from gpupipe.engines.cpu.batch_in_flight import BatchInFlight, BatchResult, BatchStarter
 from gpupipe.engines.cpu.gpu_copier import GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
+from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.devices import resolve
-from gpupipe.runtime.torchvision_import import import_torchvision
+from gpupipe.runtime.installation import import_torchvision
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 

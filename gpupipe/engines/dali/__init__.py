@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpupipe.errors import DeviceError
-from gpupipe.runtime.engine_registration import Registration
+from gpupipe.runtime.registry import Registration
 
 if TYPE_CHECKING:
     from gpupipe.engines.base import Engine

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.byte_range import missing
 from gpupipe.dataset.columns import ArrayLayout, SpanColumn
 from gpupipe.engines.dali.field_reader import PLACEHOLDER, CannotRead
-from gpupipe.runtime.regular_file import open_regular
+from gpupipe.runtime.files import open_regular
 
 _MAX_OPEN = 8192
 """How many files stay mapped. Mapping a file of 1 MB again costs twice as much as copying it. Linux

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpupipe.errors import EngineError
-from gpupipe.runtime.engine_registration import Registration
-from gpupipe.runtime.extras import require_extra
+from gpupipe.runtime.installation import require_extra
+from gpupipe.runtime.registry import Registration
 
 if TYPE_CHECKING:
     from gpupipe.engines.base import Engine

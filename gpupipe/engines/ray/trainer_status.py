@@ -22,8 +22,7 @@ from typing import Any, TypeVar
 
 from gpupipe.errors import counted
 from gpupipe.protocol.processes import host_id, start_time
-from gpupipe.runtime.atomic_write import write_atomically
-from gpupipe.runtime.cache_dir import cache_dir
+from gpupipe.runtime.files import cache_dir, write_atomically
 
 _SECONDS = 1.0
 _SILENT_SECONDS = 10.0

@@ -24,7 +24,7 @@ from gpupipe.engines.ray.arrays import PackedTensor, pack
 from gpupipe.engines.ray.messages import BatchAnswer, PlanTask
 from gpupipe.engines.ray.plan_stream import MadeBatch, Order, PlanStream
 from gpupipe.errors import EngineError, GpupipeError
-from gpupipe.runtime.engine_registration import AUTO
+from gpupipe.runtime.registry import AUTO
 from gpupipe.sampling.sampler import Plan
 
 

@@ -15,7 +15,7 @@ from gpupipe.engines.remote.sampler import RemoteSampler
 from gpupipe.errors import ServerError, warn
 from gpupipe.protocol.messages import PassInProgress, SessionOpened
 from gpupipe.runtime.devices import resolve
-from gpupipe.runtime.torchvision_import import import_torchvision
+from gpupipe.runtime.installation import import_torchvision
 from gpupipe.sampling.sampler import Sampler
 
 

@@ -15,10 +15,7 @@ from pathlib import Path
 
 from gpupipe.dataset.missing_paths import is_url, missing_folder
 from gpupipe.errors import FetchError, did_you_mean
-from gpupipe.runtime.atomic_write import create_folder_atomically
-from gpupipe.runtime.cache_dir import cache_dir
-from gpupipe.runtime.file_lock import hold_lock
-from gpupipe.runtime.home_dir import expand_user
+from gpupipe.runtime.files import cache_dir, create_folder_atomically, expand_user, hold_lock
 from gpupipe.runtime.progress import Progress, ignore_progress
 from gpupipe.sources.fetch import synthetic_faces
 from gpupipe.sources.fetch.download import Dataset, download, get_archive_path, unpack

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpupipe.errors import DataError, FetchError
-from gpupipe.runtime.cache_dir import cache_dir
-from gpupipe.runtime.extras import require_extra
+from gpupipe.runtime.files import cache_dir
+from gpupipe.runtime.installation import require_extra
 from gpupipe.runtime.progress import Progress
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from gpupipe.dataset.parallel_read import read_each
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 from gpupipe.formats import Damaged, arrow_columns
-from gpupipe.runtime.atomic_write import write_atomically
+from gpupipe.runtime.files import open_regular, write_atomically
 from gpupipe.runtime.progress import Progress
-from gpupipe.runtime.regular_file import open_regular
 
 Key = tuple[str, int, str, int]
 """A file, when it changed, a column and the number of a row group."""

@@ -1,0 +1,219 @@
+"""The cache folder, and files that other processes use at the same time.
+
+`open_regular` refuses files that may block for ever. `write_atomically` makes a file or a folder
+appear complete or not at all: a temporary one beside the target is renamed to it. `hold_lock` keeps
+other processes out, and the kernel releases the lock when its owner dies. `cache_dir` is the folder
+of what gpupipe can create again, such as indexes and downloads.
+
+Two packages do not fit. `tempfile` creates files that only their owner may read. `filelock` polls
+in place of waiting in the kernel, and in a forked child of the owner its destructor unlocks the
+owner's lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+NOT_REGULAR = "not a regular file, but a pipe, a socket or a device"
+TEMPORARY_SUFFIX = ".tmp"
+"""Ends the names of temporary files. A killed process leaves them behind."""
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
+    """Open a file for reading. O_NONBLOCK keeps a FIFO without a writer from blocking.
+
+    Args:
+        path: The file.
+        buffering: As for open(); 0 for none.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file.
+    """
+    fd = os.open(path, _FLAGS)
+    try:
+        check_regular(os.fstat(fd), path)
+        return os.fdopen(fd, "rb", buffering)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def check_regular(status: os.stat_result, path: str | os.PathLike[str]) -> None:
+    """Raise OSError if a path is not that of a regular file.
+
+    Args:
+        status: The path's os.stat().
+        path: The path.
+    """
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(path))
+
+
+def is_irregular(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is that of a FIFO, a socket or a device. Of one that is not there: False."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; {} if the file is missing or holds something else."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+@contextmanager
+def write_atomically(path: Path) -> Iterator[Path]:
+    """Create or replace a file when the `with` block ends without an exception.
+
+    Example:
+        with write_atomically(path) as temporary:
+            temporary.write_text("content")
+
+    Args:
+        path: The file. Its folder must exist.
+
+    Yields:
+        A path beside `path` to write to, at which there is no file yet.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    temporary = _temporary_path(path)
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def create_folder_atomically(path: Path) -> Iterator[Path]:
+    """Create a folder when the `with` block ends without an exception.
+
+    If another process creates the folder meanwhile, the folder of this process is dropped.
+
+    Args:
+        path: The folder. Missing parent folders are created.
+
+    Yields:
+        A path beside `path`, at which there is an empty folder to fill.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    temporary = _temporary_path(path.with_name(f".{path.name}"))
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        try:
+            temporary.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
+
+
+def try_lock(file: int) -> bool:
+    """Lock a file without waiting; return False if another process holds the lock.
+
+    Args:
+        file: Descriptor of the file, open for writing. Closing it releases the lock, unless a
+            forked child holds a copy.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a living process holds the lock of the file at `path`, if there is one."""
+    try:
+        with path.open("r+b") as file:
+            return not try_lock(file.fileno())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def hold_lock(path: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Hold the lock of a file inside the `with` block.
+
+    Only one process, and only one of its threads, is inside at a time.
+
+    Args:
+        path: The lock file, created if necessary.
+        on_wait: Called before waiting for another process.
+
+    Raises:
+        OSError: The file cannot be created or locked.
+    """
+    with path.open("ab") as file:
+        if not try_lock(file.fileno()):
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            # If another thread forked meanwhile, its child holds a copy: closing would not unlock.
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def expand_user(path: str | Path) -> Path:
+    """Expand ~ and ~USER at the beginning of a path, as a shell does.
+
+    An empty HOME counts as unset, so that ~ does not become the root folder. Then the user database
+    says where the home directory is. A path whose home directory cannot be found stays as it is.
+    """
+    text = os.fspath(path)
+    is_own = text == "~" or text.startswith("~/")
+    if is_own and os.environ.get("HOME") == "":
+        text = _home_in_user_database() + text[1:]
+    return Path(os.path.expanduser(text))  # noqa: PTH111  # Path.expanduser raises for no user
+
+
+def _home_in_user_database() -> str:
+    """Return the home directory that the system knows; "~" if it knows none."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except (ImportError, KeyError):  # no such database, or the user is not in it
+        return "~"
+
+
+def cache_dir() -> Path:
+    """Return gpupipe's cache folder, which may not exist yet.
+
+    Returns:
+        `$GPUPIPE_CACHE` if it is set, else `$XDG_CACHE_HOME/gpupipe`, else `~/.cache/gpupipe`.
+    """
+    override = os.environ.get("GPUPIPE_CACHE")
+    if override:
+        return expand_user(override)
+    return expand_user(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "gpupipe"
