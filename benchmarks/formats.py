@@ -163,7 +163,7 @@ def _gpupipe(name: str, shards: list[Path], arguments: argparse.Namespace) -> di
 
 def _indexing(data: Any, shards: list[Path]) -> dict[str, float]:
     """How fast the files are parsed and joined, the cache of indexes apart."""
-    from gpupipe.dataset.parallel_read import read_each
+    from gpupipe.dataset.reading import read_each
     from gpupipe.dataset.shard_index import join_shards
     from gpupipe.runtime.progress import ignore_progress
 
@@ -179,7 +179,7 @@ def _indexing(data: Any, shards: list[Path]) -> dict[str, float]:
 
 def _walking(shards: list[Path]) -> dict[str, float]:
     """Members a CPU second that gpupipe's parser finds in tars, and those that tarfile finds."""
-    from gpupipe.dataset.parallel_read import map_file
+    from gpupipe.dataset.reading import map_file
     from gpupipe.formats import tar
 
     rates = {}

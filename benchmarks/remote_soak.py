@@ -123,8 +123,8 @@ def soak(data: dict[str, Any], disk: Path, seconds: float) -> dict[str, Any]:
 
 
 def _used(disk: Path) -> int:
-    status = os.statvfs(disk)
-    return (status.f_blocks - status.f_bfree) * status.f_frsize
+    maintenance = os.statvfs(disk)
+    return (maintenance.f_blocks - maintenance.f_bfree) * maintenance.f_frsize
 
 
 def _kill_one(folder: Path, dice: random.Random) -> int:
@@ -145,7 +145,7 @@ def _kill_one(folder: Path, dice: random.Random) -> int:
 def train(config: dict[str, Any], seconds: float) -> None:
     """What the training process does; the last line that it prints is what came of it."""
     import gpupipe
-    from gpupipe.cache import status
+    from gpupipe.cache import maintenance
     from gpupipe.cache.cache_folder import CacheFolder
     from gpupipe.cache.settings import CacheOptions
 
@@ -157,7 +157,7 @@ def train(config: dict[str, Any], seconds: float) -> None:
                 seen.update(batch["id"].tolist())
             epochs += 1
         folder = CacheFolder(CacheOptions(**config["data"]["cache"]))
-        found = status.read_status(folder)
+        found = maintenance.read_status(folder)
         published = sum(shard.bytes for shard in folder.commit_log.published.values())
         known = loader.index
         print(

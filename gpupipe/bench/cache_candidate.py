@@ -12,8 +12,8 @@ import numpy as np
 from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.config import Config, Shard
 from gpupipe.dataset.index import Index
+from gpupipe.decoded_cache.decoded_cache import find_prefixes
 from gpupipe.decoded_cache.location import free_shared_memory
-from gpupipe.decoded_cache.prefix import find_prefixes
 from gpupipe.engines import registry
 from gpupipe.loader import create_loader
 from gpupipe.sampling.selection import DEFAULTS

@@ -16,7 +16,7 @@ from gpupipe.errors import ConfigError, DataError, Problem, counted
 
 if TYPE_CHECKING:
     from gpupipe.cache.cache_folder import CacheFolder
-    from gpupipe.cache.status import Status
+    from gpupipe.cache.maintenance import Status
     from gpupipe.sources.remote import Remote
 
 _POLL_SECONDS = 0.1
@@ -70,7 +70,7 @@ def fill(
 @options
 def status(config: ConfigName, overrides: Overrides, as_json: AllAsJson = False) -> None:
     """Show what the cache of CONFIG holds, and who fills it."""
-    from gpupipe.cache import status as states
+    from gpupipe.cache import maintenance as states
 
     state = states.read_status(_open_cache(_read_source(config, overrides), needs_listing=False)[0])
     if as_json:
@@ -120,7 +120,7 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
 
     Exits with 1 if one could not be fetched again.
     """
-    from gpupipe.cache import verify as verification
+    from gpupipe.cache import maintenance as verification
 
     folder, rows = _open_cache(_read_source(config, overrides))
     with Screen(False) as screen:

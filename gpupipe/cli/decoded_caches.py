@@ -11,7 +11,7 @@ from gpupipe.cli.console import format_size
 from gpupipe.errors import counted
 
 if TYPE_CHECKING:
-    from gpupipe.decoded_cache.listing import CacheState
+    from gpupipe.decoded_cache.location import CacheState
 
 Where = Annotated[
     Literal["memory", "disk"] | None, "Only those in memory, or on disk.  [default: both]"
@@ -22,9 +22,9 @@ Where = Annotated[
 @options
 def list_decoded(where: Where = None, as_json: AllAsJson = False) -> None:
     """Show the caches of decoded images on this machine (data.cache_decoded)."""
-    from gpupipe.decoded_cache import listing
+    from gpupipe.decoded_cache import location
 
-    states = listing.list_caches((where,) if where else listing.PLACES)
+    states = location.list_caches((where,) if where else location.PLACES)
     if as_json:
         click.echo(json.dumps([asdict(state) for state in states], indent=2))
         return
@@ -43,9 +43,9 @@ def empty_decoded(where: Where = None) -> None:
 
     Processes that use one go on with it; its memory is free when they end.
     """
-    from gpupipe.decoded_cache import listing
+    from gpupipe.decoded_cache import location
 
-    states = listing.empty_caches((where,) if where else listing.PLACES)
+    states = location.empty_caches((where,) if where else location.PLACES)
     size = format_size(sum(state.used_bytes for state in states))
     in_use = sum(state.in_use for state in states)
     later = f"; {in_use} of them in use, and free when their processes end" if in_use else ""

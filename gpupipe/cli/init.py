@@ -36,7 +36,7 @@ def init(
     its own. What is not certain, and what is not read, is printed and stands in the config.
     """
     from gpupipe.init.detect import detect
-    from gpupipe.init.names import TRAIN, VAL
+    from gpupipe.init.detected import TRAIN, VAL
     from gpupipe.init.survey import iter_doubts
 
     paths = {TRAIN: out, VAL: _val_path(out)}
@@ -116,7 +116,7 @@ def _val_path(out: Path) -> Path:
 
 def _compare(part: str, parts: "dict[str, Detected]", surveys: "dict[str, Survey]") -> list[str]:
     """Return what is not certain about training and validation data together."""
-    from gpupipe.init.names import TRAIN, VAL
+    from gpupipe.init.detected import TRAIN, VAL
 
     if len(parts) == 1:
         rule = "for a tenth of this data write 'split: {train: 0.9, val: 0.1}' and 'subset: train'"

@@ -16,7 +16,7 @@ from gpupipe.batch_stage.stage_builder import build_batch_stage, check_later_fie
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.dataset import source
 from gpupipe.dataset.source import RESERVED_NAMES, Source
-from gpupipe.decoded_cache.prefix import explain_refusal
+from gpupipe.decoded_cache.decoded_cache import explain_refusal
 from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
 from gpupipe.pipeline.build import build_pipeline, find_pipeline
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from gpupipe.dataset import labels
 from gpupipe.dataset.columns import ArrayLayout, SpanColumn
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.missing_paths import name_file
-from gpupipe.dataset.parallel_read import read_each
+from gpupipe.dataset.paths import name_file
+from gpupipe.dataset.reading import read_each
 from gpupipe.dataset.shards import find_files
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, counted, shown

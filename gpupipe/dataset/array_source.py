@@ -14,8 +14,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_
 from gpupipe.dataset import array_index, class_folders
 from gpupipe.dataset.array_index import ArrayFiles, FilePart
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.manifest_paths import listing, read_files
-from gpupipe.dataset.missing_paths import explain_os_error, missing_folder
+from gpupipe.dataset.paths import explain_os_error, listing, missing_folder, read_files
 from gpupipe.dataset.source import MAX_PIXELS, Progress, Source, ignore_progress
 from gpupipe.dataset.spec import PAIR, Spec, default_layout, explain_wrong_layout
 from gpupipe.errors import DataError

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.byte_range import Span, read_spans, read_states
+from gpupipe.dataset.reading import Span, read_spans, read_states
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import EngineError, GpupipeError, shown
 from gpupipe.runtime.files import is_irregular

@@ -15,9 +15,9 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.byte_range import Span
 from gpupipe.dataset.columns import ArrayLayout, Column, FileColumn, Rows, SpanColumn
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.reading import Span
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, counted
 

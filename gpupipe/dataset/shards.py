@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 
 from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index, spans_of
-from gpupipe.dataset.missing_paths import missing_file, name_file
+from gpupipe.dataset.paths import missing_file, name_file
 from gpupipe.dataset.shard_index import ShardFile, join_shards
 from gpupipe.dataset.source import FileSource
 from gpupipe.dataset.spec import Spec, default_layout

@@ -17,8 +17,8 @@ from typing_extensions import Self
 
 from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.missing_paths import explain_os_error
-from gpupipe.dataset.parallel_read import read_each
+from gpupipe.dataset.paths import explain_os_error
+from gpupipe.dataset.reading import read_each
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError
 from gpupipe.runtime.progress import Progress as Progress  # noqa: PLC0414  # plugins use it

@@ -1,4 +1,7 @@
-"""Finds or creates the cache file of a job, and refuses one that does not fit."""
+"""Finds or creates the cache file of a job; lists and empties the caches of this machine.
+
+A cache that does not fit into the memory or onto the disk is refused.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +20,24 @@ from pydantic import ByteSize
 from gpupipe.dataset.source import DecodedCacheOptions
 from gpupipe.decoded_cache.layout import (
     ALIGNMENT,
+    COUNTERS_OFFSET,
+    COUNTERS_SIZE,
     SLOT_SIZE,
     SLOTS_OFFSET,
     CacheHeader,
+    Counters,
     DamagedCache,
 )
-from gpupipe.decoded_cache.prefix import Prefix
 from gpupipe.decoded_cache.record_file import create_file, is_in_use, lock_path, read_header
 from gpupipe.errors import DataError
 from gpupipe.runtime.files import cache_dir, hold_lock
-from gpupipe.runtime.installation import installed_version, own_version
 
 SUFFIX = ".decoded"
 _VARIABLE = "GPUPIPE_SHM"
-_FORMAT = 1
 _MIN_RECORD_BYTES = 1024
 _MAX_SLOTS = 1 / 16
 """The most of a file that slots may take."""
 _LONGEST_TEXT = 500
-_DECODERS = ("torch", "torchvision", "pillow", "numpy", "simplejpeg", "opencv-python-headless")
-"""The packages whose versions decide what the steps make, on every engine."""
 
 
 def cache_folder(where: str) -> Path:
@@ -43,33 +45,6 @@ def cache_folder(where: str) -> Path:
     if where == "disk":
         return cache_dir() / "decoded"
     return _shared_memory() / f"gpupipe-decoded-{os.getuid()}"
-
-
-def describe_job(
-    root: str,
-    max_pixels: int | None,
-    producer: str,
-    packages: tuple[str, ...],
-    prefixes: Mapping[str, Prefix],
-) -> dict[str, Any]:
-    """Return all that decides which pixels a cache file holds, as plain JSON.
-
-    Args:
-        root: The folder of the data.
-        max_pixels: Images with more pixels are refused.
-        producer: The engine that makes the pixels, and how.
-        packages: The packages whose versions count, beside those of all engines.
-        prefixes: The steps of each field.
-    """
-    return {
-        "root": root if "://" in root else str(Path(root).absolute()),
-        "max_pixels": max_pixels,
-        "engine": producer,
-        "steps": {name: prefix.steps for name, prefix in sorted(prefixes.items())},
-        "versions": {"gpupipe": own_version()}
-        | {name: installed_version([name]) or "" for name in (*_DECODERS, *packages)},
-        "format": _FORMAT,
-    }
 
 
 def prepare_file(options: DecodedCacheOptions, job: dict[str, Any], samples: int) -> Path:
@@ -220,3 +195,76 @@ def _available_memory() -> int | None:
 
 def _text(count: int) -> str:
     return ByteSize(count).human_readable(decimal=True)
+
+
+PLACES = ("memory", "disk")
+
+
+@dataclass(frozen=True)
+class CacheState:
+    """A cache file.
+
+    Attributes:
+        path: The file.
+        where: "memory" or "disk".
+        max_bytes: The most that it may take.
+        used_bytes: What it takes now.
+        images: How many images it keeps.
+        share: The share of all images that it keeps, 0 to 1; None if that is not decided yet.
+        in_use: Whether a running process has it open.
+        root: The folder of the data.
+        engine: The engine that made the pixels.
+        steps: The steps whose result is kept, by field, as JSON.
+        damaged: Why it will be replaced; "" if it is sound.
+    """
+
+    path: str
+    where: str
+    max_bytes: int
+    used_bytes: int
+    images: int
+    share: float | None
+    in_use: bool
+    root: str
+    engine: str
+    steps: str
+    damaged: str = ""
+
+
+def list_caches(places: Sequence[str] = PLACES) -> list[CacheState]:
+    """Return the decoded caches of this user."""
+    states = []
+    for where in places:
+        for path in list_files(where):
+            with suppress(FileNotFoundError):  # another process may empty them now
+                states.append(_read_state(path, where))
+    return states
+
+
+def empty_caches(places: Sequence[str] = PLACES) -> list[CacheState]:
+    """Remove the decoded caches of this user, and return what they were.
+
+    A process that has one open goes on with it. Its memory is free when that process ends.
+    """
+    states = list_caches(places)
+    for state in states:
+        path = Path(state.path)
+        with hold_lock(lock_path(path)):
+            path.unlink(missing_ok=True)
+    return states
+
+
+def _read_state(path: Path, where: str) -> CacheState:
+    used, in_use = path.stat().st_blocks * 512, is_in_use(path)
+    try:
+        header = read_header(path)
+        with path.open("rb") as f:
+            f.seek(COUNTERS_OFFSET)
+            counters = Counters.unpack(f.read(COUNTERS_SIZE))
+    except DamagedCache as e:
+        size = path.stat().st_size
+        return CacheState(str(path), where, size, used, 0, None, in_use, "", "", "", str(e))
+    share = counters.share if counters.share >= 0 else None
+    return CacheState(
+        str(path), where, header.size, used, counters.records, share, in_use, **header.about
+    )

@@ -11,9 +11,15 @@ import numpy as np
 
 from gpupipe.dataset.spec import default_layout
 from gpupipe.errors import DataError
-from gpupipe.formats import npz
-from gpupipe.init.detected import Detected
-from gpupipe.init.names import TRAIN, choose_parts, find_part_word, name_some, split_words
+from gpupipe.formats import npy
+from gpupipe.init.detected import (
+    TRAIN,
+    Detected,
+    choose_parts,
+    find_part_word,
+    name_some,
+    split_words,
+)
 from gpupipe.runtime.files import open_regular
 
 SUFFIXES = (".npy", ".npz")
@@ -99,7 +105,7 @@ def _name_labels(path: str, member: str) -> tuple[str, list[str]]:
 def _detect_npz(file: Path) -> dict[str, Detected]:
     try:
         with open_regular(file) as opened:
-            names = npz.list_arrays(opened)
+            names = npy.list_arrays(opened)
     except (OSError, ValueError) as e:
         raise DataError(f"{file}: {e}") from e
     if len(names) < 2:

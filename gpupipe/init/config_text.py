@@ -11,8 +11,7 @@ from typing import Any
 import yaml
 
 from gpupipe.errors import counted, short
-from gpupipe.init.detected import Detected
-from gpupipe.init.names import TRAIN
+from gpupipe.init.detected import TRAIN, Detected
 from gpupipe.init.survey import Survey
 
 _IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from gpupipe.errors import GpupipeError
 from gpupipe.init.arrays import detect_arrays, is_array
-from gpupipe.init.detected import Detected, describe_unused
-from gpupipe.init.lists import detect_list, detect_lists
-from gpupipe.init.masks import detect_masks
-from gpupipe.init.names import (
+from gpupipe.init.detected import (
     TRAIN,
+    Detected,
     choose_parts,
+    describe_unused,
     find_part_word,
     is_image,
     is_image_name,
@@ -24,6 +23,8 @@ from gpupipe.init.names import (
     list_files,
     name_some,
 )
+from gpupipe.init.lists import detect_list, detect_lists
+from gpupipe.init.masks import detect_masks
 from gpupipe.init.shards import (
     has_images,
     read_arrow_options,

@@ -10,10 +10,25 @@ from typing import Any
 
 from gpupipe.dataset.source import RESERVED_NAMES
 from gpupipe.errors import DataError, GpupipeError, counted
-from gpupipe.init.detected import Detected
-from gpupipe.init.labels import LabelChoice, choose_label, holds_parts
-from gpupipe.init.names import TRAIN, choose_parts, find_part_word, is_image, list_files, name_some
-from gpupipe.init.tables import NUM_ANNOTATIONS, SUFFIXES, Table, is_file_list, read_table
+from gpupipe.init.detected import (
+    TRAIN,
+    Detected,
+    choose_parts,
+    find_part_word,
+    is_image,
+    list_files,
+    name_some,
+)
+from gpupipe.init.tables import (
+    NUM_ANNOTATIONS,
+    SUFFIXES,
+    LabelChoice,
+    Table,
+    choose_label,
+    holds_parts,
+    is_file_list,
+    read_table,
+)
 
 _RESERVED = frozenset(("image", "path", *RESERVED_NAMES))
 _NO_LIST = "submission"

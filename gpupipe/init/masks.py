@@ -13,9 +13,9 @@ import numpy as np
 
 from gpupipe.dataset.index import Index
 from gpupipe.errors import counted
-from gpupipe.init.detected import Detected
-from gpupipe.init.names import (
+from gpupipe.init.detected import (
     IMAGE_WORDS,
+    Detected,
     choose_parts,
     find_part_word,
     is_image,

@@ -11,12 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.dataset.parallel_read import map_file
+from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shards import name_shard
 from gpupipe.decoders.image_header import read_header
 from gpupipe.errors import DataError, GpupipeError
-from gpupipe.formats import arrow_columns, example, framing, lmdb_pages, tar, zip_directory
-from gpupipe.init.labels import find_label_name
+from gpupipe.formats import (
+    arrow_columns,
+    example,
+    framing,
+    lmdb_keys,
+    tar,
+    zip_directory,
+)
+from gpupipe.init.tables import find_label_name
 from gpupipe.runtime.files import open_regular
 from gpupipe.runtime.installation import require_extra
 from gpupipe.sources.folder import EXTENSIONS
@@ -153,7 +160,7 @@ def read_lmdb_options(file: Path) -> tuple[dict[str, Any], list[str]]:
         DataError: The database cannot be read.
     """
     with name_shard(file):
-        keys = [os.fsdecode(v.key) for v in lmdb_pages.iter_values(map_file(file))]
+        keys = [os.fsdecode(v.key) for v in lmdb_keys.iter_values(map_file(file))]
     numbered = [found for key in keys if (found := _NUMBERED.fullmatch(key))]
     counts = Counter(found[1] for found in numbered)
     image = next((p for p in counts if p.rstrip("-_:/.").lower() in _IMAGE_PREFIXES), None)

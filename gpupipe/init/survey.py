@@ -16,9 +16,8 @@ from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import SOURCES, Progress, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.init.arrays import infer_layout
-from gpupipe.init.detected import Detected
+from gpupipe.init.detected import TRAIN, Detected, name_some
 from gpupipe.init.masks import GRAY_MODES, MaskSurvey, look_at_masks
-from gpupipe.init.names import TRAIN, name_some
 
 MAX_LOOKED_AT = 64
 _FEW = 8

@@ -15,7 +15,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.dataset.mixture import Mixing, Mixture
 from gpupipe.dataset.population import Growing
 from gpupipe.errors import ConfigError, DataError, Problem, did_you_mean
-from gpupipe.formats.id_list import read_ids
+from gpupipe.formats.manifest import read_ids
 from gpupipe.sampling.classes import balance_classes, choose_part, choose_share
 from gpupipe.sampling.selection import DEFAULTS, MIXTURE, Selection
 

@@ -10,8 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from gpupipe.dataset.columns import FileColumn
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.manifest_paths import folder, listing, read_files
-from gpupipe.dataset.missing_paths import explain_os_error
+from gpupipe.dataset.paths import explain_os_error, folder, listing, read_files
 from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError

@@ -14,16 +14,15 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from gpupipe.dataset import labels
 from gpupipe.dataset.columns import Column, SpanColumn
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.key_template import KeyTemplate
-from gpupipe.dataset.manifest_paths import listing
-from gpupipe.dataset.missing_paths import missing_file
-from gpupipe.dataset.parallel_read import map_file
+from gpupipe.dataset.paths import listing, missing_file
+from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shards import name_shard
 from gpupipe.dataset.source import FileSource, Progress
 from gpupipe.dataset.strings import StringArray
 from gpupipe.decoders.image_header import read_header
 from gpupipe.errors import DataError, counted, short
-from gpupipe.formats import lmdb_pages, manifest
+from gpupipe.formats import lmdb_keys, manifest
+from gpupipe.formats.lmdb_keys import KeyTemplate
 from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.schema.field_types import expand_home
 
@@ -131,7 +130,7 @@ class Lmdb(FileSource):
     def _list_values(self, data: NDArray[np.uint8], progress: Progress) -> dict[str, Place]:
         places, databases = dict[str, Place](), []
         try:
-            for value in lmdb_pages.iter_values(data, self.database):
+            for value in lmdb_keys.iter_values(data, self.database):
                 key = os.fsdecode(value.key)
                 if value.is_database:
                     databases.append(key)

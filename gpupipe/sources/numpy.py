@@ -16,7 +16,7 @@ from gpupipe.dataset import array_index
 from gpupipe.dataset.array_index import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.errors import did_you_mean
-from gpupipe.formats import Damaged, npy, npz
+from gpupipe.formats import Damaged, npy
 from gpupipe.runtime.files import open_regular
 
 
@@ -128,7 +128,7 @@ def _header(path: str, name: str) -> npy.NpyHeader:
     with open_regular(path, buffering=0) as file:
         start, size = 0, os.fstat(file.fileno()).st_size
         if path.lower().endswith(".npz"):
-            start, size = npz.find_array(file, name)
+            start, size = npy.find_array(file, name)
             file.seek(start)
         header = npy.parse_header(file.read(min(npy.MAX_HEADER, size)))
     if size < header.offset + header.length:

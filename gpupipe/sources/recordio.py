@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
-from gpupipe.dataset.parallel_read import map_file
+from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shard_index import ByteRanges, ShardFile
 from gpupipe.dataset.shards import ShardedSource, name_shard, write_parts
 from gpupipe.errors import DataError

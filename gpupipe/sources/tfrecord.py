@@ -12,7 +12,7 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.dataset.parallel_read import map_file
+from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shard_index import ByteRanges, ShardFile
 from gpupipe.dataset.shards import Dtype, Shape, ShardedSource, array_spec, name_shard
 from gpupipe.errors import shown

@@ -14,8 +14,8 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.dataset.parallel_read import map_file
-from gpupipe.dataset.sample_texts import SampleTexts, read_label, stack_values
+from gpupipe.dataset.labels import SampleTexts, read_label, stack_values
+from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shard_index import ByteRanges, ShardFile
 from gpupipe.dataset.shards import Dtype, Shape, ShardedSource, array_spec, find_files, name_shard
 from gpupipe.errors import DataError, counted, shown

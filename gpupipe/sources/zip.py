@@ -14,7 +14,7 @@ from pydantic import Field
 from gpupipe.dataset import labels
 from gpupipe.dataset.columns import Column, Rows, SpanColumn
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.parallel_read import map_file, read_rows_in_parallel
+from gpupipe.dataset.reading import map_file, read_rows_in_parallel
 from gpupipe.dataset.shards import find_files, name_shard
 from gpupipe.dataset.source import FileSource
 from gpupipe.dataset.strings import StringArray

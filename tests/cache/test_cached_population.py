@@ -136,8 +136,9 @@ def test_a_store_that_is_not_there_is_named(config: Config) -> None:
 
 
 def test_a_mended_shard_is_read_anew(config: Config) -> None:
-    from gpupipe.cache import listing, verify
+    from gpupipe.cache import listing
     from gpupipe.cache.filling.fill import Filler
+    from gpupipe.cache.maintenance import fetch_missing_shards, remove_damaged_shards
     from gpupipe.cache.store import Store
     from gpupipe.sources.remote import Remote
 
@@ -152,10 +153,10 @@ def test_a_mended_shard_is_read_anew(config: Config) -> None:
     with load(settings, on_error="skip", max_bad=0.9) as loader:
         assert len(ids(loader)) < 60
         source = Remote(**{k: v for k, v in settings["data"].items() if k != "source"})
-        assert list(verify.remove_damaged_shards(folder, 60, lambda done, total: None)) == [name]
+        assert list(remove_damaged_shards(folder, 60, lambda done, total: None)) == [name]
         assert not folder.shard_path(name).exists()
         filler = Filler(folder, listing.load(folder), Store(source.dataset, 0, 5.0), 0, False)
-        assert verify.fetch_missing_shards(folder, filler) == {}
+        assert fetch_missing_shards(folder, filler) == {}
     with load(settings) as loader:
         assert len(ids(loader)) == 60
 

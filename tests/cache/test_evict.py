@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpupipe.cache import epochs, evict, status
+from gpupipe.cache import epochs, evict, maintenance
 from helpers.cache_contents import began, disk_size, rows_of
 
 
@@ -39,7 +39,7 @@ def test_the_disk_never_holds_more_than_max_bytes(make: Any, policy: str) -> Non
             assert disk_size(made.folder.dir) <= made.folder.count_bytes() + 4096
     assert 300_000 < most <= 500_000
     assert len(seen) == 40
-    assert status.read_status(made.folder).evicted > 10
+    assert maintenance.read_status(made.folder).evicted > 10
 
 
 def test_which_shards_go_first(make: Any, tmp_path: Path) -> None:

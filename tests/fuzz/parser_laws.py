@@ -32,7 +32,7 @@ with atheris.instrument_imports(
     from gpupipe.dataset.index import Index
     from gpupipe.dataset.shard_index import join_shards
     from gpupipe.errors import DataError
-    from gpupipe.formats import lmdb_pages, npy, tar, zip_directory
+    from gpupipe.formats import lmdb_keys, npy, tar, zip_directory
     from gpupipe.sources.file_list import FileList
     from gpupipe.sources.recordio import Recordio
     from gpupipe.sources.tfrecord import Tfrecord
@@ -175,7 +175,7 @@ def lmdb_values(data: bytes, file: Path) -> None:
     content = np.frombuffer(data[1:], np.uint8)
     name = "b" if data[:1] > b"\x7f" else None
     try:
-        for value in lmdb_pages.iter_values(content, name):
+        for value in lmdb_keys.iter_values(content, name):
             assert 0 <= value.offset <= value.offset + value.length <= len(content)
     except (ValueError, LookupError) as e:
         raise DataError(str(e)) from e

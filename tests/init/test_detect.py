@@ -10,7 +10,7 @@ from PIL import Image
 
 from gpupipe.errors import GpupipeError
 from gpupipe.init.detect import detect
-from gpupipe.init.names import TRAIN
+from gpupipe.init.detected import TRAIN
 from helpers.init_runs import data_of, init_and_run, refused, write_images
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpupipe.init.detected import Detected
-from gpupipe.init.names import TRAIN
+from gpupipe.init.detected import TRAIN, Detected
 from gpupipe.init.survey import Survey, iter_doubts
 
 PETS = Survey(count=10, classes=["cat", "dog"], used_labels=[0, 1])

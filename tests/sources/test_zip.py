@@ -184,7 +184,7 @@ def read_all(column: ZipColumn) -> list[bytes]:
 def test_a_forked_process_reads_with_threads_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpupipe.dataset.parallel_read.cores", lambda: 2)
+    monkeypatch.setattr("gpupipe.dataset.reading.cores", lambda: 2)
     files = {f"a/{n}.png": png(n) for n in range(40)}
     path = write_zip(tmp_path / "x.zip", files, zipfile.ZIP_DEFLATED)
     column = Zip(shards=str(path)).index().columns["image"]

@@ -19,8 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache, open_decoded_cache
-from gpupipe.decoded_cache.prefix import Prefix, find_prefixes
+from gpupipe.decoded_cache.decoded_cache import (
+    CachedSample,
+    DecodedCache,
+    Prefix,
+    find_prefixes,
+    open_decoded_cache,
+)
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.field_reader import FieldReader
 from gpupipe.engines.dali.graph import build_graph

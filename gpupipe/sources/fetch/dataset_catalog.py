@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpupipe.dataset.missing_paths import is_url, missing_folder
+from gpupipe.dataset.paths import is_url, missing_folder
 from gpupipe.errors import FetchError, did_you_mean
 from gpupipe.runtime.files import cache_dir, create_folder_atomically, expand_user, hold_lock
 from gpupipe.runtime.progress import Progress, ignore_progress

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gpupipe.dataset.missing_paths import missing_folder
+from gpupipe.dataset.paths import missing_folder
 from gpupipe.errors import DataError, did_you_mean
 
 _TRAIN = "train"

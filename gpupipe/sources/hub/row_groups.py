@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset import index_cache
 from gpupipe.dataset.columns import Column, Rows, SpanColumn
-from gpupipe.dataset.parallel_read import read_each
+from gpupipe.dataset.reading import read_each
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 from gpupipe.formats import Damaged, arrow_columns

@@ -1,4 +1,4 @@
-"""Damaged shards are found, removed and fetched again."""
+"""What `gpupipe cache status` counts; damaged shards are found, removed and fetched again."""
 
 from __future__ import annotations
 
@@ -7,12 +7,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupipe.cache import shard_files, verify
-from helpers.cache_contents import rows_of
+from gpupipe.cache import shard_files
+from gpupipe.cache.maintenance import fetch_missing_shards, read_status, remove_damaged_shards
+from helpers.cache_contents import began, rows_of
+
+
+def test_hit_rate_and_what_status_counts(make: Any) -> None:
+    made = make()
+    assert read_status(made.folder).hit_rate is None
+    made.filler.publish_shard()
+    began(made.folder)
+    assert read_status(made.folder).hit_rate == 0.0
+    made.filler.publish_shard()
+    for _ in range(2):
+        began(made.folder)
+    found = read_status(made.folder)
+    assert (
+        found.generation,
+        found.shards,
+        found.samples,
+        found.rows,
+        found.epochs,
+        found.requested,
+    ) == (2, 2, 8, 40, 3, 20)
+    assert found.hit_rate == pytest.approx(12 / 20)
+    with (made.folder.dir / "epochs.jsonl").open("a") as f:
+        f.write('{"generation": 2, "samp')
+    assert read_status(made.folder).epochs == 3
 
 
 def remove_damaged(made: Any) -> dict[str, str]:
-    return verify.remove_damaged_shards(made.folder, len(made.listing), lambda done, total: None)
+    return remove_damaged_shards(made.folder, len(made.listing), lambda done, total: None)
 
 
 @pytest.fixture
@@ -26,7 +51,7 @@ def whole(make: Any) -> Any:
 def test_a_sound_cache_is_left_alone(whole: Any) -> None:
     progress: list[tuple[int, int]] = []
     shards = whole.folder.list_present_shards()
-    found = verify.remove_damaged_shards(
+    found = remove_damaged_shards(
         whole.folder, len(whole.listing), lambda *counts: progress.append(counts)
     )
     assert found == {}
@@ -40,7 +65,7 @@ def test_a_damaged_shard_is_removed_and_comes_again_as_it_was(whole: Any) -> Non
     path.write_bytes(content[:5000] + b"damage" + content[5006:])
     assert list(remove_damaged(whole)) == ["00000002"]
     assert not path.exists()
-    assert verify.fetch_missing_shards(whole.folder, whole.another()) == {}
+    assert fetch_missing_shards(whole.folder, whole.another()) == {}
     assert path.read_bytes() == content
 
 

@@ -1,4 +1,6 @@
-"""Find the values of LMDB databases: where in data.mdb the bytes of each key are.
+"""Find the values of LMDB databases by their keys: where in data.mdb the bytes of each are.
+
+A KeyTemplate, such as "image-{id}" or "{class}/{name}.jpg", says which keys belong together.
 
 A value lies in one piece, so it can be mapped into memory where it is, by any process. The LMDB
 library ends a process that reads a damaged file, and lets no process use a database that it opened
@@ -8,8 +10,9 @@ keys. The layout is that of LMDB 0.9 on 64-bit little-endian machines (lmdb.h, m
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -179,3 +182,45 @@ def _read_value(data: NDArray[np.uint8], start: int, node: int, page_size: int) 
     if kind & _OVERFLOW == 0 or offset + length > min(len(data), page + pages * page_size):
         raise Damaged(f"cut off, or damaged: the value of {key!r} is not all in the file")
     return Value(key, offset, length, False)
+
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+class KeyTemplate:
+    """A key with placeholders, each of which stands for one or more characters.
+
+    Attributes:
+        text: The template as it is written.
+        names: The names of its placeholders, in order.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Parse a template. Raises ValueError if it is none."""
+        self.text, self.names = text, _PLACEHOLDER.findall(text)
+        rest = _PLACEHOLDER.sub("", text)
+        if "{" in rest or "}" in rest or len(set(self.names)) != len(self.names):
+            raise ValueError(
+                f"'{text}' is no template: a placeholder is {{name}}, and none stands twice"
+            )
+        parts = _PLACEHOLDER.split(text)
+        pattern = "".join(
+            f"(?P<p_{part}>.+?)" if n % 2 else re.escape(part) for n, part in enumerate(parts)
+        )
+        self._pattern = re.compile(pattern, re.DOTALL)
+
+    def match(self, key: str) -> dict[str, str] | None:
+        """Return what each placeholder stands for in a key; None if the key does not fit."""
+        found = self._pattern.fullmatch(key)
+        if found is None:
+            return None
+        return {name.removeprefix("p_"): text for name, text in found.groupdict().items()}
+
+    def fill(self, values: Mapping[str, str]) -> str:
+        """Return the key in which each placeholder has its value."""
+        return _PLACEHOLDER.sub(lambda found: values[found[1]], self.text)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the template is a single placeholder and nothing else."""
+        return bool(_PLACEHOLDER.fullmatch(self.text))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.errors import DataError
-from gpupipe.formats.id_list import read_ids
+from gpupipe.formats.manifest import read_ids
 
 
 def written(folder: Path, content: bytes) -> Path:

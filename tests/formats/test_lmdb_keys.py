@@ -1,3 +1,5 @@
+"""Keys and values of LMDB databases, and templates of keys."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -7,7 +9,8 @@ import lmdb
 import numpy as np
 import pytest
 
-from gpupipe.formats import Damaged, lmdb_pages
+from gpupipe.formats import Damaged, lmdb_keys
+from gpupipe.formats.lmdb_keys import KeyTemplate
 from helpers.lmdb_files import write_lmdb
 
 DRAW = np.random.default_rng(0)
@@ -20,7 +23,7 @@ def load_database(path: Path) -> np.ndarray[Any, Any]:
 
 
 def read(data: np.ndarray[Any, Any], database: str | None = None) -> list[tuple[bytes, bytes]]:
-    values = lmdb_pages.iter_values(data, database)
+    values = lmdb_keys.iter_values(data, database)
     return [
         (v.key, data[v.offset : v.offset + v.length].tobytes()) for v in values if not v.is_database
     ]
@@ -99,8 +102,40 @@ def test_any_change_of_the_tree_is_a_result_or_an_error(folder: Path) -> None:
         pages = DRAW.integers(0, len(data) // 4096, 40) * 4096
         changed[pages + DRAW.integers(0, 200, 40)] = DRAW.integers(0, 256, 40)
         try:
-            for value in lmdb_pages.iter_values(changed):
+            for value in lmdb_keys.iter_values(changed):
                 assert 0 <= value.offset <= value.offset + value.length <= len(data)
         except ValueError:
             refused += 1
     assert refused > 30
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "values"),
+    [
+        ("image-{id}", "image-007", {"id": "007"}),
+        ("{class}/{name}.jpg", "cat/1.jpg", {"class": "cat", "name": "1"}),
+        ("{class}/{name}.jpg", "cat/a/b.jpg", {"class": "cat", "name": "a/b"}),
+        ("{a}.{b}", "x\n.y", {"a": "x\n", "b": "y"}),
+        ("image-{id}", "image-", None),
+        ("image-{id}", "an image-1", None),
+        ("{name}.jpg", "1xjpg", None),
+        ("fixed", "fixed", {}),
+    ],
+)
+def test_what_placeholders_stand_for(text: str, key: str, values: dict[str, str] | None) -> None:
+    template = KeyTemplate(text)
+    assert template.match(key) == values
+    if values is not None:
+        assert template.fill(values) == key
+
+
+@pytest.mark.parametrize("text", ["{", "a}", "{a}{a}", "{a b}", "{}"])
+def test_what_is_no_template(text: str) -> None:
+    with pytest.raises(ValueError, match="is no template"):
+        KeyTemplate(text)
+
+
+def test_whether_the_key_is_all_placeholder() -> None:
+    assert KeyTemplate("{id}").is_part
+    assert not KeyTemplate("{id}.jpg").is_part
+    assert not KeyTemplate("{a}{b}").is_part

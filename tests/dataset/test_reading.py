@@ -1,4 +1,4 @@
-"""Parts of files, with the extension and without: their bytes, and errors that name the file."""
+"""Parts of files, with the extension and without; files and rows that several threads read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupipe.dataset import byte_range
-from gpupipe.dataset.byte_range import Span, read_spans, read_spans_and_crcs, read_states
+from gpupipe.dataset import reading
+from gpupipe.dataset.reading import (
+    Span,
+    map_file,
+    read_each,
+    read_rows_in_parallel,
+    read_spans,
+    read_spans_and_crcs,
+    read_states,
+)
 from gpupipe.runtime.compiled_extension import find_extension
+from gpupipe.runtime.progress import ignore_progress
 
 CONTENT = bytes(range(256)) * 500
 
@@ -31,7 +40,7 @@ CONTENT = bytes(range(256)) * 500
 )
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "python":
-        monkeypatch.setattr(byte_range, "_extension", None)
+        monkeypatch.setattr(reading, "_extension", None)
 
 
 @pytest.fixture
@@ -166,3 +175,26 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
                 span.read_ends(4, 4)
     with pytest.raises(IsADirectoryError):
         Span(str(tmp_path)).read()
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_rows_are_in_their_order(count: int) -> None:
+    assert read_rows_in_parallel(lambda row: row * 2, range(count)) == [*range(0, 2 * count, 2)]
+
+
+def test_results_are_in_the_order_of_the_files(tmp_path: Path) -> None:
+    files = [tmp_path / str(n) for n in range(20)]
+    assert read_each(files, lambda path: path.name, ignore_progress) == [p.name for p in files]
+
+
+def test_progress_is_told_after_each_task() -> None:
+    told: list[tuple[str, int, int | None]] = []
+    read_each(range(10), str, lambda *said: told.append(said), "reading", files_per_task=4)
+    assert told == [("reading", 4, 10), ("reading", 8, 10), ("reading", 10, 10)]
+
+
+def test_files_are_mapped(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "x").write_bytes(b"abc")
+    assert not len(map_file(tmp_path / "empty"))
+    assert map_file(tmp_path / "x").tobytes() == b"abc"
