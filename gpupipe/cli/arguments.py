@@ -150,7 +150,7 @@ def options_of(model: Callable[..., Any]) -> Callable[[_Command], _Command]:
             - a help text, the last one;
             - names, such as "-q" or "--json"; without one that begins with "--", the parameter
               `max_diff` is the option --max-diff;
-            - a type of click's, if it is more than the parameter's type tells;
+            - a type of click's or a `range`, if that is more than the parameter's type tells;
             - or a decorator of click's in place of all these.
 
     Example:
@@ -183,9 +183,28 @@ def _decorator(name: str, annotation: Any, default: Any) -> Callable[[_Command],
         names.append(f"--{name.replace('_', '-')}")
     if kind is bool:
         return click.option(*names, name, is_flag=True, help=text)
-    types = [part for part in metadata if isinstance(part, click.ParamType)]
-    kinds = [part for part in (kind, *get_args(kind)) if get_origin(part) is Literal]
-    types += [click.Choice(get_args(part)) for part in kinds]
-    rest = {"required": True} if default is inspect.Parameter.empty else {"default": default}
-    plain = kind if isinstance(kind, type) else str
-    return click.option(*names, name, type=(*types, plain)[0], help=text, show_default=True, **rest)
+    required = default is inspect.Parameter.empty
+    return click.option(
+        *names,
+        name,
+        type=_find_type(kind, metadata),
+        help=text,
+        show_default=True,
+        **{"required": True} if required else {"default": default},
+    )
+
+
+def _find_type(kind: Any, metadata: list[Any]) -> Any:
+    """Return click's type for a parameter, from the metadata or from the parameter's own type."""
+    for part in metadata:
+        if isinstance(part, click.ParamType):
+            return part
+        if isinstance(part, range):
+            return click.IntRange(part.start, part.stop - 1)
+    kinds = (kind, *get_args(kind))
+    for part in kinds:
+        if get_origin(part) is Literal:
+            return click.Choice(get_args(part))
+    if Path in kinds:
+        return click.Path(path_type=Path)
+    return kind if isinstance(kind, type) else str

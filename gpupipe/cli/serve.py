@@ -3,13 +3,13 @@
 import hashlib
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from gpupipe.cli.arguments import ConfigName, Overrides, options, options_of
+from gpupipe.server.options import ServerOptions, parse_options
 
 if TYPE_CHECKING:
     from gpupipe.config import Config
@@ -21,62 +21,20 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
-@dataclass
-class _Options:
-    """The options of `gpupipe serve`; most have the names of ServerOptions."""
-
-    config: ConfigName
-    overrides: Overrides
+@click.command()
+@options
+@options_of(ServerOptions)
+def serve(
+    config: ConfigName,
+    overrides: Overrides,
     host: Annotated[str, "Address to listen on; any but this machine's own needs --keys."] = (
         "127.0.0.1"
-    )
-    port: Annotated[int, click.IntRange(0, 65535), "0: any that is free."] = 5557
-    ipc: Annotated[Path | None, _FILE, "Listen on this socket file in place of a port."] = None
-    hwm: Annotated[int, click.IntRange(1, 1000), "Batches sent ahead to a client."] = 10
-    mode: Annotated[Literal["share", "broadcast"], "Each batch to one client, or to all."] = "share"
-    clients: Annotated[
-        int | None, click.IntRange(1), "Ranks to deal out to in equal steps, as DDP needs it."
-    ] = None
-    max_clients: Annotated[int, click.IntRange(1), "Clients at once."] = 64
-    state: Annotated[
-        Path | None,
-        _FILE,
-        "Where to keep what a server goes on from after a crash.  [default: in the cache folder]",
-    ] = None
-    resume: Annotated[
-        bool,
-        "Go on where the last server was stopped, and keep the place when all clients are gone.",
-    ] = False
-    fresh: Annotated[bool, "Begin with the first epoch, also after a crash."] = False
-    compress: Annotated[Literal["none", "lz4", "zstd"], "Of what goes over a socket."] = "none"
-    ship: Annotated[Literal["batch", "uint8"], "uint8: clients do to_dtype and normalize."] = (
-        "batch"
-    )
-    wire: Annotated[Literal["gpupipe", "fuel"], "fuel: for Fuel's original ServerDataStream."] = (
-        "gpupipe"
-    )
-    keys: Annotated[Path | None, _FILE, "This server's secret key (gpupipe keys new)."] = None
-    allowed: Annotated[
-        Path | None,
-        "--allow",
-        _FOLDER,
-        "Folder of the public keys of the clients that may connect.",
-    ] = None
-    heartbeat_timeout: Annotated[
-        float, "Seconds of silence after which a client's prefetched batches go to others."
-    ] = 10.0
-    session_timeout: Annotated[float, "Seconds of silence after which a client's session ends."] = (
-        60.0
-    )
-    metrics: Annotated[
-        int | None, click.IntRange(1, 65535), "Port for Prometheus, on this machine."
-    ] = None
-    quiet: Annotated[bool, "-q", "Print only the address."] = False
-
-
-@click.command()
-@options_of(_Options)
-def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) -> None:
+    ),
+    port: Annotated[int, range(65536), "0: any that is free."] = 5557,
+    ipc: Annotated[Path | None, "Listen on this socket file in place of a port."] = None,
+    quiet: Annotated[bool, "-q", "Print only the address."] = False,
+    **given: Any,
+) -> None:
     """Serve the batches of CONFIG to training processes, which get them with gpupipe.connect() or
     engine=remote.
     """
@@ -88,7 +46,10 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
 
     import_zmq()
     checked = configs.read(config, overrides)
-    options = _options(checked, given)
+    given["address"] = f"ipc://{ipc}" if ipc else f"tcp://{host}:{port}"
+    if given["state"] is None and given["wire"] == "gpupipe" and port != 0:
+        given["state"] = _state_file(checked, given)
+    options = parse_options(given)
     with Screen(quiet) as screen:
         loader = open_loader(checked, screen.progress)
     print_data_warning(loader.index)
@@ -106,16 +67,6 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
             click.echo(err=True)  # end the line that the ticker overwrites
     if options.state is not None and not quiet:
         _say_where_it_stopped(servers[0])
-
-
-def _options(checked: "Config", given: dict[str, Any]) -> Any:
-    from gpupipe.server.options import parse_options
-
-    host, port, ipc = given.pop("host"), given.pop("port"), given.pop("ipc")
-    given["address"] = f"ipc://{ipc}" if ipc else f"tcp://{host}:{port}"
-    if given["state"] is None and given["wire"] == "gpupipe" and port != 0:
-        given["state"] = _state_file(checked, given)
-    return parse_options(given)
 
 
 def _state_file(checked: "Config", given: dict[str, Any]) -> Path:

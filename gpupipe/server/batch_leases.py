@@ -178,7 +178,7 @@ class BatchLeases:
 
     def _lead_left(self, current: EpochPass) -> int:
         """Return how many steps a broadcast partition may still go ahead of its slowest peer."""
-        if self._state.rules.mode != "broadcast":
+        if self._state.options.mode != "broadcast":
             return current.steps
         steps_taken = [
             steps
@@ -186,7 +186,7 @@ class BatchLeases:
             if not client.is_silent and (steps := _count_steps_taken(current, client)) is not None
         ]
         slowest = min(steps_taken, default=current.num_taken)
-        return self._state.rules.hwm + slowest - current.num_taken
+        return self._state.options.hwm + slowest - current.num_taken
 
 
 def _count_steps_taken(current: EpochPass, client: Client) -> int | None:

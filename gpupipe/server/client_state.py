@@ -1,9 +1,8 @@
-"""The session of a client, as the server sees it, and the rules for leasing batches."""
+"""The session of a client, as the server sees it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from gpupipe.protocol.messages import Key
 from gpupipe.server.epoch_pass import Partition
@@ -120,29 +119,6 @@ class Client:
         self.phase = Reading(pass_number)
         self.entered_passes.add(pass_number)
         self.last_entry = self.iteration, pass_number
-
-
-@dataclass(frozen=True)
-class LeaseRules:
-    """The rules for leasing batches; ServerOptions explains them.
-
-    Attributes:
-        mode: "share" or "broadcast".
-        num_ranks: Number of ranks of `share` with equally many steps, or None.
-        hwm: Number of batches that a client may hold.
-        heartbeat_timeout: Seconds until a silent client's prefetched batches are requeued.
-        session_timeout: Seconds until a silent client's session ends.
-        max_clients: Number of clients that may be connected at once.
-        resume: A partition keeps its position after its last client has left.
-    """
-
-    mode: Literal["share", "broadcast"] = "share"
-    num_ranks: int | None = None
-    hwm: int = 10
-    heartbeat_timeout: float = 10.0
-    session_timeout: float = 60.0
-    max_clients: int = 64
-    resume: bool = False
 
 
 class RequestRefused(Exception):

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 
 from gpupipe.protocol import messages
 from gpupipe.server import log_records as log
-from gpupipe.server.client_state import Client, Idle, LeaseRules, Reconnecting
+from gpupipe.server.client_state import Client, Idle, Reconnecting
 from gpupipe.server.epoch_pass import EpochPass, Partition
 from gpupipe.server.log_records import Record
+from gpupipe.server.options import ServerOptions
 
 Log = Callable[[Record], None]
 
@@ -22,12 +23,12 @@ class LeaseState:
     """All sessions, partitions and leases of a server, and the messages about them.
 
     Args:
-        rules: Mode, timeouts and limits.
+        options: Mode, timeouts and limits.
         first: (epoch, position) where partitions begin.
         write: Writes a record to the write-ahead log.
 
     Attributes:
-        rules: Mode, timeouts and limits.
+        options: Mode, timeouts and limits.
         first: (epoch, position) where partitions begin.
         clients: Sessions by client token.
         partitions: Partitions by name: the rank, or the client token with `broadcast`.
@@ -37,15 +38,15 @@ class LeaseState:
         outbox: (client token, message) pairs to send, in order.
     """
 
-    def __init__(self, rules: LeaseRules, first: tuple[int, int], write: Log) -> None:
-        self.rules, self.first, self._write = rules, first, write
+    def __init__(self, options: ServerOptions, first: tuple[int, int], write: Log) -> None:
+        self.options, self.first, self._write = options, first, write
         self.clients: dict[str, Client] = {}
         self.partitions: dict[str, Partition] = {}
         self.next_pass = 0
         self.stopped_at: float | None = None
         self.outbox: list[tuple[str, messages.ToClient]] = []
-        if rules.mode == "share":
-            for rank in range(rules.num_ranks or 1):
+        if options.mode == "share":
+            for rank in range(options.clients or 1):
                 self.partitions[str(rank)] = Partition(str(rank), rank)
 
     # --- changes
@@ -62,10 +63,10 @@ class LeaseState:
                 self._apply_to_step(record)
             case log.SessionStarted(token, name):
                 partition = self.partitions.setdefault(name, Partition(name, 0))
-                self.clients[token] = Client(record, partition, self.rules.hwm)
+                self.clients[token] = Client(record, partition, self.options.hwm)
             case log.SessionEnded(token):
                 client = self.clients.pop(token, None)
-                if client is not None and self.rules.mode == "broadcast":
+                if client is not None and self.options.mode == "broadcast":
                     self.partitions.pop(client.partition.name, None)
             case log.PassStarted(name, number):
                 self.partitions[name].current = EpochPass(

@@ -68,8 +68,8 @@ Partitions per mode:
 from __future__ import annotations
 
 from gpupipe.server.batch_leases import BatchLeases
-from gpupipe.server.client_state import LeaseRules
 from gpupipe.server.lease_state import LeaseState, Log
+from gpupipe.server.options import ServerOptions
 from gpupipe.server.pass_schedule import CountSteps, PassSchedule
 from gpupipe.server.sessions import Sessions
 
@@ -78,7 +78,7 @@ class Leases:
     """All sessions, passes and leases of a server.
 
     Args:
-        rules: Mode, timeouts and limits.
+        options: Mode, timeouts and limits.
         count_steps: Returns the number of steps of a pass, from (rank, epoch, position). Raises
             StateError.
         first: (epoch, position) where partitions begin.
@@ -93,12 +93,12 @@ class Leases:
 
     def __init__(
         self,
-        rules: LeaseRules,
+        options: ServerOptions,
         count_steps: CountSteps,
         first: tuple[int, int],
         log: Log = lambda record: None,
     ) -> None:
-        self.state = LeaseState(rules, first, log)
+        self.state = LeaseState(options, first, log)
         self.passes = PassSchedule(self.state, count_steps)
         self.batches = BatchLeases(self.state, self.passes)
         self.sessions = Sessions(self.state, self.passes, self.batches)

@@ -95,8 +95,10 @@ def open_write_ahead_log(
         **({"batch": batch} if batch else {}),
         **order,
         **loader.sampler.selection.settings,
+        "mode": options.mode,
+        "clients": options.clients,
     }
-    wal = WriteAheadLog(options.state, options.identify_work(work))
+    wal = WriteAheadLog(options.state, work)
     if options.fresh:
         wal.forget()
     return wal
@@ -114,8 +116,8 @@ def restore_leases(
     first = loader.sampler.epoch, loader.sampler.position
     history = token_hex(16)
     if wal is None:
-        return Leases(options.rules, plans.steps, first), history, False
-    leases = Leases(options.rules, plans.steps, first, wal.log)
+        return Leases(options, plans.steps, first), history, False
+    leases = Leases(options, plans.steps, first, wal.log)
     try:
         has_resumed = wal.resume(leases.state, history, time.monotonic(), options.resume)
     except BaseException:

@@ -2,38 +2,35 @@
 
 The command line, start_server() and the server process all use `parse_options`. This file can be
 imported without the packages of the extra `server`: start_server() names them if they are missing.
+It is imported for every `gpupipe --help`, so it does without pydantic until options are parsed, and
+without `from __future__ import annotations` (cli/arguments.py).
 """
 
-from __future__ import annotations
-
+import json
 from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
-
-import pydantic
-from pydantic import ConfigDict, Field
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from gpupipe.errors import ServerError, did_you_mean
-from gpupipe.protocol import keys
 
-if TYPE_CHECKING:
-    from gpupipe.server.client_state import LeaseRules
-
-Count = Annotated[int, Field(strict=True)]
+_COUNT = range(1, 1_000_001)
 
 
-class ServerOptions(pydantic.BaseModel):
-    """The options of a server.
+@dataclass(frozen=True)
+class ServerOptions:
+    """The options of a server. Each has a help text for the command line, and may have a range.
 
     Attributes:
         address: Address to listen on: tcp://HOST:PORT (port 0 for any free port) or ipc://FILE.
-        hwm: Number of batches that a client may hold, 1 to 1000.
+        hwm: Number of batches that a client may hold.
         mode: "share" sends each batch to one client, "broadcast" to every client.
         clients: Number of ranks for `share`, all with equally many steps; None to share freely.
+        max_clients: Number of clients that may be connected at once.
         state: File that a server resumes from after a crash, or None for no such file.
         resume: Resume also after a stop, and keep the position while there are no clients.
         fresh: Start from the beginning, even after a crash.
-        compress: Codec of batches that go over a socket: "none", "lz4" or "zstd".
+        compress: Codec of batches that go over a socket.
         ship: "batch", or "uint8" to leave the steps after the last uint8 image to the clients.
         wire: "gpupipe", or "fuel" for Fuel's own protocol.
         keys: File of this server's secret key, or None for a server without keys.
@@ -41,32 +38,54 @@ class ServerOptions(pydantic.BaseModel):
         heartbeat_timeout: Seconds until a silent client's prefetched batches are requeued.
         session_timeout: Seconds until all batches of a silent client are requeued. More than
             `heartbeat_timeout`.
-        max_clients: Number of clients that may be connected at once.
         metrics: Port for Prometheus, or None for no metrics.
+
+    Raises:
+        ServerError: A number is out of its range, or options contradict each other.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
 
     address: str = "tcp://127.0.0.1:5557"
-    hwm: Count = Field(10, ge=1, le=1000)
-    mode: Literal["share", "broadcast"] = "share"
-    clients: Count | None = Field(None, ge=1, le=1_000_000)
-    state: Path | None = None
-    resume: bool = False
-    fresh: bool = False
-    compress: Literal["none", "lz4", "zstd"] = "none"
-    ship: Literal["batch", "uint8"] = "batch"
-    wire: Literal["gpupipe", "fuel"] = "gpupipe"
-    keys: Path | None = None
-    allowed: Path | None = None
-    heartbeat_timeout: float = Field(10.0, gt=0)
-    session_timeout: float = Field(60.0, gt=0)
-    max_clients: Count = Field(64, ge=1, le=1_000_000)
-    metrics: Count | None = Field(None, ge=1, le=65535)
+    hwm: Annotated[int, range(1, 1001), "Batches sent ahead to a client."] = 10
+    mode: Annotated[Literal["share", "broadcast"], "Each batch to one client, or to all."] = "share"
+    clients: Annotated[
+        int | None, _COUNT, "Ranks to deal out to in equal steps, as DDP needs it."
+    ] = None
+    max_clients: Annotated[int, _COUNT, "Clients at once."] = 64
+    state: Annotated[
+        Path | None,
+        "Where to keep what a server goes on from after a crash.  [default: in the cache folder]",
+    ] = None
+    resume: Annotated[
+        bool,
+        "Go on where the last server was stopped, and keep the place when all clients are gone.",
+    ] = False
+    fresh: Annotated[bool, "Begin with the first epoch, also after a crash."] = False
+    compress: Annotated[Literal["none", "lz4", "zstd"], "Of what goes over a socket."] = "none"
+    ship: Annotated[Literal["batch", "uint8"], "uint8: clients do to_dtype and normalize."] = (
+        "batch"
+    )
+    wire: Annotated[Literal["gpupipe", "fuel"], "fuel: for Fuel's original ServerDataStream."] = (
+        "gpupipe"
+    )
+    keys: Annotated[Path | None, "This server's secret key (gpupipe keys new)."] = None
+    allowed: Annotated[
+        Path | None, "--allow", "Folder of the public keys of the clients that may connect."
+    ] = None
+    heartbeat_timeout: Annotated[
+        float, "Seconds of silence after which a client's prefetched batches go to others."
+    ] = 10.0
+    session_timeout: Annotated[float, "Seconds of silence after which a client's session ends."] = (
+        60.0
+    )
+    metrics: Annotated[int | None, range(1, 65536), "Port for Prometheus, on this machine."] = None
 
-    @pydantic.model_validator(mode="after")
-    def _check_together(self) -> ServerOptions:
-        """Raise ServerError, which pydantic passes on, if options contradict each other."""
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, limits = getattr(self, field.name), _find_range(field)
+            if limits is not None and value is not None and value not in limits:
+                raise ServerError(_explain_range(field.name, value, limits))
         self._check_keys()
         if self.resume and self.fresh:
             raise ServerError(
@@ -81,10 +100,10 @@ class ServerOptions(pydantic.BaseModel):
             raise ServerError(
                 "broadcast sends everything to every client: it takes no number of clients"
             )
-        if self.heartbeat_timeout >= self.session_timeout:
+        if not 0 < self.heartbeat_timeout < self.session_timeout:
             raise ServerError(
-                f"heartbeat_timeout is {self.heartbeat_timeout:g} s, but should be below "
-                f"session_timeout, which is {self.session_timeout:g} s"
+                f"heartbeat_timeout is {self.heartbeat_timeout:g} s, but should be above 0 and "
+                f"below session_timeout, which is {self.session_timeout:g} s"
             )
         if self.metrics is not None and self.wire == "fuel":
             raise ServerError(
@@ -94,9 +113,10 @@ class ServerOptions(pydantic.BaseModel):
             from gpupipe.protocol import compression
 
             compression.check(self.compress)
-        return self
 
     def _check_keys(self) -> None:
+        from gpupipe.protocol import keys
+
         if not keys.is_loopback(self.address) and (self.keys is None or self.wire == "fuel"):
             advice = (
                 "Fuel's wire knows no keys"
@@ -117,25 +137,6 @@ class ServerOptions(pydantic.BaseModel):
                 f"{self.allowed} holds no public key (*{keys.PUBLIC}), so no client could connect"
             )
 
-    @property
-    def rules(self) -> LeaseRules:
-        """The options that the leases need."""
-        from gpupipe.server.client_state import LeaseRules
-
-        return LeaseRules(
-            self.mode,
-            self.clients,
-            self.hwm,
-            self.heartbeat_timeout,
-            self.session_timeout,
-            self.max_clients,
-            self.resume,
-        )
-
-    def identify_work(self, fingerprints: dict[str, Any]) -> dict[str, Any]:
-        """Return what identifies the served work: a state file must agree with it to be resumed."""
-        return fingerprints | {"mode": self.mode, "clients": self.clients}
-
 
 def parse_options(values: Mapping[str, Any]) -> ServerOptions:
     """Build options from a mapping of names to values.
@@ -143,32 +144,36 @@ def parse_options(values: Mapping[str, Any]) -> ServerOptions:
     Raises:
         ServerError: A name is unknown, a value is invalid, or options contradict each other.
     """
+    from pydantic import TypeAdapter, ValidationError
+
+    text = json.dumps(dict(values), default=str)
     try:
-        return ServerOptions.model_validate(dict(values))
-    except pydantic.ValidationError as e:
-        raise ServerError(_explain(e)) from None
+        return TypeAdapter(ServerOptions).validate_json(text)
+    except ValidationError as e:
+        raise ServerError(_explain(e.errors()[0])) from None
 
 
-def _explain(error: pydantic.ValidationError) -> str:
-    """Return the first mistake: the option, its value, and what it should be."""
-    mistake = error.errors()[0]
+def _explain(mistake: Mapping[str, Any]) -> str:
+    """Return what is wrong: the option, its value, and what it should be."""
     name, value = str(mistake["loc"][0]), mistake["input"]
-    fields = ServerOptions.model_fields
-    if mistake["type"] == "extra_forbidden":
-        return f"a server has no option '{name}'{did_you_mean(name, fields)}"
+    by_name = {field.name: field for field in fields(ServerOptions)}
+    if name not in by_name:
+        return f"a server has no option '{name}'{did_you_mean(name, by_name)}"
     if mistake["type"] == "literal_error":
-        return f"{name} is {value!r}{did_you_mean(str(value), get_args(fields[name].annotation))}"
-    limits = {
-        key: number
-        for limit in fields[name].metadata
-        for key in ("ge", "gt", "le")
-        if (number := getattr(limit, key, None)) is not None
-    }
-    if "le" in limits:
-        return (
-            f"{name} is {value!r}, but should be a whole number from {limits['ge']} to "
-            f"{limits['le']:,}"
-        )
-    if "gt" in limits:
-        return f"{name} is {value!r}, but should be a number of seconds above {limits['gt']}"
+        names = get_args(get_args(by_name[name].type)[0])
+        return f"{name} is {value!r}{did_you_mean(str(value), names)}"
+    limits = _find_range(by_name[name])
+    if limits is not None:
+        return _explain_range(name, value, limits)
     return f"{name} is {value!r}: {mistake['msg']}"
+
+
+def _find_range(field: Field[Any]) -> range | None:
+    return next((part for part in get_args(field.type) if isinstance(part, range)), None)
+
+
+def _explain_range(name: str, value: Any, limits: range) -> str:
+    return (
+        f"{name} is {value!r}, but should be a whole number from {limits.start} to "
+        f"{limits.stop - 1:,}"
+    )

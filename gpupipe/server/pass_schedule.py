@@ -171,7 +171,7 @@ class PassSchedule:
 
     def _must_wait(self, partition: Partition, epoch: int) -> bool:
         """Return whether a broadcast partition must wait for clients in the previous epoch."""
-        return self._state.rules.mode == "broadcast" and any(
+        return self._state.options.mode == "broadcast" and any(
             other.epoch == epoch - 1 and self._state.readers(other.number)
             for other in self._state.current_passes()
             if other is not partition.current

@@ -96,7 +96,7 @@ class Producer(threading.Thread):
     ) -> None:
         super().__init__(name="gpupipe producer", daemon=True)
         self._engine, self._plans, self._leases, self._changed = engine, plans, leases, changed
-        self._batches, self._rules = leases.batches, leases.state.rules
+        self._batches, self._options = leases.batches, leases.state.options
         self._deliver, self._failed = deliver, failed
         self._in_flight: OrderedDict[Identity, list[Key]] = OrderedDict()
         self._ready: OrderedDict[Key, PlannedBatch] = OrderedDict()
@@ -226,14 +226,14 @@ class Producer(threading.Thread):
         """Requeue the last ready batches of a pass if many wait for a requeued one."""
         ready = sorted(key for key in self._ready if key[0] == pass_number)
         if not self._batches.is_first(ready[0]):
-            for key in ready[self._rules.hwm :]:
+            for key in ready[self._options.hwm :]:
                 del self._ready[key]
                 self._batches.requeue_unmade(key)
 
     def _remember(self, planned_batch: PlannedBatch) -> None:
-        if self._rules.mode == "broadcast":
+        if self._options.mode == "broadcast":
             self._recent[_identity(planned_batch)] = planned_batch
-            while len(self._recent) > self._rules.hwm:
+            while len(self._recent) > self._options.hwm:
                 self._recent.popitem(last=False)
 
     def _on_error(self, error: GpupipeError) -> None:

@@ -81,7 +81,7 @@ class Sessions:
         if client is None:
             client = self._start(request, now, is_known)
         client.request_number, client.last_heard = request.number, now
-        client.hwm = min(request.hwm, self._state.rules.hwm)
+        client.hwm = min(request.hwm, self._state.options.hwm)
         client.is_silent, client.revoked = False, []
         client.reconnect()
         held, consumed = (request.held, request.consumed) if is_known else ([], [])
@@ -93,7 +93,7 @@ class Sessions:
         name = self._choose_partition(request)
         partition = self._state.partitions.get(name)
         if partition is not None and not (
-            is_known or self._state.rules.resume or self._state.members(partition)
+            is_known or self._state.options.resume or self._state.members(partition)
         ):
             self._passes.drop(partition)
         self._state.commit(
@@ -112,17 +112,17 @@ class Sessions:
 
     def _choose_partition(self, request: messages.OpenSession) -> str:
         """Return the name of the partition for a new client. Raises RequestRefused."""
-        rules, clients = self._state.rules, self._state.clients
-        if len(clients) >= rules.max_clients:
+        options, clients = self._state.options, self._state.clients
+        if len(clients) >= options.max_clients:
             raise RequestRefused(
                 f"the server has {counted(len(clients), 'client')}, and takes no more: "
                 "serve with a larger --max-clients",
                 is_temporary=True,
             )
-        if rules.mode == "broadcast":
+        if options.mode == "broadcast":
             return request.token
-        if rules.num_ranks is not None:
-            return self._choose_rank(request, rules.num_ranks)
+        if options.clients is not None:
+            return self._choose_rank(request, options.clients)
         if request.world_size > 1:
             raise RequestRefused(
                 f"{request.world_size} ranks need equal steps, and this server shares its "
@@ -150,7 +150,7 @@ class Sessions:
     def start_position(self, client: Client) -> tuple[int, int]:
         """Return (epoch, position) where a client begins if its user names no position."""
         others = [current.epoch for current in self._state.current_passes()]
-        if self._state.rules.mode == "broadcast" and client.partition.current is None and others:
+        if self._state.options.mode == "broadcast" and client.partition.current is None and others:
             return max(others) + 1, 0
         return client.partition.next_position(self._state.first)
 
@@ -193,12 +193,12 @@ class Sessions:
             now: Seconds, of a monotonic clock.
             has_ended: Returns True if the client's process is known to have ended.
         """
-        rules = self._state.rules
+        options = self._state.options
         for client in list(self._state.clients.values()):
             silence = now - client.last_heard
-            if silence > rules.session_timeout or has_ended(client.session):
+            if silence > options.session_timeout or has_ended(client.session):
                 self.end(client.token)
-            elif silence > rules.heartbeat_timeout and not client.is_silent:
+            elif silence > options.heartbeat_timeout and not client.is_silent:
                 client.is_silent = True
                 client.revoked = client.leases[MAX_UNACKED:]
                 self._batches.requeue(client.revoked)

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +126,7 @@ class ServerProcess:
             "config": configs.to_plain_types(config),
             "changes": configs.to_plain_types(changes),
         }
-        chosen = options or ServerOptions(address="tcp://127.0.0.1:0")
-        request["options"] = chosen.model_dump(mode="json")
+        request["options"] = asdict(options or ServerOptions(address="tcp://127.0.0.1:0"))
         line = json.dumps(request, default=_to_json).encode() + b"\n"
         # Ctrl-C in the terminal stops the server as it stops `gpupipe serve`.
         self._process = ChildProcess("-m", "gpupipe.server", request=line, own_session=False)

@@ -7,11 +7,11 @@ from typing import Any
 
 from gpupipe.protocol import messages
 from gpupipe.server.batch_leases import Leased
-from gpupipe.server.client_state import LeaseRules
 from gpupipe.server.leases import Leases
+from gpupipe.server.options import ServerOptions
 
 STEPS = 12
-RULES = LeaseRules(hwm=5, heartbeat_timeout=10, session_timeout=1000)
+OPTIONS = ServerOptions(hwm=5, heartbeat_timeout=10, session_timeout=1000)
 _numbers = count(1)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from gpupipe.server.batch_leases import Leased, MustWait, NotNeeded
-from gpupipe.server.client_state import LeaseRules
 from gpupipe.server.leases import Leases
+from gpupipe.server.options import ServerOptions
 from helpers.lease_tables import STEPS, joined
 
 
 @pytest.fixture
 def leases() -> Leases:
-    return Leases(LeaseRules(hwm=2), lambda *place: STEPS, (0, 0))
+    return Leases(ServerOptions(hwm=2), lambda *place: STEPS, (0, 0))
 
 
 def test_a_batch_goes_to_the_reader_with_the_most_credits(leases: Leases) -> None:
@@ -52,7 +52,7 @@ def test_a_batch_that_no_pass_needs_is_not_leased(leases: Leases) -> None:
 
 
 def test_the_last_batch_of_a_client_is_known_as_such() -> None:
-    leases = Leases(LeaseRules(), lambda *place: STEPS, (0, 0))
+    leases = Leases(ServerOptions(), lambda *place: STEPS, (0, 0))
     token = joined(leases, 1)
     partition = leases.state.clients[token].partition
     for step in range(STEPS):

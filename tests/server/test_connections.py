@@ -12,12 +12,12 @@ from gpupipe.protocol import processes
 from gpupipe.sampling.sampler import Plan
 from gpupipe.server.connections import Connections
 from gpupipe.server.leases import Leases
-from helpers.lease_tables import RULES, STEPS, hello, joined, lease_all
+from helpers.lease_tables import OPTIONS, STEPS, hello, joined, lease_all
 
 
 def test_a_batch_that_was_requeued_while_it_was_copied_is_not_sent() -> None:
     """A client that was paused for long is told first what it lost, and would get it after that."""
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0))
     token = joined(leases, 1)
     lease_all(leases)
     connections = Connections(leases.state, "none", lambda: None, threading.RLock())
@@ -29,7 +29,7 @@ def test_a_batch_that_was_requeued_while_it_was_copied_is_not_sent() -> None:
         process_started=processes.start_time(pid),
         wants_shared_memory=True,
     )
-    connections.open(b"route", request, RULES.hwm)
+    connections.open(b"route", request, OPTIONS.hwm)
     connections.flush()
     connections.send_queue.clear()
     leases.sessions.apply_timeouts(11.0, lambda hello: False)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from hypothesis import settings
@@ -18,7 +19,7 @@ from gpupipe.protocol import messages
 from gpupipe.server.batch_leases import Leased
 from gpupipe.server.leases import Leases
 from gpupipe.server.log_records import Record
-from helpers.lease_tables import RULES, STEPS, hello
+from helpers.lease_tables import OPTIONS, STEPS, hello
 
 
 class Consumer:
@@ -76,7 +77,7 @@ class Consumer:
             self.held.arrive(message.key, message.key[1])
 
 
-RESUMED = replace(RULES, resume=True)
+RESUMED = replace(OPTIONS, resume=True, state=Path("state"))
 """Clients come and go on one epoch, which goes on when none is there."""
 
 

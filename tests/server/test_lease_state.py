@@ -16,11 +16,11 @@ from gpupipe.server.log_records import (
     StepRequeued,
 )
 from gpupipe.server.write_ahead_log import WriteAheadLog
-from helpers.lease_tables import RULES, STEPS, joined, lease_all
+from helpers.lease_tables import OPTIONS, STEPS, joined, lease_all
 
 
 def new_leases(*records: Record) -> Leases:
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0))
     for record in records:
         leases.state.apply(record)
     return leases

@@ -6,13 +6,14 @@ import pytest
 
 from gpupipe.protocol import messages
 from gpupipe.server.batch_leases import Leased, MustWait
-from gpupipe.server.client_state import LeaseRules, RequestRefused
+from gpupipe.server.client_state import RequestRefused
 from gpupipe.server.leases import Leases
-from helpers.lease_tables import RULES, STEPS, consume_all, hello, joined, lease_all
+from gpupipe.server.options import ServerOptions
+from helpers.lease_tables import OPTIONS, STEPS, consume_all, hello, joined, lease_all
 
 
 def test_a_silent_client_keeps_what_its_consumer_may_have() -> None:
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0))
     first = joined(leases, 1)
     assert lease_all(leases) == {first: [0, 1, 2, 3, 4]}
     second = joined(leases, 2)
@@ -28,7 +29,7 @@ def test_a_silent_client_keeps_what_its_consumer_may_have() -> None:
 
 
 def test_a_silent_client_is_lost_at_last() -> None:
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0))
     first = joined(leases, 1)
     lease_all(leases)
     leases.sessions.apply_timeouts(1001.0, lambda hello: False)
@@ -43,7 +44,7 @@ def test_a_silent_client_is_lost_at_last() -> None:
 
 
 def test_ranks_have_lanes_of_their_own() -> None:
-    leases = Leases(LeaseRules(num_ranks=2, hwm=3), lambda *place: STEPS, (0, 0))
+    leases = Leases(ServerOptions(clients=2, hwm=3), lambda *place: STEPS, (0, 0))
     one, two = joined(leases, 1, 0, 2), joined(leases, 2, 1, 2)
     assert lease_all(leases) == {one: [0, 1, 2], two: [0, 1, 2]}
     with pytest.raises(RequestRefused, match="rank 1 is taken"):
@@ -57,11 +58,11 @@ def test_ranks_have_lanes_of_their_own() -> None:
 
 def test_ranks_are_not_served_from_a_shared_lane() -> None:
     with pytest.raises(RequestRefused, match="need equal steps"):
-        joined(Leases(RULES, lambda *place: STEPS, (0, 0)), 1, 0, 2)
+        joined(Leases(OPTIONS, lambda *place: STEPS, (0, 0)), 1, 0, 2)
 
 
 def test_no_more_clients_than_are_let_in() -> None:
-    leases = Leases(LeaseRules(max_clients=1), lambda *place: STEPS, (0, 0))
+    leases = Leases(ServerOptions(max_clients=1), lambda *place: STEPS, (0, 0))
     joined(leases, 1)
     with pytest.raises(RequestRefused, match="takes no more"):
         joined(leases, 2)
@@ -71,7 +72,7 @@ def test_those_in_one_epoch_of_a_broadcast_keep_together() -> None:
     """A batch is kept until `hwm` further ones are made, so nobody goes further ahead: not of one
     who is slow, nor of one who begins the epoch last.
     """
-    leases = Leases(LeaseRules(mode="broadcast", hwm=3), lambda *place: STEPS, (0, 0))
+    leases = Leases(ServerOptions(mode="broadcast", hwm=3), lambda *place: STEPS, (0, 0))
     one, two = joined(leases, 1), joined(leases, 2)
     assert lease_all(leases) == {one: [0, 1, 2], two: [0, 1, 2]}
     newcomer = leases.sessions.open(hello("3" * 32), 0.0)
@@ -102,7 +103,7 @@ def test_those_in_one_epoch_of_a_broadcast_keep_together() -> None:
 
 
 def test_a_hello_that_was_overtaken_does_not_count() -> None:
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0))
     token = "1" * 32
     old, new = hello(token), hello(token)
     assert not leases.sessions.is_overtaken(new)
@@ -112,7 +113,7 @@ def test_a_hello_that_was_overtaken_does_not_count() -> None:
 
 
 def test_a_place_that_others_bar_is_refused() -> None:
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0))
     first, second = joined(leases, 1), joined(leases, 2)
     with pytest.raises(RequestRefused, match="go on with epoch 1"):
         leases.sessions.start_iteration(second, messages.StartIteration(2, 0, 7, -1))
@@ -133,7 +134,7 @@ def take(leases: Leases) -> messages.Key:
 
 def test_a_ready_batch_waits_for_earlier_ones_that_came_back() -> None:
     """A paused client: five leases, of which two come back while further ones are being made."""
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0))
     token = joined(leases, 1)
     assert lease_all(leases) == {token: [0, 1, 2, 3, 4]}
     ahead = [take(leases), take(leases)]
@@ -146,14 +147,14 @@ def test_a_ready_batch_waits_for_earlier_ones_that_came_back() -> None:
     assert earlier == [(0, 3), (0, 4)]
     assert leases.batches.neediest() is None
     assert leases.batches.lease(earlier[1]) == MustWait()
-    for key in [*earlier, *ahead][: RULES.hwm - messages.MAX_UNACKED]:
+    for key in [*earlier, *ahead][: OPTIONS.hwm - messages.MAX_UNACKED]:
         assert isinstance(leases.batches.lease(key), Leased)
     assert leases.state.clients[token].leases == [(0, step) for step in range(5)]
 
 
 def test_a_client_keeps_what_it_holds_only_behind_what_it_holds() -> None:
     """Behind its session: a step that is being made again comes before those that it holds."""
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0))
     token = joined(leases, 1)
     lease_all(leases)
     leases.sessions.apply_timeouts(11.0, lambda hello: False)
@@ -164,7 +165,7 @@ def test_a_client_keeps_what_it_holds_only_behind_what_it_holds() -> None:
 
 
 def test_what_a_client_had_from_another_server_does_not_count() -> None:
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0))
     joined(leases, 1)
     lease_all(leases)
     assert take(leases) == (0, 5)
@@ -175,7 +176,7 @@ def test_what_a_client_had_from_another_server_does_not_count() -> None:
 
 
 def test_readers_are_told_that_they_share_a_pass() -> None:
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0))
     first = joined(leases, 1)
     assert leases.state.outbox == [(first, messages.IterationStarted(1, 0, False))]
     leases.state.outbox.clear()

@@ -13,9 +13,9 @@ import pytest
 
 from gpupipe.errors import ServerError, StateError
 from gpupipe.server import log_records
-from gpupipe.server.client_state import LeaseRules
 from gpupipe.server.leases import Leases
 from gpupipe.server.log_records import Head, NextPass, PassStarted, Record, StepDone, StepLeased
+from gpupipe.server.options import ServerOptions
 from gpupipe.server.write_ahead_log import WriteAheadLog
 
 STEPS = 5000
@@ -51,7 +51,7 @@ def small_files() -> Iterator[None]:
 def fill(state: Path) -> list[Record]:
     """Log records until there is no room, and return those that were logged."""
     log = WriteAheadLog(state, {})
-    leases = Leases(LeaseRules(), lambda *place: STEPS, (0, 0), log.log)
+    leases = Leases(ServerOptions(), lambda *place: STEPS, (0, 0), log.log)
     log.resume(leases.state, "a" * 32, 0.0)
     log.log(PassStarted("0", 0, 0, 0, STEPS))
     logged: list[Record] = []

@@ -19,7 +19,7 @@ from gpupipe.server.options import parse_options
         ({"address": "tcp://localhost.example.org:1"}, "give it keys"),
         ({"address": "tcp://0.0.0.0:0", "wire": "fuel"}, "knows no keys"),
         ({"keys": Path("secret")}, "needs both"),
-        ({"heartbeat_timeout": 9, "session_timeout": 3}, "should be below session_timeout"),
+        ({"heartbeat_timeout": 9, "session_timeout": 3}, "and below session_timeout"),
         ({"mode": "broadcast", "clients": 2}, "no number of clients"),
         ({"mode": "shared"}, "did you mean 'share'"),
         ({"hwm": 0}, "whole number from 1 to 1,000"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from gpupipe.protocol import messages
-from gpupipe.server.client_state import BetweenPasses, Idle, LeaseRules, RequestRefused
+from gpupipe.server.client_state import BetweenPasses, Idle, RequestRefused
 from gpupipe.server.leases import Leases
+from gpupipe.server.options import ServerOptions
 from helpers.lease_tables import STEPS, consume_all, hello, joined, lease_all
 
 
 def leases_of_share() -> Leases:
-    return Leases(LeaseRules(hwm=5), lambda *place: STEPS, (0, 0))
+    return Leases(ServerOptions(hwm=5), lambda *place: STEPS, (0, 0))
 
 
 def test_the_first_client_starts_a_pass_and_is_told_so() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 from gpupipe.server.leases import Leases
 from gpupipe.server.producer import Producer
-from helpers.lease_tables import RULES, STEPS, joined, lease_all
+from helpers.lease_tables import OPTIONS, STEPS, joined, lease_all
 
 
 def test_few_batches_wait_for_one_that_came_back() -> None:
     """Else a client that is silent again and again would make the memory of the server grow."""
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0))
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0))
     joined(leases, 1)
     lease_all(leases)
     unused: Any = None
@@ -22,10 +22,10 @@ def test_few_batches_wait_for_one_that_came_back() -> None:
     while (key := leases.batches.take(leases.state.partitions["0"])) is not None:
         producer._ready[key] = unused
     producer._drop_surplus(0)
-    assert len(producer._ready) == STEPS - RULES.hwm, "nothing came back"
+    assert len(producer._ready) == STEPS - OPTIONS.hwm, "nothing came back"
     leases.sessions.apply_timeouts(11.0, lambda hello: False)
     producer._drop_surplus(0)
-    assert sorted(producer._ready) == [(0, step) for step in range(5, 5 + RULES.hwm)]
+    assert sorted(producer._ready) == [(0, step) for step in range(5, 5 + OPTIONS.hwm)]
     assert current.requeued == [3, 4, 10, 11]
 
 
@@ -38,7 +38,7 @@ def test_without_clients_the_engine_is_asked_for_nothing() -> None:
             asked.set()
             return iter(())
 
-    leases, changed = Leases(RULES, lambda *place: STEPS, (0, 0)), threading.Condition()
+    leases, changed = Leases(OPTIONS, lambda *place: STEPS, (0, 0)), threading.Condition()
     unused: Any = None
     engine: Any = Idle()
     producer = Producer(engine, unused, leases, changed, unused, unused)

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from gpupipe.server.client_state import LeaseRules, RequestRefused
+from gpupipe.server.client_state import RequestRefused
 from gpupipe.server.leases import Leases
+from gpupipe.server.options import ServerOptions
 from helpers.lease_tables import STEPS, hello, joined, lease_all
 
 
-def leases_with(rules: LeaseRules, first: tuple[int, int] = (0, 0)) -> Leases:
-    return Leases(rules, lambda *place: STEPS, first)
+def leases_with(options: ServerOptions, first: tuple[int, int] = (0, 0)) -> Leases:
+    return Leases(options, lambda *place: STEPS, first)
 
 
 def test_shared_batches_have_one_partition_and_broadcast_ones_one_each() -> None:
-    shared = leases_with(LeaseRules())
-    broadcast = leases_with(LeaseRules(mode="broadcast"))
+    shared = leases_with(ServerOptions())
+    broadcast = leases_with(ServerOptions(mode="broadcast"))
     for leases, count in ((shared, 1), (broadcast, 2)):
         tokens = [joined(leases, number) for number in range(2)]
         assert len({leases.state.clients[token].partition.name for token in tokens}) == count
 
 
 def test_who_is_refused_a_partition() -> None:
-    full = leases_with(LeaseRules(max_clients=1))
+    full = leases_with(ServerOptions(max_clients=1))
     joined(full, 1)
-    ranks = leases_with(LeaseRules(num_ranks=2))
+    ranks = leases_with(ServerOptions(clients=2))
     joined(ranks, 1, rank=1, world=2)
     for leases, rank, world, why, is_temporary in [
         (full, 0, 1, "takes no more", True),
-        (leases_with(LeaseRules()), 0, 2, "--clients 2", False),
+        (leases_with(ServerOptions()), 0, 2, "--clients 2", False),
         (ranks, 0, 3, "--clients 3", False),
         (ranks, 1, 2, "rank 1 is taken on the server: by client 00", True),
     ]:
@@ -38,20 +39,20 @@ def test_who_is_refused_a_partition() -> None:
 
 
 def test_a_client_begins_where_its_partition_is() -> None:
-    leases = leases_with(LeaseRules(), (3, 40))
+    leases = leases_with(ServerOptions(), (3, 40))
     client = leases.sessions.open(hello("1" * 32), 0.0)
     assert leases.sessions.start_position(client) == (3, 40)
 
 
 def test_a_client_of_a_broadcast_begins_after_the_epoch_of_the_others() -> None:
-    leases = leases_with(LeaseRules(mode="broadcast"))
+    leases = leases_with(ServerOptions(mode="broadcast"))
     joined(leases, 1)
     late = leases.sessions.open(hello("2" * 32), 0.0)
     assert leases.sessions.start_position(late) == (1, 0)
 
 
 def test_what_a_late_client_misses() -> None:
-    leases = leases_with(LeaseRules(hwm=5))
+    leases = leases_with(ServerOptions(hwm=5))
     first = joined(leases, 1)
     lease_all(leases)
     leases.batches.acknowledge(first, [(0, 0), (0, 1)])
@@ -63,7 +64,7 @@ def test_what_a_late_client_misses() -> None:
 
 
 def test_the_partition_that_needs_most_is_next() -> None:
-    leases = leases_with(LeaseRules(num_ranks=2, hwm=3))
+    leases = leases_with(ServerOptions(clients=2, hwm=3))
     one, two = joined(leases, 1, 0, 2), joined(leases, 2, 1, 2)
     partitions = [leases.state.clients[token].partition for token in (one, two)]
     for _ in range(2):
@@ -78,7 +79,7 @@ def test_the_partition_that_needs_most_is_next() -> None:
 
 
 def test_a_broadcast_goes_no_further_than_its_slowest_client() -> None:
-    leases = leases_with(LeaseRules(mode="broadcast", hwm=4))
+    leases = leases_with(ServerOptions(mode="broadcast", hwm=4))
     fast, slow = joined(leases, 1), joined(leases, 2)
     partition = leases.state.clients[fast].partition
     for step in range(4):

@@ -11,7 +11,7 @@ import pytest
 from gpupipe.server.client_state import RequestRefused
 from gpupipe.server.leases import Leases
 from gpupipe.server.write_ahead_log import WriteAheadLog
-from helpers.lease_tables import RULES, STEPS, hello, joined, lease_all
+from helpers.lease_tables import OPTIONS, STEPS, hello, joined, lease_all
 
 
 def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: P
     first = WriteAheadLog(file, {"seed": 1})
     with pytest.raises(gpupipe.ServerError, match="another server keeps its state"):
         WriteAheadLog(file, {"seed": 1})
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0), first.log)
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0), first.log)
     assert not first.resume(leases.state, "a" * 32, 0.0)
     token = joined(leases, 1)
     lease_all(leases)
@@ -34,7 +34,7 @@ def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: P
         other.resume(leases.state, "b" * 32, 0.0)
     other.close()
     again = WriteAheadLog(file, {"seed": 1})
-    resumed = Leases(RULES, lambda *place: STEPS, (0, 0), again.log)
+    resumed = Leases(OPTIONS, lambda *place: STEPS, (0, 0), again.log)
     assert again.resume(resumed.state, "c" * 32, 0.0)
     assert again.history == "a" * 32
     run = resumed.state.partitions["0"].current
@@ -50,7 +50,7 @@ def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: P
 def test_what_came_back_before_a_restart_is_made_again_behind_it(tmp_path: Path) -> None:
     """From a client that is gone, and from one that was silent."""
     first = WriteAheadLog(tmp_path / "state", {})
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0), first.log)
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0), first.log)
     first.resume(leases.state, "a" * 32, 0.0)
     gone = joined(leases, 1)
     assert lease_all(leases) == {gone: [0, 1, 2, 3, 4]}
@@ -60,7 +60,7 @@ def test_what_came_back_before_a_restart_is_made_again_behind_it(tmp_path: Path)
     leases.sessions.apply_timeouts(11.0, lambda hello: False)
     first.close()
     again = WriteAheadLog(tmp_path / "state", {})
-    resumed = Leases(RULES, lambda *place: STEPS, (0, 0), again.log)
+    resumed = Leases(OPTIONS, lambda *place: STEPS, (0, 0), again.log)
     again.resume(resumed.state, "b" * 32, 12.0)
     again.close()
     run = resumed.state.partitions["0"].current
@@ -73,7 +73,7 @@ def test_what_came_back_before_a_restart_is_made_again_behind_it(tmp_path: Path)
 def stopped(path: Path, work: dict[str, int], clients: int) -> None:
     """Write the log of a server that was stopped, whose clients are in the middle of a pass."""
     log = WriteAheadLog(path, work)
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0), log.log)
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0), log.log)
     log.resume(leases.state, "a" * 32, 0.0)
     for number in range(1, 3):
         token = joined(leases, number)
@@ -91,7 +91,7 @@ def restarted(
 ) -> Iterator[tuple[Leases, bool]]:
     """The leases of the next server, and whether it has resumed."""
     log = WriteAheadLog(path, work)
-    leases = Leases(RULES, lambda *place: STEPS, (0, 0), log.log)
+    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0), log.log)
     yield leases, log.resume(leases.state, "b" * 32, 100.0, after_stop)
     log.close()
 
