@@ -21,15 +21,15 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from secrets import token_hex
+from typing import Any
 
 import zmq
 
-from gpupipe.client.dialing import LINGER_MS, ConnectionOptions, dial, session_request
+from gpupipe.client.iteration import ReceivedBatch
 from gpupipe.client.receiver import Receiver, wrap_error
-from gpupipe.client.session import Finish, ReceivedBatch, Session
+from gpupipe.client.session import ConnectionOptions, Finish, Session
 from gpupipe.errors import ServerError
-from gpupipe.protocol import codec, messages, peer
+from gpupipe.protocol import codec, keys, messages, peer
 from gpupipe.protocol.messages import Key
 from gpupipe.protocol.wakeup import Waker
 
@@ -39,14 +39,13 @@ _CLOSE_SECONDS = 2.0
 _MAX_RECEIVES = 64
 _LOG_AFTER = 3.0
 """Seconds after which open() logs what it waits for."""
+_LINGER_MS = 500
+_SOCKET_BUFFER = 4 << 20
 _log = logging.getLogger("gpupipe")
 
 
 class Connection:
     """A connection to one server; the head of this file explains it. Call close() at the end.
-
-    Args:
-        options: How to connect.
 
     Attributes:
         options: How to connect.
@@ -57,11 +56,9 @@ class Connection:
 
     def __init__(self, options: ConnectionOptions) -> None:
         self.options = options
-        self._token = token_hex(16)
-        self._request = session_request(options, self._token)
         self._changed = threading.Condition()
-        self._session = Session()
-        self._receiver = Receiver(options, self._session, self._changed, self._reopen_session)
+        self._session = Session(options)
+        self._receiver = Receiver(self._session, self._changed, self._reopen_session)
         self._last_heard = time.monotonic()
         self._last_request = 0.0
         self._closing = False
@@ -84,36 +81,23 @@ class Connection:
             ServerError: The server refuses this client or does not answer within `patience`
                 seconds, or something else listens at the address.
         """
-        since = time.monotonic()
-        if self.options.patience > _LOG_AFTER and not self._is_answered(_LOG_AFTER):
-            self._log_why_waiting()
+        since, session, options = time.monotonic(), self._session, self.options
         with self._changed:
-            self._wait(lambda: self._session.opened is not None, since)
-        assert self._session.opened is not None
-        return self._session.opened
-
-    def _is_answered(self, seconds: float) -> bool:
-        """Wait up to `seconds` for an answer, an error or close(). Return whether one came."""
-        session = self._session
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: (
-                    session.opened is not None
-                    or session.errors.of_iteration is not None
-                    or self._closing
-                ),
-                seconds,
+            is_settled = self._changed.wait_for(
+                lambda: session.opened or session.error or self._closing,
+                min(_LOG_AFTER, options.patience),
             )
-
-    def _log_why_waiting(self) -> None:
-        """Log why no answer has come. Raises ServerError if no server of gpupipe listens there."""
-        address, has_keys = self.options.address, self.options.key is not None
-        _log.warning(
-            "gpupipe: waiting for the server at %s for up to %g s: %s",
-            address,
-            self.options.patience,
-            self._session.refusal or peer.check(address, has_keys),
-        )
+        if not is_settled and options.patience > _LOG_AFTER:
+            _log.warning(
+                "gpupipe: waiting for the server at %s for up to %g s: %s",
+                options.address,
+                options.patience,
+                session.refusal or peer.check(options.address, options.key is not None),
+            )
+        with self._changed:
+            self._wait(lambda: session.opened is not None, since)
+        assert session.opened is not None
+        return session.opened
 
     def start_iteration(
         self, epoch: int, position: int, finish: Finish, is_explicit: bool = False
@@ -145,16 +129,10 @@ class Connection:
             ServerError: The server is silent for `patience` seconds, or refuses this client.
             GpupipeError: The server's pipeline raised it.
         """
-        taken: list[ReceivedBatch] = []
-
-        def is_ready() -> bool:
-            batch = self._session.take()
-            taken.extend([] if batch is None else [batch])
-            return bool(taken) or self._session.iteration.is_at_end
-
+        session = self._session
         with self._changed:
-            self._wait(is_ready)
-        return taken[0] if taken else None
+            self._wait(lambda: session.inbox.can_take or session.iteration.is_at_end)
+            return session.take()
 
     def acknowledge(self, key: Key) -> None:
         """Acknowledge a batch that the consumer is done with. Idempotent."""
@@ -187,7 +165,7 @@ class Connection:
 
         Args:
             is_ready: Called under the lock, repeatedly.
-            since: When the waiting began, as time.monotonic() returns it; by default now.
+            since: When the waiting began, on the monotonic clock; by default now.
 
         Raises:
             ServerError: The server is silent for `patience` seconds, or the connection is closed.
@@ -195,9 +173,8 @@ class Connection:
         """
         since = time.monotonic() if since is None else since
         while not is_ready():
-            error = self._session.errors.current()
-            if error is not None:
-                raise error
+            if self._session.error is not None:
+                raise self._session.error
             if self._closing:
                 raise ServerError(f"the connection to {self.options.address} was closed")
             silence = time.monotonic() - max(since, self._last_heard)
@@ -218,10 +195,10 @@ class Connection:
         except Exception as e:
             error = wrap_error(f"the connection to {self.options.address} failed", e)
             with self._changed:
-                self._session.errors.end_thread(error)
+                self._session.thread_error = error
                 self._changed.notify_all()
         finally:
-            self._socket.close(LINGER_MS)
+            self._socket.close(_LINGER_MS)
             self._context.term()
 
     def _loop(self) -> None:
@@ -229,7 +206,7 @@ class Connection:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._waker.descriptor, zmq.POLLIN)
         beat = 0.0
-        while not self._closing and self._session.errors.of_thread is None:
+        while not self._closing and self._session.thread_error is None:
             if time.monotonic() >= beat:
                 pause = HEARTBEAT_SECONDS if self._send_heartbeat() else _RETRY_SECONDS
                 beat = time.monotonic() + pause
@@ -244,7 +221,7 @@ class Connection:
     def _close_session(self) -> None:
         """Repeat CloseSession until the server answers, also after it has reconnected."""
         session = self._session
-        message = messages.CloseSession(self._token, list(session.inbox.unconfirmed))
+        message = messages.CloseSession(session.token, list(session.inbox.unconfirmed))
         until, again = time.monotonic() + _CLOSE_SECONDS, 0.0
         while session.opened is not None and not session.is_closed and time.monotonic() < until:
             if time.monotonic() >= again:
@@ -261,16 +238,11 @@ class Connection:
         return self._send(messages.Acknowledge([], freed) if freed else messages.Ping())
 
     def _open_session(self) -> bool:
-        session = self._session
         with self._changed:
-            held, consumed = session.inbox.keys, list(session.inbox.unconfirmed)
-            history = session.opened.history if session.opened is not None else ""
-            session.is_open = False
+            request = self._session.request(self._receiver.wants_shared_memory)
         self._last_request = time.monotonic()
         self._receiver.reassembly.drop_incomplete()
-        return self._send(
-            self._request(self._receiver.wants_shared_memory, held, consumed, history)
-        )
+        return self._send(request)
 
     def _send_all(self) -> None:
         while self._session.outgoing:
@@ -296,3 +268,36 @@ class Connection:
         """Open the session again, but not for each of many messages that ask for it."""
         if is_urgent or time.monotonic() - self._last_request > HEARTBEAT_SECONDS / 4:
             self._open_session()
+
+
+def dial(context: Any, options: ConnectionOptions) -> Any:
+    """Return a socket that connects and reconnects to a server. Raises ServerError."""
+    socket = context.socket(zmq.DEALER)
+    for option, value in (
+        (zmq.LINGER, _LINGER_MS),
+        (zmq.RCVHWM, 0),
+        (zmq.SNDHWM, 1000),
+        (zmq.IMMEDIATE, 1),
+        (zmq.MAXMSGSIZE, codec.MESSAGE_LIMIT),
+        (zmq.RCVBUF, _SOCKET_BUFFER),
+        (zmq.RECONNECT_IVL, 100),
+        (zmq.RECONNECT_IVL_MAX, 2000),
+        (zmq.HEARTBEAT_IVL, 2000),
+        (zmq.HEARTBEAT_TIMEOUT, 10000),
+        (zmq.IPV6, int("[" in options.address)),
+    ):
+        socket.setsockopt(option, value)
+    try:
+        if options.key is not None and options.server_key is not None:
+            keys.secure_client(socket, options.key, options.server_key)
+        socket.connect(options.address)
+    except BaseException as e:
+        socket.close(0)
+        context.term()
+        if isinstance(e, zmq.ZMQError):
+            raise ServerError(
+                f"'{options.address}' is no address of a server: {e}; write "
+                "tcp://HOST:PORT, for instance tcp://127.0.0.1:5557"
+            ) from None
+        raise
+    return socket

@@ -8,14 +8,31 @@ protocol whose rules are at the head of server/leases.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any
 
 from gpupipe.protocol import messages
 from gpupipe.protocol.messages import MAX_UNACKED, Key
 
-T = TypeVar("T")
+
+@dataclass(frozen=True)
+class ReceivedBatch:
+    """A batch that is ready for the consumer.
+
+    Attributes:
+        key: Identifies the batch.
+        epoch: Its epoch.
+        end: Number of samples of the epoch that all ranks have had after it.
+        is_last: It is the last batch of the pass that this client gets.
+        batch: What the iteration's `finish` returned.
+    """
+
+    key: Key
+    epoch: int
+    end: int
+    is_last: bool
+    batch: Any
 
 
 @dataclass
@@ -96,7 +113,7 @@ class Iteration:
 
 
 @dataclass
-class Inbox(Generic[T]):
+class Inbox:
     """Batches in the order in which they were leased.
 
     Attributes:
@@ -107,20 +124,30 @@ class Inbox(Generic[T]):
 
     unconfirmed: list[Key] = field(default_factory=list)
     taken: list[Key] = field(default_factory=list)
-    waiting: deque[tuple[Key, T]] = field(default_factory=deque)
+    waiting: deque[ReceivedBatch] = field(default_factory=deque)
 
-    def arrive(self, key: Key, batch: T) -> None:
+    @property
+    def keys(self) -> list[Key]:
+        """Batches that are held and not consumed, in order."""
+        return [*self.taken, *(batch.key for batch in self.waiting)]
+
+    def add(self, batch: ReceivedBatch) -> None:
         """Queue a batch for the consumer. Does nothing if the consumer has it, or has had it."""
-        if key not in self.keys and key not in self.unconfirmed:
-            self.waiting.append((key, batch))
+        if batch.key not in self.keys and batch.key not in self.unconfirmed:
+            self.waiting.append(batch)
 
-    def take(self) -> tuple[Key, T] | None:
-        """Return the next batch; None if none waits or the window is full (rule 4)."""
-        if not self.waiting or len(self.unconfirmed) + len(self.taken) >= MAX_UNACKED:
+    @property
+    def can_take(self) -> bool:
+        """Whether a batch waits, and the window is not full (rule 4)."""
+        return bool(self.waiting) and len(self.unconfirmed) + len(self.taken) < MAX_UNACKED
+
+    def take(self) -> ReceivedBatch | None:
+        """Return the next batch; None if the consumer can take none."""
+        if not self.can_take:
             return None
-        key, batch = self.waiting.popleft()
-        self.taken.append(key)
-        return key, batch
+        batch = self.waiting.popleft()
+        self.taken.append(batch.key)
+        return batch
 
     def consume(self, key: Key) -> bool:
         """Mark a batch as consumed, to be acknowledged. False if the consumer does not have it."""
@@ -130,27 +157,19 @@ class Inbox(Generic[T]):
         self.unconfirmed.append(key)
         return True
 
-    def confirm(self, keys: Iterable[Key]) -> None:
+    def confirm(self, keys: Sequence[Key]) -> None:
         """Forget acknowledged batches that the server has confirmed."""
-        confirmed = set(keys)
-        self.unconfirmed = [key for key in self.unconfirmed if key not in confirmed]
+        self.unconfirmed = [key for key in self.unconfirmed if key not in keys]
 
-    def revoke(self, keys: Iterable[Key]) -> None:
+    def revoke(self, keys: Sequence[Key]) -> None:
         """Drop queued batches that the server has requeued."""
-        revoked = set(keys)
-        self.waiting = deque(pair for pair in self.waiting if pair[0] not in revoked)
+        self.waiting = deque(batch for batch in self.waiting if batch.key not in keys)
 
-    def keep_only(self, yours: Iterable[Key]) -> None:
-        """Drop queued batches that are not in `yours`; keep those that the consumer holds."""
-        leased = set(yours)
-        self.revoke([key for key, _ in self.waiting if key not in leased])
+    def keep_only(self, leased: Sequence[Key]) -> None:
+        """Drop queued batches that are not in `leased`; keep those that the consumer holds."""
+        self.waiting = deque(batch for batch in self.waiting if batch.key in leased)
 
     def drop(self) -> None:
         """Drop all batches but the unconfirmed ones, at the end of an iteration."""
         self.taken.clear()
         self.waiting.clear()
-
-    @property
-    def keys(self) -> list[Key]:
-        """Batches that are held and not consumed, in order."""
-        return [*self.taken, *(key for key, _ in self.waiting)]

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from gpupipe.client.dialing import ConnectionOptions
-from gpupipe.client.session import ReceivedBatch, Session
+from gpupipe.client.iteration import ReceivedBatch
+from gpupipe.client.session import Session
 from gpupipe.errors import EngineError, GpupipeError, ServerError
 from gpupipe.protocol import codec, compression, messages, processes
 from gpupipe.protocol.batch_layout import MalformedMessage
@@ -117,7 +117,6 @@ class Receiver:
     """Joins and finishes batches, and passes all other messages on to the session.
 
     Args:
-        options: How the client is connected.
         session: What the client knows of its session.
         changed: Condition whose lock guards the session.
         reopen: Opens the session again. False: not if that was done a moment ago.
@@ -128,17 +127,13 @@ class Receiver:
     """
 
     def __init__(
-        self,
-        options: ConnectionOptions,
-        session: Session,
-        changed: threading.Condition,
-        reopen: Callable[[bool], None],
+        self, session: Session, changed: threading.Condition, reopen: Callable[[bool], None]
     ) -> None:
-        self._options, self._session, self._changed = options, session, changed
+        self._options, self._session, self._changed = session.options, session, changed
         self._reopen = reopen
         self._created = time.monotonic()
-        self.reassembly = Reassembly(options.hwm + 2, options.gpu)
-        self.wants_shared_memory = options.transport != "tcp"
+        self.reassembly = Reassembly(self._options.hwm + 2, self._options.gpu)
+        self.wants_shared_memory = self._options.transport != "tcp"
 
     def receive(self, frames: list[Any], is_closing: bool) -> None:
         """Handle the frames of a message.
@@ -150,35 +145,34 @@ class Receiver:
         address = self._options.address
         try:
             message = codec.decode_from_server([f.buffer for f in frames])
-            if isinstance(message, messages.UnknownSession):
-                self._reopen(False)
-            elif isinstance(message, messages.BatchPart | messages.BatchHeader):
-                if self._session.is_open and not is_closing:
-                    self._add(message, frames)
-            elif isinstance(message, messages.SessionOpened):
-                self._handle_session_opened(message)
-            else:
-                with self._changed:
-                    is_impatient = time.monotonic() - self._created > self._options.patience
-                    self._session.handle(message, address, is_impatient)
-                    self._changed.notify_all()
+            match message:
+                case messages.UnknownSession():
+                    self._reopen(False)
+                case messages.BatchPart() | messages.BatchHeader():
+                    if self._session.is_open and not is_closing:
+                        self._add(message, frames)
+                case _:
+                    with self._changed:
+                        self._handle(message)
+                        self._changed.notify_all()
         except MalformedMessage as e:
             self._fail(ServerError(f"{address} does not speak as a server of gpupipe does: {e}"))
         except Exception as e:  # the consumer gets the error, and may start another iteration
             self._fail(wrap_error(f"a message of {address} cannot be taken", e))
 
-    def _handle_session_opened(self, message: messages.SessionOpened) -> None:
-        if message.version != messages.VERSION:
-            error = (
+    def _handle(self, message: messages.ToClient) -> None:
+        """Pass a message on to the session. The caller holds the lock."""
+        if not isinstance(message, messages.SessionOpened):
+            is_impatient = time.monotonic() - self._created > self._options.patience
+            self._session.handle(message, is_impatient)
+        elif message.version != messages.VERSION:
+            self._session.iteration_error = ServerError(
                 f"{self._options.address} speaks version {message.version} of the protocol, and "
                 f"this is version {messages.VERSION}"
             )
-            self._fail(ServerError(error))
-            return
-        with self._changed:
+        else:
             self.reassembly.connect(message.pid)
-            self._session.reopen(message, self._options.address)
-            self._changed.notify_all()
+            self._session.reopen(message)
 
     def _add(self, message: messages.BatchPart | messages.BatchHeader, frames: list[Any]) -> None:
         if isinstance(message, messages.BatchPart):
@@ -197,35 +191,36 @@ class Receiver:
     def _finish_batch(self, head: messages.BatchHeader, memory: Tensor) -> None:
         session = self._session
         # The batch belongs to an iteration that has ended, or in which an earlier batch failed.
-        if head.key[0] != session.iteration.pass_number or session.errors.of_iteration is not None:
+        if head.key[0] != session.iteration.pass_number or session.error is not None:
             return
         assert session.finish is not None
         try:
             batch = session.finish(views(memory, head.fields), head.epoch)
-        except GpupipeError as e:
-            self._fail(e)
-            return
         except Exception as e:
             address = self._options.address
             self._fail(wrap_error(f"what is left to the client failed on a batch of {address}", e))
             return
         with self._changed:
             if head.key[0] == session.iteration.pass_number:
-                received = ReceivedBatch(head.key, head.epoch, head.end, head.is_last, batch)
-                session.inbox.arrive(head.key, received)
+                session.inbox.add(
+                    ReceivedBatch(head.key, head.epoch, head.end, head.is_last, batch)
+                )
                 self._changed.notify_all()
 
     def _fail(self, error: GpupipeError) -> None:
         with self._changed:
-            self._session.errors.of_iteration = error
+            self._session.iteration_error = error
             self._changed.notify_all()
 
 
 def wrap_error(context: str, cause: Exception) -> GpupipeError:
     """Return an error that says where `cause` happened, with it as its cause.
 
-    It is an EngineError if this machine failed, such as its GPU: no server is to blame then.
+    An error of gpupipe is returned as it is. It becomes an EngineError if this machine failed, such
+    as its GPU: no server is to blame then.
     """
+    if isinstance(cause, GpupipeError):
+        return cause
     failure = machine_failure(cause)
     error = EngineError(failure) if failure else ServerError(f"{context}: {cause!r}")
     error.__cause__ = cause

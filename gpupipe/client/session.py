@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from socket import gethostname
 from typing import Any
 
 from torch import Tensor
 
 from gpupipe import errors
-from gpupipe.client.iteration import Inbox, Iteration
+from gpupipe.client.iteration import Inbox, Iteration, ReceivedBatch
 from gpupipe.errors import GpupipeError, SampleError, ServerError, short
-from gpupipe.protocol import messages
-from gpupipe.protocol.messages import Key
+from gpupipe.protocol import compression, messages, processes
 
 _COMPARED = {
     "data": ("data", "fingerprint"),
@@ -29,65 +32,43 @@ Finish = Callable[[dict[str, Tensor], int], Any]
 
 
 @dataclass(frozen=True)
-class ReceivedBatch:
-    """A batch that is ready for the consumer.
+class ConnectionOptions:
+    """How to connect to a server.
 
     Attributes:
-        key: Identifies the batch.
-        epoch: Its epoch.
-        end: Number of samples of the epoch that all ranks have had after it.
-        is_last: It is the last batch of the pass that this client gets.
-        batch: What `finish` returned.
+        address: tcp://HOST:PORT or ipc://FILE.
+        rank: Rank of this client, from 0.
+        world_size: Number of ranks.
+        hwm: Number of batches that this client may hold, 1 to 1000.
+        transport: "auto" or "shm" for shared memory, if this machine and the server's allow it;
+            "tcp" for the socket.
+        key: File of this client's secret key, for a server with keys.
+        server_key: File of the server's public key.
+        patience: Seconds without a message from the server until a call raises ServerError.
+        gpu: Index of the GPU that batches are copied to, or None. Memory that receives them is
+            page-locked for it.
     """
 
-    key: Key
-    epoch: int
-    end: int
-    is_last: bool
-    batch: Any
-
-
-class Errors:
-    """Errors that the consumer has to get.
-
-    Attributes:
-        of_iteration: Ended the current iteration; the next one may succeed.
-        of_server: Ended the server: all iterations raise it until a server answers again.
-        of_thread: Ended the connection's thread; nothing can succeed any more.
-    """
-
-    def __init__(self) -> None:
-        self.of_iteration: GpupipeError | None = None
-        self.of_server: GpupipeError | None = None
-        self.of_thread: GpupipeError | None = None
-
-    def current(self) -> GpupipeError | None:
-        """Return the error that the consumer gets now, or None."""
-        return self.of_iteration or self.of_thread
-
-    def start_iteration(self) -> None:
-        """Forget the error of the last iteration."""
-        self.of_iteration = self.of_server
-
-    def end_server(self, error: GpupipeError) -> None:
-        """Record the error that ended the server."""
-        self.of_iteration = self.of_server = error
-
-    def open_session(self) -> None:
-        """Forget the error that ended an earlier server."""
-        if self.of_iteration is self.of_server:
-            self.of_iteration = None
-        self.of_server = None
-
-    def end_thread(self, error: GpupipeError) -> None:
-        """Record the error that ended the thread."""
-        self.of_iteration = self.of_thread = error
+    address: str
+    rank: int = 0
+    world_size: int = 1
+    hwm: int = 10
+    transport: str = "auto"
+    key: Path | None = None
+    server_key: Path | None = None
+    patience: float = 60.0
+    gpu: int | None = None
 
 
 class Session:
     """The client's half of a session. Its connection holds the lock while it calls this.
 
+    Args:
+        options: How the client connects.
+
     Attributes:
+        options: How the client connects.
+        token: Identifies the client over reconnects.
         opened: The server's last answer to OpenSession, or None before the first one.
         is_open: The server has answered the last OpenSession. Before that, all batches that arrive
             are dropped: the server requeues those that the OpenSession did not name.
@@ -95,20 +76,30 @@ class Session:
         inbox: The batches that this client holds.
         iteration: What the consumer reads.
         finish: Finishes the batches of the iteration; None before the first one.
-        errors: What the consumer has to get.
+        iteration_error: Ended the current iteration; the next one may succeed.
+        server_error: Ended the server: all iterations raise it until a server answers again.
+        thread_error: Ended the connection's thread; nothing can succeed any more.
         refusal: Why the server refused the last request, or "".
         outgoing: Messages to send, in order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, options: ConnectionOptions) -> None:
+        self.options, self.token = options, token_hex(16)
         self.opened: messages.SessionOpened | None = None
         self.is_open = self.is_closed = False
-        self.inbox: Inbox[ReceivedBatch] = Inbox()
-        self.iteration = Iteration()
+        self.inbox, self.iteration = Inbox(), Iteration()
         self.finish: Finish | None = None
-        self.errors = Errors()
+        self.iteration_error: GpupipeError | None = None
+        self.server_error: GpupipeError | None = None
+        self.thread_error: GpupipeError | None = None
         self.refusal = ""
         self.outgoing: deque[messages.ToServer] = deque()
+        self._num_requests = 0
+
+    @property
+    def error(self) -> GpupipeError | None:
+        """The error that the consumer gets now, or None."""
+        return self.thread_error or self.server_error or self.iteration_error
 
     # --- for the consumer
 
@@ -119,17 +110,16 @@ class Session:
             self._start(self.iteration.start(epoch, position, is_explicit))
 
     def _start(self, message: messages.StartIteration) -> None:
-        self.errors.start_iteration()
+        self.iteration_error = None
         self.inbox.drop()
         self.outgoing.append(message)
 
     def take(self) -> ReceivedBatch | None:
         """Take the next batch; None if none waits, or at the end of a pass."""
         taken = None if self.iteration.is_at_end else self.inbox.take()
-        if taken is None:
-            return None
-        self.iteration.position = taken[1].epoch, taken[1].end
-        return taken[1]
+        if taken is not None:
+            self.iteration.position = taken.epoch, taken.end
+        return taken
 
     def end_iteration(self) -> None:
         """End the iteration: the server requeues what was not consumed. Idempotent."""
@@ -139,78 +129,95 @@ class Session:
 
     # --- for the server's messages
 
-    def reopen(self, message: messages.SessionOpened, address: str) -> None:
+    def request(self, wants_shared_memory: bool) -> messages.OpenSession:
+        """Return the message that opens the session, again if it was open."""
+        self.is_open = False
+        self._num_requests += 1
+        pid = os.getpid()
+        return messages.OpenSession(
+            version=messages.VERSION,
+            token=self.token,
+            number=self._num_requests,
+            name=f"{gethostname()}:{pid}"[:200],
+            rank=self.options.rank,
+            world_size=self.options.world_size,
+            hwm=self.options.hwm,
+            host_id=processes.host_id(),
+            pid=pid,
+            process_started=processes.start_time(pid),
+            wants_shared_memory=wants_shared_memory,
+            codecs=list(compression.installed()),
+            held=self.inbox.keys,
+            consumed=list(self.inbox.unconfirmed),
+            history=self.opened.history if self.opened is not None else "",
+        )
+
+    def reopen(self, message: messages.SessionOpened) -> None:
         """Reconcile this side with a server that has opened the session, or opened it again.
 
         A server that serves something else ends the connection.
         """
         if self.opened is not None and (differences := find_differences(self.opened, message)):
             self.inbox = Inbox()
-            self.errors.end_thread(_serves_something_else(address, differences))
+            self.thread_error = self._serves_something_else(differences)
             return
         is_same_history = self.opened is not None and self.opened.history == message.history
-        self.opened, self.is_open = message, True
-        self.errors.open_session()
+        self.opened, self.is_open, self.server_error = message, True, None
         if is_same_history:
             self.inbox.keep_only(message.leased)
         else:
             self.inbox = Inbox()
             if self.iteration.is_shared:
-                self.errors.of_iteration = _has_no_record(address, self.iteration.position)
+                self.iteration_error = self._has_no_record()
                 self.iteration.stop()
         if (start := self.iteration.resume(is_same_history)) is not None:
             self.outgoing.append(start)
 
-    def handle(self, message: messages.ToClient, address: str, is_impatient: bool) -> None:
+    def handle(self, message: messages.ToClient, is_impatient: bool) -> None:
         """Handle any other message but BatchHeader, BatchPart and UnknownSession.
 
         Args:
             message: The message.
-            address: Address of the server, for error messages.
             is_impatient: Temporary refusals are errors by now.
         """
-        if isinstance(message, messages.SessionClosed):
-            self.is_closed = True
-        elif isinstance(message, messages.Confirm):
-            self.inbox.confirm(message.keys)
-        elif isinstance(message, messages.Revoke):
-            self.inbox.revoke(message.keys)
-        elif isinstance(message, messages.IterationStarted):
-            self.iteration.enter(message)
-        elif isinstance(message, messages.PassEnded):
-            if (start := self.iteration.end_pass(message.pass_number)) is not None:
-                self._start(start)
-        elif isinstance(message, messages.Failed):
-            self._fail(message)
-        elif isinstance(message, messages.Refused):
-            self.refusal = message.reason
-            if not message.is_temporary or is_impatient:
-                self.errors.of_iteration = ServerError(f"{address}: {message.reason}")
+        match message:
+            case messages.SessionClosed():
+                self.is_closed = True
+            case messages.Confirm():
+                self.inbox.confirm(message.keys)
+            case messages.Revoke():
+                self.inbox.revoke(message.keys)
+            case messages.IterationStarted():
+                self.iteration.enter(message)
+            case messages.PassEnded():
+                if (start := self.iteration.end_pass(message.pass_number)) is not None:
+                    self._start(start)
+            case messages.Failed():
+                error = rebuild_error(message)
+                self.iteration_error = None if message.is_final else error
+                self.server_error = error if message.is_final else None
+                if message.is_final:
+                    self.outgoing.append(messages.EndIteration())
+            case messages.Refused():
+                self.refusal = message.reason
+                if not message.is_temporary or is_impatient:
+                    self.iteration_error = ServerError(f"{self.options.address}: {message.reason}")
 
-    def _fail(self, message: messages.Failed) -> None:
-        error = rebuild_error(message)
-        if message.is_final:
-            self.errors.end_server(error)
-            self.outgoing.append(messages.EndIteration())
-        else:
-            self.errors.of_iteration, self.errors.of_server = error, None
+    def _serves_something_else(self, differences: str) -> ServerError:
+        return ServerError(
+            f"{self.options.address} was started again, and serves something else than before "
+            f"({differences}): start it with the same config and options as before, or connect() "
+            "again to begin with what it serves now"
+        )
 
-
-def _serves_something_else(address: str, differences: str) -> ServerError:
-    return ServerError(
-        f"{address} was started again, and serves something else than before ({differences}): "
-        "start it with the same config and options as before, or connect() again to begin with "
-        "what it serves now"
-    )
-
-
-def _has_no_record(address: str, position: tuple[int, int] | None) -> ServerError:
-    epoch = position[0] if position is not None else 0
-    return ServerError(
-        f"{address} was started again without a record of which client consumed which batch of "
-        f"epoch {epoch}, and this client shared that epoch with others: go on with epoch "
-        f"{epoch + 1}, which the next iteration begins; a server with --state keeps the record"
-    )
+    def _has_no_record(self) -> ServerError:
+        epoch = self.iteration.position[0] if self.iteration.position is not None else 0
+        return ServerError(
+            f"{self.options.address} was started again without a record of which client consumed "
+            f"which batch of epoch {epoch}, and this client shared that epoch with others: go on "
+            f"with epoch {epoch + 1}, which the next iteration begins; a server with --state keeps "
+            "the record"
+        )
 
 
 def rebuild_error(failed: messages.Failed) -> GpupipeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpupipe.client.iteration import Inbox, Iteration
+from gpupipe.client.iteration import Inbox, Iteration, ReceivedBatch
 from gpupipe.protocol import messages
 from gpupipe.protocol.messages import IterationStarted, StartIteration
 
@@ -66,29 +66,33 @@ def test_a_pass_that_was_shared_stays_shared_to_its_end() -> None:
     assert not iteration.is_shared
 
 
+def batch(step: int) -> ReceivedBatch:
+    return ReceivedBatch((0, step), 0, step + 1, False, None)
+
+
 def test_a_consumer_gets_no_more_than_the_server_counts_on() -> None:
-    holding: Inbox[int] = Inbox()
+    inbox = Inbox()
     for step in range(6):
-        holding.arrive((0, step), step)
+        inbox.add(batch(step))
     got = []
-    while (taken := holding.take()) is not None:
-        got.append(taken[1])
-        holding.consume(taken[0])
+    while (taken := inbox.take()) is not None:
+        got.append(taken.key[1])
+        inbox.consume(taken.key)
     assert got == list(range(messages.MAX_UNACKED)), "nothing was confirmed"
-    holding.revoke([(0, 4), (0, 5)])
-    holding.confirm([(0, 0)])
-    assert holding.take() == ((0, 3), 3)
-    assert holding.take() is None
-    holding.confirm([(0, 1), (0, 2)])
-    assert holding.take() is None, "what was revoked is not handed out"
-    assert not holding.consume((0, 4))
+    inbox.revoke([(0, 4), (0, 5)])
+    inbox.confirm([(0, 0)])
+    assert inbox.take() == batch(3)
+    assert inbox.take() is None
+    inbox.confirm([(0, 1), (0, 2)])
+    assert inbox.take() is None, "what was revoked is not handed out"
+    assert not inbox.consume((0, 4))
 
 
 def test_a_batch_that_the_consumer_is_done_with_does_not_come_again() -> None:
     """It was sent again before the server knew."""
-    inbox: Inbox[int] = Inbox()
-    inbox.arrive((0, 0), 0)
-    assert inbox.take() == ((0, 0), 0)
+    inbox = Inbox()
+    inbox.add(batch(0))
+    assert inbox.take() == batch(0)
     inbox.consume((0, 0))
-    inbox.arrive((0, 0), 0)
+    inbox.add(batch(0))
     assert inbox.take() is None

@@ -26,6 +26,11 @@ def test_no_server_is_to_blame_for_a_machine_without_memory() -> None:
     assert "127.0.0.1" not in str(error)
 
 
+def test_an_error_of_gpupipe_stays_as_it_is() -> None:
+    error = EngineError("the GPU is lost")
+    assert wrap_error("tcp://127.0.0.1:1", error) is error
+
+
 KEY = (0, 1)
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import gpupipe
-from gpupipe.client.session import ReceivedBatch, Session, find_differences, rebuild_error
+from gpupipe.client.iteration import ReceivedBatch
+from gpupipe.client.session import ConnectionOptions, Session, find_differences, rebuild_error
 from gpupipe.protocol import messages
 
 
@@ -24,26 +26,26 @@ def opened(history: str, leased: list[messages.Key]) -> messages.SessionOpened:
 
 def reading() -> Session:
     """A session in pass 0, with two batches that wait for the consumer."""
-    session = Session()
-    session.reopen(opened("a", []), ADDRESS)
+    session = Session(ConnectionOptions(ADDRESS))
+    session.reopen(opened("a", []))
     session.start_iteration(0, 0, keep, False)
-    session.handle(messages.IterationStarted(1, 0), ADDRESS, False)
+    session.handle(messages.IterationStarted(1, 0), False)
     for step in range(2):
-        session.inbox.arrive((0, step), ReceivedBatch((0, step), 0, step + 1, False, step))
+        session.inbox.add(ReceivedBatch((0, step), 0, step + 1, False, step))
     session.outgoing.clear()
     return session
 
 
 def test_a_reconnect_keeps_what_the_server_still_leases_to_it() -> None:
     session = reading()
-    session.reopen(opened("a", [(0, 1)]), ADDRESS)
+    session.reopen(opened("a", [(0, 1)]))
     assert session.inbox.keys == [(0, 1)]
     assert list(session.outgoing) == [messages.StartIteration(1, 0, 0, 0)]
 
 
 def test_a_server_with_another_history_leaves_it_nothing() -> None:
     session = reading()
-    session.reopen(opened("b", [(0, 1)]), ADDRESS)
+    session.reopen(opened("b", [(0, 1)]))
     assert session.inbox.keys == []
     assert list(session.outgoing) == [messages.StartIteration(1, 0, 0, -1)]
 
@@ -52,7 +54,7 @@ def test_the_end_of_a_pass_starts_the_next_one() -> None:
     session = reading()
     taken = session.take()
     assert taken is not None
-    session.handle(messages.PassEnded(0), ADDRESS, False)
+    session.handle(messages.PassEnded(0), False)
     assert session.take() is None
     assert list(session.outgoing) == [messages.StartIteration(2, 1, 0, -1)]
     session.start_iteration(1, 0, keep, False)
@@ -61,28 +63,28 @@ def test_the_end_of_a_pass_starts_the_next_one() -> None:
 
 def test_an_error_of_the_server_lasts_until_a_server_answers_again() -> None:
     session = reading()
-    session.handle(messages.Failed("EngineError", "broken", "", "", True), ADDRESS, False)
+    session.handle(messages.Failed("EngineError", "broken", "", "", True), False)
     assert list(session.outgoing) == [messages.EndIteration()]
     session.start_iteration(0, 0, keep, False)
-    assert isinstance(session.errors.current(), gpupipe.EngineError)
-    session.reopen(opened("a", []), ADDRESS)
-    assert session.errors.current() is None
+    assert isinstance(session.error, gpupipe.EngineError)
+    session.reopen(opened("a", []))
+    assert session.error is None
 
 
 def test_an_error_of_an_iteration_ends_with_it() -> None:
     session = reading()
-    session.handle(messages.Failed("SampleError", "", "a.jpg", "cut", False), ADDRESS, False)
-    assert isinstance(session.errors.current(), gpupipe.SampleError)
+    session.handle(messages.Failed("SampleError", "", "a.jpg", "cut", False), False)
+    assert isinstance(session.error, gpupipe.SampleError)
     session.start_iteration(0, 0, keep, False)
-    assert session.errors.current() is None
+    assert session.error is None
 
 
 @pytest.mark.parametrize("is_impatient", [False, True])
 def test_a_temporary_refusal_is_an_error_only_to_the_impatient(is_impatient: bool) -> None:
-    session = Session()
-    session.handle(messages.Refused("full", True), ADDRESS, is_impatient)
+    session = Session(ConnectionOptions(ADDRESS))
+    session.handle(messages.Refused("full", True), is_impatient)
     assert session.refusal == "full"
-    assert (session.errors.current() is not None) == is_impatient
+    assert (session.error is not None) == is_impatient
 
 
 @pytest.mark.parametrize("kind", ["ConfigError", "Exception", "SystemExit"])
@@ -93,11 +95,11 @@ def test_errors_of_other_classes_become_server_errors(kind: str) -> None:
 
 
 def test_a_server_that_serves_something_else_ends_the_connection() -> None:
-    session = Session()
-    session.reopen(replace(opened("a", []), description={"loader": {"seed": 5}}), ADDRESS)
-    session.reopen(replace(opened("b", []), description={"loader": {"seed": 6}}), ADDRESS)
+    session = Session(ConnectionOptions(ADDRESS))
+    session.reopen(replace(opened("a", []), description={"loader": {"seed": 5}}))
+    session.reopen(replace(opened("b", []), description={"loader": {"seed": 6}}))
     session.start_iteration(0, 0, keep, False)
-    error = session.errors.current()
+    error = session.error
     assert isinstance(error, gpupipe.ServerError)
     assert str(error).startswith(f"{ADDRESS} was started again")
     assert "(seed: 5 before, 6 now)" in str(error)
@@ -105,12 +107,12 @@ def test_a_server_that_serves_something_else_ends_the_connection() -> None:
 
 def test_a_client_that_shared_its_pass_does_not_continue_it_without_a_record() -> None:
     session = reading()
-    session.handle(messages.IterationStarted(1, 0, True), ADDRESS, False)
-    session.reopen(opened("b", []), ADDRESS)
-    assert "without a record" in str(session.errors.current())
+    session.handle(messages.IterationStarted(1, 0, True), False)
+    session.reopen(opened("b", []))
+    assert "without a record" in str(session.error)
     assert list(session.outgoing) == []
     session.start_iteration(1, 0, keep, False)
-    assert session.errors.current() is None
+    assert session.error is None
     assert list(session.outgoing) == [messages.StartIteration(2, 1, 0, -1)]
 
 
@@ -162,3 +164,27 @@ def test_another_rank_is_other_work() -> None:
     assert (
         find_differences(described(), other) == "rank: 0 before, 1 now; world_size: 1 before, 2 now"
     )
+
+
+def test_requests_are_numbered_and_name_the_process() -> None:
+    session = Session(ConnectionOptions(ADDRESS, rank=1, world_size=2, hwm=7))
+    first = session.request(True)
+    assert (first.version, first.token) == (messages.VERSION, session.token)
+    assert (first.rank, first.world_size, first.hwm, first.pid) == (1, 2, 7, os.getpid())
+    assert (first.held, first.consumed, first.history) == ([], [], "")
+    assert first.name.endswith(f":{os.getpid()}")
+    second = session.request(False)
+    assert first.number < second.number
+    assert first.token == second.token
+    assert (first.wants_shared_memory, second.wants_shared_memory) == (True, False)
+
+
+def test_a_request_names_what_is_held_and_consumed_and_closes_the_session() -> None:
+    session = reading()
+    taken = session.take()
+    assert taken is not None
+    session.inbox.consume(taken.key)
+    request = session.request(True)
+    assert (request.held, request.consumed) == ([(0, 1)], [(0, 0)])
+    assert request.history == "a" * 32
+    assert not session.is_open

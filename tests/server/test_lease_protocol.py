@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import json
 
-from gpupipe.client.iteration import Inbox
+from gpupipe.client.iteration import Inbox, ReceivedBatch
 from gpupipe.protocol import messages
 from gpupipe.server.batch_leases import Leased
 from gpupipe.server.leases import Leases
@@ -27,7 +27,7 @@ class Consumer:
 
     def __init__(self, number: int) -> None:
         self.token = f"{number:032x}"
-        self.held: Inbox[int] = Inbox()
+        self.held = Inbox()
         self.run, self.number, self.ended, self.begun = -1, 0, False, False
         self.up: deque[messages.ToServer] = deque()
         self.down: deque[Any] = deque()
@@ -74,7 +74,9 @@ class Consumer:
                 hello(self.token, held=self.held.keys, consumed=list(self.held.unconfirmed))
             )
         elif isinstance(message, messages.BatchHeader) and message.key[0] == self.run:
-            self.held.arrive(message.key, message.key[1])
+            self.held.add(
+                ReceivedBatch(message.key, message.epoch, message.end, message.is_last, None)
+            )
 
 
 RESUMED = replace(OPTIONS, resume=True, state=Path("state"))
@@ -196,7 +198,7 @@ class Disasters(RuleBasedStateMachine):
                 consumer.up.append(messages.Acknowledge([key], []))
             taken = consumer.held.take()
             if taken is not None:
-                consumer.consumed.append(taken[0])
+                consumer.consumed.append(taken.key)
 
     @rule(n=st.integers(0, 2))
     def client_pauses_or_wakes(self, n: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpupipe.client.connection import Connection
-from gpupipe.client.dialing import ConnectionOptions
+from gpupipe.client.session import ConnectionOptions
 from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.engines.batch_finisher import BatchFinisher

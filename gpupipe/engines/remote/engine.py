@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from gpupipe.client.session import ReceivedBatch
+from gpupipe.client.iteration import ReceivedBatch
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Batch, BatchStream, EngineTraits, Operator
