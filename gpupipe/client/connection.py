@@ -29,9 +29,8 @@ from gpupipe.client.iteration import ReceivedBatch
 from gpupipe.client.receiver import Receiver, wrap_error
 from gpupipe.client.session import ConnectionOptions, Finish, Session
 from gpupipe.errors import ServerError
-from gpupipe.protocol import codec, keys, messages, peer
+from gpupipe.protocol import codec, messages, sockets
 from gpupipe.protocol.messages import Key
-from gpupipe.protocol.wakeup import Waker
 
 HEARTBEAT_SECONDS = 1.0
 _RETRY_SECONDS = 0.05
@@ -64,7 +63,7 @@ class Connection:
         self._closing = False
         self._context = zmq.Context(io_threads=2)
         self._socket = dial(self._context, options)
-        self._waker = Waker()
+        self._waker = sockets.Waker()
         self._thread = threading.Thread(
             target=self._run_thread, name=f"gpupipe {options.address}", daemon=True
         )
@@ -92,7 +91,8 @@ class Connection:
                 "gpupipe: waiting for the server at %s for up to %g s: %s",
                 options.address,
                 options.patience,
-                session.refusal or peer.check(options.address, options.key is not None),
+                session.refusal
+                or sockets.describe_listener(options.address, options.key is not None),
             )
         with self._changed:
             self._wait(lambda: session.opened is not None, since)
@@ -288,16 +288,9 @@ def dial(context: Any, options: ConnectionOptions) -> Any:
     ):
         socket.setsockopt(option, value)
     try:
-        if options.key is not None and options.server_key is not None:
-            keys.secure_client(socket, options.key, options.server_key)
-        socket.connect(options.address)
-    except BaseException as e:
+        sockets.connect(socket, options.address, options.key, options.server_key)
+    except BaseException:
         socket.close(0)
         context.term()
-        if isinstance(e, zmq.ZMQError):
-            raise ServerError(
-                f"'{options.address}' is no address of a server: {e}; write "
-                "tcp://HOST:PORT, for instance tcp://127.0.0.1:5557"
-            ) from None
         raise
     return socket

@@ -16,10 +16,9 @@ from torch import Tensor
 from gpupipe.client.iteration import ReceivedBatch
 from gpupipe.client.session import Session
 from gpupipe.errors import EngineError, GpupipeError, ServerError
-from gpupipe.protocol import codec, compression, messages, processes
+from gpupipe.protocol import batch_bytes, codec, messages, processes
 from gpupipe.protocol.batch_layout import MalformedMessage
 from gpupipe.protocol.shared_memory import Buffers, Mapped
-from gpupipe.protocol.tensors import views
 from gpupipe.runtime.machine_failures import machine_failure
 
 
@@ -100,7 +99,7 @@ class Reassembly:
             raise MalformedMessage(
                 f"a piece at byte {part.offset}, past byte {batch.end} of {batch.head.size}"
             )
-        batch.memory.numpy().data[part.offset : part.offset + part.size] = compression.unpack(
+        batch.memory.numpy().data[part.offset : part.offset + part.size] = batch_bytes.decompress(
             part.codec, data, part.size
         )
         batch.end, batch.missing = part.offset + part.size, batch.missing - part.size
@@ -195,7 +194,7 @@ class Receiver:
             return
         assert session.finish is not None
         try:
-            batch = session.finish(views(memory, head.fields), head.epoch)
+            batch = session.finish(batch_bytes.views(memory, head.fields), head.epoch)
         except Exception as e:
             address = self._options.address
             self._fail(wrap_error(f"what is left to the client failed on a batch of {address}", e))

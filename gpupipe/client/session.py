@@ -16,7 +16,7 @@ from torch import Tensor
 from gpupipe import errors
 from gpupipe.client.iteration import Inbox, Iteration, ReceivedBatch
 from gpupipe.errors import GpupipeError, SampleError, ServerError, short
-from gpupipe.protocol import compression, messages, processes
+from gpupipe.protocol import batch_bytes, messages, processes
 
 _COMPARED = {
     "data": ("data", "fingerprint"),
@@ -146,7 +146,7 @@ class Session:
             pid=pid,
             process_started=processes.start_time(pid),
             wants_shared_memory=wants_shared_memory,
-            codecs=list(compression.installed()),
+            codecs=list(batch_bytes.installed_codecs()),
             held=self.inbox.keys,
             consumed=list(self.inbox.unconfirmed),
             history=self.opened.history if self.opened is not None else "",

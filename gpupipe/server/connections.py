@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpupipe.engines.base import Batch
-from gpupipe.protocol import batch_layout, codec, compression, messages, processes
+from gpupipe.protocol import batch_layout, codec, messages, processes
+from gpupipe.protocol.batch_bytes import compress, fields_of, fill, pieces
 from gpupipe.protocol.messages import Key
 from gpupipe.protocol.shared_memory import Slots
-from gpupipe.protocol.tensors import fields_of, fill, pieces
 from gpupipe.sampling.sampler import Plan
 from gpupipe.server.lease_state import LeaseState
 from gpupipe.server.log_records import SessionStarted
@@ -170,11 +170,7 @@ class Connections:
         self.wake()
 
 
-def _part(key: Key, start: int, data: memoryview, compress: str) -> Frames:
-    packed = compression.pack(compress, data) if compress else None
-    return [
-        codec.encode(
-            messages.BatchPart(key, start, len(data), compress if packed is not None else "")
-        ),
-        data if packed is None else packed,
-    ]
+def _part(key: Key, start: int, data: memoryview, codec_name: str) -> Frames:
+    packed = compress(codec_name, data) if codec_name else None
+    part = messages.BatchPart(key, start, len(data), "" if packed is None else codec_name)
+    return [codec.encode(part), data if packed is None else packed]

@@ -18,6 +18,7 @@ import zmq
 
 from gpupipe.errors import ServerError
 from gpupipe.loader import Loader
+from gpupipe.protocol import sockets
 from gpupipe.server.options import ServerOptions
 
 _PATIENCE_MS = 200
@@ -46,14 +47,10 @@ class FuelServer:
         self._socket.linger = 0
         self._socket.sndtimeo = _PATIENCE_MS
         try:
-            self._socket.bind(options.address)
-        except zmq.ZMQError as e:
+            self.address = sockets.bind(self._socket, options.address)
+        except ServerError:
             self.close()
-            raise ServerError(
-                f"{options.address} cannot be listened on: {e}; another server may be "
-                "there: take another --port"
-            ) from None
-        self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+            raise
 
     def run(self, each: Callable[[FuelServer], None] = lambda server: None) -> None:
         """Serve until stop() is called. `each` is called after every batch."""

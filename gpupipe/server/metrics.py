@@ -131,21 +131,14 @@ def fetch_stats(
         ServerError: No server answers, or something else listens at the address.
     """
     zmq = import_zmq()
-    from gpupipe.protocol import batch_layout, codec, keys, messages, peer
+    from gpupipe.protocol import batch_layout, codec, messages, sockets
 
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger, socket.maxmsgsize = 0, codec.MESSAGE_LIMIT
-        if key is not None and server_key is not None:
-            keys.secure_client(socket, key, server_key)
-        try:
-            socket.connect(address)
-        except zmq.ZMQError as e:
-            raise ServerError(
-                f"'{address}' is no address of a server: {e}; write tcp://HOST:PORT"
-            ) from None
+        sockets.connect(socket, address, key, server_key)
         socket.send(codec.encode(messages.GetStats()))
         if not socket.poll(1000 * patience):
-            peer.check(address, key is not None)
+            sockets.describe_listener(address, key is not None)
             raise ServerError(
                 f"no server answers at {address} within {patience:g} s; where it has keys, "
                 "give --key and --server-key"

@@ -16,7 +16,7 @@ from gpupipe.engines.base import Engine
 from gpupipe.engines.remote.description import describe, split_pipeline
 from gpupipe.errors import ServerError
 from gpupipe.loader import Loader, open_loader
-from gpupipe.protocol import codec, keys, messages
+from gpupipe.protocol import codec, keys, messages, sockets
 from gpupipe.server.leases import Leases
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.plans import Plans
@@ -128,8 +128,7 @@ def restore_leases(
 
 def listen(options: ServerOptions) -> tuple[Any, Any, Any]:
     """Return (ZeroMQ context, authenticator or None, bound ROUTER socket). Raises ServerError."""
-    context = zmq.Context(io_threads=2)
-    authenticator = None
+    context, authenticator = zmq.Context(io_threads=2), None
     socket = context.socket(zmq.ROUTER)
     for option, value in (
         (zmq.LINGER, 200),
@@ -149,17 +148,12 @@ def listen(options: ServerOptions) -> tuple[Any, Any, Any]:
         if options.keys is not None and options.allowed is not None:
             authenticator = _authenticator(context, options)
             keys.secure_server(socket, options.keys)
-        socket.bind(options.address)
-    except BaseException as e:
+        sockets.bind(socket, options.address)
+    except BaseException:
         socket.close(0)
         if authenticator is not None:
             authenticator.stop()
         context.term()
-        if isinstance(e, zmq.ZMQError):
-            raise ServerError(
-                f"{options.address} cannot be listened on: {e}; another server may be "
-                "there: take another --port"
-            ) from None
         raise
     return context, authenticator, socket
 

@@ -110,9 +110,9 @@ class ServerOptions:
                 "Fuel's wire says nothing of its clients: metrics need --wire gpupipe"
             )
         if self.compress != "none":
-            from gpupipe.protocol import compression
+            from gpupipe.protocol import batch_bytes
 
-            compression.check(self.compress)
+            batch_bytes.check_codec(self.compress)
 
     def _check_keys(self) -> None:
         from gpupipe.protocol import keys

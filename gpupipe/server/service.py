@@ -31,7 +31,7 @@ from gpupipe.errors import ServerError
 from gpupipe.loader import Loader
 from gpupipe.protocol import codec
 from gpupipe.protocol.batch_layout import MalformedMessage
-from gpupipe.protocol.wakeup import Waker
+from gpupipe.protocol.sockets import Waker
 from gpupipe.runtime.forked_children import close_sockets_in_forks, keep_sockets_in_forks
 from gpupipe.server.connections import Connections
 from gpupipe.server.dispatch import Dispatcher

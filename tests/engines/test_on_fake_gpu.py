@@ -110,8 +110,8 @@ ON_THE_WAY = [
 ]
 """What a batch passes in the process that trains.
 
-protocol/tensors.py and engines/ray/worker.py are not among it: a server and a worker wait for what
-they send.
+protocol/batch_bytes.py and engines/ray/worker.py are not among it: a server and a worker wait for
+what they send.
 """
 WAITS = {"cpu", "item", "cuda", "synchronize"}
 ALLOWED = {"self._stream.synchronize()", "torch.cuda.synchronize(self._device_id)"}

@@ -20,8 +20,7 @@ from collections.abc import Callable
 
 import torch
 
-from gpupipe.protocol import batch_layout, codec, compression, messages
-from gpupipe.protocol.tensors import views
+from gpupipe.protocol import batch_bytes, batch_layout, codec, messages
 
 _MAX_MEMORY_MIB = 512
 _KEYS = [(0, 1), (2**40, 7)]
@@ -34,20 +33,20 @@ def seeds() -> list[bytes]:
         batch_layout.TensorField("label", "int64", (4,), False),
     ]
     hello = messages.OpenSession(
-        messages.VERSION,
-        "0123456789abcdef" * 2,
-        1,
-        "host:1",
-        0,
-        1,
-        10,
-        "here",
-        1,
-        "2",
-        True,
-        ["lz4", "zstd"],
-        _KEYS,
-        _KEYS,
+        version=messages.VERSION,
+        token="0123456789abcdef" * 2,
+        number=1,
+        name="host:1",
+        rank=0,
+        world_size=1,
+        hwm=10,
+        host_id="here",
+        pid=1,
+        process_started="2",
+        wants_shared_memory=True,
+        codecs=["lz4", "zstd"],
+        held=_KEYS,
+        consumed=_KEYS,
     )
     about = {"name": "x", "data": {"count": 5}, "pipeline": {"steps": [{"decode": {}}]}}
     to_server = [
@@ -74,7 +73,9 @@ def seeds() -> list[bytes]:
         messages.Pong(),
         messages.Stats(about),
     ]
-    packed = [compression.pack(name, bytes(4096)) or b"" for name in compression.installed()]
+    packed = [
+        batch_bytes.compress(name, bytes(4096)) or b"" for name in batch_bytes.installed_codecs()
+    ]
     return [codec.encode(m) for m in [*to_server, *to_client]] + packed
 
 
@@ -114,12 +115,12 @@ def _server_side(data: bytes, rng: random.Random) -> None:
 def _client_side(data: bytes, rng: random.Random) -> None:
     message = codec.decode_from_server([data, *[b"abc"] * rng.choice([0, 0, 1, 2])])
     if isinstance(message, messages.BatchHeader) and message.size < 1 << 20:
-        views(torch.zeros(message.size, dtype=torch.uint8), message.fields)
+        batch_bytes.views(torch.zeros(message.size, dtype=torch.uint8), message.fields)
 
 
 def _codec(data: bytes, rng: random.Random) -> None:
-    found = compression.unpack(
-        rng.choice(["", "gzip", *compression.NAMES]),
+    found = batch_bytes.decompress(
+        rng.choice(["", "gzip", *batch_bytes.CODECS]),
         data,
         size := rng.choice([1, 64, 4096, batch_layout.PART_LIMIT]),
     )

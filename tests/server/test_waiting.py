@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gpupipe
-from gpupipe.protocol import peer
+from gpupipe.protocol import sockets
 from helpers import forked_python
 from helpers.served import free_port, serving
 
@@ -88,4 +88,4 @@ def test_a_server_behind_a_socket_file(config: dict[str, Any], tmp_path: Path) -
         serving(config, address=f"ipc://{tmp_path}/socket") as server,
         pytest.raises(gpupipe.ServerError, match="has no keys"),
     ):
-        peer.check(server.address, has_keys=True)
+        sockets.describe_listener(server.address, has_keys=True)

@@ -1,20 +1,28 @@
-"""Finds out what listens at the address of a server that does not answer.
+"""What server and clients do with sockets: bind or connect one, wake the thread that polls it, and
+find out what listens at the address of a server that does not answer.
 
-ZeroMQ's socket monitor does not tell: PUSH and PUB look alike to it, REP as a match. It does not
-show what a peer of another protocol says. So this connects without ZeroMQ, exchanges the greeting
-of ZMTP 3.0 (https://rfc.zeromq.org/spec/23) and reads the peer's READY command, which names its
-socket type.
+ZeroMQ's socket monitor does not tell what listens: PUSH and PUB look alike to it, REP as a match.
+It does not show what a peer of another protocol says. So `describe_listener` connects without
+ZeroMQ, exchanges the greeting of ZMTP 3.0 (https://rfc.zeromq.org/spec/23) and reads the peer's
+READY command, which names its socket type.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import threading
 import time
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import zmq
+
 from gpupipe.errors import ServerError
+from gpupipe.protocol import keys
 
 _TIMEOUT_SECONDS = 1.0
 _SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
@@ -32,7 +40,76 @@ _OURS = "ROUTER"
 _FUELS = "PUSH"
 
 
-def check(address: str, has_keys: bool) -> str:
+def bind(to: Any, address: str) -> str:
+    """Bind a ZeroMQ socket, and return its address with the actual port. Raises ServerError."""
+    try:
+        to.bind(address)
+    except zmq.ZMQError as e:
+        raise ServerError(
+            f"{address} cannot be listened on: {e}; another server may be there: take another "
+            "--port"
+        ) from None
+    return str(to.getsockopt_string(zmq.LAST_ENDPOINT))
+
+
+def connect(to: Any, address: str, key: Path | None, server_key: Path | None) -> None:
+    """Connect a ZeroMQ socket to a server.
+
+    Args:
+        to: The socket.
+        address: tcp://HOST:PORT or ipc://FILE.
+        key: File of this side's secret key, for a server with keys.
+        server_key: File of the server's public key.
+
+    Raises:
+        ServerError: The address or a key file is wrong.
+    """
+    if key is not None and server_key is not None:
+        keys.secure_client(to, key, server_key)
+    try:
+        to.connect(address)
+    except zmq.ZMQError as e:
+        raise ServerError(
+            f"'{address}' is no address of a server: {e}; write tcp://HOST:PORT, for instance "
+            "tcp://127.0.0.1:5557"
+        ) from None
+
+
+class Waker:
+    """A pipe that a thread polls together with its sockets.
+
+    wake() is safe from any thread, from a signal handler, and after close(). After close() it
+    writes nothing: the number of the closed descriptor may belong to another file by then.
+
+    Attributes:
+        descriptor: Reading end of the pipe, to poll.
+    """
+
+    def __init__(self) -> None:
+        self.descriptor, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._lock = threading.RLock()
+
+    def wake(self) -> None:
+        """Make the descriptor readable."""
+        with self._lock, suppress(BlockingIOError):
+            if self._in >= 0:
+                os.write(self._in, b"1")
+
+    def clear(self) -> None:
+        """Empty the pipe, after `descriptor` was readable."""
+        with suppress(BlockingIOError):
+            os.read(self.descriptor, 65536)
+
+    def close(self) -> None:
+        """Close the pipe, once no thread polls it. Idempotent."""
+        with self._lock:
+            if self._in >= 0:
+                os.close(self._in)
+                os.close(self.descriptor)
+                self._in = -1
+
+
+def describe_listener(address: str, has_keys: bool) -> str:
     """Find out what listens at an address, and return a description for the user.
 
     Args:

@@ -1,7 +1,8 @@
-"""What listens at an address."""
+"""What listens at an address, and the waking of a thread that polls."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +13,8 @@ import pytest
 import zmq
 
 import gpupipe
-from gpupipe.protocol import keys, peer
+from gpupipe.protocol import keys
+from gpupipe.protocol.sockets import Waker, describe_listener
 from helpers.served import free_port
 
 
@@ -57,7 +59,7 @@ def _answering(answer: bytes) -> Iterator[str]:
 )
 def test_sockets_of_other_kinds_are_no_servers(kind: int, why: str) -> None:
     with _bound(kind) as address, pytest.raises(gpupipe.ServerError, match=why):
-        peer.check(address, has_keys=False)
+        describe_listener(address, has_keys=False)
 
 
 def test_what_does_not_speak_zeromq_is_no_server() -> None:
@@ -71,16 +73,42 @@ def test_what_does_not_speak_zeromq_is_no_server() -> None:
 
 def test_what_may_be_a_server_is_waited_for(tmp_path: Path) -> None:
     with _bound(zmq.ROUTER) as address:
-        assert peer.check(address, has_keys=False) == "it listens, and has not answered yet"
+        assert describe_listener(address, has_keys=False) == "it listens, and has not answered yet"
         with pytest.raises(gpupipe.ServerError, match="has no keys: leave out key and server_key"):
-            peer.check(address, has_keys=True)
+            describe_listener(address, has_keys=True)
     with _bound(zmq.ROUTER, keys.new(tmp_path, "server")[1]) as address:
         for has_keys in (False, True):
-            assert "only those whose keys it knows (key, server_key)" in peer.check(
+            assert "only those whose keys it knows (key, server_key)" in describe_listener(
                 address, has_keys
             )
     with _answering(b"") as address:
-        assert peer.check(address, has_keys=False) == "something listens there, and says nothing"
-    assert peer.check(f"ipc://{tmp_path}/nothing", has_keys=False) == "nothing listens there"
-    assert peer.check(f"tcp://127.0.0.1:{free_port()}", has_keys=False) == "nothing listens there"
-    assert "cannot be resolved" in peer.check("tcp://no-such-host.invalid:5557", has_keys=False)
+        assert (
+            describe_listener(address, has_keys=False)
+            == "something listens there, and says nothing"
+        )
+    assert describe_listener(f"ipc://{tmp_path}/nothing", has_keys=False) == "nothing listens there"
+    assert (
+        describe_listener(f"tcp://127.0.0.1:{free_port()}", has_keys=False)
+        == "nothing listens there"
+    )
+    assert "cannot be resolved" in describe_listener(
+        "tcp://no-such-host.invalid:5557", has_keys=False
+    )
+
+
+def test_a_waker_that_is_closed_writes_into_nobodys_file() -> None:
+    waker = Waker()
+    waker.wake()
+    waker.wake()
+    assert os.read(waker.descriptor, 10) == b"11"
+    waker.clear()
+    numbers = {waker.descriptor, waker._in}
+    waker.close()
+    ends = os.pipe2(os.O_NONBLOCK)
+    assert set(ends) == numbers, "another pipe has its descriptors now"
+    waker.wake()
+    waker.close()
+    with pytest.raises(BlockingIOError):
+        os.read(ends[0], 1)
+    for end in ends:
+        os.close(end)
