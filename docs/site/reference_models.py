@@ -19,7 +19,7 @@ def write_settings() -> str:
     from gpupipe.config.loader_config import LoaderConfig
     from gpupipe.config.validation import TopLevel
     from gpupipe.dataset.source import SOURCES, Source
-    from gpupipe.pipeline.views import PipelineConfig, ViewConfig
+    from gpupipe.pipeline.build import PipelineConfig, ViewConfig
 
     parts = [
         "# Every setting",

@@ -6,60 +6,39 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import Field
 
 from gpupipe.augment import color_ops
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.schema.field_types import NUMBER, check_list, check_ordered, is_number, should_be
+from gpupipe.schema.field_types import NUMBER, ORDERED, NotNegative, spread, two_numbers
 
 ADJUSTMENTS = ("brightness", "contrast", "saturation", "hue")
 """The adjustments, in torchvision's order. `Primitives.color` has each as adjust_NAME."""
 
-_FACTOR_WORDS = "a number a of at least 0 for [max(0, 1 - a), 1 + a], or [least, most]"
-_HUE_WORDS = "a number a from 0 to 0.5 for [-a, a], or [least, most]"
-
-
-def _expand_factor(value: Any) -> Any:
-    if not is_number(value):
-        return check_list(value, (2,), _FACTOR_WORDS)
-    if value < 0:
-        raise should_be(_FACTOR_WORDS)
-    return max(0.0, 1.0 - value), 1.0 + value
-
-
-def _expand_hue(value: Any) -> Any:
-    if not is_number(value):
-        return check_list(value, (2,), _HUE_WORDS)
-    if not 0 <= value <= 0.5:
-        raise should_be(_HUE_WORDS)
-    return -value, value
-
-
-Factor = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]
 Turn = Annotated[float, Field(ge=-0.5, le=0.5, allow_inf_nan=False), NUMBER]
 Factors = Annotated[
-    tuple[Factor, Factor], BeforeValidator(_expand_factor), AfterValidator(check_ordered)
+    tuple[NotNegative, NotNegative],
+    spread("a number a of at least 0 for [max(0, 1 - a), 1 + a], or [min, max]", 1.0, lowest=0.0),
+    ORDERED,
 ]
-"""[least, most] of a factor that 1 leaves unchanged, with torchvision's short form."""
-Turns = Annotated[tuple[Turn, Turn], BeforeValidator(_expand_hue), AfterValidator(check_ordered)]
-"""[least, most] turn of the hue, in full turns, with torchvision's short form."""
+"""[min, max] of a factor that 1 leaves unchanged, with torchvision's short form."""
+Turns = Annotated[
+    tuple[Turn, Turn],
+    spread("a number a from 0 to 0.5 for [-a, a], or [min, max]", max_spread=0.5),
+    ORDERED,
+]
+"""[min, max] turn of the hue, in full turns, with torchvision's short form."""
 
 FactorPair = Annotated[
-    tuple[Factor, Factor],
-    BeforeValidator(lambda value: check_list(value, (2,), "[least, most], both at least 0")),
-    AfterValidator(check_ordered),
+    tuple[NotNegative, NotNegative], two_numbers("[min, max], both at least 0"), ORDERED
 ]
-"""[least, most] of a factor, without the short form."""
-TurnPair = Annotated[
-    tuple[Turn, Turn],
-    BeforeValidator(lambda value: check_list(value, (2,), "[least, most], from -0.5 to 0.5")),
-    AfterValidator(check_ordered),
-]
-"""[least, most] turn of the hue, without the short form."""
+"""[min, max] of a factor, without the short form."""
+TurnPair = Annotated[tuple[Turn, Turn], two_numbers("[min, max], from -0.5 to 0.5"), ORDERED]
+"""[min, max] turn of the hue, without the short form."""
 
 
 def draw_between(bounds: tuple[float, float], u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return numbers between [least, most] for draws in [0, 1)."""
+    """Return numbers between [min, max] for draws in [0, 1)."""
     return bounds[0] + u * (bounds[1] - bounds[0])
 
 

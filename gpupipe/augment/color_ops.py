@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpupipe.pipeline.geometry import describe_small
 from gpupipe.pipeline.primitives import IMAGE_DTYPES
-from gpupipe.pipeline.spec_checks import describe_small
 from gpupipe.pipeline.step import SampleIncompatibleError
 
 if TYPE_CHECKING:
@@ -38,15 +38,15 @@ class ColorValue:
     Attributes:
         name: torchvision's name.
         dtype: NumPy's name of the dtype, of an array (B,) or (B, n).
-        least: The smallest value.
-        most: The largest value.
+        min: The smallest value.
+        max: The largest value.
         meaning: What else is to know.
     """
 
     name: str
     dtype: str
-    least: float
-    most: float
+    min: float
+    max: float
     meaning: str = ""
 
 
@@ -120,9 +120,9 @@ def check_blur(kernel_size: Sequence[int], size: Sequence[int]) -> None:
         kernel_size: [horizontal, vertical].
         size: [height, width].
     """
-    least = [k // 2 + 1 for k in kernel_size[::-1]]
-    if any(n < m for n, m in zip(size, least, strict=True)):
-        raise SampleIncompatibleError(describe_small("gaussian_blur", size, least))
+    needed = [k // 2 + 1 for k in kernel_size[::-1]]
+    if any(n < m for n, m in zip(size, needed, strict=True)):
+        raise SampleIncompatibleError(describe_small("gaussian_blur", size, needed))
 
 
 def _blur(image: Tensor, kernel_size: Sequence[int], sigma: Sequence[float]) -> Tensor:
@@ -142,7 +142,12 @@ def _add_below_middle(image: Tensor, levels: int) -> Tensor:
 
 
 _UINT8 = ("uint8",)
-_FACTOR = (ColorValue("factor", "float64", 0.0, math.inf, "1 changes nothing"),)
+
+
+def _factor(name: str) -> tuple[ColorValue, ...]:
+    return (ColorValue(name, "float64", 0.0, math.inf, "1 changes nothing"),)
+
+
 COLOR_OPS: dict[str, ColorFunction] = {
     "invert": ColorFunction(is_pointwise=True),
     "posterize": ColorFunction((ColorValue("bits", "int32", 0, 8),), _UINT8, is_pointwise=True),
@@ -158,16 +163,16 @@ COLOR_OPS: dict[str, ColorFunction] = {
     ),
     "autocontrast": ColorFunction(),
     "equalize": ColorFunction(dtypes=_UINT8),
-    "adjust_brightness": ColorFunction(_FACTOR, is_pointwise=True),
-    "adjust_contrast": ColorFunction(_FACTOR),
+    "adjust_brightness": ColorFunction(_factor("brightness_factor"), is_pointwise=True),
+    "adjust_contrast": ColorFunction(_factor("contrast_factor")),
     "adjust_gamma": ColorFunction(
-        (ColorValue("gamma", "float64", 0.0, math.inf, "1 changes nothing"),),
+        _factor("gamma"),
         is_pointwise=True,
         formula=lambda pixels, gamma: pixels**gamma,
     ),
-    "adjust_saturation": ColorFunction(_FACTOR),
-    "adjust_hue": ColorFunction((ColorValue("factor", "float64", -0.5, 0.5, "of a full turn"),)),
-    "adjust_sharpness": ColorFunction(_FACTOR),
+    "adjust_saturation": ColorFunction(_factor("saturation_factor")),
+    "adjust_hue": ColorFunction((ColorValue("hue_factor", "float64", -0.5, 0.5, "in turns"),)),
+    "adjust_sharpness": ColorFunction(_factor("sharpness_factor")),
     "gaussian_blur": ColorFunction(
         (
             ColorValue("kernel_size", "int32", 1, math.inf, "[x, y] in pixels, both odd"),

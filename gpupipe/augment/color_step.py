@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import COLOR_OPS
-from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.channel_checks import check_color
-from gpupipe.pipeline.primitives import DTYPES_TAKEN, Primitives
-from gpupipe.pipeline.spec_checks import check_decoded
-from gpupipe.pipeline.step import Params, Step
+from gpupipe.pipeline.primitives import DTYPES_TAKEN
+from gpupipe.pipeline.spec_checks import check_color, check_decoded
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Step, Uniforms
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import Probability
-
-if TYPE_CHECKING:
-    pass
 
 
 class ColorStep(Step):
     """The base of steps that change colours. On a mask they do nothing, as in torchvision.
 
-    Subclasses define `op` and `op_values`; or `lower_color` and `torch_color`, if they are more
-    than one function. They override `infer_color` if they refuse more.
+    Subclasses define `op`, and draw its values under their names or have fields of these names, or
+    define `op_values`. If they are more than one function, they define `lower_color` and
+    `torch_color`. They override `infer_color` if they refuse more.
 
     Attributes:
         op: The function, a name of `COLOR_OPS`; "" for none.
@@ -46,7 +42,7 @@ class ColorStep(Step):
         return check_color(input_spec, dtypes, self.takes_any_values)
 
     def op_values(self, p: Params) -> tuple[Any, ...]:
-        """Return the function's values.
+        """Return the function's values: by default what is drawn, or set, under their names.
 
         Args:
             p: What `sample` returned, (B, ...), or one sample's part of it, (...).
@@ -54,7 +50,8 @@ class ColorStep(Step):
         Returns:
             Arrays (B, ...) or (...), and numbers that are the same for all samples.
         """
-        return ()
+        names = [value.name for value in COLOR_OPS[self.op].values]
+        return tuple(p[name] if name in p else getattr(self, name) for name in names)
 
     def lower_color(self, image: Primitives, p: Params) -> None:
         """Process a batch of images, as `Step.lower` does."""
@@ -93,9 +90,9 @@ class RandomColorStep(ColorStep):
 
     p: Probability = 0.5
 
-    num_uniforms: ClassVar[int] = 1
+    num_uniforms = 1
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Return runs: int32 (B,), 1 for the samples to change, else 0."""
         return {"runs": (u[:, 0] < self.p).astype(np.int32)}
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
+from typing_extensions import Self
 
-from gpupipe.pipeline.geometry import center_offset
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import check_plane, describe_small_image
-from gpupipe.pipeline.step import Params, SampleIncompatibleError, Spec, Step, StepIncompatibleError
+from gpupipe.pipeline.geometry import center_offset, describe_small_image
+from gpupipe.pipeline.spec_checks import check_plane
+from gpupipe.pipeline.step import (
+    Params,
+    Primitives,
+    SampleIncompatibleError,
+    Spec,
+    Step,
+    StepIncompatibleError,
+)
 from gpupipe.pipeline.tensors import cut, flip
 from gpupipe.schema.field_types import WHOLE, Size
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _CORNERS = ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0))
 """[top, left] of the crops in the corners, as shares of the free space, in torchvision's order."""
@@ -37,7 +40,7 @@ class MultiCrop(Step):
     size: Size
     crop: Annotated[int, Field(ge=0), WHOLE] | None = None
 
-    example: ClassVar[Mapping[str, Any]] = {"size": 150}
+    example = {"size": 150}
 
     @model_validator(mode="after")
     def _is_among_the_crops(self) -> Self:

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.random import SFC64, Generator
 from numpy.typing import NDArray
 
-from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.channel_checks import count_channels
-from gpupipe.pipeline.step import StepIncompatibleError
+from gpupipe.pipeline.spec_checks import count_channels
+from gpupipe.pipeline.step import Spec, StepIncompatibleError
 from gpupipe.runtime.devices import cores_of_rank
 
 SPEED_ADVICE = (
@@ -30,7 +29,7 @@ SPEED_ADVICE = (
 )
 
 ANY_NUMBER = (float("-inf"),)
-"""What noise that is not clamped may fill an image with, for `channel_checks.add_fill`."""
+"""What noise that is not clamped may fill an image with, for `spec_checks.add_fill`."""
 
 
 def draw_seeds(u: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -9,20 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.augment.policy_ops import Warping, apply_op, lower_op, op_numbers
-from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.channel_checks import check_color, check_per_channel, check_picture
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Step
+from gpupipe.pipeline.spec_checks import check_color, check_per_channel, check_picture
+from gpupipe.pipeline.step import Params, Primitives, Spec, Step
 from gpupipe.schema.field_types import Fill, Resampling
-
-if TYPE_CHECKING:
-    pass
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -46,7 +41,7 @@ class AugmentPolicy(Step):
     interpolation: Resampling = "nearest"
     fill: Fill | None = None
 
-    interpolates: ClassVar[bool] = True
+    interpolates = True
     has_whole_shifts: ClassVar[bool] = True
 
     @property

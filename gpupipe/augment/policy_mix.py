@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.augment.policy import AugmentPolicy, choose
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params
+from gpupipe.pipeline.step import Params, Primitives
 
 Floats = NDArray[np.float64]
 

@@ -139,7 +139,7 @@ def _color_values(name: str, value: NDArray[np.float64], width_height: Any) -> t
         margin = np.minimum(np.ceil(3.0 * sigma), width_height - 1.0)
         return (2.0 * margin + 1.0).astype(np.int32), sigma
     rows = COLOR_OPS[COLORS[name]].values
-    return tuple(np.clip(value, row.least, row.most).astype(row.dtype) for row in rows)
+    return tuple(np.clip(value, row.min, row.max).astype(row.dtype) for row in rows)
 
 
 def apply_op(

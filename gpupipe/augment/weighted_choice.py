@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import model_validator
+from typing_extensions import Self
 
 from gpupipe.pipeline.container import BaseContainer
-from gpupipe.schema.field_types import NUMBER
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]
+from gpupipe.pipeline.step import Sampled, Uniforms
+from gpupipe.schema.field_types import NotNegative
 
 
 class WeightedChoice(BaseContainer):
     """A container that draws one of its steps, by their weights."""
 
-    p: tuple[Weight, ...] | None = None
+    p: tuple[NotNegative, ...] | None = None
 
-    own_uniforms: ClassVar[int] = 1
+    own_uniforms = 1
 
     @model_validator(mode="after")
     def _check_weights(self) -> Self:
@@ -34,7 +31,7 @@ class WeightedChoice(BaseContainer):
             raise ValueError("p has no number above 0: write the weight of each step")
         return self
 
-    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def draw(self, u: Uniforms) -> Sampled:
         """Return choice: int32 (N,), the number of the step of each sample or batch, from 0."""
         return {"choice": choose_by_weight(self.p, len(self.transforms), u[:, 0])}
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpupipe.batch_stage.batch_step import BatchStep
 from gpupipe.batch_stage.mixing import find_shift
 from gpupipe.pipeline.entry import BaseEntry
-from gpupipe.pipeline.pipeline import Phased
+from gpupipe.pipeline.schedules import Phased
 from gpupipe.sampling import draws
 
 

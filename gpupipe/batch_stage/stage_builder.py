@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from gpupipe.batch_stage.batch_step import (
     BATCH_STEPS,
@@ -44,14 +43,13 @@ def build_batch_stage(
     Raises:
         ConfigError: With all mistakes in the list.
     """
-    first, later = build_with_schedules(
+    return build_with_schedules(
         document,
         loc,
         [loc],
         lambda plain: _build_phase(plain, loc, fields, tuple(main)),
         _describe_change,
     )
-    return replace(first, later=later)
 
 
 def _describe_change(first: BatchStage, later: BatchStage, when: str) -> str:

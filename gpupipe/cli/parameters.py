@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from gpupipe.errors import shown
 from gpupipe.schema.number_array import NumberArray
-from gpupipe.schema.validation_errors import describe_field
+from gpupipe.schema.validation_errors import describe_field, own_fields_first
 
 _WORDS: dict[Any, str] = {
     bool: "true or false",
@@ -68,15 +68,9 @@ def describe_parameters(model: type[pydantic.BaseModel]) -> list[Parameter]:
             describe_field(model, name),
             _find_model(info.annotation),
         )
-        for name, info in _list_fields(model)
+        for name in own_fields_first(model)
+        if not (info := model.model_fields[name]).exclude
     ]
-
-
-def _list_fields(model: type[pydantic.BaseModel]) -> list[tuple[str, FieldInfo]]:
-    """Return the fields of a model, its own ones before those of its base classes."""
-    own = inspect.get_annotations(model)
-    fields = [(name, info) for name, info in model.model_fields.items() if not info.exclude]
-    return sorted(fields, key=lambda field: field[0] not in own)
 
 
 def summarize(model: type[Any]) -> str:

@@ -15,10 +15,10 @@ from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.config.validation import TopLevel
 from gpupipe.dataset import source
 from gpupipe.decoders.chain import list_names
+from gpupipe.pipeline.build import PipelineConfig, ViewConfig
 from gpupipe.pipeline.container import Container
 from gpupipe.pipeline.schedule_parsing import MAX_EPOCH
 from gpupipe.pipeline.step_registry import STEPS
-from gpupipe.pipeline.views import PipelineConfig, ViewConfig
 from gpupipe.runtime.registry import AUTO, ENGINES
 from gpupipe.schema import builtin_configs
 from gpupipe.schema.validation_errors import describe_field

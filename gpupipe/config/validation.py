@@ -18,11 +18,10 @@ from gpupipe.dataset import source
 from gpupipe.dataset.source import RESERVED_NAMES, Source
 from gpupipe.decoded_cache.decoded_cache import explain_refusal
 from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
-from gpupipe.pipeline.build import build_pipeline, find_pipeline
+from gpupipe.pipeline.build import build_pipeline, find_pipeline, has_views
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
 from gpupipe.pipeline.schedules import refuse_schedules
 from gpupipe.pipeline.step import Spec
-from gpupipe.pipeline.views import has_views
 from gpupipe.schema.document import UNRESOLVED, Document
 from gpupipe.schema.field_types import is_number, should_be
 from gpupipe.schema.validation_errors import to_problems

@@ -1,20 +1,45 @@
-"""Builds a pipeline from the list of steps in a YAML document, or reports all its mistakes."""
+"""Builds a pipeline from the list of steps in a YAML document, or reports all its mistakes.
+
+In YAML a pipeline with views is a mapping::
+
+    pipeline:
+      steps:
+        - decode
+      views:
+        global: {count: 2, steps: [{random_resized_crop: {size: 224}}]}
+        local: {count: 8, steps: [{random_resized_crop: {size: 96}}]}
+
+Views are several fields of a batch out of one read and one decode, each with steps of its own. The
+steps under `steps` run once. Then the steps of each view run on their result. A view with a count
+is so many fields, `global_0` and `global_1`: fields of their own need no copy that stacks them, may
+differ in size, and are what training loops iterate over. Each has draws of its own.
+
+A step that makes several images of one, such as `five_crop`, stands first in a view with that
+count. Each field of the view gets one of its images.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any
 
+import pydantic
+from pydantic import Field
+
+from gpupipe.dataset.source import RESERVED_NAMES
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.pipeline.chain import chain_steps
-from gpupipe.pipeline.parsing import STEP_SHAPE, parse_step
+from gpupipe.pipeline.parsing import STEP_SHAPE, ParsedStep, parse_nested_step, parse_step
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
 from gpupipe.pipeline.schedules import build_with_schedules
-from gpupipe.pipeline.views import ViewField, add_views, has_views, list_step_lists, read_views
+from gpupipe.pipeline.step import Step
 from gpupipe.schema import builtin_configs, yaml_parser
 from gpupipe.schema.document import Document, Loc
+from gpupipe.schema.field_types import WHOLE
+from gpupipe.schema.validation_errors import to_problems
 
 
 def find_pipeline(name: str, beside: Path | None) -> Document:
@@ -44,14 +69,13 @@ def build_pipeline(
     Raises:
         ConfigError: With all mistakes in the list.
     """
-    first, later = build_with_schedules(
+    return build_with_schedules(
         document,
         loc,
         list_step_lists(document, loc),
         lambda plain: _build_phase(name, plain, loc, fields),
         _describe_change,
     )
-    return replace(first, later=later)
 
 
 def _describe_change(first: Pipeline, later: Pipeline, when: str) -> str:
@@ -90,3 +114,142 @@ def _build_phase(name: str, document: Document, loc: Loc, fields: Mapping[str, S
     if problems:
         raise ConfigError(problems)
     return pipeline
+
+
+_Frozen = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+
+class ViewConfig(pydantic.BaseModel):
+    """One entry of `views:`.
+
+    Attributes:
+        count: How many fields the view makes, 1 to 64. The default is 1.
+        steps: The steps of the view.
+    """
+
+    model_config = _Frozen
+
+    count: Annotated[int, Field(ge=1, le=64), WHOLE] = 1
+    steps: list[Any]
+
+
+class PipelineConfig(pydantic.BaseModel):
+    """A pipeline with views.
+
+    Attributes:
+        steps: The steps before all views.
+        views: The views, by name.
+    """
+
+    model_config = _Frozen
+
+    steps: list[Any]
+    views: dict[str, ViewConfig] = {}
+
+
+@dataclass(frozen=True)
+class ViewField:
+    """A field that a view makes.
+
+    Attributes:
+        loc: The place of the view's steps in the YAML document.
+        number: The number of the field among those of the view, from 0.
+        count: How many fields the view makes.
+    """
+
+    loc: Loc
+    number: int
+    count: int
+
+
+def has_views(pipeline: Any) -> bool:
+    """Return whether a pipeline in YAML is a mapping with views, and not a list of steps."""
+    return isinstance(pipeline, dict) and bool({"steps", "views"} & pipeline.keys())
+
+
+def list_step_lists(document: Document, loc: Loc) -> list[Loc]:
+    """Return the paths of the lists of steps in a pipeline: its own, and those of its views."""
+    pipeline = document.at(loc)
+    if not has_views(pipeline):
+        return [loc]
+    views = pipeline.get("views")
+    names = views if isinstance(views, dict) else {}
+    return [(*loc, "steps"), *((*loc, "views", name, "steps") for name in names)]
+
+
+def read_views(
+    document: Document, loc: Loc, fields: Mapping[str, Spec], problems: list[Problem]
+) -> dict[str, ViewField]:
+    """Return the fields that views make, by name.
+
+    Args:
+        document: The YAML document.
+        loc: The place of the pipeline.
+        fields: The fields of a sample.
+        problems: Gets the mistakes appended.
+    """
+    try:
+        checked = PipelineConfig.model_validate(document.at(loc))
+    except pydantic.ValidationError as e:
+        problems += to_problems(e, PipelineConfig, document, loc, prefix="pipeline")
+        return {}
+    views: dict[str, ViewField] = {}
+    taken = {*fields, *RESERVED_NAMES}
+    for name, view in checked.views.items():
+        where = document.where((*loc, "views", name), of_key=True)
+        if not name.isidentifier():
+            problems.append(Problem(where, f"views: '{name}' is no name: letters, digits and _"))
+        made = [name] if view.count == 1 else [f"{name}_{n}" for n in range(view.count)]
+        for number, field in enumerate(made):
+            if field in taken:
+                problems.append(
+                    Problem(
+                        where,
+                        f"views: a view must not be called '{field}': a batch has a field of "
+                        "that name",
+                    )
+                )
+            taken.add(field)
+            views[field] = ViewField((*loc, "views", name, "steps"), number, view.count)
+    return views
+
+
+def add_views(
+    pipeline: Pipeline, views: Mapping[str, ViewField], document: Document, problems: list[Problem]
+) -> Pipeline:
+    """Return a pipeline with views.
+
+    Args:
+        pipeline: The steps before all views.
+        views: What `read_views` returned.
+        document: The YAML document.
+        problems: Gets the mistakes in the steps of views appended.
+    """
+    entries, before = list(pipeline.entries), pipeline.output_spec
+    if views and before.encoded:
+        where = document.where(next(iter(views.values())).loc)
+        problems.append(Problem(where, "views begin with an image: write 'decode' under 'steps'"))
+        return pipeline
+    for view, made in views.items():
+        found: list[Problem] = []
+        field, loc = {view: before}, made.loc
+        items = enumerate(document.at(loc))
+        read = [parse_nested_step(item, document, (*loc, n), found, field) for n, item in items]
+        parsed = [p for p in read if p is not None]
+        if parsed:
+            parsed[0] = _select_view(parsed[0], made)
+        chained = chain_steps(parsed, field, found)
+        entries += [replace(entry, key=f"{view}/{entry.key}") for entry in chained]
+        problems += [p for p in found if p not in problems]  # copies have the same mistakes
+    sources = dict.fromkeys(views, pipeline.main)
+    return replace(pipeline, entries=tuple(entries), views=sources)
+
+
+def _select_view(first: ParsedStep[Step], made: ViewField) -> ParsedStep[Step]:
+    """Return the first step of a view as it makes one of the view's fields.
+
+    A step that makes several images refuses to stand in a view of another count.
+    """
+    if first.step is None or first.step.num_views == 1 or first.step.num_views != made.count:
+        return first
+    return replace(first, step=first.step.select_view(made.number))

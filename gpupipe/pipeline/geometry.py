@@ -1,17 +1,121 @@
-"""Geometry formulas that several steps share.
+"""Sizes, margins and matrices that several steps share.
 
 All arrays are float64 NumPy. Points, sizes and windows use the last axis, (..., 2), so a formula
-serves one sample and a whole batch.
+serves one sample and a whole batch. Sizes and margins in YAML have short forms: `expand_sides` and
+`expand_margins` write them out for the spatial axes of an input.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.dataset.spec import Spec
+from gpupipe.errors import counted
+from gpupipe.pipeline.spec_checks import count_spatial_axes
+from gpupipe.pipeline.step import SampleIncompatibleError, StepIncompatibleError
+
 Floats = NDArray[np.float64]
+
+_WINDOW_WORDS = {
+    1: "one number",
+    2: "one number, or [height, width]",
+    3: "one number, or [depth, height, width]",
+}
+_MARGIN_WORDS = {
+    1: "one number, or [before, after]",
+    2: "one number, [left and right, top and bottom], or [left, top, right, bottom]",
+    3: "one number, or [left, top, front, right, bottom, back]",
+}
+
+
+def expand_sides(what: str, numbers: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
+    """Write out a window size with one number per spatial axis of the input.
+
+    Args:
+        what: The parameter's name, for the message.
+        numbers: The parameter's value, a field_types.Window.
+        input_spec: The step's input.
+
+    Raises:
+        StepIncompatibleError: If the count of numbers does not match the axes.
+    """
+    axes = count_spatial_axes(input_spec)
+    written = getattr(numbers, "written", numbers)
+    if len(written) not in (1, axes):
+        raise _misfit(what, written, input_spec, _WINDOW_WORDS[axes])
+    return tuple(written) * (axes // len(written))
+
+
+def expand_margins(what: str, numbers: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
+    """Write out a padding as one number before each spatial axis and one after each.
+
+    The order is torchvision's: [left, top, right, bottom] for an image, and [left, top, front,
+    right, bottom, back] for a volume.
+
+    Args:
+        what: The parameter's name, for the message.
+        numbers: The parameter's value, a field_types.Padding.
+        input_spec: The step's input.
+
+    Raises:
+        StepIncompatibleError: If the count of numbers does not match the axes.
+    """
+    axes = count_spatial_axes(input_spec)
+    written = tuple(getattr(numbers, "written", numbers))
+    if len(written) == 1:
+        return written * (2 * axes)
+    if axes == 2 and len(numbers) == 4:
+        return tuple(numbers)
+    if len(written) != 2 * axes:
+        raise _misfit(what, written, input_spec, _MARGIN_WORDS[axes])
+    return written
+
+
+def before_and_after(margins: tuple[int, ...]) -> tuple[Floats, Floats]:
+    """Reorder `margins` by spatial axis: [top, left] and [bottom, right] for an image."""
+    both = np.array(margins, np.float64).reshape(2, -1)[:, ::-1]
+    return both[0], both[1]
+
+
+def check_mirror(mode: str, before: Floats, after: Floats, size: Sequence[int]) -> None:
+    """Raise SampleIncompatibleError if an image of `size` is too small for this mirror padding."""
+    room = np.array(size) - (mode == "reflect")
+    if mode in ("reflect", "symmetric") and (np.maximum(before, after) > room).any():
+        margin = _write_size(np.maximum(before, after))
+        raise SampleIncompatibleError(
+            f"{mode} cannot add {margin} pixels to an image of {_write_size(size)}"
+        )
+
+
+def describe_small(what: str, size: Sequence[int], min_size: Sequence[int]) -> str:
+    """Say that an image of `size` has too few pixels for an operation; both [height, width]."""
+    needed, has = _write_size(min_size), _write_size(size)
+    return f"{what} needs at least {needed} pixels, but the image has {has}"
+
+
+def _write_size(size: Any) -> str:
+    return "x".join(str(int(side)) for side in size)
+
+
+def describe_small_image(size: Sequence[int], window: Sequence[int]) -> str:
+    """Say that an image of `size` is smaller than the window that a crop cuts out of it."""
+    return (
+        f"{describe_small('the crop', size, window)}: write a smaller size, resize first, or pad "
+        "(random_crop: pad_if_needed: true)"
+    )
+
+
+def _misfit(
+    what: str, written: tuple[int, ...], input_spec: Spec, words: str
+) -> StepIncompatibleError:
+    return StepIncompatibleError(
+        f"{what} has {counted(len(written), 'number')}, but the axes of space are "
+        f"{', '.join(input_spec.space)} (layout {input_spec.layout}): write {words}"
+    )
 
 
 def center_offset(inner: Any, outer: Any) -> Any:
@@ -40,8 +144,8 @@ def shorter_side(size: Any, short: int, longest: int | None) -> Any:
     shape = np.floor(size * float(short) / size.min(-1, keepdims=True))
     if longest is None:
         return shape
-    most = shape.max(-1, keepdims=True)
-    return np.floor(shape * np.minimum(most, float(longest)) / most)
+    longer = shape.max(-1, keepdims=True)
+    return np.floor(shape * np.minimum(longer, float(longest)) / longer)
 
 
 def affine_inverse(angle: Any, scale: Any, shear_x: Any, shear_y: Any) -> Floats:
@@ -70,12 +174,8 @@ def affine_inverse(angle: Any, scale: Any, shear_x: Any, shear_y: Any) -> Floats
 
 def affine_matrix(linear: Any, source: Any, output: Any) -> Floats:
     """Return [linear | offset], (..., 2, 3), which maps x to linear @ (x - output) + source."""
-    moved = np.einsum("...ij,...j->...i", linear, output)
-    linear, offset = (
-        np.broadcast_arrays(linear, (source - moved)[..., None])[0],
-        (source - moved)[..., None],
-    )
-    return np.concatenate([linear, offset], -1)
+    offset = (source - np.einsum("...ij,...j->...i", linear, output))[..., None]
+    return np.concatenate([np.broadcast_arrays(linear, offset)[0], offset], -1)
 
 
 def perspective_matrix(start: Any, end: Any) -> Floats:

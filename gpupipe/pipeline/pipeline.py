@@ -4,49 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.entry import Entry
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from gpupipe.pipeline.schedules import Phased
 
 IMAGE: Mapping[str, Spec] = {"image": Spec()}
 """The fields of a sample that consists of one image file."""
-
-
-class Phased:
-    """What was built for each span of epochs: a pipeline or a batch stage.
-
-    Attributes:
-        later: The one from an epoch on in which numbers change, by that epoch, in order. Empty if
-            there are no schedules.
-    """
-
-    later: Mapping[int, Self]
-
-    @property
-    def phases(self) -> tuple[Self, ...]:
-        """One for each span of epochs in which no number changes, in order."""
-        return self._phases if self.later else (self,)
-
-    @cached_property
-    def _phases(self) -> tuple[Self, ...]:
-        first: Self = replace(self, later={})  # type: ignore[type-var]
-        return (first, *self.later.values())
-
-    def phase_of(self, epoch: int) -> int:
-        """Return the position in `phases` of the one of an epoch."""
-        return bisect_right(tuple(self.later), epoch)
-
-    def at_epoch(self, epoch: int) -> Self:
-        """Return the one of an epoch, with numbers in place of the schedules."""
-        return self.phases[self.phase_of(epoch)]
 
 
 @dataclass(frozen=True)

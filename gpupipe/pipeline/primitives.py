@@ -74,8 +74,8 @@ no image they hold one number per spatial axis, in the order of its layout.
 
 Image files take all of them. A mask is a field like any other. Its steps get `interpolation:
 nearest`, so that every primitive copies its class numbers. Where float16 is interpolated, it is
-computed in float32 and rounded once. `DTYPES_TAKEN` lists the dtypes; `spec_checks` and
-`channel_checks` refuse the layouts.
+computed in float32 and rounded once. `DTYPES_TAKEN` lists the dtypes; `spec_checks`
+refuses the layouts.
 """
 
 from __future__ import annotations

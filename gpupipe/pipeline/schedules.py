@@ -2,31 +2,120 @@
 
 In YAML any number in a step may be one of::
 
-    size: {from: 128, to: 224, epochs: [0, 30]}        # linear
-    p: {value: 0.5, until: 60, then: 0.1}              # a jump
+    size: {from: 128, to: 224, epochs: [0, 30]}        # linear: 128 up to epoch 0, 224 from 30 on
+    p: {value: 0.5, until: 60, then: 0.1}              # a jump: 0.5 up to epoch 59
     p: {until: 60, then: 0}                            # the step's default, then a jump
 
-A schedule is a matter of the document: for each epoch it is replaced by a number, and the steps are
-parsed from the result. So steps, containers, policies and views know nothing of schedules. A
-pipeline or a batch stage is built once for each phase: a span of epochs in which no number changes.
+`build_with_schedules` builds a pipeline or a batch stage for all epochs::
+
+    document ─> find the schedules ─> the epochs in which a number changes, and 0
+                                                    │ for each
+                                                    v
+                document with a number in place of each schedule ─> build ─> one phase
+
+A phase is a span of epochs in which no number changes. What holds:
+
+- Steps, containers, policies and views know nothing of schedules: each phase is built of plain
+  numbers. So a mistake of any epoch is found at the start.
+- `Phased.at_epoch(e)` equals what the document with the numbers of epoch e builds.
+- A schedule that never changes its number makes no phase.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeVar
+
+from typing_extensions import Self
 
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.pipeline.schedule_parsing import Number, Schedule, is_schedule, parse_schedule
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
 
-_Built = TypeVar("_Built")
+
+class Phased:
+    """What was built for each phase: a pipeline or a batch stage. Subclasses are dataclasses.
+
+    Attributes:
+        later: The one from an epoch on in which numbers change, by that epoch, in order. Empty if
+            there are no schedules.
+    """
+
+    later: Mapping[int, Self]
+
+    @property
+    def phases(self) -> tuple[Self, ...]:
+        """One for each span of epochs in which no number changes, in order."""
+        return self._phases if self.later else (self,)
+
+    @cached_property
+    def _phases(self) -> tuple[Self, ...]:
+        first: Self = replace(self, later={})  # type: ignore[type-var]
+        return (first, *self.later.values())
+
+    def phase_of(self, epoch: int) -> int:
+        """Return the position in `phases` of the one of an epoch."""
+        return bisect_right(tuple(self.later), epoch)
+
+    def at_epoch(self, epoch: int) -> Self:
+        """Return the one of an epoch, with numbers in place of the schedules."""
+        return self.phases[self.phase_of(epoch)]
+
+
+_Built = TypeVar("_Built", bound=Phased)
+
+
+def build_with_schedules(
+    document: Document,
+    loc: Loc,
+    lists: Sequence[Loc],
+    build: Callable[[Document], _Built],
+    describe_change: Callable[[_Built, _Built, str], str],
+) -> _Built:
+    """Build a pipeline or a batch stage for all epochs.
+
+    Args:
+        document: The document.
+        loc: The place of what is built.
+        lists: The places of its lists of steps.
+        build: Builds it from a document without schedules, or raises ConfigError.
+        describe_change: Says what must not differ between the first epoch and a later one, whose
+            numbers it gets in words; "" if nothing does.
+
+    Returns:
+        What `build` returned for epoch 0, with those of the later phases as `later`.
+
+    Raises:
+        ConfigError: With all mistakes of the first phase that has any.
+    """
+    problems: list[Problem] = []
+    schedules = _Schedules(
+        {
+            node: parse_schedule(document, node, _name(node), problems)
+            for steps in lists
+            for node in _find(document.at(steps), steps, False)
+        }
+    )
+    phases: dict[int, _Built] = {}
+    for epoch in (0, *schedules.list_changes()):
+        try:
+            phases[epoch] = build(schedules.resolve(document, epoch))
+        except ConfigError as e:
+            problems += _name_epoch(e.problems, document, schedules, epoch, build)
+        if problems:
+            raise ConfigError(problems)
+        if change := describe_change(phases[0], phases[epoch], schedules.describe(epoch)):
+            raise ConfigError([Problem(document.where(loc), change)])
+    first = phases.pop(0)
+    return replace(first, later=phases)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
-class Schedules:
+class _Schedules:
     """The schedules in the steps of a document.
 
     Attributes:
@@ -41,13 +130,12 @@ class Schedules:
 
     def list_changes(self) -> list[int]:
         """Return the epochs after 0 in which a number differs from that of the epoch before."""
-        epochs = {e for s in self.by_loc.values() if s is not None for e in s.epochs}
-        changes, values = [], self.values_at(0)
-        for epoch in sorted(epochs):
-            before, values = values, self.values_at(epoch)
-            if values != before:
-                changes.append(epoch)
-        return changes
+        epochs = sorted({e for s in self.by_loc.values() if s is not None for e in s.epochs})
+        return [
+            epoch
+            for before, epoch in pairwise([0, *epochs])
+            if self.values_at(before) != self.values_at(epoch)
+        ]
 
     def resolve(self, document: Document, epoch: int) -> Document:
         """Return the document of an epoch, with a number in the place of each schedule."""
@@ -59,92 +147,10 @@ class Schedules:
     def describe(self, epoch: int) -> str:
         """Return the numbers of an epoch in words: "in epoch 60, where resize.size is 320"."""
         numbers = (
-            f"{name_schedule(loc)} is {'its default' if value is None else value}"
+            f"{_name(loc)} is {'its default' if value is None else value}"
             for loc, value in self.values_at(epoch).items()
         )
         return f"in epoch {epoch}, where {' and '.join(numbers)}"
-
-
-def find_schedules(document: Document, lists: Sequence[Loc], problems: list[Problem]) -> Schedules:
-    """Find and parse the schedules in lists of steps.
-
-    Args:
-        document: The YAML document.
-        lists: The paths of the lists.
-        problems: Gets the mistakes in schedules appended.
-    """
-    return Schedules(
-        {
-            node: parse_schedule(document, node, name_schedule(node), problems)
-            for loc in lists
-            for node in _find(document.at(loc), loc, False)
-        }
-    )
-
-
-def build_phases(
-    document: Document,
-    schedules: Schedules,
-    problems: Sequence[Problem],
-    build: Callable[[Document], _Built],
-) -> dict[int, _Built]:
-    """Build what a document describes once for each phase.
-
-    Args:
-        document: The document.
-        schedules: The schedules in it.
-        problems: The mistakes that were found so far.
-        build: Builds it from a document without schedules, or raises ConfigError.
-
-    Returns:
-        What `build` returned, by the first epoch of the phase; the first is epoch 0.
-
-    Raises:
-        ConfigError: With all mistakes of the first phase that has any.
-    """
-    phases: dict[int, _Built] = {}
-    for epoch in (0, *schedules.list_changes()):
-        try:
-            phases[epoch] = build(schedules.resolve(document, epoch))
-        except ConfigError as e:
-            wrong = _name_epoch(e.problems, document, schedules, epoch, build)
-            raise ConfigError([*problems, *wrong]) from None
-        if problems:
-            raise ConfigError(problems)
-    return phases
-
-
-def build_with_schedules(
-    document: Document,
-    loc: Loc,
-    lists: Sequence[Loc],
-    build: Callable[[Document], _Built],
-    describe_change: Callable[[_Built, _Built, str], str],
-) -> tuple[_Built, dict[int, _Built]]:
-    """Build a pipeline or a batch stage for all epochs.
-
-    Args:
-        document: The document.
-        loc: The place of what is built.
-        lists: The places of its lists of steps.
-        build: Builds it from a document without schedules, or raises ConfigError.
-        describe_change: Says what must not differ between the first epoch and a later one, whose
-            numbers it gets in words; "" if nothing does.
-
-    Returns:
-        What belongs to epoch 0; and what to later ones, by the first epoch in which numbers change.
-
-    Raises:
-        ConfigError: With all mistakes of the first phase that has any.
-    """
-    problems: list[Problem] = []
-    schedules = find_schedules(document, lists, problems)
-    phases = build_phases(document, schedules, problems, build)
-    first = phases.pop(0)
-    for epoch, later in phases.items():
-        if change := describe_change(first, later, schedules.describe(epoch)):
-            raise ConfigError([Problem(document.where(loc), change)])
-    return first, phases
 
 
 def refuse_schedules(document: Document, loc: Loc, problems: list[Problem]) -> None:
@@ -165,15 +171,14 @@ def refuse_schedules(document: Document, loc: Loc, problems: list[Problem]) -> N
             section[key] = UNRESOLVED
 
 
-def name_schedule(loc: Loc) -> str:
-    """Return the name of a schedule in messages, from its step on: "resize.size.0"."""
-    first = max((n for n, keys in enumerate(pairwise(loc)) if _is_item(*keys)), default=-1)
-    return ".".join(map(str, loc[first + 1 :]))
+def _name(loc: Loc) -> str:
+    """Return the name of a schedule in messages, from its step on: "resize.size.0".
 
-
-def _is_item(key: object, following: object) -> bool:
-    """Return whether a key is the number of a step in a list, and the next one its name."""
-    return isinstance(key, int) and isinstance(following, str)
+    The step is the last key that follows the number of an item of a list.
+    """
+    pairs = enumerate(pairwise(loc))
+    steps = [n for n, (a, b) in pairs if isinstance(a, int) and isinstance(b, str)]
+    return ".".join(map(str, loc[steps[-1] + 1 if steps else 0 :]))
 
 
 def _find(value: Any, loc: Loc, is_step: bool) -> Iterator[Loc]:
@@ -186,11 +191,10 @@ def _find(value: Any, loc: Loc, is_step: bool) -> Iterator[Loc]:
     """
     if not is_step and is_schedule(value):
         yield loc
-        return
-    if isinstance(value, dict):
+    elif isinstance(value, dict):
         for key, inner in value.items():
             yield from _find(inner, (*loc, key), False)
-    if isinstance(value, list):
+    elif isinstance(value, list):
         for number, item in enumerate(value):
             if isinstance(item, dict) and len(item) == 1:
                 ((name, parameters),) = item.items()
@@ -217,7 +221,7 @@ def _insert(value: Any, loc: Loc, values: Mapping[Loc, Any]) -> Any:
 def _name_epoch(
     problems: Sequence[Problem],
     document: Document,
-    schedules: Schedules,
+    schedules: _Schedules,
     epoch: int,
     build: Callable[[Document], Any],
 ) -> list[Problem]:

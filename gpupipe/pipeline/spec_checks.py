@@ -1,34 +1,30 @@
-"""Checks that steps make of their input's spec: is it decoded, and which spatial axes has it.
+"""Checks that steps make of their input's spec: axes, dtypes, channels and colours.
 
 The spatial axes are H, W of an image; L of a series; D, H, W of a volume. The checks return the
-spec of a step's input, or raise StepIncompatibleError with what to write instead. `channel_checks`
-has those of channels and colours.
+spec of a step's input, or raise StepIncompatibleError with what to write instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpupipe.dataset.spec import PAIR, Spec, spatial_axes
-from gpupipe.errors import counted
+from gpupipe.dataset.spec import FLOATS, PAIR, Spec, spatial_axes
 from gpupipe.pipeline.primitives import DTYPES_TAKEN
-from gpupipe.pipeline.step import SampleIncompatibleError, StepIncompatibleError
+from gpupipe.pipeline.step import StepIncompatibleError
 
-Floats = NDArray[np.float64]
-
-_WINDOW_WORDS = {
-    1: "one number",
-    2: "one number, or [height, width]",
-    3: "one number, or [depth, height, width]",
+_WORDS = {"H": "the height, H", "W": "the width, W"}
+_MAX_CHANNELS = 4
+_UNUSUAL = {
+    "normalized": "but gets normalized ones: move it before 'normalize'",
+    "unscaled": "but gets unscaled levels: write 'scale: true' in the 'to_dtype' before it, or "
+    "move it before 'to_dtype'",
+    "filled": "but a step before it fills with a number outside them: write a fill or value from 0 "
+    "to 1 there, or move this step before it",
 }
-_MARGIN_WORDS = {
-    1: "one number, or [before, after]",
-    2: "one number, [left and right, top and bottom], or [left, top, right, bottom]",
-    3: "one number, or [left, top, front, right, bottom, back]",
-}
+"""What to do about colours whose numbers are not usual, by Spec.values."""
 
 
 def check_decoded(input_spec: Spec) -> Spec:
@@ -50,87 +46,6 @@ def count_spatial_axes(input_spec: Spec) -> int:
             f"layout {input_spec.layout!r}: set data.layout, such as CHW"
         )
     return count
-
-
-def expand_sides(what: str, numbers: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
-    """Write out a window size with one number per spatial axis of the input.
-
-    Args:
-        what: The parameter's name, for the message.
-        numbers: The parameter's value, a field_types.Window.
-        input_spec: The step's input.
-
-    Raises:
-        StepIncompatibleError: If the count of numbers does not match the axes.
-    """
-    axes = count_spatial_axes(input_spec)
-    written = getattr(numbers, "written", numbers)
-    if len(written) not in (1, axes):
-        raise _misfit(what, written, input_spec, _WINDOW_WORDS[axes])
-    return tuple(written) * (axes // len(written))
-
-
-def expand_margins(what: str, numbers: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
-    """Write out a padding as one number before each spatial axis and one after each.
-
-    The order is torchvision's: [left, top, right, bottom] for an image, and [left, top, front,
-    right, bottom, back] for a volume.
-
-    Args:
-        what: The parameter's name, for the message.
-        numbers: The parameter's value, a field_types.Padding.
-        input_spec: The step's input.
-
-    Raises:
-        StepIncompatibleError: If the count of numbers does not match the axes.
-    """
-    axes = count_spatial_axes(input_spec)
-    written = tuple(getattr(numbers, "written", numbers))
-    if len(written) == 1:
-        return written * (2 * axes)
-    if axes == 2 and len(numbers) == 4:
-        return tuple(numbers)
-    if len(written) != 2 * axes:
-        raise _misfit(what, written, input_spec, _MARGIN_WORDS[axes])
-    return written
-
-
-def before_and_after(margins: tuple[int, ...]) -> tuple[Floats, Floats]:
-    """Reorder `margins` by spatial axis: [top, left] and [bottom, right] for an image."""
-    both = np.array(margins, np.float64).reshape(2, -1)[:, ::-1]
-    return both[0], both[1]
-
-
-def check_mirror(mode: str, before: Floats, after: Floats, size: Sequence[int]) -> None:
-    """Raise SampleIncompatibleError if an image of `size` is too small for this mirror padding."""
-    room = np.array(size) - (mode == "reflect")
-    if mode in ("reflect", "symmetric") and (np.maximum(before, after) > room).any():
-        most = "x".join(str(int(n)) for n in np.maximum(before, after))
-        what = "x".join(map(str, size))
-        raise SampleIncompatibleError(f"{mode} cannot add {most} pixels to an image of {what}")
-
-
-def describe_small(what: str, size: Sequence[int], least: Sequence[int]) -> str:
-    """Say that an image of `size` has too few pixels for an operation; both [height, width]."""
-    pixels, needed = ("x".join(str(int(n)) for n in sides) for sides in (size, least))
-    return f"{what} needs at least {needed} pixels, but the image has {pixels}"
-
-
-def describe_small_image(size: Sequence[int], window: Sequence[int]) -> str:
-    """Say that an image of `size` is smaller than the window that a crop cuts out of it."""
-    return (
-        f"{describe_small('the crop', size, window)}: write a smaller size, resize first, or pad "
-        "(random_crop: pad_if_needed: true)"
-    )
-
-
-def _misfit(
-    what: str, written: tuple[int, ...], input_spec: Spec, words: str
-) -> StepIncompatibleError:
-    return StepIncompatibleError(
-        f"{what} has {counted(len(written), 'number')}, but the axes of space are "
-        f"{', '.join(input_spec.space)} (layout {input_spec.layout}): write {words}"
-    )
 
 
 def check_plane(input_spec: Spec) -> Spec:
@@ -158,9 +73,6 @@ def check_axis(axis: str, input_spec: Spec) -> Spec:
     return _check_other_axes(input_spec)
 
 
-_WORDS = {"H": "the height, H", "W": "the width, W"}
-
-
 def is_video_like(layout: str) -> bool:
     """Return whether primitives along spatial axes take a layout.
 
@@ -182,17 +94,147 @@ def _check_other_axes(input_spec: Spec) -> Spec:
 
 def check_resampling(input_spec: Spec) -> Spec:
     """Return `input_spec`; raise StepIncompatibleError if it cannot be resampled."""
-    if check_plane(input_spec).dtype not in DTYPES_TAKEN["resize"] or PAIR in input_spec.layout:
+    if PAIR in check_plane(input_spec).layout:
         raise StepIncompatibleError(
-            f"numbers of dtype {input_spec.dtype} cannot be resampled: "
-            "write 'to_dtype: {dtype: float32}' before it"
-            if PAIR not in input_spec.layout
-            else _NO_PAIRS
+            "it works on real numbers, but these are complex: keep real and imaginary parts as "
+            "channels instead"
+        )
+    if input_spec.dtype not in DTYPES_TAKEN["resize"]:
+        raise StepIncompatibleError(
+            f"numbers of dtype {input_spec.dtype} cannot be resampled: write 'to_dtype: {{dtype: "
+            "float32}' before it"
         )
     return _check_other_axes(input_spec)
 
 
-_NO_PAIRS = (
-    "it works on real numbers, but these are complex: keep real and imaginary parts as "
-    "channels instead"
-)
+def check_per_channel(what: str, numbers: tuple[float, ...], input_spec: Spec) -> Spec:
+    """Return `input_spec`; raise StepIncompatibleError if `numbers` do not match its channels.
+
+    Args:
+        what: The parameter's name, for the message.
+        numbers: The parameter's value: one number, or one per channel.
+        input_spec: The step's input, which must be decoded.
+    """
+    channels = count_channels(check_decoded(input_spec))
+    if channels is not None and len(numbers) not in (1, channels):
+        each = "" if channels == 1 else f", or {channels}"
+        raise StepIncompatibleError(
+            f"{what} has {len(numbers)} numbers, but the image has {channels} "
+            f"channel{'s' * (channels != 1)}: write one{each}"
+        )
+    return input_spec
+
+
+def has_channel_layout(layout: str) -> bool:
+    """Return whether the primitive `normalize` takes a layout.
+
+    At most four axes stand before the channels if they come last or are missing; else at most one
+    axis before them and three after.
+    """
+    before, _, after = layout.partition("C")
+    return len(before) <= (1 if after else 4) and len(after) <= 3
+
+
+def check_channels(input_spec: Spec) -> Spec:
+    """Return `input_spec`; raise StepIncompatibleError if its channels cannot be normalized."""
+    if not has_channel_layout(input_spec.layout):
+        raise StepIncompatibleError(
+            f"the array has too many axes (layout {input_spec.layout}): leave it out, "
+            "or store the data with fewer axes"
+        )
+    return input_spec
+
+
+def check_image(input_spec: Spec) -> Spec:
+    """Return `input_spec`; raise StepIncompatibleError if it has other axes than an image."""
+    layout = check_plane(input_spec).layout
+    if layout not in ("CHW", "HWC", "HW"):
+        raise StepIncompatibleError(
+            f"it works on images, but the array has further axes (layout {layout}): leave it out"
+        )
+    return input_spec
+
+
+def check_picture(input_spec: Spec) -> Spec:
+    """Return `input_spec`; raise StepIncompatibleError if it is not like an image.
+
+    That is height, width and 1 to 4 channels, in uint8, float16 or float32.
+    """
+    if check_image(input_spec).dtype not in DTYPES_TAKEN["warp"]:
+        raise StepIncompatibleError(
+            f"it works on uint8 and floats, but gets {input_spec.dtype}: write 'to_dtype: "
+            f"{{dtype: float32}}' before it"
+        )
+    if input_spec.channels is not None and not 1 <= input_spec.channels <= _MAX_CHANNELS:
+        raise StepIncompatibleError(
+            f"it works on 1 to {_MAX_CHANNELS} channels, but the array has "
+            f"{input_spec.channels}: leave it out"
+        )
+    return input_spec
+
+
+def check_color(
+    input_spec: Spec, dtypes: Sequence[str] = DTYPES_TAKEN["color"], any_values: bool = False
+) -> Spec:
+    """Return `input_spec`; raise StepIncompatibleError if its colours cannot be changed.
+
+    They can in images of 1 or 3 channels, of which each number is in the usual range of its dtype:
+    0 to 255 for uint8, 0 to 1 for floats.
+
+    Args:
+        input_spec: The step's input.
+        dtypes: The dtypes that the step takes.
+        any_values: Whether the step also takes numbers outside the usual range.
+    """
+    if count_channels(check_image(input_spec)) not in (1, 3):
+        raise StepIncompatibleError(
+            f"it works on 1 or 3 channels, but gets {input_spec} in the layout "
+            f"{input_spec.layout}: leave it out"
+        )
+    if not any_values and input_spec.values in _UNUSUAL:
+        what = input_spec.dtype if input_spec.values == "unscaled" else "colours"
+        raise StepIncompatibleError(
+            f"it works on {what} from 0 to 1, {_UNUSUAL[input_spec.values]}"
+        )
+    if input_spec.dtype not in dtypes:
+        target = dtypes[0] if input_spec.dtype in FLOATS else dtypes[-1]
+        raise StepIncompatibleError(
+            f"it works on {' and '.join(dtypes)}, but gets {input_spec.dtype}: write 'to_dtype: "
+            f"{{dtype: {target}, scale: true}}' before it"
+        )
+    return input_spec
+
+
+def count_channels(input_spec: Spec) -> int | None:
+    """Return the number of channels; 1 for an image without an axis of them, None if unknown."""
+    return input_spec.channels if "C" in input_spec.layout else 1
+
+
+def check_fill(fill: tuple[float, ...], input_spec: Spec, what: str = "fill") -> Spec:
+    """Return `input_spec`; raise StepIncompatibleError if `fill` misfits its channels or dtype.
+
+    Args:
+        fill: The parameter's value: one number, or one per channel.
+        input_spec: The step's input.
+        what: The parameter's name, for the message.
+    """
+    check_per_channel(what, fill, input_spec)
+    if input_spec.dtype in ("float16", "float32", "float64", "bfloat16"):
+        return input_spec
+    lowest, highest = 0, 1
+    if input_spec.dtype != "bool":
+        lowest, highest = np.iinfo(input_spec.dtype).min, np.iinfo(input_spec.dtype).max
+    wrong = next((n for n in fill if not lowest <= n <= highest), None)
+    if wrong is not None:
+        raise StepIncompatibleError(
+            f"{what} is {wrong:g}, but {input_spec.dtype} holds {lowest:,} to {highest:,}: write a "
+            "number between them"
+        )
+    return input_spec
+
+
+def add_fill(fill: tuple[float, ...], spec: Spec) -> Spec:
+    """Return the spec of images of `spec` after parts of them were filled; see Spec.values."""
+    if spec.dtype in FLOATS and spec.values == "usual" and not all(0 <= n <= 1 for n in fill):
+        return replace(spec, values="filled")
+    return spec

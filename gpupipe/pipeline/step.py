@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.spec import FLOATS as FLOATS  # noqa: PLC0414  # plugins import it from here
 from gpupipe.dataset.spec import Kind
 from gpupipe.dataset.spec import Spec as Spec  # noqa: PLC0414  # plugins import it from here
-from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.primitives import Primitives as Primitives  # noqa: PLC0414  # steps, too
 from gpupipe.runtime import plugins
 from gpupipe.schema.field_types import mask_fill
 
@@ -41,8 +41,12 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
+Uniforms = NDArray[np.float64]
+"""Uniform draws in [0, 1): (N, num_uniforms), one row for each sample or batch."""
+Sampled = dict[str, NDArray[Any]]
+"""What `sample` returns: arrays by name, each with N as its first axis."""
 Params = Mapping[str, Any]
-"""The arrays that `Step.sample` returns, by name."""
+"""The arrays that `sample` returned, by name: of all samples, or one sample's part of each."""
 
 
 class StepIncompatibleError(Exception):
@@ -76,7 +80,7 @@ class BaseStep(pydantic.BaseModel):
 
     num_uniforms: ClassVar[int] = 0
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Turn uniform draws, (N, num_uniforms), into parameters, each with N as its first axis."""
         return {}
 
@@ -153,7 +157,7 @@ class Step(BaseStep):
         """Whether the step has a torch lowering. Without one it runs on the DALI engine alone."""
         return type(self).torch is not Step.torch
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Turn uniform draws into the parameters of each sample.
 
         Must be a pure function of `u` and the step's fields, so that every engine, rank and resumed

@@ -1,11 +1,57 @@
-"""STEPS finds steps by name: the built-in ones, one per file, and those of installed plugins."""
+"""STEPS finds steps by name: the built-in ones, one per file, and those of installed plugins.
+
+For an unknown name of torchvision.transforms.v2 it says what to write. torchvision's own names are
+classes in CamelCase. Here they are in snake_case, as steps are.
+"""
 
 from __future__ import annotations
 
-from gpupipe.pipeline import torchvision_names
+import re
+from collections.abc import Collection
+
 from gpupipe.pipeline.step import Step
 from gpupipe.runtime import plugins
 from gpupipe.runtime.registry import Registry
+
+_TO_FLOAT = "write 'to_dtype: {dtype: float32, scale: true}'"
+_TENSORS = "leave it out: 'decode' makes tensors"
+_NO_BOXES = "leave it out: gpupipe has no boxes or key points"
+_OWN_STEP = "write a step of your own (CONTRIBUTING.md)"
+_ADVICE = {
+    "to_tensor": f"{_TO_FLOAT}; batches are tensors already",
+    "convert_image_dtype": _TO_FLOAT,
+    **dict.fromkeys("to_pil_image to_image pil_to_tensor to_pure_tensor".split(), _TENSORS),
+    "compose": "write the steps one after another under 'pipeline:'",
+    "lambda": f"a function cannot stand in YAML: {_OWN_STEP}",
+    "cut_mix": "write 'cutmix' under 'batch:'",
+    "mix_up": "write 'mixup' under 'batch:'",
+    "uniform_temporal_subsample": "a pipeline has no videos: choose the frames beforehand",
+    **dict.fromkeys(
+        """clamp_bounding_boxes clamp_key_points convert_bounding_box_format random_iou_crop
+        sanitize_bounding_boxes sanitize_key_points set_clamping_mode""".split(),
+        _NO_BOXES,
+    ),
+}
+
+
+def to_snake_case(name: str) -> str:
+    """Return a class name as steps are written: RandomCrop as random_crop, RGB as rgb."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    return spaced.lower().replace("io_u", "iou")
+
+
+def advise_on_torchvision(name: str, steps: Collection[str]) -> str:
+    """Return what to write for an unknown step that is a name of torchvision; "" for others.
+
+    Args:
+        name: The unknown name, as torchvision writes it or in snake_case.
+        steps: The names of all steps.
+    """
+    snake = to_snake_case(name)
+    if snake != name and snake in steps:
+        return f"write '{snake}'"
+    return _ADVICE.get(snake, "")
+
 
 _OF_BATCHES = Registry("batch step", "gpupipe.batch_stage.steps", object, plugins.BATCH_STEP_GROUP)
 
@@ -14,7 +60,7 @@ def _advise(name: str) -> str:
     """Return what to write in place of a name that no step has; "" if nothing is like it."""
     if name in _OF_BATCHES.names():
         return f"'{name}' works on whole batches: write it under 'batch:'"
-    advice = torchvision_names.advise(name, STEPS.names())
+    advice = advise_on_torchvision(name, STEPS.names())
     return f"there is no step '{name}': {advice}" if advice else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Container
 from pathlib import Path
@@ -79,17 +80,47 @@ def is_number(value: Any) -> bool:
 
 
 def check_list(value: Any, lengths: Container[int], words: str) -> list[Any]:
-    """Return `value` as a list; raise `form(words)` unless it is one of an allowed length."""
+    """Return `value` as a list; raise `should_be(words)` unless it is one of an allowed length."""
     if not isinstance(value, (list, tuple)) or len(value) not in lengths:
         raise should_be(words)
     return list(value)
 
 
-def mirror(value: Any, words: str) -> tuple[Any, Any]:
-    """Return (-value, value); raise `form(words)` if `value` is negative."""
-    if value < 0:
-        raise should_be(words)
-    return -value, value
+def one_for_both(words: str) -> BeforeValidator:
+    """Return a validator of two numbers, or one that stands for both; `words` say so."""
+
+    def expand(value: Any) -> list[Any]:
+        numbers = [value] if is_number(value) else check_list(value, (1, 2), words)
+        return numbers * (2 // len(numbers))
+
+    return BeforeValidator(expand)
+
+
+def two_numbers(words: str) -> BeforeValidator:
+    """Return a validator of a list of two numbers; `words` say which."""
+    return BeforeValidator(lambda value: check_list(value, (2,), words))
+
+
+def spread(
+    words: str, center: float = 0.0, lowest: float = -math.inf, max_spread: float = math.inf
+) -> BeforeValidator:
+    """Return a validator of [min, max], or of a number a that stands for [center - a, center + a].
+
+    Args:
+        words: What the value should be, for messages.
+        center: The center.
+        lowest: Where the range of a number is cut off.
+        max_spread: The largest number.
+    """
+
+    def expand(value: Any) -> list[Any]:
+        if not is_number(value):
+            return check_list(value, (2,), words)
+        if not 0 <= value <= max_spread:
+            raise should_be(words)
+        return [max(lowest, center - value), center + value]
+
+    return BeforeValidator(expand)
 
 
 class Short(tuple[int, ...]):
@@ -100,13 +131,6 @@ class Short(tuple[int, ...]):
     """
 
     written: tuple[int, ...]
-
-
-def _square(value: Any) -> Any:
-    value = (
-        [value] if is_number(value) else check_list(value, (1, 2), "one number, or [height, width]")
-    )
-    return value * 2 if len(value) == 1 else value
 
 
 def _written(full: int, longer: tuple[int, ...], words: str) -> WrapValidator:
@@ -130,11 +154,6 @@ def _written(full: int, longer: tuple[int, ...], words: str) -> WrapValidator:
         return short
 
     return WrapValidator(read)
-
-
-def _both_ways(value: Any) -> Any:
-    words = "a number a of at least 0 for [-a, a], or [least, most]"
-    return mirror(value, words) if is_number(value) else check_list(value, (2,), words)
 
 
 def _one_for_all(value: Any) -> Any:
@@ -170,12 +189,8 @@ def read_fill(value: Any, handler: Callable[[Any], tuple[float, ...]]) -> tuple[
     return fill
 
 
-def _pair(words: str) -> BeforeValidator:
-    return BeforeValidator(lambda value: check_list(value, (2,), words))
-
-
 def check_ordered(value: tuple[float, ...]) -> tuple[float, ...]:
-    """Return `value`, which is pairs of [least, most]; raise `form` if a pair is descending."""
+    """Return `value`, which is pairs of [min, max]; raise an error if a pair is descending."""
     pairs = [sorted(value[i : i + 2]) for i in range(0, len(value), 2)]
     ascending = [n for pair in pairs for n in pair]
     if ascending != list(value):
@@ -183,36 +198,40 @@ def check_ordered(value: tuple[float, ...]) -> tuple[float, ...]:
     return value
 
 
+ORDERED = AfterValidator(check_ordered)
+"""Annotates pairs of [min, max] to reject a descending one."""
+
 Bytes = Annotated[ByteSize, BeforeValidator(_bytes), Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False), NUMBER]
 Side = Annotated[int, Field(ge=1, le=65535), WHOLE]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]
 Level = Annotated[float, Field(ge=0, le=255, allow_inf_nan=False), NUMBER]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), NUMBER]
 Pixels = Annotated[int, Field(ge=0, le=65535), WHOLE]
 
-Size = Annotated[tuple[Side, Side], BeforeValidator(_square)]
+Size = Annotated[tuple[Side, Side], one_for_both("one number, or [height, width]")]
 Window = Annotated[tuple[Side, ...], _written(2, (3,), "one number, or [height, width]")]
-"""[height, width] of an image; `axes.sides` adapts it to arrays with other axes."""
+"""[height, width] of an image; `expand_sides` adapts it to arrays with other axes."""
 Padding = Annotated[
     tuple[Pixels, ...],
     _written(
         4, (6,), "one number, [left and right, top and bottom], or [left, top, right, bottom]"
     ),
 ]
-"""[left, top, right, bottom] of an image; `axes.margins` adapts it to arrays with other axes."""
+"""[left, top, right, bottom] of an image; `expand_margins` adapts it to arrays with other axes."""
 PositiveRange = Annotated[
-    tuple[Positive, Positive], _pair("[least, most], both above 0"), AfterValidator(check_ordered)
+    tuple[Positive, Positive], two_numbers("[min, max], both above 0"), ORDERED
 ]
 Degrees = Annotated[
-    tuple[Finite, Finite], BeforeValidator(_both_ways), AfterValidator(check_ordered)
+    tuple[Finite, Finite], spread("a number a of at least 0 for [-a, a], or [min, max]"), ORDERED
 ]
-Point = Annotated[tuple[Finite, Finite], _pair("[x, y] in pixels")]
-Shares = Annotated[tuple[Probability, Probability], _pair("[x, y], each from 0 to 1")]
+Point = Annotated[tuple[Finite, Finite], two_numbers("[x, y] in pixels")]
+Shares = Annotated[tuple[Probability, Probability], two_numbers("[x, y], each from 0 to 1")]
 Fill = Annotated[tuple[Level, ...], WrapValidator(read_fill)]
 """The value outside an image, 0 to 255; or {image: ..., mask: ...}, like torchvision's dict."""
 AnyFill = Annotated[tuple[Finite, ...], WrapValidator(read_fill)]
-"""The same in units of the array's numbers; `channel_checks.check_fill` checks it."""
+"""The same in units of the array's numbers; `spec_checks.check_fill` checks it."""
 Value = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
 """A value in units of the array's numbers."""
 Channels = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]

@@ -143,7 +143,8 @@ def _problem(
 def _rule(detail: ErrorDetails, model: _Model, inner: Loc, value: Any) -> str:
     kind = detail["type"]
     if kind in _MAPPINGS:
-        fields = list(getattr(_model_at(model, inner), "model_fields", {}))
+        inner_model = _model_at(model, inner)
+        fields = own_fields_first(inner_model) if inner_model else []
         example = (
             "..." if inner or value is None else json.dumps(value, default=str).replace('"', "")
         )
@@ -211,6 +212,12 @@ def _quote_description(model: _Model, inner: Loc) -> str:
         return ""
     is_word = sentence[1:2].islower() or sentence[1:2] == " "
     return f" ({sentence[0].lower() if is_word else sentence[0]}{sentence[1:]})"
+
+
+def own_fields_first(model: _Model) -> list[str]:
+    """Return the names of a model's fields, its own before those of its base classes."""
+    own = inspect.get_annotations(model)
+    return sorted(model.model_fields, key=lambda name: name not in own)
 
 
 def describe_field(model: _Model, name: str) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from gpupipe.augment.policy import AugmentPolicy, Magnitudes, OpTable, choose, make_table
@@ -19,9 +18,7 @@ from gpupipe.augment.policy_mix import (
     num_weight_uniforms,
     torch_mix,
 )
-from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, StepIncompatibleError
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.schema.field_types import NUMBER, WHOLE, Resampling
 
 _OPS = tuple(
@@ -72,7 +69,7 @@ class AugMix(AugmentPolicy):
         chains = self.mixture_width * (_DRAWS_PER_OP * self._longest + 1)
         return num_weight_uniforms(self.mixture_width) + chains
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw the chains of each sample.
 
         Returns:

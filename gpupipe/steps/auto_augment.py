@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from gpupipe.augment.policy import (
     make_table,
 )
 from gpupipe.augment.sub_policies import CIFAR10, IMAGENET, SVHN
+from gpupipe.pipeline.step import Sampled, Uniforms
 
 _SUB_POLICIES = {"imagenet": IMAGENET, "cifar10": CIFAR10, "svhn": SVHN}
 _NUM_BINS = 10
@@ -37,9 +38,9 @@ class AutoAugment(AugmentPolicy):
 
     policy: Literal["imagenet", "cifar10", "svhn"] = "imagenet"
 
-    num_uniforms: ClassVar[int] = 5
+    num_uniforms = 5
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw two operations for each sample.
 
         Returns:

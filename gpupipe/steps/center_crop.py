@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
+from typing_extensions import Self
 
-from gpupipe.pipeline.geometry import center_offset
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import expand_sides
-from gpupipe.pipeline.step import Params, Spec, Step
+from gpupipe.pipeline.geometry import center_offset, expand_sides
+from gpupipe.pipeline.step import Params, Primitives, Spec, Step
 from gpupipe.pipeline.tensors import cut
 from gpupipe.schema.field_types import Window
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class CenterCrop(Step):
@@ -30,7 +25,7 @@ class CenterCrop(Step):
 
     size: Window
 
-    example: ClassVar[Mapping[str, Any]] = {"size": 150}
+    example = {"size": 150}
 
     def resolve(self, input_spec: Spec) -> Self:
         return (

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpupipe.augment.color_adjustments import (
     ADJUSTMENTS,
@@ -18,8 +16,7 @@ from gpupipe.augment.color_adjustments import (
     torch_adjustment,
 )
 from gpupipe.augment.color_step import ColorStep
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Uniforms
 
 
 class ColorJitter(ColorStep):
@@ -36,7 +33,7 @@ class ColorJitter(ColorStep):
             most]. At least 0; 1 changes nothing. By default it is not changed.
         contrast: The factor of contrast, likewise.
         saturation: The factor of saturation, likewise.
-        hue: The turn of the hue in full turns: a number a for [-a, a], or [least, most]; -0.5 to
+        hue: The turn of the hue in full turns: a number a for [-a, a], or [min, max]; -0.5 to
             0.5. By default it is not turned.
     """
 
@@ -45,17 +42,15 @@ class ColorJitter(ColorStep):
     saturation: Factors | None = None
     hue: Turns | None = None
 
-    example: ClassVar[Mapping[str, Any]] = {
+    example = {
         "brightness": 0.4,
         "contrast": 0.4,
         "saturation": 0.4,
         "hue": 0.1,
     }
-    interpolates: ClassVar[bool] = True  # a later factor multiplies the level of an earlier one
-    num_uniforms: ClassVar[int] = 2 * len(ADJUSTMENTS)
-    speed_advice: ClassVar[str] = (
-        "leave hue out on a CPU: it costs more than the other three together"
-    )
+    interpolates = True  # a later factor multiplies the level of an earlier one
+    num_uniforms = 2 * len(ADJUSTMENTS)
+    speed_advice = "leave hue out on a CPU: it costs more than the other three together"
 
     @property
     def _ranges(self) -> dict[str, tuple[float, float]]:
@@ -64,7 +59,7 @@ class ColorJitter(ColorStep):
         none = {name: (0.0, 0.0) if name == "hue" else (1.0, 1.0) for name in ADJUSTMENTS}
         return {n: bounds for n, bounds in ranges.items() if bounds not in (None, none[n])}
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw factors, and an order.
 
         Returns:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pydantic
 from numpy.typing import NDArray
 from pydantic import PrivateAttr, model_validator
+from typing_extensions import Self
 
-from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_plane
-from gpupipe.pipeline.step import NoLoweringError, Params, Spec, Step, StepIncompatibleError
+from gpupipe.pipeline.step import (
+    NoLoweringError,
+    Params,
+    Primitives,
+    Sampled,
+    Spec,
+    Step,
+    StepIncompatibleError,
+    Uniforms,
+)
 from gpupipe.runtime.installation import install_command
 from gpupipe.schema.field_types import wrong_key
 from gpupipe.steps.dali_operators import operators
 from gpupipe.steps.dali_operators.arguments import Arguments, read_arguments
 from gpupipe.steps.dali_operators.operators import Operator
 from gpupipe.steps.dali_operators.trial import Trial, find_trial
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Dali(Step):
@@ -31,7 +36,7 @@ class Dali(Step):
     The step runs on the DALI engine alone: there is no torch lowering, and so no parity check. All
     other parameters are arguments of the operator, with DALI's names, defaults and meaning. Names
     such as INTERP_LINEAR and FLOAT are text. An argument that DALI takes per sample may be drawn:
-    {uniform: [least, most]}, {normal: [mean, std]}, {choice: [...]} or {flip: p}. Whole numbers are
+    {uniform: [min, max]}, {normal: [mean, std]}, {choice: [...]} or {flip: p}. Whole numbers are
     drawn with both ends, and rounded if they are normal.
 
     The operator runs on small images when the pipeline is checked, which shows what it makes. An
@@ -46,13 +51,13 @@ class Dali(Step):
 
     op: str
 
-    example: ClassVar[Mapping[str, Any]] = {
+    example = {
         "op": "water",
         "ampl_x": 8.0,
         "ampl_y": 8.0,
         "mask": {"flip": 0.5},
     }
-    runs_unknown_code: ClassVar[bool] = True
+    runs_unknown_code = True
 
     _trials: dict[Spec, Trial] = PrivateAttr(default_factory=dict)
     """What the operator makes of inputs; copies of the step share it."""
@@ -90,7 +95,7 @@ class Dali(Step):
         """The number of uniform draws that one sample needs."""
         return self.arguments.num_uniforms
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw the arguments that have a distribution.
 
         Returns:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from gpupipe.decoders.chain import REFERENCE, DecodeOptions, DecoderChain
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError, of_any_size
+from gpupipe.pipeline.step import Params, Primitives, Spec, Step, StepIncompatibleError, of_any_size
 
 
 class Decode(Step):
@@ -29,7 +28,7 @@ class Decode(Step):
     apply_exif_orientation: bool = False
     dtype: Literal["uint8", "uint16"] = "uint8"
 
-    speed_advice: ClassVar[str] = (
+    speed_advice = (
         "store images nearer to the size that is trained on, or decode on a GPU (loader.device)"
     )
 

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import ceil
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from gpupipe.augment import noise
 from gpupipe.augment.elastic import kernel_size, make_displacement
-from gpupipe.pipeline.channel_checks import add_fill, check_color, check_per_channel
-from gpupipe.pipeline.primitives import IMAGE_DTYPES, Primitives
-from gpupipe.pipeline.spec_checks import describe_small
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError
+from gpupipe.augment.resampling import WarpingStep, torch_interpolation
+from gpupipe.pipeline.geometry import describe_small
+from gpupipe.pipeline.primitives import IMAGE_DTYPES
+from gpupipe.pipeline.spec_checks import add_fill, check_color, check_per_channel
+from gpupipe.pipeline.step import (
+    Params,
+    Primitives,
+    Sampled,
+    Spec,
+    StepIncompatibleError,
+    Uniforms,
+)
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.runtime.transfer import to_device
-from gpupipe.schema.field_types import NUMBER, Fill, Resampling, check_list, is_number, should_be
-
-
-def _pair(value: Any) -> Any:
-    words = "one number of at least 0, or [x, y]"
-    sides = [value] if is_number(value) else check_list(value, (1, 2), words)
-    return sides * (2 // len(sides))
+from gpupipe.schema.field_types import NUMBER, Resampling, one_for_both, should_be
 
 
 def _check_both_or_none(value: tuple[float, float]) -> tuple[float, float]:
@@ -33,11 +32,11 @@ def _check_both_or_none(value: tuple[float, float]) -> tuple[float, float]:
     return value
 
 
-_NotNegative = Annotated[float, Field(ge=0, le=1e4, allow_inf_nan=False), NUMBER]
-_Pair = Annotated[tuple[_NotNegative, _NotNegative], BeforeValidator(_pair)]
+_Number = Annotated[float, Field(ge=0, le=1e4, allow_inf_nan=False), NUMBER]
+_Pair = Annotated[tuple[_Number, _Number], one_for_both("one number of at least 0, or [x, y]")]
 
 
-class ElasticTransform(Step):
+class ElasticTransform(WarpingStep):
     """Move each pixel at random, as torchvision.transforms.v2.ElasticTransform.
 
     Each pixel draws a displacement, and a blur makes neighbours move alike. The input must be an
@@ -59,17 +58,15 @@ class ElasticTransform(Step):
     alpha: _Pair = (50.0, 50.0)
     sigma: Annotated[_Pair, AfterValidator(_check_both_or_none)] = (5.0, 5.0)
     interpolation: Resampling = "bilinear"
-    fill: Fill = (0.0,)
 
-    example: ClassVar[Mapping[str, Any]] = {"alpha": 150}
-    num_uniforms: ClassVar[int] = 1
-    interpolates: ClassVar[bool] = True
-    speed_advice: ClassVar[str] = (
+    example = {"alpha": 150}
+    num_uniforms = 1
+    speed_advice = (
         "displacements are made on the CPU, 4 ms for 224x224: transform fewer samples, inside "
         "random_apply, or take a smaller sigma"
     )
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Return seed: int64 (B,), the seed of each sample's displacements."""
         return {"seed": noise.draw_seeds(u[:, 0])}
 
@@ -98,9 +95,8 @@ class ElasticTransform(Step):
         image.remap(fields, reach, self.interpolation, self.fill)
 
     def torch(self, image: Any, p: Params) -> Any:
-        from torchvision.transforms.v2 import InterpolationMode
         from torchvision.transforms.v2 import functional as F
 
         moves = to_device(self.displacement(p["seed"], image.shape[-2:]), image.device)
-        how = moves, InterpolationMode(self.interpolation), list(self.fill)
+        how = moves, torch_interpolation(self.interpolation), list(self.fill)
         return in_float32(image, lambda pixels: F.elastic(pixels, *how))

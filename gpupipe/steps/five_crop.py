@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from gpupipe.augment.multi_crop import MultiCrop
 
 
@@ -28,4 +26,4 @@ class FiveCrop(MultiCrop):
                 crop: {count: 5, steps: [{five_crop: {size: 224}}]}
     """
 
-    num_views: ClassVar[int] = 5
+    num_views = 5

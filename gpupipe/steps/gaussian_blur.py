@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator
 
 from gpupipe.augment.color_step import ColorStep
-from gpupipe.pipeline.spec_checks import describe_small
-from gpupipe.pipeline.step import Params, Spec, StepIncompatibleError
-from gpupipe.schema.field_types import (
-    Positive,
-    Side,
-    check_list,
-    check_ordered,
-    is_number,
-    should_be,
-)
+from gpupipe.pipeline.geometry import describe_small
+from gpupipe.pipeline.step import Params, Sampled, Spec, StepIncompatibleError, Uniforms
+from gpupipe.schema.field_types import ORDERED, Positive, Side, one_for_both, should_be
 
 _KERNEL_WORDS = "one odd number, or [width, height], both odd"
-
-
-def _kernel_size(value: Any) -> Any:
-    sides = [value] if is_number(value) else check_list(value, (1, 2), _KERNEL_WORDS)
-    return sides * (2 // len(sides))
 
 
 def _check_odd(value: tuple[int, int]) -> tuple[int, int]:
@@ -35,14 +22,12 @@ def _check_odd(value: tuple[int, int]) -> tuple[int, int]:
     return value
 
 
-def _sigma(value: Any) -> Any:
-    words = "one number above 0, or [least, most], both above 0"
-    sides = [value] if is_number(value) else check_list(value, (1, 2), words)
-    return sides * (2 // len(sides))
-
-
-KernelSize = Annotated[tuple[Side, Side], BeforeValidator(_kernel_size), AfterValidator(_check_odd)]
-Sigma = Annotated[tuple[Positive, Positive], BeforeValidator(_sigma), AfterValidator(check_ordered)]
+KernelSize = Annotated[tuple[Side, Side], one_for_both(_KERNEL_WORDS), AfterValidator(_check_odd)]
+Sigma = Annotated[
+    tuple[Positive, Positive],
+    one_for_both("one number above 0, or [min, max], both above 0"),
+    ORDERED,
+]
 
 
 class GaussianBlur(ColorStep):
@@ -55,22 +40,22 @@ class GaussianBlur(ColorStep):
     Attributes:
         kernel_size: The number of pixels that are averaged along x and y: one odd number, or
             [width, height].
-        sigma: The standard deviation in pixels, drawn uniformly from [least, most]; or one number.
+        sigma: The standard deviation in pixels, drawn uniformly from [min, max]; or one number.
             The default is [0.1, 2.0].
     """
 
     kernel_size: KernelSize
     sigma: Sigma = (0.1, 2.0)
 
-    example: ClassVar[Mapping[str, Any]] = {"kernel_size": 9, "sigma": [0.5, 4.0]}
-    num_uniforms: ClassVar[int] = 1
-    op: ClassVar[str] = "gaussian_blur"
-    takes_any_values: ClassVar[bool] = True
+    example = {"kernel_size": 9, "sigma": [0.5, 4.0]}
+    num_uniforms = 1
+    op = "gaussian_blur"
+    takes_any_values = True
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Return sigma: float64 (B,), in pixels."""
-        least, most = self.sigma
-        return {"sigma": least + (most - least) * u[:, 0]}
+        low, high = self.sigma
+        return {"sigma": low + (high - low) * u[:, 0]}
 
     def infer_color(self, input_spec: Spec) -> Spec:
         output_spec = super().infer_color(input_spec)
@@ -92,4 +77,4 @@ class GaussianBlur(ColorStep):
         return height // 2 + 1, width // 2 + 1
 
     def _is_small(self, size: Sequence[int]) -> bool:
-        return any(n < least for n, least in zip(size, self._min_size, strict=True))
+        return any(n < needed for n, needed in zip(size, self._min_size, strict=True))

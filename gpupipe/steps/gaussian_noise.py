@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from gpupipe.augment import noise
 from gpupipe.augment.color_step import ColorStep
-from gpupipe.pipeline.channel_checks import add_fill, check_color
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, StepIncompatibleError
+from gpupipe.pipeline.spec_checks import add_fill, check_color
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.runtime.transfer import to_device
-from gpupipe.schema.field_types import NUMBER, Finite
+from gpupipe.schema.field_types import Finite, NotNegative
 
 
 class GaussianNoise(ColorStep):
@@ -33,13 +31,13 @@ class GaussianNoise(ColorStep):
     """
 
     mean: Finite = 0.0
-    sigma: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER] = 0.1
+    sigma: NotNegative = 0.1
     clip: bool = True
 
-    num_uniforms: ClassVar[int] = 1
-    speed_advice: ClassVar[str] = noise.SPEED_ADVICE
+    num_uniforms = 1
+    speed_advice = noise.SPEED_ADVICE
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Return seed: int64 (B,), the seed of each sample's noise."""
         return {"seed": noise.draw_seeds(u[:, 0])}
 

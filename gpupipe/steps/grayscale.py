@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from gpupipe.augment.color_ops import LUMA
-from gpupipe.pipeline.channel_checks import check_picture
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError, of_any_size
+from gpupipe.pipeline.spec_checks import check_picture
+from gpupipe.pipeline.step import Params, Primitives, Spec, Step, StepIncompatibleError, of_any_size
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import WHOLE
 
@@ -25,7 +23,7 @@ class Grayscale(Step):
 
     num_output_channels: Annotated[Literal[1, 3], WHOLE] = 1
 
-    example: ClassVar[Mapping[str, Any]] = {"num_output_channels": 3}
+    example = {"num_output_channels": 3}
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         if "C" not in check_picture(input_spec).layout or input_spec.channels not in (None, 1, 3):

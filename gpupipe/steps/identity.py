@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Step
+from gpupipe.pipeline.step import Params, Primitives, Step
 
 
 class Identity(Step):

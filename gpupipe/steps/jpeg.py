@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import Field
 
 from gpupipe.augment.color_step import ColorStep
-from gpupipe.pipeline.step import Params
-from gpupipe.schema.field_types import WHOLE, check_list, check_ordered, is_number
-
-
-def _quality(value: Any) -> Any:
-    words = "a whole number from 1 to 100, or [least, most]"
-    return [value, value] if is_number(value) else check_list(value, (2,), words)
-
+from gpupipe.pipeline.step import Params, Sampled, Uniforms
+from gpupipe.schema.field_types import ORDERED, WHOLE, one_for_both
 
 Percent = Annotated[int, Field(ge=1, le=100), WHOLE]
 Quality = Annotated[
-    tuple[Percent, Percent], BeforeValidator(_quality), AfterValidator(check_ordered)
+    tuple[Percent, Percent], one_for_both("a whole number from 1 to 100, or [min, max]"), ORDERED
 ]
 
 
@@ -33,23 +25,20 @@ class Jpeg(ColorStep):
     torchvision. On a GPU, DALI simulates the codec, and pixels differ from those of a CPU.
 
     Attributes:
-        quality: The quality, 1 to 100: one number, or [least, most], from which a whole number is
+        quality: The quality, 1 to 100: one number, or [min, max], from which a whole number is
             drawn; both ends are possible.
     """
 
     quality: Quality
 
-    example: ClassVar[Mapping[str, Any]] = {"quality": [2, 30]}
-    num_uniforms: ClassVar[int] = 1
-    op: ClassVar[str] = "jpeg"
+    example = {"quality": [2, 30]}
+    num_uniforms = 1
+    op = "jpeg"
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Return quality: int32 (B,)."""
-        least, most = self.quality
-        return {"quality": (least + np.floor(u[:, 0] * (most - least + 1))).astype(np.int32)}
-
-    def op_values(self, p: Params) -> tuple[Any, ...]:
-        return (p["quality"],)
+        low, high = self.quality
+        return {"quality": (low + np.floor(u[:, 0] * (high - low + 1))).astype(np.int32)}
 
     def torch_color(self, image: Any, p: Params) -> Any:
         """Use Pillow, whose pixels are torchvision's: torchvision deprecates its own encoder."""

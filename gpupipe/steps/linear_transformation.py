@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from pydantic import model_validator
+from typing_extensions import Self
 
-from gpupipe.pipeline.channel_checks import check_picture, count_channels
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import check_decoded
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError, of_any_size
+from gpupipe.pipeline.spec_checks import check_decoded, check_picture, count_channels
+from gpupipe.pipeline.step import Params, Primitives, Spec, Step, StepIncompatibleError, of_any_size
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.number_array import Matrix, Vector
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class LinearTransformation(Step):
@@ -39,7 +35,7 @@ class LinearTransformation(Step):
     transformation_matrix: Matrix
     mean_vector: Vector
 
-    speed_advice: ClassVar[str] = (
+    speed_advice = (
         "its time grows with the square of the number of pixels: make the images smaller before it"
     )
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import Field
+from typing_extensions import Self
 
-from gpupipe.pipeline.channel_checks import add_fill, check_fill, check_picture
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import before_and_after, check_mirror, expand_margins
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError
+from gpupipe.pipeline.geometry import before_and_after, check_mirror, expand_margins
+from gpupipe.pipeline.spec_checks import add_fill, check_fill, check_picture
+from gpupipe.pipeline.step import Params, Primitives, Spec, Step, StepIncompatibleError
 from gpupipe.pipeline.tensors import cut
 from gpupipe.schema.field_types import AnyFill, Padding, PaddingMode
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Pad(Step):
@@ -37,7 +33,7 @@ class Pad(Step):
     fill: AnyFill = Field(default=(0.0,))
     padding_mode: PaddingMode = "constant"
 
-    example: ClassVar[Mapping[str, Any]] = {"padding": 25, "padding_mode": "reflect"}
+    example = {"padding": 25, "padding_mode": "reflect"}
 
     def resolve(self, input_spec: Spec) -> Self:
         return (

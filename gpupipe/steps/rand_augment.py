@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from gpupipe.augment.policy import (
@@ -17,6 +15,7 @@ from gpupipe.augment.policy import (
     choose,
     make_table,
 )
+from gpupipe.pipeline.step import Sampled, Uniforms
 from gpupipe.schema.field_types import WHOLE
 
 _DRAWS_PER_OP = 2
@@ -56,7 +55,7 @@ class RandAugment(AugmentPolicy):
         """The number of uniform draws that one sample needs."""
         return _DRAWS_PER_OP * self.num_ops
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw the operations of each sample.
 
         Returns:

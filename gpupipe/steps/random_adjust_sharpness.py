@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
-
-from pydantic import Field
-
 from gpupipe.augment.color_step import RandomColorStep
-from gpupipe.pipeline.step import Params
-from gpupipe.schema.field_types import NUMBER
+from gpupipe.schema.field_types import NotNegative
 
 
 class RandomAdjustSharpness(RandomColorStep):
@@ -23,11 +17,8 @@ class RandomAdjustSharpness(RandomColorStep):
         p: The probability of the change, 0 to 1. The default is 0.5.
     """
 
-    sharpness_factor: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]
+    sharpness_factor: NotNegative
 
-    op: ClassVar[str] = "adjust_sharpness"
+    op = "adjust_sharpness"
 
-    example: ClassVar[Mapping[str, Any]] = {"sharpness_factor": 5}
-
-    def op_values(self, p: Params) -> tuple[Any, ...]:
-        return (self.sharpness_factor,)
+    example = {"sharpness_factor": 5}

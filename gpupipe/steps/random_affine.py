@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import BeforeValidator
 
-from gpupipe.pipeline.channel_checks import add_fill, check_per_channel, check_picture
+from gpupipe.augment.resampling import WarpingStep, torch_interpolation
 from gpupipe.pipeline.geometry import affine_inverse
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, Step
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Uniforms
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import (
+    ORDERED,
     Degrees,
-    Fill,
     Finite,
     Point,
     PositiveRange,
-    Resampling,
     Shares,
     check_list,
-    check_ordered,
     is_number,
-    mirror,
+    should_be,
 )
 
 
@@ -38,26 +34,26 @@ def _shear(value: Any) -> Any:
         "a number a of at least 0 for x in [-a, a], [a, b] for x, or [a, b, c, d] for x in "
         "[a, b] and y in [c, d]"
     )
-    value = mirror(value, words) if is_number(value) else check_list(value, (2, 4), words)
-    return (*value, 0.0, 0.0) if len(value) == 2 else value
+    if is_number(value) and value < 0:
+        raise should_be(words)
+    value = [-value, value] if is_number(value) else check_list(value, (2, 4), words)
+    return [*value, 0.0, 0.0][:4]
 
 
-Shear = Annotated[
-    tuple[Finite, Finite, Finite, Finite], BeforeValidator(_shear), AfterValidator(check_ordered)
-]
+Shear = Annotated[tuple[Finite, Finite, Finite, Finite], BeforeValidator(_shear), ORDERED]
 
 
-class RandomAffine(Step):
+class RandomAffine(WarpingStep):
     """Apply a random affine transform, as torchvision.transforms.v2.RandomAffine.
 
     Each parameter is drawn uniformly from its range. The output has the size of the input. The
     input must be an image of 1 to 4 channels in uint8, float16 or float32.
 
     Attributes:
-        degrees: The angle, clockwise: one number a for [-a, a], or [least, most]. In degrees.
+        degrees: The angle, clockwise: one number a for [-a, a], or [min, max]. In degrees.
         translate: The largest shift as fractions of [width, height], each 0 to 1. The shift is
             rounded to whole pixels. The default is no shift.
-        scale: [least, most] factor of size, both above 0. The default is no scaling.
+        scale: [min, max] factor of size, both above 0. The default is no scaling.
         shear: The shear angle in degrees: a number a, [a, b], or [a, b, c, d]. A number a means x
             in [-a, a]; [a, b] means x in [a, b]; [a, b, c, d] means x in [a, b] and y in [c, d].
             The default is no shear.
@@ -72,20 +68,16 @@ class RandomAffine(Step):
     translate: Shares | None = None
     scale: PositiveRange | None = None
     shear: Shear | None = None
-    interpolation: Resampling = "nearest"
-    fill: Fill = (0.0,)
     center: Point | None = None
 
-    example: ClassVar[Mapping[str, Any]] = {
+    example = {
         "degrees": 30,
         "translate": [0.1, 0.1],
         "scale": [0.7, 1.3],
     }
-    num_uniforms: ClassVar[int] = 6
-    interpolates: ClassVar[bool] = True
-    speed_advice: ClassVar[str] = "interpolation: nearest costs less than bilinear"
+    num_uniforms = 6
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw the transform of each sample.
 
         Returns:
@@ -112,9 +104,6 @@ class RandomAffine(Step):
             "linear": linear,
         }
 
-    def infer_spec(self, input_spec: Spec) -> Spec:
-        return add_fill(self.fill, check_per_channel("fill", self.fill, check_picture(input_spec)))
-
     def shift(self, p: Params, width_height: Any) -> Any:
         """Return the shift [x, y] in whole pixels."""
         return np.rint(p["translate"] * width_height)
@@ -126,11 +115,10 @@ class RandomAffine(Step):
         image.warp(p["linear"], center, center + shift, self.interpolation, self.fill)
 
     def torch(self, image: Any, p: Params) -> Any:
-        from torchvision.transforms.v2 import InterpolationMode
         from torchvision.transforms.v2 import functional as F
 
         shift = self.shift(p, np.array(image.shape[:-3:-1], np.float64)).astype(int).tolist()
-        mode = InterpolationMode(self.interpolation)
+        mode = torch_interpolation(self.interpolation)
         center = list(self.center) if self.center else None
         how = (
             float(p["angle"]),

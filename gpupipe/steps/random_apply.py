@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpupipe.pipeline.container import (
     Container,
@@ -16,8 +14,7 @@ from gpupipe.pipeline.container import (
     merge_specs,
     place_of_change,
 )
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Uniforms
 from gpupipe.schema.field_types import Probability
 
 
@@ -33,10 +30,10 @@ class RandomApply(Container):
 
     p: Probability = 0.5
 
-    example: ClassVar[Mapping[str, Any]] = {"transforms": [{"random_rotation": {"degrees": 90}}]}
-    own_uniforms: ClassVar[int] = 1
+    example = {"transforms": [{"random_rotation": {"degrees": 90}}]}
+    own_uniforms = 1
 
-    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def draw(self, u: Uniforms) -> Sampled:
         """Return runs: int32 (B,), 1 for the samples that go through the steps, else 0."""
         return {"runs": (u[:, 0] < self.p).astype(np.int32)}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from gpupipe.augment.color_step import RandomColorStep
 
 
@@ -18,4 +16,4 @@ class RandomAutocontrast(RandomColorStep):
         p: The probability of the change, 0 to 1. The default is 0.5.
     """
 
-    op: ClassVar[str] = "autocontrast"
+    op = "autocontrast"

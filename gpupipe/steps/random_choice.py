@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from gpupipe.augment.weighted_choice import WeightedChoice
 from gpupipe.pipeline.container import Container, NestedStep, Way, merge_specs
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec
+from gpupipe.pipeline.step import Params, Primitives, Spec
 
 
 class RandomChoice(Container, WeightedChoice):
@@ -23,9 +21,7 @@ class RandomChoice(Container, WeightedChoice):
             default all steps are equally probable.
     """
 
-    example: ClassVar[Mapping[str, Any]] = {
-        "transforms": ["random_horizontal_flip", {"random_rotation": {"degrees": 90}}]
-    }
+    example = {"transforms": ["random_horizontal_flip", {"random_rotation": {"degrees": 90}}]}
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
         both = [nested.resolve(input_spec) for nested in self.transforms]

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from typing_extensions import Self
 
-from gpupipe.pipeline.channel_checks import add_fill, check_fill, check_picture
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import (
+from gpupipe.pipeline.geometry import (
     before_and_after,
     check_mirror,
     describe_small_image,
     expand_margins,
     expand_sides,
 )
-from gpupipe.pipeline.step import Params, SampleIncompatibleError, Spec, Step, StepIncompatibleError
+from gpupipe.pipeline.spec_checks import add_fill, check_fill, check_picture
+from gpupipe.pipeline.step import (
+    Params,
+    Primitives,
+    Sampled,
+    SampleIncompatibleError,
+    Spec,
+    Step,
+    StepIncompatibleError,
+    Uniforms,
+)
 from gpupipe.pipeline.tensors import cut
 from gpupipe.schema.field_types import AnyFill, Padding, PaddingMode, Window
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class RandomCrop(Step):
@@ -48,10 +52,10 @@ class RandomCrop(Step):
     fill: AnyFill = (0.0,)
     padding_mode: PaddingMode = "constant"
 
-    example: ClassVar[Mapping[str, Any]] = {"size": 150}
-    num_uniforms: ClassVar[int] = 3
+    example = {"size": 150}
+    num_uniforms = 3
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw the window's position in the free space around it.
 
         Returns:

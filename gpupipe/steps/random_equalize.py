@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from gpupipe.augment.color_step import RandomColorStep
 
 
@@ -17,4 +15,4 @@ class RandomEqualize(RandomColorStep):
         p: The probability that the image is equalized, 0 to 1. The default is 0.5.
     """
 
-    op: ClassVar[str] = "equalize"
+    op = "equalize"

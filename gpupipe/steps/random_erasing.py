@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import BeforeValidator
+from typing_extensions import Self
 
 from gpupipe.augment import noise
-from gpupipe.pipeline.channel_checks import add_fill, check_fill, check_picture
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import check_decoded
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError
+from gpupipe.pipeline.spec_checks import add_fill, check_decoded, check_fill, check_picture
+from gpupipe.pipeline.step import (
+    Params,
+    Primitives,
+    Sampled,
+    Spec,
+    Step,
+    StepIncompatibleError,
+    Uniforms,
+)
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.field_types import (
+    ORDERED,
     PositiveRange,
     Probability,
     Value,
-    check_list,
-    check_ordered,
     should_be,
+    two_numbers,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _TRIES = 10
 RANDOM = "random"
 """The `value` of noise."""
 _SEED = 2 * _TRIES + 3
 """The draw that makes the seed of the noise."""
-
-
-def _shares(value: Any) -> Any:
-    return check_list(value, (2,), "[least, most], each from 0 to 1")
 
 
 def _numbers_or_random(value: Any) -> Any:
@@ -52,20 +52,20 @@ class RandomErasing(Step):
 
     Attributes:
         p: The probability of a window, 0 to 1. The default is 0.5.
-        scale: The window's share of the image's area, [least, most], each 0 to 1. Drawn uniformly.
+        scale: The window's share of the image's area, [min, max], each 0 to 1. Drawn uniformly.
             The default is [0.02, 0.33].
-        ratio: The window's height / width, [least, most], both above 0. Drawn log-uniformly. The
+        ratio: The window's height / width, [min, max], both above 0. Drawn log-uniformly. The
             default is [0.3, 3.3].
         value: The value inside the window, in units of the step's input: one number, or one per
             channel. The default is 0, which after normalize is the mean colour. "random" draws a
             standard normal number for each channel of each pixel; all images must be floats of one
             size then. This noise is made on the CPU for every engine, 8 ns a number; see
-            pipeline/noise.py.
+            augment/noise.py.
     """
 
     p: Probability = 0.5
     scale: Annotated[
-        tuple[Probability, Probability], BeforeValidator(_shares), AfterValidator(check_ordered)
+        tuple[Probability, Probability], two_numbers("[min, max], each from 0 to 1"), ORDERED
     ] = (0.02, 0.33)
     ratio: PositiveRange = (0.3, 3.3)
     value: Annotated[Literal["random"] | Value, BeforeValidator(_numbers_or_random)] = (0.0,)
@@ -80,7 +80,7 @@ class RandomErasing(Step):
         """The number of uniform draws that one sample needs."""
         return _SEED + (self.value == RANDOM)
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw which samples get a window, ten windows for each, and a position.
 
         Returns:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
-
 from gpupipe.augment.color_adjustments import FactorPair, draw_between
 from gpupipe.augment.color_step import RandomColorStep
-from gpupipe.pipeline.step import Params
+from gpupipe.pipeline.step import Sampled, Uniforms
 
 
 class RandomGamma(RandomColorStep):
@@ -19,19 +14,16 @@ class RandomGamma(RandomColorStep):
     1 darker. The input must be an image of 1 or 3 channels, of uint8 or of floats from 0 to 1.
 
     Attributes:
-        gamma: [least, most] power, at least 0, from which it is drawn uniformly. 1 changes nothing.
+        gamma: [min, max] power, at least 0, from which it is drawn uniformly. 1 changes nothing.
             The default is [0.8, 1.2], as in Albumentations.
         p: The probability of the change, 0 to 1. The default is 0.5.
     """
 
     gamma: FactorPair = (0.8, 1.2)
 
-    op: ClassVar[str] = "adjust_gamma"
-    num_uniforms: ClassVar[int] = 2
+    op = "adjust_gamma"
+    num_uniforms = 2
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Return runs: int32 (B,), 1 for the samples to change, else 0; gamma: float64 (B,)."""
         return super().sample(u) | {"gamma": draw_between(self.gamma, u[:, 1])}
-
-    def op_values(self, p: Params) -> tuple[Any, ...]:
-        return (p["gamma"],)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from gpupipe.augment.color_ops import LUMA
-from gpupipe.augment.color_step import ColorStep, apply_where
-from gpupipe.pipeline.channel_checks import count_channels
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params
+from gpupipe.augment.color_step import RandomColorStep, apply_where
+from gpupipe.pipeline.spec_checks import count_channels
+from gpupipe.pipeline.step import Params, Primitives
 from gpupipe.schema.field_types import Probability
 
 
-class RandomGrayscale(ColorStep):
+class RandomGrayscale(RandomColorStep):
     """Convert RGB to luma at random, as torchvision.transforms.v2.RandomGrayscale.
 
     The luma is 0.2989 R + 0.587 G + 0.114 B, in all three channels. An image of one channel keeps
@@ -28,12 +23,7 @@ class RandomGrayscale(ColorStep):
 
     p: Probability = 0.1
 
-    example: ClassVar[Mapping[str, Any]] = {"p": 0.5}
-    num_uniforms: ClassVar[int] = 1
-
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """Return runs: int32 (B,), 1 for the samples to convert, else 0."""
-        return {"runs": (u[:, 0] < self.p).astype(np.int32)}
+    example = {"p": 0.5}
 
     def lower_color(self, image: Primitives, p: Params) -> None:
         if count_channels(image.spec) == 3:

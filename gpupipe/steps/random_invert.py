@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from gpupipe.augment.color_step import RandomColorStep
 
 
@@ -16,4 +14,4 @@ class RandomInvert(RandomColorStep):
         p: The probability of the inversion, 0 to 1. The default is 0.5.
     """
 
-    op: ClassVar[str] = "invert"
+    op = "invert"

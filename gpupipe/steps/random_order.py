@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpupipe.pipeline.container import Container, NestedStep, merge_values
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, StepIncompatibleError
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, StepIncompatibleError, Uniforms
 
 
 class RandomOrder(Container):
@@ -24,16 +21,14 @@ class RandomOrder(Container):
         transforms: The steps.
     """
 
-    example: ClassVar[Mapping[str, Any]] = {
-        "transforms": [{"random_rotation": {"degrees": 60}}, "random_horizontal_flip"]
-    }
+    example = {"transforms": [{"random_rotation": {"degrees": 60}}, "random_horizontal_flip"]}
 
     @property
     def own_uniforms(self) -> int:  # type: ignore[override]
         """One draw for each step: their ranks are its place."""
         return len(self.transforms)
 
-    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def draw(self, u: Uniforms) -> Sampled:
         """Return order: int32 (B, steps), the number of the step that runs at each place."""
         return {"order": np.argsort(u, axis=-1, kind="stable").astype(np.int32)}
 

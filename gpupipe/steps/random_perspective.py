@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpupipe.pipeline.channel_checks import add_fill, check_per_channel, check_picture
+from gpupipe.augment.resampling import WarpingStep, torch_interpolation
 from gpupipe.pipeline.geometry import perspective_matrix
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, Step
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Uniforms
 from gpupipe.pipeline.tensors import in_float32
-from gpupipe.schema.field_types import Fill, Probability, Resampling
+from gpupipe.schema.field_types import Probability, Resampling
 
 _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
 """Top-left, top-right, bottom-right, bottom-left; each [x, y], 1 for the right and the bottom."""
 
 
-class RandomPerspective(Step):
+class RandomPerspective(WarpingStep):
     """Apply a random perspective transform, as torchvision.transforms.v2.RandomPerspective.
 
     Each corner moves towards the centre by whole pixels. If three corners come to lie on one line,
@@ -37,13 +35,10 @@ class RandomPerspective(Step):
     distortion_scale: Probability = 0.5
     p: Probability = 0.5
     interpolation: Resampling = "bilinear"
-    fill: Fill = (0.0,)
 
-    num_uniforms: ClassVar[int] = 9
-    interpolates: ClassVar[bool] = True
-    speed_advice: ClassVar[str] = "interpolation: nearest costs less than bilinear"
+    num_uniforms = 9
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw which samples are transformed, and how far their corners move.
 
         Returns:
@@ -53,9 +48,6 @@ class RandomPerspective(Step):
                 from top to bottom.
         """
         return {"runs": (u[:, 0] < self.p).astype(np.int32), "moves": u[:, 1:].reshape(-1, 4, 2)}
-
-    def infer_spec(self, input_spec: Spec) -> Spec:
-        return add_fill(self.fill, check_per_channel("fill", self.fill, check_picture(input_spec)))
 
     def corners(self, p: Params, width_height: Any) -> tuple[Any, Any]:
         """Return the corners of the image, and where they lie in the output, (..., 4, 2) each.
@@ -75,7 +67,6 @@ class RandomPerspective(Step):
         image.switch(p["runs"], [lambda part: None, run])
 
     def torch(self, image: Any, p: Params) -> Any:
-        from torchvision.transforms.v2 import InterpolationMode
         from torchvision.transforms.v2 import functional as F
 
         if not p["runs"]:
@@ -83,6 +74,6 @@ class RandomPerspective(Step):
         width_height = np.array(image.shape[:-3:-1], np.float64)
         matrix = perspective_matrix(*self.corners(p, width_height))
         coefficients = matrix.astype(np.float32).ravel()[:8].tolist()
-        mode = InterpolationMode(self.interpolation)
+        mode = torch_interpolation(self.interpolation)
         how = (None, None, mode, list(self.fill), coefficients)
         return in_float32(image, lambda pixels: F.perspective(pixels, *how))

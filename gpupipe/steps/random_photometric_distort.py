@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_adjustments import (
@@ -18,8 +17,7 @@ from gpupipe.augment.color_adjustments import (
     torch_adjustment,
 )
 from gpupipe.augment.color_step import ColorStep, apply_where
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Uniforms
 from gpupipe.schema.field_types import Probability
 
 
@@ -31,10 +29,10 @@ class RandomPhotometricDistort(ColorStep):
     probable. The input must be an image of 1 or 3 channels, of uint8 or of floats from 0 to 1.
 
     Attributes:
-        brightness: [least, most] factor of brightness, at least 0. The default is [0.875, 1.125].
-        contrast: [least, most] factor of contrast, at least 0. The default is [0.5, 1.5].
-        saturation: [least, most] factor of saturation, at least 0. The default is [0.5, 1.5].
-        hue: [least, most] turn of the hue in full turns, -0.5 to 0.5. The default is [-0.05, 0.05].
+        brightness: [min, max] factor of brightness, at least 0. The default is [0.875, 1.125].
+        contrast: [min, max] factor of contrast, at least 0. The default is [0.5, 1.5].
+        saturation: [min, max] factor of saturation, at least 0. The default is [0.5, 1.5].
+        hue: [min, max] turn of the hue in full turns, -0.5 to 0.5. The default is [-0.05, 0.05].
         p: The probability of each change, 0 to 1. The default is 0.5.
     """
 
@@ -44,10 +42,10 @@ class RandomPhotometricDistort(ColorStep):
     hue: TurnPair = (-0.05, 0.05)
     p: Probability = 0.5
 
-    interpolates: ClassVar[bool] = True  # a later factor multiplies the level of an earlier one
-    num_uniforms: ClassVar[int] = 2 * len(ADJUSTMENTS) + 5
+    interpolates = True  # a later factor multiplies the level of an earlier one
+    num_uniforms = 2 * len(ADJUSTMENTS) + 5
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw which changes are made, and how strong they are.
 
         Returns:

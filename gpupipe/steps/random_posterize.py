@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
 from gpupipe.augment.color_step import RandomColorStep
-from gpupipe.pipeline.step import Params
 from gpupipe.schema.field_types import WHOLE
 
 
@@ -24,9 +22,6 @@ class RandomPosterize(RandomColorStep):
 
     bits: Annotated[int, Field(ge=0, le=8), WHOLE]
 
-    op: ClassVar[str] = "posterize"
+    op = "posterize"
 
-    example: ClassVar[Mapping[str, Any]] = {"bits": 2}
-
-    def op_values(self, p: Params) -> tuple[Any, ...]:
-        return (self.bits,)
+    example = {"bits": 2}

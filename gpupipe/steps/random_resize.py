@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import model_validator
 
-from gpupipe.augment.resizing import ResizingStep
-from gpupipe.pipeline.step import Params
+from gpupipe.augment.resampling import ResizingStep
+from gpupipe.pipeline.step import Params, Sampled, Uniforms
 from gpupipe.schema.field_types import Side
 
 
@@ -30,8 +28,8 @@ class RandomResize(ResizingStep):
     min_size: Side
     max_size: Side
 
-    num_uniforms: ClassVar[int] = 1
-    example: ClassVar[Mapping[str, Any]] = {"min_size": 128, "max_size": 384}
+    num_uniforms = 1
+    example = {"min_size": 128, "max_size": 384}
 
     @model_validator(mode="after")
     def _check_sizes(self) -> RandomResize:
@@ -42,12 +40,12 @@ class RandomResize(ResizingStep):
             )
         return self
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Return short: (B,), the length of the shorter side in whole pixels."""
         return {"short": self.min_size + np.floor(u[:, 0] * (self.max_size - self.min_size))}
 
     @property
-    def least(self) -> int:
+    def min_side(self) -> int:
         return self.min_size
 
     def shape(self, p: Params, size: Any) -> Any:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import model_validator
 
-from gpupipe.pipeline.primitives import Primitives
+from gpupipe.augment.resampling import ResamplingStep, torch_interpolation
 from gpupipe.pipeline.spec_checks import check_resampling
-from gpupipe.pipeline.step import Params, Spec, Step
-from gpupipe.schema.field_types import Interpolation, PositiveRange, Size
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Uniforms
+from gpupipe.schema.field_types import PositiveRange, Size
 
 _TRIES = 10
 
 
-class RandomResizedCrop(Step):
+class RandomResizedCrop(ResamplingStep):
     """Resize a random window to a fixed size, as torchvision.transforms.v2.RandomResizedCrop.
 
     Like torchvision, it draws ten windows and takes the first that fits. If none fits, it takes the
@@ -26,9 +23,9 @@ class RandomResizedCrop(Step):
     Attributes:
         size: The output's size: one number for a square, or [height, width], in pixels. Each side
             is 1 to 65535.
-        scale: The window's share of the image's area, [least, most]. Both are above 0; drawn
+        scale: The window's share of the image's area, [min, max]. Both are above 0; drawn
             uniformly. The default is [0.08, 1].
-        ratio: The window's width / height, [least, most], drawn log-uniformly. Both are above 0.
+        ratio: The window's width / height, [min, max], drawn log-uniformly. Both are above 0.
             The default is [3/4, 4/3].
         interpolation: "nearest", "bilinear" (the default) or "bicubic".
         antialias: Low-pass before shrinking. The default is true, and bicubic requires it.
@@ -37,24 +34,11 @@ class RandomResizedCrop(Step):
     size: Size
     scale: PositiveRange = (0.08, 1.0)
     ratio: PositiveRange = (3 / 4, 4 / 3)
-    interpolation: Interpolation = "bilinear"
-    antialias: bool = True
 
-    @model_validator(mode="after")
-    def _bicubic_is_antialiased(self) -> RandomResizedCrop:
-        if self.interpolation == "bicubic" and not self.antialias:
-            raise ValueError(
-                "bicubic without antialias differs between engines: set "
-                "antialias: true, or take bilinear"
-            )
-        return self
+    example = {"size": 200}
+    num_uniforms = 2 * _TRIES + 2
 
-    example: ClassVar[Mapping[str, Any]] = {"size": 200}
-    num_uniforms: ClassVar[int] = 2 * _TRIES + 2
-    interpolates: ClassVar[bool] = True
-    speed_advice: ClassVar[str] = "store images nearer to the size that is trained on"
-
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw ten windows for each sample, and a position.
 
         Returns:
@@ -102,10 +86,9 @@ class RandomResizedCrop(Step):
         image.resize(self.size, self.interpolation, self.antialias)
 
     def torch(self, image: Any, p: Params) -> Any:
-        from torchvision.transforms.v2 import InterpolationMode
         from torchvision.transforms.v2 import functional as F
 
         anchor, shape = self.window(p, np.array(image.shape[-2:], np.float64))
         window: list[int] = [*anchor.astype(int).tolist(), *shape.astype(int).tolist()]
-        mode = InterpolationMode(self.interpolation)
+        mode = torch_interpolation(self.interpolation)
         return F.resized_crop(image, *window, list(self.size), mode, antialias=self.antialias)

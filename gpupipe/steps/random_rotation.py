@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpupipe.pipeline.channel_checks import add_fill, check_per_channel, check_picture
+from gpupipe.augment.resampling import WarpingStep, torch_interpolation
 from gpupipe.pipeline.geometry import affine_inverse
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, Step
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Uniforms
 from gpupipe.pipeline.tensors import in_float32
-from gpupipe.schema.field_types import Degrees, Fill, Point, Resampling
+from gpupipe.schema.field_types import Degrees, Point
 
 _DECIMALS = 12
 """Sines and cosines are rounded to so many decimals before `expand` rounds sizes up: the computed
@@ -21,13 +18,13 @@ cosine of 90 degrees is 6e-17, and would add a row of pixels.
 """
 
 
-class RandomRotation(Step):
+class RandomRotation(WarpingStep):
     """Rotate by a random angle, as torchvision.transforms.v2.RandomRotation.
 
     The input must be an image of 1 to 4 channels in uint8, float16 or float32.
 
     Attributes:
-        degrees: The angle, counter-clockwise: one number a for [-a, a], or [least, most]. In
+        degrees: The angle, counter-clockwise: one number a for [-a, a], or [min, max]. In
             degrees, drawn uniformly.
         interpolation: "nearest" (the default) or "bilinear".
         expand: Enlarge the output so that it holds the whole rotated image. Output sizes then
@@ -39,17 +36,13 @@ class RandomRotation(Step):
     """
 
     degrees: Degrees
-    interpolation: Resampling = "nearest"
     expand: bool = False
     center: Point | None = None
-    fill: Fill = (0.0,)
 
-    example: ClassVar[Mapping[str, Any]] = {"degrees": 45}
-    num_uniforms: ClassVar[int] = 1
-    interpolates: ClassVar[bool] = True
-    speed_advice: ClassVar[str] = "interpolation: nearest costs less than bilinear"
+    example = {"degrees": 45}
+    num_uniforms = 1
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw the angle of each sample.
 
         Returns:
@@ -67,8 +60,7 @@ class RandomRotation(Step):
         return {"angle": angle, "linear": linear, "extent": extent, "quarter_turn": quarter_turn}
 
     def infer_spec(self, input_spec: Spec) -> Spec:
-        check_per_channel("fill", self.fill, check_picture(input_spec))
-        filled = add_fill(self.fill, input_spec)
+        filled = super().infer_spec(input_spec)
         return filled.with_size((None, None), filled.at_least) if self.expand else filled
 
     def expanded(self, p: Params, width_height: Any) -> Any:
@@ -98,10 +90,9 @@ class RandomRotation(Step):
         )
 
     def torch(self, image: Any, p: Params) -> Any:
-        from torchvision.transforms.v2 import InterpolationMode
         from torchvision.transforms.v2 import functional as F
 
-        mode = InterpolationMode(self.interpolation)
+        mode = torch_interpolation(self.interpolation)
         center = list(self.center) if self.center else None
         how = (float(p["angle"]), mode, self.expand, center, list(self.fill))
         return in_float32(image, lambda pixels: F.rotate(pixels, *how))

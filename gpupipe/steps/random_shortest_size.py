@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, model_validator
 
-from gpupipe.augment.resizing import ResizingStep
-from gpupipe.pipeline.step import Params
+from gpupipe.augment.resampling import ResizingStep
+from gpupipe.pipeline.step import Params, Sampled, Uniforms
 from gpupipe.schema.field_types import Side, is_number, should_be
 
 
@@ -39,8 +37,8 @@ class RandomShortestSize(ResizingStep):
     min_size: Annotated[tuple[Side, ...], BeforeValidator(_lengths)]
     max_size: Side | None = None
 
-    num_uniforms: ClassVar[int] = 1
-    example: ClassVar[Mapping[str, Any]] = {"min_size": [128, 192, 256]}
+    num_uniforms = 1
+    example = {"min_size": [128, 192, 256]}
 
     @model_validator(mode="after")
     def _check_sizes(self) -> RandomShortestSize:
@@ -51,13 +49,13 @@ class RandomShortestSize(ResizingStep):
             )
         return self
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Return short: (B,), the length of the shorter side in pixels."""
         lengths = np.array(self.min_size, np.float64)
         return {"short": lengths[np.floor(u[:, 0] * len(lengths)).astype(int)]}
 
     @property
-    def least(self) -> int:
+    def min_side(self) -> int:
         # torchvision rounds down: length / side * side may be less than the length by 2**-53.
         return max(min(self.min_size) - 1, 1) if self.max_size is None else 1
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 from gpupipe.augment.color_step import RandomColorStep
-from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.step import Params, StepIncompatibleError
+from gpupipe.pipeline.step import Spec, StepIncompatibleError
 from gpupipe.schema.field_types import Finite
 
 
@@ -23,12 +19,9 @@ class RandomSolarize(RandomColorStep):
 
     threshold: Finite
 
-    op: ClassVar[str] = "solarize"
+    op = "solarize"
 
-    example: ClassVar[Mapping[str, Any]] = {"threshold": 128}
-
-    def op_values(self, p: Params) -> tuple[Any, ...]:
-        return (self.threshold,)
+    example = {"threshold": 128}
 
     def infer_color(self, input_spec: Spec) -> Spec:
         output_spec = super().infer_color(input_spec)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_axis
-from gpupipe.pipeline.step import Params, Spec, Step
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Step, Uniforms
 from gpupipe.pipeline.tensors import flip
 from gpupipe.schema.field_types import Probability
 
@@ -23,9 +21,9 @@ class RandomVerticalFlip(Step):
 
     p: Probability = 0.5
 
-    num_uniforms: ClassVar[int] = 1
+    num_uniforms = 1
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Return flip: int32 (B,), 1 for the samples to mirror, else 0."""
         return {"flip": (u[:, 0] < self.p).astype(np.int32)}
 

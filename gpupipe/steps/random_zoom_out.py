@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import Field
 
-from gpupipe.pipeline.channel_checks import add_fill, check_fill
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import check_plane
-from gpupipe.pipeline.step import Params, Spec, Step
+from gpupipe.pipeline.spec_checks import add_fill, check_fill, check_plane
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Step, Uniforms
 from gpupipe.pipeline.tensors import cut
-from gpupipe.schema.field_types import NUMBER, AnyFill, Probability, check_list, check_ordered
+from gpupipe.schema.field_types import NUMBER, ORDERED, AnyFill, Probability, two_numbers
 
 _Factor = Annotated[float, Field(ge=1, allow_inf_nan=False), NUMBER]
-
-
-def _range(value: Any) -> Any:
-    return check_list(value, (2,), "[least, most], both at least 1")
 
 
 class RandomZoomOut(Step):
@@ -31,21 +24,21 @@ class RandomZoomOut(Step):
     Attributes:
         fill: The value of the canvas: one number, or one per channel. The image's dtype must be
             able to hold it. The default is 0. Masks get 0; {image: ..., mask: ...} changes that.
-        side_range: The canvas's width and height relative to the image's, [least, most], both at
+        side_range: The canvas's width and height relative to the image's, [min, max], both at
             least 1. Drawn uniformly. The default is [1, 4].
         p: The probability of a larger canvas, 0 to 1. The default is 0.5.
     """
 
     fill: AnyFill = (0.0,)
     side_range: Annotated[
-        tuple[_Factor, _Factor], BeforeValidator(_range), AfterValidator(check_ordered)
+        tuple[_Factor, _Factor], two_numbers("[min, max], both at least 1"), ORDERED
     ] = (1.0, 4.0)
     p: Probability = 0.5
 
-    num_uniforms: ClassVar[int] = 4
-    speed_advice: ClassVar[str] = "a smaller canvas, side_range, costs less"
+    num_uniforms = 4
+    speed_advice = "a smaller canvas, side_range, costs less"
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw which samples get a canvas, how large it is, and the image's place on it.
 
         Returns:
@@ -53,10 +46,10 @@ class RandomZoomOut(Step):
             factor: (B, 1), the canvas's sides relative to the image's.
             position: (B, 2), [top, left] as fractions of the free space, in [0, 1).
         """
-        least, most = self.side_range
+        low, high = self.side_range
         return {
             "runs": (u[:, 0] < self.p).astype(np.int32),
-            "factor": least + u[:, 1:2] * (most - least),
+            "factor": low + u[:, 1:2] * (high - low),
             "position": u[:, 2:],
         }
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BeforeValidator, model_validator
 
+from gpupipe.augment.resampling import ResamplingStep, torch_interpolation
 from gpupipe.pipeline.geometry import shorter_side
-from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_resampling
-from gpupipe.pipeline.step import Params, Spec, Step
-from gpupipe.schema.field_types import Interpolation, Side, Size
+from gpupipe.pipeline.step import Params, Primitives, Spec
+from gpupipe.schema.field_types import Side, Size
 
 
 def _alone(value: Any) -> Any:
@@ -20,7 +19,7 @@ def _alone(value: Any) -> Any:
     return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
 
 
-class Resize(Step):
+class Resize(ResamplingStep):
     """Resample to another size, as torchvision.transforms.v2.Resize.
 
     Attributes:
@@ -29,18 +28,13 @@ class Resize(Step):
         interpolation: "nearest", "bilinear" (the default) or "bicubic".
         max_size: The longest that the longer side may become, in pixels, larger than `size`. Only
             if `size` is one number. The default is no limit.
-        antialias: Low-pass before shrinking. The default is true. Bicubic requires it: without it
-            torchvision's cubic has a = -0.75, and the primitive's a = -0.5.
+        antialias: Low-pass before shrinking. The default is true, and bicubic requires it.
     """
 
     size: Annotated[Side | Size, BeforeValidator(_alone)]
-    interpolation: Interpolation = "bilinear"
     max_size: Side | None = None
-    antialias: bool = True
 
-    example: ClassVar[Mapping[str, Any]] = {"size": 100}
-    interpolates: ClassVar[bool] = True
-    speed_advice: ClassVar[str] = "store images nearer to the size that is trained on"
+    example = {"size": 100}
 
     @model_validator(mode="after")
     def _max_size_goes_with_one_number(self) -> Resize:
@@ -53,15 +47,6 @@ class Resize(Step):
             )
         return self
 
-    @model_validator(mode="after")
-    def _bicubic_is_antialiased(self) -> Resize:
-        if self.interpolation == "bicubic" and not self.antialias:
-            raise ValueError(
-                "bicubic without antialias differs between engines: set "
-                "antialias: true, or take bilinear"
-            )
-        return self
-
     def infer_spec(self, input_spec: Spec) -> Spec:
         check_resampling(input_spec)
         if isinstance(self.size, tuple):
@@ -69,8 +54,8 @@ class Resize(Step):
         if input_spec.size:
             height, width = (int(n) for n in self.shape(np.array(input_spec.size, np.float64)))
             return input_spec.with_size((height, width))
-        least = (1, 1) if self.max_size else (self.size, self.size)
-        return input_spec.with_size((None, None), least)
+        min_side = 1 if self.max_size else self.size
+        return input_spec.with_size((None, None), (min_side, min_side))
 
     def shape(self, size: Any) -> Any:
         """Return the output's [height, width] in pixels for an image of `size` [height, width]."""
@@ -78,15 +63,12 @@ class Resize(Step):
         return shorter_side(size, self.size, self.max_size)
 
     def lower(self, image: Primitives, p: Params) -> None:
-        if isinstance(self.size, tuple):
-            image.resize(self.size, self.interpolation, self.antialias)
-        else:
-            image.resize(self.shape(image.size), self.interpolation, self.antialias)
+        shape = self.size if isinstance(self.size, tuple) else self.shape(image.size)
+        image.resize(shape, self.interpolation, self.antialias)
 
     def torch(self, image: Any, p: Params) -> Any:
-        from torchvision.transforms.v2 import InterpolationMode
         from torchvision.transforms.v2 import functional as F
 
         size = [self.size] if isinstance(self.size, int) else list(self.size)
-        mode = InterpolationMode(self.interpolation)
+        mode = torch_interpolation(self.interpolation)
         return F.resize(image, size, mode, max_size=self.max_size, antialias=self.antialias)

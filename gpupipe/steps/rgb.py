@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from gpupipe.augment.color_step import ColorStep
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, StepIncompatibleError
+from gpupipe.pipeline.step import Params, Primitives, Spec, StepIncompatibleError
 
 
 class Rgb(ColorStep):
@@ -18,7 +17,7 @@ class Rgb(ColorStep):
     channels of all.
     """
 
-    takes_any_values: ClassVar[bool] = True
+    takes_any_values = True
 
     def infer_color(self, input_spec: Spec) -> Spec:
         output_spec = super().infer_color(input_spec)

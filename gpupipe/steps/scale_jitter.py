@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import BeforeValidator
 
-from gpupipe.augment.resizing import ResizingStep
-from gpupipe.pipeline.step import Params
-from gpupipe.schema.field_types import PositiveRange, Side, check_list
-
-
-def _pair(value: Any) -> Any:
-    return check_list(value, (2,), "[width, height] in pixels")
+from gpupipe.augment.resampling import ResizingStep
+from gpupipe.pipeline.step import Params, Sampled, Uniforms
+from gpupipe.schema.field_types import PositiveRange, Side, two_numbers
 
 
 class ScaleJitter(ResizingStep):
@@ -27,22 +20,22 @@ class ScaleJitter(ResizingStep):
     Attributes:
         target_size: [width, height] in pixels. As torchvision computes it, the first number is
             for the width.
-        scale_range: The factor of size, [least, most], both above 0. Drawn uniformly. The default
+        scale_range: The factor of size, [min, max], both above 0. Drawn uniformly. The default
             is [0.1, 2].
         interpolation: "nearest", "bilinear" (the default) or "bicubic".
         antialias: Low-pass before shrinking. The default is true, and bicubic requires it.
     """
 
-    target_size: Annotated[tuple[Side, Side], BeforeValidator(_pair)]
+    target_size: Annotated[tuple[Side, Side], two_numbers("[width, height] in pixels")]
     scale_range: PositiveRange = (0.1, 2.0)
 
-    num_uniforms: ClassVar[int] = 1
-    example: ClassVar[Mapping[str, Any]] = {"target_size": [320, 320]}
+    num_uniforms = 1
+    example = {"target_size": [320, 320]}
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Return scale: (B,), the factor relative to the largest size that fits."""
-        least, most = self.scale_range
-        return {"scale": least + u[:, 0] * (most - least)}
+        low, high = self.scale_range
+        return {"scale": low + u[:, 0] * (high - low)}
 
     def shape(self, p: Params, size: Any) -> Any:
         fit = (np.array(self.target_size[::-1], np.float64) / size).min(-1, keepdims=True)

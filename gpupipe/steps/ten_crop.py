@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from gpupipe.augment.multi_crop import MultiCrop
 
 
@@ -24,7 +22,7 @@ class TenCrop(MultiCrop):
 
     vertical_flip: bool = False
 
-    num_views: ClassVar[int] = 10
+    num_views = 10
 
     @property
     def mirrored_axis(self) -> int:

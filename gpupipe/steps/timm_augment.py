@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,10 @@ from gpupipe.augment.policy_mix import (
 )
 from gpupipe.augment.timm_ops import draw_levels, look_up, op_names
 from gpupipe.augment.timm_policies import TimmPolicy, read_policy
-from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, StepIncompatibleError
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.schema.field_types import Fill, Resampling
 
 Floats = NDArray[np.float64]
-Sampled = dict[str, NDArray[Any]]
 
 _DRAWS_PER_OP = 6
 """Which operation, whether it is applied, two for its level, its sign, and its value."""
@@ -64,8 +61,8 @@ class TimmAugment(AugmentPolicy):
     interpolation: Resampling = "bilinear"
     fill: Fill | None = (128.0,)
 
-    has_whole_shifts: ClassVar[bool] = False
-    example: ClassVar[Mapping[str, Any]] = {"policy": "rand-m9-mstd0.5-inc1"}
+    has_whole_shifts = False
+    example = {"policy": "rand-m9-mstd0.5-inc1"}
 
     @field_validator("policy")
     @classmethod
@@ -82,7 +79,7 @@ class TimmAugment(AugmentPolicy):
             return num_weight_uniforms(policy.width) + policy.width + of_ops
         return _num_slots(policy) * _DRAWS_PER_OP + (policy.kind == "auto")
 
-    def sample(self, u: Floats) -> Sampled:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw the operations of each sample.
 
         Returns:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from gpupipe.dataset.spec import FLOATS, Values
-from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatibleError, of_any_size
+from gpupipe.pipeline.step import Params, Primitives, Spec, Step, StepIncompatibleError, of_any_size
 
 if TYPE_CHECKING:
     import torch
@@ -53,9 +51,9 @@ class ToDtype(Step):
     ]
     scale: bool = False
 
-    example: ClassVar[Mapping[str, Any]] = {"dtype": "float32", "scale": True}
-    can_run_on_batches: ClassVar[bool] = True
-    speed_advice: ClassVar[str] = (
+    example = {"dtype": "float32", "scale": True}
+    can_run_on_batches = True
+    speed_advice = (
         "leave it out with normalize, and do both on the GPU: a batch of uint8 is a quarter of one "
         "of float32"
     )

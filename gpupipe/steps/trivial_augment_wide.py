@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from gpupipe.augment.policy import (
@@ -17,6 +15,7 @@ from gpupipe.augment.policy import (
     choose,
     make_table,
 )
+from gpupipe.pipeline.step import Sampled, Uniforms
 from gpupipe.schema.field_types import WHOLE
 
 _LARGEST = Magnitudes(0.99, ("", 32.0), 135.0, 0.99, (8, 6))
@@ -36,9 +35,9 @@ class TrivialAugmentWide(AugmentPolicy):
 
     num_magnitude_bins: Annotated[int, Field(ge=2, le=1000), WHOLE] = 31
 
-    num_uniforms: ClassVar[int] = 3
+    num_uniforms = 3
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Draw the operation of each sample.
 
         Returns:

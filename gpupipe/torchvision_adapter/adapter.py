@@ -11,10 +11,8 @@ import yaml
 
 from gpupipe.config import to_plain_types
 from gpupipe.errors import ConfigError, Problem
-from gpupipe.pipeline import torchvision_names
 from gpupipe.pipeline.build import build_pipeline
-from gpupipe.pipeline.step_registry import STEPS
-from gpupipe.pipeline.torchvision_names import to_snake_case
+from gpupipe.pipeline.step_registry import STEPS, advise_on_torchvision, to_snake_case
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
 from gpupipe.schema.validation_errors import to_problems
 from gpupipe.torchvision_adapter.parameters import NoCounterpartError, read_dtype, read_parameters
@@ -251,7 +249,7 @@ def _advise(name: str, transform: Any) -> str:
         step = f"{_BATCH_STEPS[name]}: {{alpha: {transform.alpha:g}}}"
         return f"it mixes whole batches: write 'batch: [{step}]' in the config (docs/batch.md)"
     if name:
-        advice = torchvision_names.advise(name, ())
+        advice = advise_on_torchvision(name, ())
         return advice or f"there is no step '{to_snake_case(name)}': {_OWN_STEP}"
     bases = [
         b for b in type(transform).__mro__ if b.__module__.startswith("torchvision.transforms")

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpupipe.config import to_plain_types
 from gpupipe.pipeline.step_registry import STEPS
+from gpupipe.schema.validation_errors import own_fields_first
 
 
 class NoCounterpartError(Exception):
@@ -49,10 +50,9 @@ def _split_kinds(by_type: dict[Any, Any]) -> dict[str, Any]:
 
 def read_parameters(step: str, transform: Any) -> dict[str, Any]:
     """Return the parameters of a step from the attributes of the torchvision object."""
-    names = STEPS.find(step).model_fields
     return {
         name: _CONVERSIONS.get(name, to_plain_types)(_plain(_get(transform, name)))
-        for name in names
+        for name in own_fields_first(STEPS.find(step))
         if hasattr(transform, name)
     }
 

@@ -213,7 +213,7 @@ def test_mistakes_in_a_dict_have_a_place_too() -> None:
         "config: pipeline.1: random_affine.translate.1 is 2, but should be at most 1",
         "config: pipeline.2: unknown step 'resise'; did you mean 'resize'?",
         "config: pipeline.3: random_affine.degrees is 'x', but should be a number a of at "
-        "least 0 for [-a, a], or [least, most]",
+        "least 0 for [-a, a], or [min, max]",
         "'seed=-1': loader.seed is -1, but should be at least 0",
     ]
     assert mistakes({"data": None}) == [

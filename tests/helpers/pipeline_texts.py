@@ -26,6 +26,6 @@ def mistakes(*steps: str) -> list[str]:
 
 
 FLOAT, NORM = "to_dtype: {dtype: float32, scale: true}", "normalize: {mean: 0.5, std: 0.2}"
-DEGREES = "a number a of at least 0 for [-a, a], or [least, most]"
+DEGREES = "a number a of at least 0 for [-a, a], or [min, max]"
 SIDES = "one number, [left and right, top and bottom], or [left, top, right, bottom]"
 PER_CHANNEL = "one number, or a list with one for each channel"

@@ -69,17 +69,17 @@ from helpers.pipeline_texts import DEGREES, PER_CHANNEL, SHAPE, SIDES, STEPS, mi
         (
             "random_affine",
             "2:3: random_affine.degrees: missing; write 'degrees: ...' (the angle, clockwise: "
-            "one number a for [-a, a], or [least, most])",
+            "one number a for [-a, a], or [min, max])",
         ),
         (
             "random_affine:",
             "2:3: random_affine.degrees: missing; write 'degrees: ...' (the angle, clockwise: "
-            "one number a for [-a, a], or [least, most])",
+            "one number a for [-a, a], or [min, max])",
         ),
         (
             "random_affine: {}",
             "2:3: random_affine.degrees: missing; write 'degrees: ...' (the angle, clockwise: "
-            "one number a for [-a, a], or [least, most])",
+            "one number a for [-a, a], or [min, max])",
         ),
         # parameters: kinds
         (
@@ -128,7 +128,7 @@ from helpers.pipeline_texts import DEGREES, PER_CHANNEL, SHAPE, SIDES, STEPS, mi
         ),
         (
             "random_affine: {degrees: 5, scale: 2}",
-            "2:38: random_affine.scale is 2, but should be [least, most], both above 0",
+            "2:38: random_affine.scale is 2, but should be [min, max], both above 0",
         ),
         (
             "random_affine: {degrees: 5, interpolation: bicubic}",

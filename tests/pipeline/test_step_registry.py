@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
+from torchvision.transforms import v2
 
 from gpupipe.batch_stage.batch_step import BATCH_STEPS
 from gpupipe.pipeline.step import Step
-from gpupipe.pipeline.step_registry import STEPS
+from gpupipe.pipeline.step_registry import STEPS, advise_on_torchvision, to_snake_case
+
+NO_TRANSFORMS = {"AutoAugmentPolicy", "InterpolationMode", "Transform"}
+CLASSES = [n for n, c in vars(v2).items() if inspect.isclass(c) and n not in NO_TRANSFORMS]
 
 
 def test_the_steps_that_advice_names_exist() -> None:
@@ -54,3 +60,14 @@ def test_a_step_of_batches_is_named_as_one(name: str) -> None:
 def test_what_is_no_name_of_a_module_is_unknown(name: str) -> None:
     with pytest.raises(LookupError):
         STEPS.find(name)
+
+
+def test_every_transform_of_torchvision_is_a_step_or_has_advice() -> None:
+    steps = STEPS.names()
+    for name in CLASSES:
+        advice = advise_on_torchvision(name, steps)
+        if to_snake_case(name) in steps:
+            assert advice == f"write '{to_snake_case(name)}'", name
+        else:
+            assert advice, name
+            assert advise_on_torchvision(to_snake_case(name), steps) == advice, name

@@ -296,7 +296,7 @@ def test_masks_are_left_alone(
         ),
         (
             "{scale: 0.5}",
-            "2:27: random_erasing.scale is 0.5, but should be [least, most], each from 0 to 1",
+            "2:27: random_erasing.scale is 0.5, but should be [min, max], each from 0 to 1",
         ),
         (
             "{ratio: [0, 1]}",

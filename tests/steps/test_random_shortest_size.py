@@ -54,7 +54,7 @@ def test_sizes_are_those_of_torchvision(max_size: int | None) -> None:
             (shape,) = step.shape(p, np.array([size], np.float64))
             expected = transform.make_params([torch.zeros(1, *size)])["size"]
             assert tuple(shape) == expected
-            assert shape.min() >= step.least
+            assert shape.min() >= step.min_side
 
 
 def test_a_side_has_at_least_one_pixel() -> None:

@@ -122,7 +122,7 @@ def test_a_step_must_make_sizes_equal(faces: Path) -> None:
         ),
         (
             "{side_range: 2}",
-            "2:33: random_zoom_out.side_range is 2, but should be [least, most], both at least 1",
+            "2:33: random_zoom_out.side_range is 2, but should be [min, max], both at least 1",
         ),
         (
             "{side_range: [3, 2]}",

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from gpupipe.batch_stage.batch_step import BatchField, BatchStep
 from gpupipe.batch_stage.beta import symmetric_beta
 from gpupipe.batch_stage.mixing import mix_with_earlier, paste_from_earlier
-from gpupipe.pipeline.step import Params, StepIncompatibleError
+from gpupipe.pipeline.step import Params, Sampled, StepIncompatibleError, Uniforms
 from gpupipe.schema.field_types import Positive
 
 if TYPE_CHECKING:
@@ -39,8 +36,8 @@ class Cutmix(BatchStep):
 
     alpha: Positive = 1.0
 
-    num_uniforms: ClassVar[int] = 4
-    mixes_samples: ClassVar[bool] = True
+    num_uniforms = 4
+    mixes_samples = True
 
     def check(self, fields: Mapping[str, BatchField]) -> None:
         for name, field in fields.items():
@@ -59,7 +56,7 @@ class Cutmix(BatchStep):
                 f"the fields differ in height x width ({_list_sizes(sizes)}): {_SAME_SIZE}"
             )
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Return lam, x and y, float64 (N,).
 
         `lam` is the share of the area outside the box, before it is cut off at the border. `x` and

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from gpupipe.batch_stage.batch_step import BatchField, BatchStep
 from gpupipe.batch_stage.beta import symmetric_beta
 from gpupipe.batch_stage.mixing import mix_with_earlier
 from gpupipe.dataset.spec import FLOATS
-from gpupipe.pipeline.step import Params, StepIncompatibleError
+from gpupipe.pipeline.step import Params, Sampled, StepIncompatibleError, Uniforms
 from gpupipe.schema.field_types import Positive
 
 if TYPE_CHECKING:
@@ -33,8 +30,8 @@ class Mixup(BatchStep):
 
     alpha: Positive = 1.0
 
-    num_uniforms: ClassVar[int] = 2
-    mixes_samples: ClassVar[bool] = True
+    num_uniforms = 2
+    mixes_samples = True
 
     def check(self, fields: Mapping[str, BatchField]) -> None:
         for name, field in fields.items():
@@ -49,7 +46,7 @@ class Mixup(BatchStep):
                     "{dtype: float32, scale: true}' as the last step of the pipeline"
                 )
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Return lam: float64 (N,), the share of each sample in its own mean."""
         return {"lam": symmetric_beta(u, self.alpha)}
 

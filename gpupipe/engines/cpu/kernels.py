@@ -14,7 +14,7 @@ from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import find_delivery
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, as_tensor, scratch
 from gpupipe.engines.cpu.program import BlendOp, Maybe, Rule, SwitchOp, single
-from gpupipe.pipeline.spec_checks import describe_small_image
+from gpupipe.pipeline.geometry import describe_small_image
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.pipeline.tensors import cut, flip, in_float32
 from gpupipe.runtime import plugins

@@ -14,7 +14,7 @@ from gpupipe.sampling.distributions import Choice, Distribution, Flip, Normal, U
 from gpupipe.schema.field_types import is_number, should_be, wrong_key
 from gpupipe.steps.dali_operators.operators import Argument, Operator
 
-DRAWS = "{uniform: [least, most]}, {normal: [mean, std]}, {choice: [...]} or {flip: p}"
+DRAWS = "{uniform: [min, max]}, {normal: [mean, std]}, {choice: [...]} or {flip: p}"
 _DRAWS = ("uniform", "normal", "choice", "flip")
 _WORDS = {"number": "a number", "whole": "a whole number", "flag": "true or false", "text": "text"}
 
@@ -178,7 +178,7 @@ def _read_distribution(argument: Argument, value: dict[str, Any]) -> Distributio
         return _read_choice(argument, parameters)
     pair = parameters if isinstance(parameters, list | tuple) else ()
     if len(pair) != 2 or not all(is_number(n) and math.isfinite(n) for n in pair):
-        words = "[least, most]" if name == "uniform" else "[mean, std]"
+        words = "[min, max]" if name == "uniform" else "[mean, std]"
         raise _Wrong(should_be(f"two numbers, {words}"), parameters, name)
     first, second = pair
     if name == "normal":
@@ -190,7 +190,7 @@ def _read_distribution(argument: Argument, value: dict[str, Any]) -> Distributio
             should_be(f"[{second:.15g}, {first:.15g}]: the smaller number first"), parameters, name
         )
     if whole and not all(isinstance(n, int) for n in pair):
-        raise _Wrong(should_be("two whole numbers, [least, most]"), parameters, name)
+        raise _Wrong(should_be("two whole numbers, [min, max]"), parameters, name)
     return Uniform(float(first), float(second), whole)
 
 

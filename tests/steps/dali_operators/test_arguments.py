@@ -49,7 +49,7 @@ NUMBER = f"a number, or {DRAWS}"
         ),
         (
             "op: hsv, hue: {uniform: 2}",
-            "2:34: dali.hue.uniform is 2, but should be two numbers, [least, most]",
+            "2:34: dali.hue.uniform is 2, but should be two numbers, [min, max]",
         ),
         (
             "op: hsv, hue: {normal: [0, -1]}",

@@ -13,8 +13,8 @@ from nvidia.dali import fn, types
 from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.engines.dali.operators import color, color_statistics, filters
 from gpupipe.engines.dali.operators.color import Operators, PixelFormat
-from gpupipe.pipeline.channel_checks import count_channels
-from gpupipe.pipeline.spec_checks import describe_small
+from gpupipe.pipeline.geometry import describe_small
+from gpupipe.pipeline.spec_checks import count_channels
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
 
 FUNCTIONS: dict[str, Callable[..., Operators]] = {

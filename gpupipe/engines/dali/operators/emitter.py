@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gpupipe.engines.dali.operators import numbers, ops
 from gpupipe.engines.dali.operators.branches import Feed
 from gpupipe.engines.dali.operators.pending_ops import Emitted
-from gpupipe.pipeline.spec_checks import describe_small_image
+from gpupipe.pipeline.geometry import describe_small_image
 from gpupipe.pipeline.step import SampleIncompatibleError, Spec
 
 if TYPE_CHECKING:

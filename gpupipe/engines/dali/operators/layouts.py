@@ -1,7 +1,7 @@
 """DALI's names for the layouts of arrays.
 
 DALI's operators take layouts such as HWC, CHW and FCHW, and leave other axes no place. Every layout
-that steps accept (spec_checks.is_video_like, channel_checks.has_channel_layout) has a name here.
+that steps accept (is_video_like and has_channel_layout of spec_checks) has a name here.
 """
 
 from __future__ import annotations

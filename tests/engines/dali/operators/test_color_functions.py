@@ -47,7 +47,7 @@ VALUES: dict[str, tuple[NDArray[Any], ...]] = {
     ),
 }
 VALUES |= {
-    name: tuple(np.linspace(value.least, min(value.most, 3.0), COUNT) for value in op.values)
+    name: tuple(np.linspace(value.min, min(value.max, 3.0), COUNT) for value in op.values)
     for name, op in COLOR_OPS.items()
     if name not in VALUES and op.formula is not None
 }

@@ -8,8 +8,7 @@ import pytest
 
 from gpupipe.dataset.spec import explain_wrong_layout
 from gpupipe.engines.dali.operators.layouts import channel_layout, video_layout
-from gpupipe.pipeline.channel_checks import has_channel_layout
-from gpupipe.pipeline.spec_checks import is_video_like
+from gpupipe.pipeline.spec_checks import has_channel_layout, is_video_like
 
 
 def test_what_dali_calls_layouts() -> None:

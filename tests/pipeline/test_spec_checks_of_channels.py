@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline.channel_checks import (
+from gpupipe.pipeline.spec_checks import (
     add_fill,
     check_channels,
     check_fill,

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 import torch
 
-from gpupipe.augment.resizing import ResizingStep
+from gpupipe.augment.resampling import ResizingStep
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import StepIncompatibleError
 
@@ -18,7 +18,7 @@ class Halve(ResizingStep):
     """Makes each side half as long, and two pixels at least."""
 
     @property
-    def least(self) -> int:
+    def min_side(self) -> int:
         return 2
 
     def shape(self, p: Any, size: Any) -> Any:

@@ -1,0 +1,110 @@
+"""Bases of steps that compute values between pixels: to another size, or moved about.
+
+ResamplingStep    to another size: resize, random_resized_crop
+  ResizingStep    to a size that is drawn for each image: random_resize, scale_jitter and so on
+WarpingStep       moved, and filled outside the image: random_affine, random_rotation and so on
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import model_validator
+from typing_extensions import Self
+
+from gpupipe.pipeline.spec_checks import (
+    add_fill,
+    check_per_channel,
+    check_picture,
+    check_resampling,
+)
+from gpupipe.pipeline.step import Params, Primitives, Spec, Step
+from gpupipe.schema.field_types import Fill, Interpolation, Resampling
+
+
+def torch_interpolation(name: str) -> Any:
+    """Return torchvision's InterpolationMode of a name, such as "bilinear"."""
+    from torchvision.transforms.v2 import InterpolationMode
+
+    return InterpolationMode(name)
+
+
+class ResamplingStep(Step):
+    """The base of steps that make an image of another size.
+
+    Attributes:
+        interpolation: "nearest", "bilinear" (the default) or "bicubic".
+        antialias: Low-pass before shrinking. The default is true, and bicubic requires it: without
+            it torchvision's cubic has a = -0.75, and the primitive's a = -0.5.
+    """
+
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+
+    interpolates = True
+    speed_advice = "store images nearer to the size that is trained on"
+
+    @model_validator(mode="after")
+    def _bicubic_is_antialiased(self) -> Self:
+        if self.interpolation == "bicubic" and not self.antialias:
+            raise ValueError(
+                "bicubic without antialias differs between engines: set "
+                "antialias: true, or take bilinear"
+            )
+        return self
+
+
+class ResizingStep(ResamplingStep):
+    """The base of steps that resize each image to a size that is drawn for it.
+
+    Subclasses define `shape`, and the lower bound of its sides, `min_side`.
+    """
+
+    @property
+    def min_side(self) -> int:
+        """A lower bound of the sides of every output, in pixels."""
+        return 1
+
+    def shape(self, p: Params, size: Any) -> Any:
+        """Return [height, width] of the output in whole pixels, (..., 2), each at least 1.
+
+        Args:
+            p: What `sample` returned.
+            size: [height, width] of the image in pixels, (..., 2).
+        """
+        raise NotImplementedError
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return check_resampling(input_spec).with_size((None, None), (self.min_side, self.min_side))
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        image.resize(self.shape(p, image.size), self.interpolation, self.antialias)
+
+    def torch(self, image: Any, p: Params) -> Any:
+        from torchvision.transforms.v2 import functional as F
+
+        shape = self.shape(p, np.array(image.shape[-2:], np.float64)).astype(int).tolist()
+        mode = torch_interpolation(self.interpolation)
+        return F.resize(image, shape, mode, antialias=self.antialias)
+
+
+class WarpingStep(Step):
+    """The base of steps that move pixels, and fill what lies outside the image.
+
+    The input must be an image of 1 to 4 channels in uint8, float16 or float32.
+
+    Attributes:
+        interpolation: "nearest" (the default) or "bilinear".
+        fill: The value outside the image, 0 to 255: one number, or one per channel. The default
+            is 0. Masks get 0; {image: ..., mask: ...} changes that.
+    """
+
+    interpolation: Resampling = "nearest"
+    fill: Fill = (0.0,)
+
+    interpolates = True
+    speed_advice = "interpolation: nearest costs less than bilinear"
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return add_fill(self.fill, check_per_channel("fill", self.fill, check_picture(input_spec)))
