@@ -257,7 +257,7 @@ def _spilled_bytes() -> int:
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return 0
-    from gpupipe.engines.ray.status_report import read_object_store
+    from gpupipe.engines.ray.status import read_object_store
 
     return read_object_store().spilled
 

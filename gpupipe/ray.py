@@ -7,7 +7,6 @@ with gpupipe's engines, wherever in the cluster its actors are. To train on a Ra
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +36,8 @@ from gpupipe.sampling.sampler import Plan
 
 if TYPE_CHECKING:
     from ray.data import Dataset
+
+    from gpupipe.engines.ray.cluster import Cluster
 
 _MAX_BATCHES = 4
 """The most batches of one task of an actor: its engine reads the next one while it runs one."""
@@ -94,8 +95,7 @@ def dataset(
         warn(index.warning, StandInWarning)
     job = _create_job(checked, index)
     settings = job.loader.ray
-    connect(settings.address)
-    _refuse_lack_of_cpus(settings.cpus)
+    _refuse_lack_of_cpus(connect(settings.address), settings.cpus)
     return ray.data.from_arrow(_order(checked, index, epoch)).map_batches(
         _Worker,
         batch_size=None,  # the whole block
@@ -159,15 +159,12 @@ def _count_repeats(plan: Plan) -> NDArray[np.int64]:
     return np.zeros(len(plan.ids), np.int64) if plan.repeats is None else plan.repeats
 
 
-def _refuse_lack_of_cpus(cpus: int) -> None:
+def _refuse_lack_of_cpus(cluster: Cluster, cpus: int) -> None:
     """Raise EngineError if no node can hold an actor: Ray Data would wait for one without end."""
-    import ray
-
-    nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
-    if max(nodes, default=0) < cpus:
+    if (largest := int(cluster.largest_node_cpus())) < cpus:
         raise EngineError(
             f"loader.ray.cpus={cpus}: the largest node of the Ray cluster has "
-            f"{counted(int(max(nodes, default=0)), 'CPU')}: lower cpus, or add a larger node first"
+            f"{counted(largest, 'CPU')}: lower cpus, or add a larger node first"
         )
 
 
@@ -205,8 +202,10 @@ class _Worker:
     def __init__(self, job_and_epoch: Any) -> None:
         import ray
 
+        from gpupipe.engines.ray.actor import node_name
+
         job, self._epoch = ray.get(job_and_epoch)
-        self._node = f"{os.uname().nodename} ({ray.util.get_node_ip_address()})"
+        self._node = node_name()
         self._size = job.loader.batch_size
         engine = registry.find_reader(job.loader.engine, job.loader.device, job.pipeline)
         self._engine = engine.on(job, job.loader.device)
@@ -217,7 +216,7 @@ class _Worker:
         Raises:
             GpupipeError: What load() raises for these samples, with the name of this node.
         """
-        from gpupipe.engines.ray.errors import name_node
+        from gpupipe.engines.ray.actor import name_node
 
         plan = Plan(self._epoch, rows["id"], 0, False, repeats=rows["repeat"])
         starts = range(0, len(plan.ids), self._size)

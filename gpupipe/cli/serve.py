@@ -174,7 +174,7 @@ def status(
 def _print_ray_status(as_json: bool) -> None:
     import json
 
-    from gpupipe.engines.ray.trainer_status import format_statuses, read_statuses
+    from gpupipe.engines.ray.status import format_statuses, read_statuses
     from gpupipe.runtime.files import cache_dir
 
     statuses = read_statuses()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from gpupipe import config as configs
 from gpupipe.engines.base import Job
@@ -29,6 +30,13 @@ def maker(root: Path, **options: Any) -> Iterator[tuple[BatchMaker, Job]]:
 def plan(*ids: int) -> Plan:
     """A plan of these rows."""
     return Plan(0, np.array(ids, np.int64), 0, False)
+
+
+def make_batch(batch_maker: BatchMaker, plan: Plan) -> dict[str, torch.Tensor]:
+    """The batch of a plan."""
+    result = batch_maker.submit(plan).result()
+    assert result is not None
+    return result[1]
 
 
 def broken(tmp_path: Path, faces: Path) -> Path:

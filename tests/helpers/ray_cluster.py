@@ -22,7 +22,7 @@ import ray
 from ray._raylet import Config
 from ray.cluster_utils import Cluster
 
-from gpupipe.engines.ray.status_report import read_object_store
+from gpupipe.engines.ray.status import read_object_store
 from helpers import forked_python
 
 STORE = 200 * 1024 * 1024

@@ -1,19 +1,31 @@
-"""The actor: what runs in a worker's process. It imports torch and DALI only when it builds.
+"""The actor: what runs in a worker's process, with the name and the versions of its node.
 
-So a worker says early that it is placed, and which versions it has.
+It imports torch and DALI only when it builds its engine. So a worker says early that it is placed,
+and which versions it has.
 """
 
 from __future__ import annotations
 
 import os
+import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.engines.ray.versions import list_versions
+import ray
+
+from gpupipe.errors import EngineError, GpupipeError, SampleError, StepError
+from gpupipe.runtime.installation import installed_version, own_version
 
 if TYPE_CHECKING:
-    from gpupipe.engines.ray.messages import BatchAnswer, BuildAnswer, PlanTask
-    from gpupipe.engines.ray.worker import TaskRunner
+    from gpupipe.engines.ray.messages import BatchAnswer
+    from gpupipe.engines.ray.worker import BatchMaker
+    from gpupipe.sampling.sampler import Plan
+
+_PACKAGES = {
+    "DALI": ("nvidia-dali-cuda120", "nvidia-dali-cuda130"),
+    "torchvision": ("torchvision",),
+}
 
 
 @dataclass(frozen=True)
@@ -34,61 +46,117 @@ class WorkerFacts:
 
 
 class WorkerActor:
-    """Holds one engine. Its methods answer with values, also for errors."""
+    """Holds one engine. Its methods return errors, and raise none."""
 
     def __init__(self) -> None:
-        self._runner: TaskRunner | None = None
+        self._node = node_name()
+        self._maker: BatchMaker | None = None
 
     def describe(self) -> WorkerFacts:
         """Return what decides whether this worker fits the others."""
-        import ray
-
         node_id = ray.get_runtime_context().get_node_id()
-        node = f"{os.uname().nodename} ({ray.util.get_node_ip_address()})"
-        return WorkerFacts(node, node_id, os.getpid(), list_versions())
+        return WorkerFacts(self._node, node_id, os.getpid(), list_versions())
 
     def build(
-        self, key: str, jobs: list[Any], engine: str, device: str, paths: tuple[str, ...]
-    ) -> BuildAnswer:
-        """Build the engine.
+        self, jobs: Sequence[Any], engine: str, device: str, paths: Sequence[str]
+    ) -> Exception | None:
+        """Build the engine; return why it cannot be built, or None.
 
         Args:
-            key: The content hash of the job.
             jobs: Ray's reference of the job, which Ray keeps once on each node.
             engine: The name of the engine, or "auto".
             device: "cpu" or "gpu:0".
             paths: Files and folders that the trainer sees, and this worker must see.
         """
-        import ray
+        from gpupipe.engines.ray.worker import BatchMaker
 
-        from gpupipe.engines.ray.messages import BuildAnswer
-        from gpupipe.engines.ray.worker import BatchMaker, TaskRunner
-
-        missing = tuple(path for path in paths if not os.access(path, os.R_OK))
-        if missing:
-            return BuildAnswer(missing=missing)
+        for path in paths:
+            if not os.access(path, os.R_OK):
+                return EngineError(
+                    f"node {self._node} of the Ray cluster does not see {path}, which this trainer "
+                    "sees: mount the data under the same path on all nodes, or read it with "
+                    "source: remote, which gives each node a cache of its own"
+                )
         try:
-            self._runner = TaskRunner(key, BatchMaker(ray.get(jobs[0]), engine, device))
+            self._maker = BatchMaker(ray.get(jobs[0]), engine, device)
         except Exception as e:
-            return BuildAnswer(error=e)
-        return BuildAnswer(self._runner.engine)
+            return name_node(e, self._node)
+        return None
 
-    def make(self, task: PlanTask) -> BatchAnswer | None:
-        """Make the batch of a task; None if the trainer no longer wants it."""
-        assert self._runner is not None
-        return self._runner.make(task)
+    def make(self, run: int, step: int, plan: Plan) -> BatchAnswer | None:
+        """Make the batch of a plan; None if the trainer no longer wants it.
+
+        Args:
+            run: The number of the iteration that asks. Plans of earlier ones are discarded.
+            step: The position of the plan in that iteration.
+            plan: The plan.
+        """
+        from gpupipe.engines.ray.messages import BatchAnswer
+
+        assert self._maker is not None
+        try:
+            return self._maker.make(plan, (run, step))
+        except Exception as e:
+            return BatchAnswer(error=name_node(e, self._node))
 
     def discard(self, run: int, step: int) -> None:
-        """Discard a task, if its batch is not begun."""
-        if self._runner is not None:
-            self._runner.discard((run, step))
+        """Discard a plan, if its batch is not begun."""
+        if self._maker is not None:
+            self._maker.discard((run, step))
 
     def discard_before(self, run: int) -> None:
-        """Discard the tasks of earlier iterations whose batches are not begun."""
-        if self._runner is not None:
-            self._runner.discard_before(run)
+        """Discard the plans of earlier iterations whose batches are not begun."""
+        if self._maker is not None:
+            self._maker.discard_before(run)
 
     def close(self) -> None:
         """End the engine."""
-        if self._runner is not None:
-            self._runner.close()
+        if self._maker is not None:
+            self._maker.close()
+
+
+def node_name() -> str:
+    """Return the name of this node for messages: host name and address."""
+    return f"{os.uname().nodename} ({ray.util.get_node_ip_address()})"
+
+
+def name_node(error: Exception, node: str) -> Exception:
+    """Return the same exception with the name of the node where it was raised.
+
+    An exception that is no GpupipeError becomes an EngineError with the traceback.
+    """
+    if isinstance(error, SampleError):
+        return SampleError(error.path, f"{error.reason} (on node {node})")
+    if isinstance(error, StepError):
+        return StepError(f"{error} (on node {node})", error.traceback)
+    if isinstance(error, GpupipeError):
+        try:
+            return type(error)(f"{error} (on node {node})")
+        except TypeError:  # an exception of a plugin, with other arguments
+            return error
+    trace = "".join(traceback.format_exception(error))
+    return EngineError(f"a Ray worker on node {node} failed:\n{trace}")
+
+
+def list_versions() -> dict[str, str]:
+    """Return the version of each package on which the pixels of a batch depend, "none" if missing.
+
+    The names of the packages are the keys.
+    """
+    versions = {
+        name: installed_version(distributions) or "none"
+        for name, distributions in _PACKAGES.items()
+    }
+    return {"gpupipe": own_version(), **versions}
+
+
+def explain_difference(
+    one: Mapping[str, str], one_node: str, other: Mapping[str, str], other_node: str
+) -> str:
+    """Return how the versions of two nodes differ, or ""."""
+    differences = [
+        f"{name} is {one[name]} on {one_node} and {other.get(name, 'none')} on {other_node}"
+        for name in one
+        if one[name] != other.get(name, "none")
+    ]
+    return "; ".join(differences)

@@ -1,7 +1,8 @@
-"""Checks that the batches of a trainer fit the object store, before any is made.
+"""What fits into a cluster: workers on its CPUs, and batches in the object store of a node.
 
 Ray writes objects to disk once a store is fuller than its spilling threshold, which costs more time
-than any batch. So the window of a trainer is chosen such that this never happens.
+than any batch. So the window of a trainer is chosen, before any batch is made, such that this never
+happens.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from math import prod
 
 import torch
 
+from gpupipe.config import LoaderConfig, RayConfig
 from gpupipe.engines.base import Job
-from gpupipe.errors import EngineError
+from gpupipe.engines.ray.cluster import Cluster
+from gpupipe.errors import EngineError, counted
 
 _log = logging.getLogger("gpupipe")
 USABLE_SHARE = 0.8
@@ -22,6 +25,46 @@ _MB = 1e6
 _HELD = 2
 """Batches that the consumer holds: the current one and the one before it."""
 _MIN_WINDOW = 2
+
+
+def count_workers(options: LoaderConfig, cluster: Cluster) -> int:
+    """Return how many workers this trainer starts with."""
+    workers = options.ray.workers
+    if isinstance(workers, tuple):
+        return workers[0]
+    if workers != "auto":
+        return workers
+    share = cluster.total_cpus() / options.ray.cpus / options.shard.world_size
+    free = cluster.free_cpus() / options.ray.cpus
+    return max(1, int(min(free, share)))
+
+
+def explain_no_room(
+    cluster: Cluster, options: RayConfig, wanted: int, missing: int, gave_up: bool
+) -> str:
+    """Return what the trainer waits for, or why it gave up.
+
+    Args:
+        cluster: The cluster.
+        options: The settings.
+        wanted: How many workers there should be.
+        missing: How many of them have no place.
+        gave_up: Whether it gave up.
+    """
+    gpus = f" and {options.gpus:g} GPUs" if options.gpus else ""
+    text = (
+        f"engine ray {'waited' if gave_up else 'waits'} for a place for {missing} of "
+        f"{counted(wanted, 'worker')}, each with {counted(options.cpus, 'CPU')}{gpus}: "
+        f"{cluster.free_cpus():g} of the {cluster.total_cpus():g} CPUs on "
+        f"{counted(len(cluster.nodes()), 'node')} are free, and the largest node has "
+        f"{cluster.largest_node_cpus():g}"
+    )
+    if not gave_up:
+        return f"{text}; it gives up after {options.wait:g} seconds (loader.ray.wait)"
+    return (
+        f"{text}; it gave up after {options.wait:g} seconds: lower loader.ray.workers or "
+        "loader.ray.cpus, add nodes, or set loader.ray.wait higher"
+    )
 
 
 @dataclass(frozen=True)

@@ -45,12 +45,14 @@ class Cluster:
         """Return how many CPUs the cluster has."""
         return float(ray.cluster_resources().get("CPU", 0))
 
-    def object_store_bytes(self) -> dict[str, int]:
-        """Return the size of each node's object store, by Ray's id of the node."""
-        return {
-            node["NodeID"]: int(node["Resources"].get("object_store_memory", 0))
-            for node in self.nodes()
-        }
+    def largest_node_cpus(self) -> float:
+        """Return how many CPUs the largest node has."""
+        return float(max((node["Resources"].get("CPU", 0) for node in self.nodes()), default=0))
+
+    def object_store_bytes(self) -> int:
+        """Return the size of the object store of this process's node."""
+        (own,) = (node for node in self.nodes() if node["NodeID"] == self.node_id)
+        return int(own["Resources"].get("object_store_memory", 0))
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the nodes that are alive, as Ray describes them."""

@@ -1,11 +1,16 @@
-"""Finishes the answers of workers on a thread, in the order of the plans."""
+"""Finishes the answers of workers in the order of the plans, and measures the trainer's waiting.
+
+With `workers: [min, max]` the number of workers follows that waiting.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import torch
 
@@ -13,45 +18,40 @@ from gpupipe.engines.bad_samples import Quarantine
 from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.batch_finisher import BatchFinisher
-from gpupipe.engines.ray.arrays import unpack
-from gpupipe.engines.ray.autoscaling import Autoscaler
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
-from gpupipe.engines.ray.errors import name_node
-from gpupipe.engines.ray.messages import BatchAnswer
-from gpupipe.engines.ray.pool_worker import PoolWorker
+from gpupipe.engines.ray.messages import BatchAnswer, unpack
 from gpupipe.sampling.sampler import Plan
 
-_Finished = tuple[Plan, Batch]
+_log = logging.getLogger("gpupipe")
+MORE_ABOVE = 0.05
+FEWER_BELOW = 0.01
+PERIOD = 10.0
+"""Seconds of training after which the number of workers is decided again."""
 _CPU = torch.device("cpu")
+_Finished = tuple[Plan, Batch]
 
 
 class Delivery(threading.Thread):
     """Takes the answers of a dispatcher, and finishes them ahead of the consumer.
+
+    Iterating over it yields the finished batches, in order.
 
     Args:
         job: The whole job.
         dispatcher: What collects the answers. This thread starts and ends it.
         finish: Runs the steps that are left to the trainer.
         quarantine: Lists the samples that were skipped.
-        ahead: How many finished batches may wait for the consumer.
-        autoscaler: Follows how long the consumer waits; None: the number of workers is fixed.
     """
 
     def __init__(
-        self,
-        job: Job,
-        dispatcher: PlanDispatcher,
-        finish: BatchFinisher,
-        quarantine: Quarantine,
-        ahead: int,
-        autoscaler: Autoscaler | None,
+        self, job: Job, dispatcher: PlanDispatcher, finish: BatchFinisher, quarantine: Quarantine
     ) -> None:
         super().__init__(name="gpupipe ray delivery", daemon=True)
-        self._job, self._dispatcher, self._finish = job, dispatcher, finish
-        self._quarantine, self._ahead, self._autoscaler = quarantine, ahead, autoscaler
+        self._job, self._dispatcher = job, dispatcher
+        self._finish, self._quarantine = finish, quarantine
         self._changed = threading.Condition()
         self._finished: deque[_Finished] = deque()
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._is_ended = False
 
     @property
@@ -60,22 +60,13 @@ class Delivery(threading.Thread):
         return self._dispatcher.tasks_out
 
     def __iter__(self) -> Iterator[_Finished]:
-        """Yield the finished batches, in order."""
-        starts_epoch = True
         while True:
-            if starts_epoch and self._autoscaler is not None:
-                self._autoscaler.start()
-            since = time.monotonic()
             with self._changed:
-                while not self._finished and not self._is_ended:
-                    self._changed.wait()
+                self._changed.wait_for(lambda: self._finished or self._is_ended)
                 if not self._finished:
                     break
                 finished = self._finished.popleft()
                 self._changed.notify_all()
-            if self._autoscaler is not None:
-                self._autoscaler.step(time.monotonic() - since)
-            starts_epoch = finished[0].last
             yield finished
             del finished
         if self._error is not None:
@@ -83,9 +74,7 @@ class Delivery(threading.Thread):
 
     def end(self) -> None:
         """End the thread and the dispatcher, and drop all batches. Idempotent."""
-        with self._changed:
-            self._is_ended = True
-            self._changed.notify_all()
+        self._set_ended()
         self._dispatcher.end()
         self.join()
         self._finished.clear()
@@ -93,9 +82,9 @@ class Delivery(threading.Thread):
     def run(self) -> None:
         self._dispatcher.start()
         try:
-            while self._wait_for_room() and (taken := self._dispatcher.take()) is not None:
-                finished = self._to_batch(*taken)
-                del taken
+            while self._wait_for_room() and (answered := self._dispatcher.take()) is not None:
+                finished = self._to_batch(*answered)
+                del answered
                 if finished is not None:
                     with self._changed:
                         self._finished.append(finished)
@@ -104,20 +93,23 @@ class Delivery(threading.Thread):
         except Exception as e:
             self._error = e
         finally:
-            with self._changed:
-                self._is_ended = True
-                self._changed.notify_all()
+            self._set_ended()
+
+    def _set_ended(self) -> None:
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
 
     def _wait_for_room(self) -> bool:
+        ahead = self._job.loader.prefetch
         with self._changed:
-            while len(self._finished) >= self._ahead and not self._is_ended:
-                self._changed.wait()
+            self._changed.wait_for(lambda: len(self._finished) < ahead or self._is_ended)
             return not self._is_ended
 
-    def _to_batch(self, plan: Plan, answer: BatchAnswer, worker: PoolWorker) -> _Finished | None:
+    def _to_batch(self, plan: Plan, answer: BatchAnswer) -> _Finished | None:
         """Return the finished batch; None if all its samples were skipped."""
         if answer.error is not None:
-            raise name_node(answer.error, worker.facts.node, answer.trace)
+            raise answer.error
         for id, reason in answer.skipped.items():
             self._quarantine.add(id, reason)
         if answer.kept is not None:
@@ -128,3 +120,109 @@ class Delivery(threading.Thread):
         fields = {name: unpack(packed) for name, packed in answer.fields.items()}
         tensors = fields | labels_and_values(self._job.index, plan, _CPU)
         return plan, self._finish(tensors, plan.epoch)
+
+
+class Resizable(Protocol):
+    """A pool of workers.
+
+    Attributes:
+        target: How many workers there should be.
+    """
+
+    target: int
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether as many are ready."""
+
+    def resize(self, count: int) -> None:
+        """Change the number of workers."""
+
+
+class Autoscaler:
+    """Adds a worker while the trainer waits in over 5 % of its time, removes one under 1 %.
+
+    The time until a new worker is ready does not count.
+
+    Args:
+        pool: The workers.
+        limits: The smallest and the largest number of workers.
+    """
+
+    def __init__(self, pool: Resizable, limits: tuple[int, int]) -> None:
+        self._pool, self._limits = pool, limits
+        self._seconds = self._waited = 0.0
+
+    def step(self, waited: float, used: float) -> None:
+        """Count a step of the trainer.
+
+        Args:
+            waited: Seconds in which it waited for its batch.
+            used: Seconds in which it used the batch before.
+        """
+        if not self._pool.is_settled:
+            self._seconds = self._waited = 0.0
+            return
+        self._seconds += waited + used
+        self._waited += waited
+        if self._seconds >= PERIOD:
+            self._decide(self._waited / self._seconds)
+            self._seconds = self._waited = 0.0
+
+    def _decide(self, share: float) -> None:
+        count, (smallest, largest) = self._pool.target, self._limits
+        wanted = count + (share > MORE_ABOVE) - (share < FEWER_BELOW)
+        wanted = min(largest, max(smallest, wanted))
+        if wanted != count:
+            _log.warning(
+                "gpupipe: the trainer waits for data in %.1f %% of its time: %d instead of %d Ray "
+                "workers",
+                100 * share,
+                wanted,
+                count,
+            )
+            self._pool.resize(wanted)
+
+
+class WaitMeter:
+    """Measures how much of the time of iterations a consumer waits for batches.
+
+    Args:
+        autoscaler: Gets each step but the first of an epoch and of an iteration, so that the time
+            between epochs does not count for it; None: the number of workers is fixed.
+        clock: Returns the time in seconds.
+
+    Attributes:
+        batches: The batches that were delivered.
+        waited: Seconds in which the consumer waited.
+        used: Seconds in which it used batches.
+    """
+
+    def __init__(
+        self, autoscaler: Autoscaler | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._autoscaler, self._clock = autoscaler, clock
+        self.batches = 0
+        self.waited = self.used = 0.0
+
+    @property
+    def wait_share(self) -> float:
+        """The share of waiting, 0 to 1; 0 before the first batch."""
+        total = self.waited + self.used
+        return self.waited / total if total else 0.0
+
+    def measure(self, batches: Iterable[_Finished]) -> Iterator[_Finished]:
+        """Yield the batches, and measure."""
+        asked = self._clock()
+        used: float | None = None
+        for plan, batch in batches:
+            delivered = self._clock()
+            self.waited += delivered - asked
+            self.batches += 1
+            if self._autoscaler is not None and used is not None:
+                self._autoscaler.step(delivered - asked, used)
+            yield plan, batch
+            del batch  # its memory is the consumer's alone
+            asked = self._clock()
+            self.used += asked - delivered
+            used = None if plan.last else asked - delivered

@@ -22,7 +22,7 @@ from typing import Any
 
 import ray
 
-from gpupipe.engines.ray.messages import BatchAnswer, PlanTask
+from gpupipe.engines.ray.messages import BatchAnswer
 from gpupipe.engines.ray.pool import RayWorkerPool
 from gpupipe.engines.ray.pool_worker import PoolWorker
 from gpupipe.errors import EngineError
@@ -44,13 +44,13 @@ class _OpenTask:
     Attributes:
         plan: Its plan.
         refs: Ray's reference of each worker's answer.
-        answer: The first answer, and the worker that gave it.
+        answer: The first answer.
         deaths: How many workers died while they had it.
     """
 
     plan: Plan
     refs: dict[PoolWorker, Any] = field(default_factory=dict)
-    answer: tuple[BatchAnswer, PoolWorker] | None = None
+    answer: BatchAnswer | None = None
     deaths: int = 0
 
 
@@ -83,7 +83,7 @@ class PlanDispatcher(threading.Thread):
         """How many tasks are sent, or answered and not taken."""
         return len(self._open)
 
-    def take(self) -> tuple[Plan, BatchAnswer, PoolWorker] | None:
+    def take(self) -> tuple[Plan, BatchAnswer] | None:
         """Return the next plan with its answer, in order; None after the last, or after `end`.
 
         Raises:
@@ -95,7 +95,7 @@ class PlanDispatcher(threading.Thread):
                 if first is not None and (answer := self._open[first].answer) is not None:
                     task = self._open.pop(first)
                     self._wakeup.set()
-                    return task.plan, *answer
+                    return task.plan, answer
                 if self._error is not None:
                     raise self._error
                 if first is None and not self._has_more:
@@ -178,15 +178,11 @@ class PlanDispatcher(threading.Thread):
         return min(able, key=lambda worker: len(worker.out), default=None)
 
     def _send(self, step: int, task: _OpenTask, worker: PoolWorker) -> None:
-        plan = task.plan
-        message = PlanTask(
-            self._pool.job.key, self._run, step, plan.epoch, plan.ids, plan.last, plan.repeats
-        )
         now = time.monotonic()
         if not worker.out:
             worker.answered = now
         worker.out[step] = now
-        task.refs[worker], answer = worker.send(message)
+        task.refs[worker], answer = worker.send(self._run, step, task.plan)
         answer.add_done_callback(partial(self._receive, step, worker))
 
     def _receive(self, step: int, worker: PoolWorker, answer: Future[BatchAnswer | None]) -> None:
@@ -218,7 +214,7 @@ class PlanDispatcher(threading.Thread):
         task = self._open.get(step)
         if task is None or task.answer is not None or answer is None:
             return
-        task.answer = answer, worker
+        task.answer = answer
         for other in task.refs:
             if other is not worker:
                 other.actor.discard.remote(self._run, step)

@@ -1,9 +1,9 @@
 """The Ray engine: batches come from workers of a Ray cluster.
 
-1. The trainer's sampler makes the plans, as always. A task holds the ids of one plan; the job
-   (index and steps) is in the object store once, and each node fetches it once.
+1. The trainer's sampler makes the plans, as always. A task is one plan; the job (index and steps)
+   is in the object store once, and each node fetches it once.
 2. A worker runs an engine of its own, which gets the plans as a stream, and answers with arrays in
-   the object store (worker.py).
+   the object store (actor.py, worker.py).
 3. The dispatcher's thread keeps every worker supplied, and gives the tasks of workers that die or
    lag to others (dispatcher.py).
 4. The delivery's thread maps the answers without a copy, runs the steps that were left to the
@@ -17,23 +17,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch_finisher import BatchFinisher
-from gpupipe.engines.ray.autoscaling import Autoscaler
-from gpupipe.engines.ray.capacity import Demand, batch_bytes_of, choose_window
+from gpupipe.engines.ray.capacity import (
+    Demand,
+    batch_bytes_of,
+    choose_window,
+    count_workers,
+)
 from gpupipe.engines.ray.cluster import Cluster, connect
-from gpupipe.engines.ray.delivery import Delivery
+from gpupipe.engines.ray.delivery import Autoscaler, Delivery, WaitMeter
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
-from gpupipe.engines.ray.messages import PlanTask
 from gpupipe.engines.ray.pool import RayWorkerPool
-from gpupipe.engines.ray.pool_worker import PoolWorker
-from gpupipe.engines.ray.sharing import count_workers, share_job, split_job
-from gpupipe.engines.ray.status_report import StatusReport
-from gpupipe.engines.ray.trainer_status import StatusFile, WaitMeter
+from gpupipe.engines.ray.pool_worker import PoolWorker, share_job, split_job
+from gpupipe.engines.ray.status import StatusFile, StoreReader, TrainerStatus
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.ranks import ranks_on_machine
@@ -88,12 +88,12 @@ class RayEngine(QuarantiningEngine):
             self.close()
             raise
         self.traits = self.traits.with_counts(self._pool.target, self._window)
-        self._meter = WaitMeter()
-        self._report = StatusReport(job.loader.shard, self._pool, self._meter, self._window)
-        self._status_file = StatusFile(self._report)
-        self._autoscaler = (
-            Autoscaler(self._pool, *options.workers) if isinstance(options.workers, tuple) else None
+        limits = options.workers
+        self._meter = WaitMeter(
+            Autoscaler(self._pool, limits) if isinstance(limits, tuple) else None
         )
+        self._store = StoreReader()
+        self._status_file = StatusFile(self._describe)
 
     @property
     def workers(self) -> tuple[PoolWorker, ...]:
@@ -126,15 +126,8 @@ class RayEngine(QuarantiningEngine):
 
     def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         dispatcher = PlanDispatcher(self._pool, plans, self._window)
-        delivery = Delivery(
-            self._job,
-            dispatcher,
-            self._finish,
-            self._quarantine,
-            self._job.loader.prefetch,
-            self._autoscaler,
-        )
-        self._delivery = self._report.delivery = delivery
+        delivery = Delivery(self._job, dispatcher, self._finish, self._quarantine)
+        self._delivery = delivery
         delivery.start()
         try:
             for plan, batch in self._meter.measure(delivery):
@@ -154,18 +147,29 @@ class RayEngine(QuarantiningEngine):
         workers = options.ray.workers[1] if isinstance(options.ray.workers, tuple) else 0
         busy = max(workers, self._pool.target) * self._pool.job.depth
         wanted = options.hwm if is_explicit else max(options.hwm, busy)
-        batch_bytes = batch_bytes_of(worker_job) or self._measure_batch(worker_job)
+        batch_bytes = batch_bytes_of(worker_job) or self._pool.measure_sample() * options.batch_size
         if not batch_bytes:
             return wanted
-        store = self._cluster.object_store_bytes()[self._cluster.node_id]
+        store = self._cluster.object_store_bytes()
         demand = Demand(batch_bytes, options.prefetch, ranks_on_machine(), store)
         return choose_window(demand, wanted, is_explicit)
 
-    def _measure_batch(self, job: Job) -> int:
-        """Return the size of a batch, from one sample that a worker makes; 0 if that fails."""
-        ids = np.zeros(1, np.int64)
-        answer = self._pool.ask(PlanTask(self._pool.job.key, -1, 0, 0, ids, False))
-        return 0 if answer is None else answer.nbytes * job.loader.batch_size
+    def _describe(self) -> TrainerStatus:
+        """Return the status of this moment. Only rank 0 asks for the object stores."""
+        shard = self._job.loader.shard
+        with self._pool.changed:
+            workers = [(worker.facts.node, len(worker.out)) for worker in self._pool.ready]
+        return TrainerStatus(
+            rank=shard.rank,
+            world_size=shard.world_size,
+            workers=workers,
+            target=self._pool.target,
+            tasks_out=self._delivery.tasks_out if self._delivery is not None else 0,
+            window=self._window,
+            batches=self._meter.batches,
+            wait_share=self._meter.wait_share,
+            store=self._store.read() if shard.rank == 0 else None,
+        )
 
     def close(self) -> None:
         self._at_exit.cancel()

@@ -7,16 +7,17 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import ray
 
 from gpupipe.config import RayConfig
-from gpupipe.engines.ray.actor import WorkerFacts
+from gpupipe.engines.ray.actor import WorkerFacts, explain_difference, list_versions
+from gpupipe.engines.ray.capacity import explain_no_room
 from gpupipe.engines.ray.cluster import Cluster
-from gpupipe.engines.ray.errors import explain_missing_paths, explain_no_room, name_node
-from gpupipe.engines.ray.messages import BatchAnswer, PlanTask
+from gpupipe.engines.ray.messages import BatchAnswer
 from gpupipe.engines.ray.pool_worker import PoolWorker, SharedJob, create_actor, end_actors
-from gpupipe.engines.ray.versions import explain_difference, list_versions
 from gpupipe.errors import EngineError, counted
+from gpupipe.sampling.sampler import Plan
 
 _log = logging.getLogger("gpupipe")
 _PATIENCE_BEFORE_LOG = 3.0
@@ -35,17 +36,19 @@ class RayWorkerPool:
         count: How many workers there should be.
 
     Attributes:
+        job: What every worker builds.
         changed: Notified when a worker becomes ready. Its lock guards the pool.
         ready: The workers that are ready.
-        failure: Why a worker cannot work at all, or None.
+        target: How many workers there should be. `resize` changes it.
     """
 
     def __init__(self, cluster: Cluster, options: RayConfig, job: SharedJob, count: int) -> None:
         self._cluster, self._options, self.job = cluster, options, job
         self.changed = threading.Condition()
         self.ready: list[PoolWorker] = []
-        self.failure: Exception | None = None
-        self._target = count
+        self._failure: Exception | None = None
+        """Why a worker cannot work at all, or None."""
+        self.target = count
         self._starting: dict[threading.Thread, Any] = {}
         """The actor of each thread that waits for one to become ready."""
         self._placed: set[threading.Thread] = set()
@@ -58,15 +61,10 @@ class RayWorkerPool:
         self._empty_since = time.monotonic()
 
     @property
-    def target(self) -> int:
-        """How many workers there should be."""
-        return self._target
-
-    @property
     def is_settled(self) -> bool:
         """Whether as many workers are ready as there should be."""
         with self.changed:
-            return len(self.ready) == self._target
+            return len(self.ready) == self.target
 
     def start(self) -> None:
         """Start the workers, and wait until all are ready.
@@ -79,7 +77,7 @@ class RayWorkerPool:
         log_after = _PATIENCE_BEFORE_LOG
         with self.changed:
             self._start_missing()
-            while len(self.ready) < self._target and self.failure is None:
+            while len(self.ready) < self.target and self._failure is None:
                 waited = time.monotonic() - started
                 if self._count_unplaced() and waited >= self._options.wait:
                     raise EngineError(self._explain_no_room(gave_up=True))
@@ -89,20 +87,20 @@ class RayWorkerPool:
                 self.changed.wait(_TICK)
         self.check()
 
-    def ask(self, task: PlanTask) -> BatchAnswer | None:
-        """Let the first worker make a batch, outside of any iteration; None if that fails."""
-        ref, _ = self.ready[0].send(task)
+    def measure_sample(self) -> int:
+        """Return the bytes of the first sample as a worker sends it; 0 if the worker fails."""
+        ref, _ = self.ready[0].send(-1, 0, Plan(0, np.zeros(1, np.int64), 1, False))
         try:
             answer: BatchAnswer | None = ray.get(ref)
         except ray.exceptions.RayError:
-            return None
-        return answer
+            return 0
+        return 0 if answer is None else answer.nbytes
 
     def check(self) -> None:
         """Raise why no worker can work, if that is so."""
         with self.changed:
-            if self.failure is not None:
-                raise self.failure
+            if self._failure is not None:
+                raise self._failure
             if self.ready or self._placed:
                 self._empty_since = time.monotonic()
             elif time.monotonic() - self._empty_since > self._options.wait:
@@ -111,7 +109,7 @@ class RayWorkerPool:
     def resize(self, count: int) -> None:
         """Change the number of workers. Those that leave finish their tasks first."""
         with self.changed:
-            self._target = count
+            self.target = count
             staying = [worker for worker in self.ready if not worker.is_leaving]
             for worker in staying[count:]:
                 worker.is_leaving = True
@@ -137,10 +135,10 @@ class RayWorkerPool:
             if not self.ready:
                 self._empty_since = time.monotonic()
             _log.warning(
-                "gpupipe: a Ray worker on node %s ended (%s); %s to others",
+                "gpupipe: a Ray worker on node %s ended (%s); its %s go to others",
                 worker.facts.node,
                 reason,
-                f"its {counted(len(worker.out), 'batch', 'batches')} go",
+                counted(len(worker.out), "batch", "batches"),
             )
             ray.kill(worker.actor)
             self._start_missing()
@@ -161,7 +159,7 @@ class RayWorkerPool:
     def _start_missing(self) -> None:
         """Start workers until there are as many as there should be. The caller has the lock."""
         staying = sum(not worker.is_leaving for worker in self.ready)
-        for _ in range(self._target - staying - len(self._starting)):
+        for _ in range(self.target - staying - len(self._starting)):
             if self._is_closed:
                 return
             actor = create_actor(self._cluster, self._options, self.job)
@@ -196,7 +194,7 @@ class RayWorkerPool:
                 self._failed_starts = 0
                 self.ready.append(worker)
             elif failure is not None:
-                self.failure = failure
+                self._failure = failure
             else:
                 self._start_missing()
             self.changed.notify_all()
@@ -205,24 +203,16 @@ class RayWorkerPool:
         facts: WorkerFacts = ray.get(actor.describe.remote())
         with self.changed:
             self._placed.add(threading.current_thread())
-        self._check_versions(facts)
+            self._reference = self._reference or facts
+        self._check_versions(facts, self._reference)
         device = "gpu:0" if self._options.gpus else "cpu"
-        built = ray.get(
-            actor.build.remote(
-                self.job.key, [self.job.ref], self._options.engine, device, self.job.paths
-            )
-        )
-        if built.missing:
-            raise EngineError(explain_missing_paths(facts.node, built.missing))
-        if built.error is not None:
-            raise name_node(built.error, facts.node)
-        return PoolWorker(actor, facts, built.engine)
+        arguments = [self.job.ref], self._options.engine, device, self.job.paths
+        error: Exception | None = ray.get(actor.build.remote(*arguments))
+        if error is not None:
+            raise error
+        return PoolWorker(actor, facts)
 
-    def _check_versions(self, facts: WorkerFacts) -> None:
-        with self.changed:
-            if self._reference is None:
-                self._reference = facts
-            first = self._reference
+    def _check_versions(self, facts: WorkerFacts, first: WorkerFacts) -> None:
         own = {"gpupipe": list_versions()["gpupipe"]}
         difference = explain_difference(
             own, "the trainer's node", facts.versions, facts.node
@@ -238,7 +228,7 @@ class RayWorkerPool:
         return len(self._starting) - len(self._placed)
 
     def _explain_no_room(self, gave_up: bool) -> str:
-        nodes, placed = self._cluster.nodes(), self._target - self._count_unplaced()
+        """Return what the trainer waits for, or why it gave up."""
         return explain_no_room(
-            self._options, self._target, placed, self._cluster.free_cpus(), nodes, gave_up
+            self._cluster, self._options, self.target, self._count_unplaced(), gave_up
         )

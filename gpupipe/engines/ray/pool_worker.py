@@ -1,19 +1,24 @@
-"""A worker as its trainer sees it: what it builds, how its actor starts and ends."""
+"""A worker as its trainer sees it: what it builds, and how its actor starts and ends."""
 
 from __future__ import annotations
 
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gpupipe.config import RayConfig
+from gpupipe.dataset.index import Index
+from gpupipe.engines.base import Job
+from gpupipe.engines.batch_finisher import PipelineTail, find_larger_output, find_tail
 from gpupipe.engines.ray.actor import WorkerActor, WorkerFacts
 from gpupipe.engines.ray.cluster import Cluster
-from gpupipe.engines.ray.messages import BatchAnswer, PlanTask
+from gpupipe.engines.ray.messages import BatchAnswer
+from gpupipe.sampling.sampler import Plan
 
 _CLOSE_SECONDS = 10.0
 
@@ -23,16 +28,53 @@ class SharedJob:
     """A job in the object store.
 
     Attributes:
-        key: Its content hash.
         ref: Where it is in the object store. Each node fetches it once.
         paths: Files and folders that the trainer sees, and every worker must see.
         depth: How many tasks a worker may have at once.
     """
 
-    key: str
     ref: Any
     paths: tuple[str, ...]
     depth: int
+
+
+def split_job(job: Job) -> tuple[Job, PipelineTail]:
+    """Return the job of the workers, and the steps that are left to the trainer.
+
+    With `ray.ship: uint8` those are the last steps that can run on uint8 batches.
+    """
+    options = job.loader
+    numbers = find_tail(job.pipeline) if options.ray.ship == "uint8" else ()
+    shorter = job.pipeline.without_entries(numbers)
+    if find_larger_output(shorter) is not None:
+        numbers, shorter = (), job.pipeline
+    threads = options.ray.cpus
+    settings: dict[str, Any] = {"dtype": None if numbers else options.dtype, "threads": threads}
+    # For the DataLoader inside a worker. A fork would copy the locks of Ray's threads.
+    settings |= {"workers": threads if threads > 1 else 0}
+    if options.multiprocessing_context in (None, "fork"):
+        settings |= {"multiprocessing_context": "forkserver"}
+    worker_job = replace(
+        job, pipeline=shorter, loader=options.model_copy(update=settings), threads=threads
+    )
+    return worker_job, PipelineTail(job.pipeline, numbers, options.dtype if numbers else None)
+
+
+def share_job(job: Job) -> SharedJob:
+    """Put a job into the object store."""
+    # DALI takes twice `prefetch` plans ahead. One more waits, and one is on its way.
+    return SharedJob(ray.put(job), list_visible_paths(job.index), 2 * job.loader.prefetch + 2)
+
+
+def list_visible_paths(index: Index) -> tuple[str, ...]:
+    """Return files and folders of the data that this process sees: each root, and a first file."""
+    paths = []
+    for column in index.columns.values():
+        root = getattr(column, "root", "")
+        span = column.span(0) if len(column) else None
+        paths += [root] if root else []
+        paths += [span.path] if span is not None else []
+    return tuple(path for path in dict.fromkeys(paths) if Path(path).exists())
 
 
 @dataclass(eq=False)
@@ -42,7 +84,6 @@ class PoolWorker:
     Attributes:
         actor: Ray's handle.
         facts: What it says of itself.
-        engine: The name of its engine.
         out: When each of its tasks was sent, by the task's step.
         answered: When it answered last, or became ready.
         is_leaving: It gets no more tasks, and ends after those that it has.
@@ -50,14 +91,13 @@ class PoolWorker:
 
     actor: Any
     facts: WorkerFacts
-    engine: str
     out: dict[int, float] = field(default_factory=dict)
     answered: float = field(default_factory=time.monotonic)
     is_leaving: bool = False
 
-    def send(self, task: PlanTask) -> tuple[Any, Future[BatchAnswer | None]]:
+    def send(self, run: int, step: int, plan: Plan) -> tuple[Any, Future[BatchAnswer | None]]:
         """Send a task; return Ray's reference, which must be kept, and the answer."""
-        ref = self.actor.make.remote(task)
+        ref = self.actor.make.remote(run, step, replace(plan, tag=None))
         return ref, ref.future()
 
 
@@ -72,14 +112,13 @@ def create_actor(cluster: Cluster, options: RayConfig, job: SharedJob) -> Any:
     }
     settings: dict[str, Any] = {
         "num_cpus": options.cpus,
+        "num_gpus": options.gpus or None,
         "scheduling_strategy": strategies[options.placement],
         # Each task waits on a thread of its own; those of an ended iteration may still do so.
         "max_concurrency": 2 * job.depth + 4,
         "max_restarts": 0,
         "max_task_retries": 0,
     }
-    if options.gpus:
-        settings["num_gpus"] = options.gpus
     return ray.remote(WorkerActor).options(**settings).remote()
 
 

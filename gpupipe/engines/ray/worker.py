@@ -1,43 +1,62 @@
-"""The worker's side: an engine built from a Job, and the answers to tasks.
+"""The worker's side: an engine built from a Job makes the batches of the plans that arrive.
 
-A worker keeps no state between tasks but its engine and which samples that engine skipped. So any
-worker can make any batch, and makes the same one again.
+An engine reads and decodes ahead on an iterator of plans. A worker gets its plans one by one, and
+only while the trainer has room for more batches. So a thread gives the engine all plans that wait,
+the earliest first. If none waits, it ends the engine's iteration, which finishes the batches that
+it has begun. So the engine never waits for a plan while the trainer waits for a batch.
+
+A worker keeps no state between plans but its engine and which samples that engine skipped. So any
+worker can make any batch, and makes the same one again. This module needs no Ray.
 """
 
 from __future__ import annotations
 
 import os
-import traceback
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpupipe.config import Shard
 from gpupipe.engines import registry
 from gpupipe.engines.bad_samples import list_skipped
-from gpupipe.engines.base import Job
-from gpupipe.engines.ray.arrays import PackedTensor, pack
-from gpupipe.engines.ray.messages import BatchAnswer, PlanTask
-from gpupipe.engines.ray.plan_stream import MadeBatch, Order, PlanStream
-from gpupipe.errors import EngineError, GpupipeError
+from gpupipe.engines.base import Batch, Job
+from gpupipe.engines.ray.messages import BatchAnswer, pack
+from gpupipe.errors import TooManyBadError
 from gpupipe.runtime.registry import AUTO
 from gpupipe.sampling.sampler import Plan
 
+Order = tuple[int, int]
+"""Plans with the smallest order come first: (run, step)."""
+
+
+@dataclass(eq=False)
+class _Task:
+    """A plan whose batch is not made yet."""
+
+    order: Order
+    plan: Plan
+    result: Future[tuple[Plan, Batch] | None] = field(default_factory=Future)
+
 
 class BatchMaker:
-    """Makes batches of a job, as NumPy arrays, on any machine that sees the data.
+    """Makes batches of a job on any machine that sees the data.
 
-    It needs no Ray. Several threads may ask at once: the engine then works ahead.
+    Several threads may ask at once: the engine then works ahead.
 
     Args:
         job: The samples, the steps and the loader settings. The shard is ignored: plans say which
             samples to load.
         engine: The name of the engine, or "auto".
         device: "cpu", or "gpu:0" and so on.
+
+    Attributes:
+        engine: The engine.
 
     Raises:
         DeviceError: The device or the engine is not available.
@@ -46,11 +65,11 @@ class BatchMaker:
     Example:
         >>> with BatchMaker(Job(index, config.pipeline, config.loader, threads=2)) as maker:
         ...     for plan in sampler.begin():
-        ...         maker.make(plan)["image"]  # uint8 (64, 3, 224, 224)
+        ...         answer = maker.make(plan)
+        ...         unpack(answer.fields["image"])  # uint8 (64, 3, 224, 224)
     """
 
     def __init__(self, job: Job, engine: str = AUTO, device: str = "cpu") -> None:
-        self._job = job
         settings = {
             "shard": Shard(),
             "device": device,
@@ -62,98 +81,139 @@ class BatchMaker:
         loader = job.loader.model_copy(update=settings)
         engine_type = registry.find_reader(engine, device, job.pipeline)
         self.engine = engine_type.on(replace(job, loader=loader), device)
-        self._stream = PlanStream(self.engine)
+        self._outputs = job.pipeline.outputs
+        self._changed = threading.Condition()
+        self._waiting: list[_Task] = []
+        """The tasks that the engine has not taken."""
+        self._taken: deque[_Task] = deque()
+        """The tasks that the engine has taken and not answered, in its order."""
+        self._newest_run = -1
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="gpupipe plans", daemon=True)
+        self._thread.start()
 
-    def make(self, plan: Plan) -> dict[str, NDArray[Any]]:
-        """Return the batch of a plan: fields (B, ...), values of the index, "label" and "id".
+    def make(self, plan: Plan, order: Order = (0, 0)) -> BatchAnswer | None:
+        """Make the batch of a plan, and wait for it; None if the plan was discarded.
 
-        Samples that are skipped (`loader.on_error: skip`) are not in it. If all were skipped, the
-        dict is empty.
+        Samples that are skipped (`loader.on_error: skip`) are not in it.
 
         Raises:
             SampleError: A sample cannot be read or decoded, and `loader.on_error` is "raise".
             ShapeError: The samples differ in shape.
             EngineError: The engine or the machine failed.
         """
-        made = self.submit(plan).result()
-        if made is None or made.batch is None:
-            return {}
-        return {name: tensor.cpu().numpy() for name, tensor in made.batch.items()}
+        result = self.submit(plan, order).result()
+        if result is None:
+            return None
+        delivered, batch = result
+        fields = {name: pack(batch[name].cpu()) for name in self._outputs if name in batch}
+        if len(delivered.ids) == len(plan.ids):
+            return BatchAnswer(fields)
+        reasons = list_skipped(self.engine)
+        skipped = {int(id): reasons[int(id)] for id in np.setdiff1d(plan.ids, delivered.ids)}
+        return BatchAnswer(fields, np.flatnonzero(np.isin(plan.ids, delivered.ids)), skipped)
 
-    def submit(self, plan: Plan, order: Order = (0, 0)) -> Future[MadeBatch | None]:
-        """Start to make a batch; see PlanStream.submit."""
-        return self._stream.submit(plan, order)
+    def submit(self, plan: Plan, order: Order = (0, 0)) -> Future[tuple[Plan, Batch] | None]:
+        """Add a plan. Plans of earlier runs that the engine has not taken yet are discarded.
 
-    def discard(self, order: Order) -> None:
-        """Discard the plan of this order, if its batch is not begun."""
-        self._stream.discard(order)
+        Args:
+            plan: The plan.
+            order: Plans with a smaller one are taken first; equal ones as they come.
+
+        Returns:
+            The plan without the samples that were skipped, and its batch, which is empty if all
+            were; None if the plan was discarded.
+        """
+        task = _Task(order, plan)
+        with self._changed:
+            self.discard_before(order[0])
+            if self._is_closed or order[0] < self._newest_run:
+                task.result.set_result(None)
+            else:
+                self._waiting.append(task)
+                self._changed.notify_all()
+        return task.result
 
     def discard_before(self, run: int) -> None:
-        """Discard the plans of earlier runs whose batches are not begun."""
-        self._stream.discard_before(run)
+        """Discard the plans of earlier runs that the engine has not taken yet."""
+        with self._changed:
+            self._newest_run = max(self._newest_run, run)
+            self._discard(lambda order: order[0] < run)
 
-    def pack_fields(self, made: MadeBatch) -> dict[str, PackedTensor]:
-        """Return the fields of the pipeline as arrays, without labels, values and ids."""
-        batch = made.batch or {}
-        names = [name for name in self._job.pipeline.outputs if name in batch]
-        return {name: pack(batch[name].cpu()) for name in names}
+    def discard(self, order: Order) -> None:
+        """Discard the plan of this order, if the engine has not taken it yet."""
+        self._discard(lambda other: other == order)
 
     def close(self) -> None:
-        """End the engine. Idempotent."""
-        self._stream.close()
+        """Finish the batches that the engine has begun, and close it. Idempotent."""
+        with self._changed:
+            self._is_closed = True
+            self._discard(lambda _: True)
+            self._changed.notify_all()
+        self._thread.join()
+        self.engine.close()
+
+    def _discard(self, is_unwanted: Callable[[Order], bool]) -> None:
+        with self._changed:
+            dropped = [task for task in self._waiting if is_unwanted(task.order)]
+            self._waiting = [task for task in self._waiting if task not in dropped]
+        for task in dropped:
+            task.result.set_result(None)
+
+    def _run(self) -> None:
+        while self._wait_for_plan():
+            try:
+                # The trainer counts the bad samples of all workers: for it, these were skipped.
+                with suppress(TooManyBadError), closing(self.engine.batches(self._take())) as made:
+                    for plan, batch in made:
+                        self._finish(plan, batch)
+                        del batch  # its memory can be used again
+                while self._taken:
+                    self._finish_empty(self._taken.popleft())
+            except Exception as e:
+                self._fail(e)
+
+    def _wait_for_plan(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            return bool(self._waiting)
+
+    def _take(self) -> Iterator[Plan]:
+        """Yield the plans that wait. The engine may iterate on a thread of its own."""
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    return
+                task = self._pop_first()
+                self._taken.append(task)
+            yield replace(task.plan, tag=task)
+
+    def _pop_first(self) -> _Task:
+        task = min(self._waiting, key=lambda task: task.order)
+        self._waiting.remove(task)
+        return task
+
+    def _finish(self, plan: Plan, batch: Batch) -> None:
+        while (task := self._taken.popleft()) is not plan.tag:
+            self._finish_empty(task)
+        task.result.set_result((replace(plan, tag=task.plan.tag), batch))
+
+    def _finish_empty(self, task: _Task) -> None:
+        """Answer a plan of which the engine skipped all samples."""
+        task.result.set_result((task.plan.select([]), {}))
+
+    def _fail(self, error: Exception) -> None:
+        """Give the error to the first plan that is not answered; the others run again."""
+        with self._changed:
+            if not (self._taken or self._waiting):
+                return
+            first = self._taken.popleft() if self._taken else self._pop_first()
+            self._waiting = [*self._taken, *self._waiting]
+            self._taken.clear()
+        first.result.set_exception(error)
 
     def __enter__(self) -> BatchMaker:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class TaskRunner:
-    """Answers the tasks of a trainer.
-
-    Args:
-        key: The content hash of the job. Tasks of other jobs are refused.
-        maker: What makes the batches. The runner closes it.
-    """
-
-    def __init__(self, key: str, maker: BatchMaker) -> None:
-        self._key, self._maker = key, maker
-
-    @property
-    def engine(self) -> str:
-        """The name of the engine."""
-        return self._maker.engine.name
-
-    def make(self, task: PlanTask) -> BatchAnswer | None:
-        """Make the batch of a task; None if it was discarded."""
-        if task.key != self._key:
-            return BatchAnswer(error=EngineError(f"this worker has no job {task.key}"))
-        try:
-            made = self._maker.submit(task.to_plan(), (task.run, task.step)).result()
-        except GpupipeError as e:
-            return BatchAnswer(error=e)
-        except Exception as e:
-            return BatchAnswer(error=EngineError(repr(e)), trace=traceback.format_exc())
-        return None if made is None else self._answer(task, made)
-
-    def _answer(self, task: PlanTask, made: MadeBatch) -> BatchAnswer:
-        fields = self._maker.pack_fields(made)
-        if len(made.plan.ids) == len(task.ids):
-            return BatchAnswer(fields)
-        kept = np.flatnonzero(np.isin(task.ids, made.plan.ids))
-        reasons = list_skipped(self._maker.engine)
-        skipped = {int(id): reasons[int(id)] for id in np.setdiff1d(task.ids, made.plan.ids)}
-        return BatchAnswer(fields, kept, skipped)
-
-    def discard(self, order: Order) -> None:
-        """Discard a task, if its batch is not begun."""
-        self._maker.discard(order)
-
-    def discard_before(self, run: int) -> None:
-        """Discard the tasks of earlier runs whose batches are not begun."""
-        self._maker.discard_before(run)
-
-    def close(self) -> None:
-        """End the engine. Idempotent."""
-        self._maker.close()

@@ -1,14 +1,22 @@
-"""What the trainer sees of samples that a worker cannot read."""
+"""What the trainer sees of samples that a worker cannot read, how its waiting is measured, and how
+the number of workers follows it.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from gpupipe.engines.ray.delivery import PERIOD, Autoscaler, WaitMeter
 from gpupipe.errors import SampleError, TooManyBadError
+from gpupipe.sampling.sampler import Plan
 from helpers.loaders import load
 from helpers.ray_batches import PIPELINE, batches, ray_options
 from helpers.ray_cluster import RayCluster
@@ -56,3 +64,80 @@ def test_skipped_samples_are_listed_at_the_trainer(
         pytest.raises(TooManyBadError, match="1 of 60"),
     ):
         batches(loader)
+
+
+class Pool:
+    """Counts workers; `is_settled` says whether they are ready."""
+
+    target = 1
+    is_settled = True
+
+    def resize(self, count: int) -> None:
+        self.target = count
+
+
+class Trainer:
+    """A trainer that takes batches on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pool = Pool()
+        self.meter = WaitMeter(Autoscaler(self.pool, (1, 3)), lambda: self.now)
+
+    def train(self, share: float, steps: int = int(PERIOD), validation: float = 0.0) -> None:
+        """Take a batch, and then one a second in an epoch of `steps` steps.
+
+        Args:
+            share: The share of each second that the trainer waits.
+            steps: Seconds.
+            validation: Seconds of use of the last batch.
+        """
+
+        def deliver() -> Iterator[tuple[Plan, dict[str, Any]]]:
+            for step in range(steps + 1):
+                self.now += share
+                yield Plan(0, np.zeros(1, np.int64), 0, step == steps), {}
+
+        for plan, _ in self.meter.measure(deliver()):
+            self.now += validation if plan.last else 1 - share
+
+
+def test_workers_follow_the_waiting_from_1_to_3_and_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trainer, counts = Trainer(), []
+    with caplog.at_level(logging.WARNING, "gpupipe"):
+        for share in (0.06, 0.5, 0.5, 0.02, 0.005, 0.0, 0.0):
+            trainer.train(share)
+            counts.append(trainer.pool.target)
+    assert counts == [2, 3, 3, 3, 2, 1, 1]
+    assert len(caplog.records) == 4
+    assert "6.0 %" in caplog.text and "2 instead of 1 Ray workers" in caplog.text
+
+
+def test_the_time_between_epochs_does_not_count() -> None:
+    trainer = Trainer()
+    trainer.train(0.06, 5, validation=1000)
+    trainer.train(0.06, 4)
+    assert trainer.pool.target == 1
+    trainer.train(0.06, 1)
+    assert trainer.pool.target == 2
+
+
+def test_nothing_is_decided_before_a_new_worker_is_ready() -> None:
+    trainer = Trainer()
+    trainer.train(1.0)
+    trainer.pool.is_settled = False
+    trainer.train(1.0, 5 * int(PERIOD))
+    assert trainer.pool.target == 2
+    trainer.pool.is_settled = True
+    trainer.train(1.0)
+    assert trainer.pool.target == 3
+
+
+def test_waiting_is_measured_apart_from_use() -> None:
+    trainer = Trainer()
+    trainer.train(0.25, 2, validation=0.75)
+    meter = trainer.meter
+    assert (meter.batches, meter.waited, meter.used) == (3, 0.75, 2.25)
+    assert meter.wait_share == 0.25

@@ -32,11 +32,11 @@ class Silent(PoolWorker):
     def __init__(self) -> None:
         nothing: Any = SimpleNamespace()
         worker: Any = SimpleNamespace(node="node")
-        super().__init__(nothing, worker, "cpu")
+        super().__init__(nothing, worker)
         self.sent: list[int] = []
 
-    def send(self, task: Any) -> tuple[Any, Future[Any]]:
-        self.sent.append(task.step)
+    def send(self, run: int, step: int, plan: Plan) -> tuple[Any, Future[Any]]:
+        self.sent.append(step)
         return object(), Future()
 
     def lag(self) -> None:
@@ -46,7 +46,7 @@ class Silent(PoolWorker):
 def test_a_task_whose_workers_all_lag_goes_to_a_third() -> None:
     first, second, third = Silent(), Silent(), Silent()
     pool: Any = SimpleNamespace(
-        changed=threading.Condition(), ready=[first, second], job=SimpleNamespace(key="", depth=4)
+        changed=threading.Condition(), ready=[first, second], job=SimpleNamespace(depth=4)
     )
     plan = Plan(0, np.arange(2), 2, True)
     dispatcher = PlanDispatcher(pool, iter([]), 4)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 import gpupipe
-from gpupipe.engines.ray import autoscaling
+from gpupipe.engines import registry
+from gpupipe.engines.ray import delivery
+from gpupipe.errors import EngineError
+from gpupipe.runtime.installation import install_command
 from helpers.loaders import load
 from helpers.ray_batches import (
     FLOATS,
@@ -51,7 +56,7 @@ def test_workers_follow_the_waiting_from_1_to_3_and_back_and_change_no_bit(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(autoscaling, "PERIOD", 0.3)
+    monkeypatch.setattr(delivery, "PERIOD", 0.3)
     most, pause = 1, 0.0
     with (
         load(faces, PIPELINE, **ray_options((1, 3))) as loader,
@@ -128,3 +133,9 @@ def test_a_remote_store_is_read_through_a_cache_of_each_node(
         assert_same(epoch, local_batches(faces, FLOATS, epoch=number))
     kept = sum(file.stat().st_size for file in (tmp_path / "cache").rglob("*") if file.is_file())
     assert kept >= sum(file.stat().st_size for file in faces.rglob("*.jpg"))
+
+
+def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(EngineError, match=re.escape(install_command("ray"))):
+        registry.find("ray")

@@ -1,23 +1,41 @@
-"""What goes between a trainer and its workers."""
+"""Tensors as arrays and back, and the size of an answer."""
 
 from __future__ import annotations
 
 import pickle
 
 import numpy as np
+import pytest
 import torch
 
-from gpupipe.engines.ray.arrays import pack
-from gpupipe.engines.ray.messages import BatchAnswer, PlanTask
+from gpupipe.engines.ray.messages import BatchAnswer, pack, unpack
 
 
-def test_a_task_is_its_plan_after_it_was_sent() -> None:
-    ids, repeats = np.array([7, 7, 1]), np.array([0, 1, 0])
-    task = pickle.loads(pickle.dumps(PlanTask("key", 3, 4, 5, ids, True, repeats)))
-    plan = task.to_plan()
-    assert (task.key, task.run, task.step) == ("key", 3, 4)
-    assert (plan.epoch, plan.last, plan.ids.tolist()) == (5, True, [7, 7, 1])
-    assert plan.repeats is not None and plan.repeats.tolist() == [0, 1, 0]
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (0, 3, 1, 2)])
+def test_values_and_strides_survive(dtype: torch.dtype, axes: tuple[int, ...]) -> None:
+    tensor = torch.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5).to(dtype).permute(axes)
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(pack(tensor), protocol=5, buffer_callback=buffers.append)
+    assert len(buffers) == 1, "the pixels are out of band"
+    again = unpack(pickle.loads(data, buffers=buffers))
+    assert again.dtype == tensor.dtype and again.stride() == tensor.stride()
+    assert torch.equal(again, tensor)
+
+
+def test_a_read_only_array_is_wrapped_without_a_copy_and_can_be_written() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    packed = pack(torch.from_numpy(array))
+    packed.array.flags.writeable = False
+    tensor = unpack(packed)
+    tensor[0, 0] = 7
+    assert array[0, 0] == 7
+
+
+def test_empty_tensors() -> None:
+    empty = pack(torch.zeros(0, 3))
+    empty.array.flags.writeable = False
+    assert unpack(empty).shape == (0, 3)
 
 
 def test_the_size_of_an_answer_is_that_of_all_its_fields() -> None:

@@ -2,7 +2,7 @@
 
 A trainer with `engine: ray` has no port at which it could be asked. While its loader is open, it
 writes its status to a file in the cache folder once a second. `gpupipe status ray` reads the files
-of all trainers that share this cache folder. This module needs no Ray.
+of all trainers that share this cache folder. Only `read_object_store` needs Ray.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gpupipe.errors import counted
 from gpupipe.protocol.processes import host_id, start_time
 from gpupipe.runtime.files import cache_dir, write_atomically
 
+_log = logging.getLogger("gpupipe")
 _SECONDS = 1.0
+_STORE_SECONDS = 5.0
 _SILENT_SECONDS = 10.0
 _FORGOTTEN_SECONDS = 600.0
 _numbers = count()
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -73,36 +74,42 @@ class TrainerStatus:
     store: ObjectStore | None = None
 
 
-class WaitMeter:
-    """Measures how much of the time of iterations a consumer waits for batches.
-
-    Attributes:
-        batches: The batches that were delivered.
-        waited: Seconds in which the consumer waited.
-        used: Seconds in which it used batches.
-    """
+class StoreReader:
+    """Reads the counters of the object stores, once in five seconds: it asks all nodes."""
 
     def __init__(self) -> None:
-        self.batches = 0
-        self.waited = self.used = 0.0
+        self._store: ObjectStore | None = None
+        self._asked = 0.0
 
-    @property
-    def wait_share(self) -> float:
-        """The share of waiting, 0 to 1; 0 before the first batch."""
-        total = self.waited + self.used
-        return self.waited / total if total else 0.0
+    def read(self) -> ObjectStore | None:
+        """Return the newest counters, or None if Ray does not tell them."""
+        if time.monotonic() > self._asked + _STORE_SECONDS:
+            self._asked = time.monotonic()
+            try:
+                self._store = read_object_store()
+            except Exception:  # the rest of the status is known without the counters
+                self._store = None
+                _log.debug("Ray's counters are not known", exc_info=True)
+        return self._store
 
-    def measure(self, items: Iterable[_Item]) -> Iterator[_Item]:
-        """Yield the items, and measure."""
-        asked = time.perf_counter()
-        for item in items:
-            delivered = time.perf_counter()
-            self.waited += delivered - asked
-            self.batches += 1
-            yield item
-            del item  # its memory is the consumer's alone
-            asked = time.perf_counter()
-            self.used += asked - delivered
+
+def read_object_store() -> ObjectStore:
+    """Ask all nodes for the counters of their object stores, through the node of this process.
+
+    Ray by itself would ask the first node that is listed, which may have died seconds ago.
+    """
+    import ray
+    from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+
+    context = ray.get_runtime_context()
+    (own,) = (node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    state = get_state_from_address(context.gcs_address)
+    stats = get_memory_info_reply(
+        state, own["NodeManagerAddress"], own["NodeManagerPort"]
+    ).store_stats
+    return ObjectStore(
+        stats.object_store_bytes_used, stats.object_store_bytes_avail, stats.spilled_bytes_total
+    )
 
 
 class StatusFile:
@@ -133,7 +140,7 @@ class StatusFile:
             try:
                 self._write()
             except Exception:  # a status must not end a training
-                logging.getLogger("gpupipe").debug("no status was written", exc_info=True)
+                _log.debug("no status was written", exc_info=True)
             self._closed.wait(_SECONDS)
 
     def _write(self) -> None:

@@ -1,24 +1,22 @@
-"""`gpupipe status ray` shows the trainers of this machine, without Ray."""
+"""`gpupipe status ray` shows the trainers of this machine, and Ray's own counters."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from gpupipe.cli.app import main
-from gpupipe.engines.ray.trainer_status import (
-    ObjectStore,
-    StatusFile,
-    TrainerStatus,
-    WaitMeter,
-    read_statuses,
-)
+from gpupipe.engines.ray import status
+from gpupipe.engines.ray.status import ObjectStore, StatusFile, TrainerStatus, read_statuses
+from helpers.loaders import load
+from helpers.ray_batches import PIPELINE, ray_options
+from helpers.ray_cluster import RayCluster, wait_until
 
 STATUS = TrainerStatus(
     rank=1,
@@ -39,16 +37,9 @@ def printed(*words: str) -> str:
     return result.output
 
 
-def wait_until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_status_is_shown_while_the_trainer_lives(cache: Path) -> None:
     file = StatusFile(lambda: STATUS)
-    wait_until(read_statuses)
+    wait_until(read_statuses, "the file does not come")
     text = printed()
     file.close()
     assert "rank 1 of 2" in text
@@ -61,7 +52,7 @@ def test_a_status_is_shown_while_the_trainer_lives(cache: Path) -> None:
 
 def test_a_status_of_a_process_that_was_killed_is_removed(cache: Path) -> None:
     file = StatusFile(lambda: STATUS)
-    wait_until(read_statuses)
+    wait_until(read_statuses, "the file does not come")
     path = next((cache / "ray").iterdir())
     killed = json.loads(path.read_text()) | {"start_time": "1"}
     elsewhere = killed | {"host_id": "another machine", "written": time.time() - 30}
@@ -73,18 +64,20 @@ def test_a_status_of_a_process_that_was_killed_is_removed(cache: Path) -> None:
     assert json.loads(printed("--json"))[0]["tasks_out"] == 6
 
 
-def test_waiting_is_measured_apart_from_use() -> None:
-    class Slow:
-        def __iter__(self) -> Any:
-            time.sleep(0.05)
-            yield 1
-            time.sleep(0.05)
-            yield 2
-
-    meter = WaitMeter()
-    for _ in meter.measure(Slow()):
-        time.sleep(0.1)
-    assert meter.batches == 2
-    assert meter.waited >= 0.1
-    assert meter.used >= 0.2
-    assert meter.wait_share == meter.waited / (meter.waited + meter.used)
+def test_a_trainer_is_shown_with_the_object_store_and_without_grpcio_too(
+    cluster: RayCluster, faces: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "_STORE_SECONDS", 0.0)
+    with load(faces, PIPELINE, **ray_options(1)) as loader:
+        next(iter(loader))
+        wait_until(lambda: any(each["store"] for each in read_statuses()), "the object store")
+        text = CliRunner().invoke(main, ["status", "ray"]).output
+        assert "1 of 1 worker on 1 node" in text
+        assert "0.00 GB spilled" in text
+        with monkeypatch.context() as patch:  # Ray's counters are asked after the test too
+            patch.setitem(sys.modules, "grpc", None)
+            patch.delitem(sys.modules, "ray._private.grpc_utils")
+            wait_until(lambda: not read_statuses()[0]["store"], "a status without counters")
+            text = CliRunner().invoke(main, ["status", "ray"]).output
+            assert "1 of 1 worker on 1 node" in text
+            assert "spilled" not in text
