@@ -17,8 +17,8 @@ from gpupipe import config as configs
 from gpupipe.engines.base import Job
 from gpupipe.engines.batch_finisher import BatchFinisher, PipelineTail, find_tail
 from gpupipe.engines.cpu.gpu_copier import GpuCopier
+from gpupipe.engines.dataloader.engine import _create_samples
 from gpupipe.engines.dataloader.workers import Workers
-from gpupipe.engines.dataloader.works import Works
 from gpupipe.sampling.sampler import Plan
 from helpers.fake_cuda import FakeCuda
 from helpers.fake_gpu import FakeGpu
@@ -69,11 +69,10 @@ def test_the_thread_that_page_locks_for_the_dataloader(
     checked = configs.read(config, engine="dataloader", workers=workers, batch_size=2)
     index = checked.source.index()
     job = Job(index, checked.pipeline, checked.loader, 1)
-    works = Works(job)
-    works.start(iter([Plan(0, np.arange(2), 2, False)]), 1)
-    started = Workers(job, works, workers, SECOND)
-    started.start()
-    assert started.next() is not None
+    started = Workers(job, _create_samples(job), workers, SECOND)
+    results = started.iterate(iter([Plan(0, np.arange(2), 2, False)]))
+    assert next(results)[1].fields is not None
+    results.close()
     started.close()
     assert cuda.contexts == {1}
 

@@ -38,7 +38,7 @@ _START = (
 )
 
 
-class WorkerCrashed(EngineError):
+class WorkerCrashError(EngineError):
     """A worker died of a signal that a sample or a step most likely caused.
 
     Attributes:
@@ -52,23 +52,23 @@ class WorkerCrashed(EngineError):
 
 
 def find_killers(
-    samples: Samples, works: Sequence[WorkItem], seconds: float = _SECONDS
+    samples: Samples, items: Sequence[WorkItem], seconds: float = _SECONDS
 ) -> list[tuple[int, str]]:
     """Find the work items that crash a process on their own, without any work item before them.
 
     Args:
         samples: The data set that the workers use.
-        works: Work items of one sample each.
+        items: Work items of one sample each.
         seconds: Time limit for all of them.
 
     Returns:
-        For each work item that crashes: its position in `works`, and the name of the signal.
+        For each work item that crashes: its position in `items`, and the name of the signal.
 
     Raises:
         EngineError: If the other process does not start, fails in another way, or takes too long.
     """
     try:
-        content = pickle.dumps((samples, list(works)))
+        content = pickle.dumps((samples, list(items)))
     except Exception as e:  # __reduce__ of a plugin's step can raise anything
         raise EngineError(
             f"the samples that it may have had cannot be tried in another process: {e}"
@@ -89,7 +89,7 @@ def find_killers(
     return [(position, name) for position, name in json.loads(process.stdout)]
 
 
-def explain_survival(crash: WorkerCrashed, count: int) -> EngineError:
+def explain_survival(crash: WorkerCrashError, count: int) -> EngineError:
     """Return the error for a crash that none of the `count` suspects reproduced."""
     advice = (
         "A full /dev/shm does that: `gpupipe doctor` shows it"
@@ -106,16 +106,16 @@ def child() -> None:
     """Run the other process of `find_killers`: suspects on stdin, JSON on stdout."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # so that what a step prints does not get into the JSON
-    samples, works = pickle.load(sys.stdin.buffer)
+    samples, items = pickle.load(sys.stdin.buffer)
     torch.set_num_threads(1)
-    print(json.dumps(_run_in_children(samples, works)), file=answer)
+    print(json.dumps(_run_in_children(samples, items)), file=answer)
 
 
-def _run_in_children(samples: Samples, works: Sequence[WorkItem]) -> list[tuple[int, str]]:
+def _run_in_children(samples: Samples, items: Sequence[WorkItem]) -> list[tuple[int, str]]:
     crashes = []
     begin = 0
-    while begin < len(works):
-        done, ended = _fork(samples, works[begin:])
+    while begin < len(items):
+        done, ended = _fork(samples, items[begin:])
         if not ended:
             break
         if ended not in CRASHES:
@@ -126,17 +126,17 @@ def _run_in_children(samples: Samples, works: Sequence[WorkItem]) -> list[tuple[
     return crashes
 
 
-def _fork(samples: Samples, works: Sequence[WorkItem]) -> tuple[int, str]:
+def _fork(samples: Samples, items: Sequence[WorkItem]) -> tuple[int, str]:
     """Process work items in a forked child.
 
     Returns how many items it survived, and the name of the signal that killed it, or "".
     """
     reading, writing = os.pipe()
     if not (pid := os.fork()):
-        for work in works:
+        for item in items:
             os.write(writing, b".")
             with suppress(Exception):  # only crashes are of interest
-                samples[work]
+                samples[item]
         os._exit(0)  # not sys.exit(): exit handlers of plugins may crash
     os.close(writing)
     with open(reading, "rb") as announced:

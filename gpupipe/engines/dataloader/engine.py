@@ -1,8 +1,7 @@
 """The DataLoader engine: runs pipelines with torch's DataLoader and torchvision v2's transforms.
 
 1. The parent process makes plans, columns and draws. A worker gets them with its batch.
-2. DataLoader returns batches in the order of their work items, so that `Works.in_flight` has their
-   plans.
+2. DataLoader returns batches in the order of their plans: see workers.py.
 3. A sample that fails costs only itself: the worker leaves it out and returns the reason.
 4. If a worker dies, `workers` ends the others. If a sample killed it, `culprits` finds the sample,
    and new workers make the batches in flight again. Otherwise the iteration raises one error.
@@ -10,28 +9,27 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.config import LoaderConfig
-from gpupipe.decoded_cache.decoded_cache import open_decoded_cache
-from gpupipe.decoders.chain import AUTO, DecodeOptions, DecoderChain
+from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
+from gpupipe.decoders.chain import AUTO, REFERENCE, DecodeOptions, DecoderChain
 from gpupipe.decoders.decoder import FileBytes
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
-from gpupipe.engines.dataloader.culprits import WorkerCrashed, explain_survival, find_killers
-from gpupipe.engines.dataloader.workers import (
-    Workers,
-    choose_decoder,
-    count_workers,
-    create_samples,
-)
-from gpupipe.engines.dataloader.works import Works
+from gpupipe.engines.dataloader.culprits import WorkerCrashError, explain_survival, find_killers
+from gpupipe.engines.dataloader.samples import Recipe, Samples, WorkItem
+from gpupipe.engines.dataloader.workers import Workers
 from gpupipe.errors import EngineError, counted
 from gpupipe.pipeline.entry import Entry
-from gpupipe.runtime.devices import resolve
+from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.runtime.devices import cores, resolve
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 
@@ -65,21 +63,21 @@ class DataLoaderEngine(QuarantiningEngine):
     def __init__(self, job: Job, device_id: int | None) -> None:
         super().__init__(job, device_id)
         self._operators(job)
-        workers = count_workers(job)
+        workers = _count_workers(job)
         self.traits = self.traits.with_counts(workers, workers * job.loader.prefetch)
-        self._works = Works(job)
         self._cache = open_decoded_cache(
             job.cache_decoded,
             job.index,
             job.pipeline,
             job.max_pixels,
-            f"{self.name} with {choose_decoder(job.loader)}",
+            f"{self.name} with {_choose_decoder(job.loader)}",
         )
-        self._workers = Workers(job, self._works, workers, self._torch_device, self._cache)
+        samples = _create_samples(job, cache=self._cache)
+        self._workers = Workers(job, samples, workers, self._torch_device)
 
     @classmethod
     def find_decoder(cls, loader: LoaderConfig, data: FileBytes, options: DecodeOptions) -> str:
-        return DecoderChain(choose_decoder(loader)).find_decoder(data, options)
+        return DecoderChain(_choose_decoder(loader)).find_decoder(data, options)
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:
@@ -139,69 +137,59 @@ class DataLoaderEngine(QuarantiningEngine):
             try:
                 yield from self._run(plans)
                 return
-            except WorkerCrashed as e:
+            except WorkerCrashError as e:
                 crash = e
-            unfinished = chain(list(self._works.in_flight), plans)
-            plans = self._quarantine.iter_good_plans(unfinished)
+            plans = self._quarantine.iter_good_plans(chain(self._workers.in_flight, plans))
             self._quarantine_killers(crash)
             self._workers.restart()
 
     def _run(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
-        self._works.start(plans, self.traits.batches_ahead)
-        self._workers.start()
-        try:
-            while (result := self._workers.next()) is not None:
-                plan = self._works.finish()
-                plan = self._quarantine_failed(plan, dict(result.failed))
+        with closing(self._workers.iterate(plans)) as results:
+            for plan, result in results:
+                good = self._quarantine_failed(plan, dict(result.failed))
                 if result.fields is not None:
-                    yield plan, self._to_batch(plan, result.fields)
-                elif len(plan.ids):
-                    check_shapes(result.shapes, plan, self._job)
-        finally:
-            self._workers.cancel()
+                    yield good, self._to_batch(good, result.fields)
+                elif len(good.ids):
+                    check_shapes(result.shapes, good, self._job)
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        yield from self._iter_counts(plans, False)
+        return self._iter_counts(plans, _create_samples(self._job, steps=False, deliver=False))
 
     def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        yield from self._iter_counts(plans, True)
+        return self._iter_counts(plans, _create_samples(self._job, deliver=False))
 
-    def _iter_counts(self, plans: Iterator[Plan], steps: bool) -> Generator[int, None, None]:
-        """Yield how many samples of each plan were read, and transformed if `steps`."""
-        self._works.start(plans, self.traits.batches_ahead)
-        self._workers.start(create_samples(self._job, steps, deliver=False))
-        try:
-            while (result := self._workers.next()) is not None:
-                yield len(self._works.finish().ids) - len(result.failed)
-        finally:
-            self._workers.cancel()
+    def _iter_counts(self, plans: Iterator[Plan], samples: Samples) -> Generator[int, None, None]:
+        """Yield how many samples of each plan did not fail."""
+        with closing(self._workers.iterate(plans, samples)) as results:
+            for plan, result in results:
+                yield len(plan.ids) - len(result.failed)
 
     def close(self) -> None:
         self._workers.close()
         if self._cache is not None:
             self._cache.close()
 
-    def _quarantine_killers(self, crash: WorkerCrashed) -> None:
+    def _quarantine_killers(self, crash: WorkerCrashError) -> None:
         """Find the samples that killed a worker, and quarantine them.
 
         Raises SampleError, TooManyBadError; EngineError if no sample crashes a process on its own.
         """
         ids = [int(i) for plan in crash.plans for i in plan.ids]
-        works = [
-            self._works.create_item(plan).select_sample(n)
+        items = [
+            WorkItem.of(self._job, plan).select_sample(n)
             for plan in crash.plans
             for n in range(len(plan.ids))
         ]
         try:
-            crashes = find_killers(create_samples(self._job), works) if works else []
+            crashes = find_killers(_create_samples(self._job), items) if items else []
         except EngineError as e:
             raise EngineError(f"{crash.description}, and {e}") from e
         for position, name in crashes:
             self._quarantine.add(
                 ids[position], f"the process that decodes or transforms it dies of {name}"
             )
-        if works and not crashes:
-            raise explain_survival(crash, len(works))
+        if items and not crashes:
+            raise explain_survival(crash, len(items))
 
     def _to_batch(self, plan: Plan, fields: dict[str, Tensor]) -> Batch:
         with span("hand-over", "loader"):
@@ -210,3 +198,56 @@ class DataLoaderEngine(QuarantiningEngine):
                 for name, tensor in fields.items()
             }
         return batch | labels_and_values(self._job.index, plan, self._torch_device)
+
+
+def _count_workers(job: Job) -> int:
+    """Return the number of workers; warn if there are more than cores."""
+    workers = job.threads if job.loader.workers == "auto" else job.loader.workers
+    if workers > cores():
+        warnings.warn(
+            f"loader.workers={workers}, but this process may use "
+            f"{counted(cores(), 'core')}: workers will take turns",
+            stacklevel=2,
+        )
+    return workers
+
+
+def _create_samples(
+    job: Job, steps: bool = True, deliver: bool = True, cache: DecodedCache | None = None
+) -> Samples:
+    """Create the data set of torch's DataLoader.
+
+    Args:
+        job: Samples, steps and settings of the loader.
+        steps: If false, workers only read each field.
+        deliver: If false, workers return only which samples failed.
+        cache: The decoded cache, or None.
+    """
+    phases = [_list_recipes(job, pipeline, steps) for pipeline in job.pipeline.phases]
+    decoders = DecoderChain(_choose_decoder(job.loader), job.max_pixels)
+    return Samples(phases, decoders, deliver, cache)
+
+
+def _choose_decoder(loader: LoaderConfig) -> str:
+    """Return the decoder that workers ask first: by default that of the reference."""
+    return REFERENCE if loader.decoder == AUTO else loader.decoder
+
+
+def _list_recipes(job: Job, pipeline: Pipeline, steps: bool) -> list[Recipe]:
+    """Return how a pipeline makes each field; without `steps`, workers only read it."""
+    channels_last = job.loader.memory_format == "channels_last"
+    recipes = []
+    for name, spec in pipeline.fields.items():
+        recipe = Recipe(
+            name,
+            pipeline.entries_on(name) if steps else [],
+            None if spec.encoded else spec.layout,
+            job.loader.dtype if name == pipeline.main else None,
+            channels_last and spec.encoded,
+        )
+        views = [
+            replace(recipe, name=view, steps=pipeline.entries_on(view))
+            for view in (pipeline.views_of(name) if steps else ())
+        ]
+        recipes.append(replace(recipe, views=tuple(views)))
+    return recipes

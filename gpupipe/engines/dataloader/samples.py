@@ -31,6 +31,9 @@ from gpupipe.steps.decode import Decode
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gpupipe.engines.base import Job
+    from gpupipe.sampling.sampler import Plan
+
 
 @dataclass(frozen=True)
 class WorkItem:
@@ -46,6 +49,15 @@ class WorkItem:
     columns: list[Column]
     parameters: dict[str, list[dict[str, NDArray[Any]]]]
     phase: int = 0
+
+    @classmethod
+    def of(cls, job: Job, plan: Plan) -> WorkItem:
+        """Return the work item of a plan. Raises StepError if a step cannot draw."""
+        columns = [job.index.columns[name].take(plan.ids) for name in job.pipeline.fields]
+        parameters = {
+            name: [step.parameters for step in steps] for name, steps in job.steps_for(plan).items()
+        }
+        return cls(columns, parameters, job.pipeline.phase_of(plan.epoch))
 
     def select_sample(self, row: int) -> WorkItem:
         """Return a work item with only the sample in row `row` of the batch."""
@@ -139,11 +151,11 @@ class Samples(Dataset[WorkResult]):
         self._cache = cache
         self._phases, self._decoders, self._deliver = phases, decoders, deliver
 
-    def __getitem__(self, work: WorkItem) -> WorkResult:
+    def __getitem__(self, item: WorkItem) -> WorkResult:
         result, samples = WorkResult(), []
-        for row in range(len(work.columns[0])):
+        for row in range(len(item.columns[0])):
             try:
-                samples.append(self._sample(work, row))
+                samples.append(self._sample(item, row))
             except (EngineError, StepError) as e:
                 return WorkResult(error=e)
             except (OSError, RuntimeError, ValueError, MemoryError) as e:
@@ -160,7 +172,7 @@ class Samples(Dataset[WorkResult]):
         else:
             result.fields = {
                 r.name: self._stack([s[r.name] for s in samples], r)
-                for recipe in self._phases[work.phase]
+                for recipe in self._phases[item.phase]
                 for r in recipe.outputs
             }
         return result
@@ -171,69 +183,59 @@ class Samples(Dataset[WorkResult]):
         batch: Tensor = default_collate([t.permute(1, 2, 0).contiguous() for t in tensors])
         return batch.permute(0, 3, 1, 2)
 
-    def _sample(self, work: WorkItem, row: int) -> dict[str, Tensor]:
+    def _sample(self, item: WorkItem, row: int) -> dict[str, Tensor]:
         fields = {}
-        for recipe, column in zip(self._phases[work.phase], work.columns, strict=True):
-            image = self._field(recipe, column, row, work)
+        for recipe, column in zip(self._phases[item.phase], item.columns, strict=True):
+            image = self._field(recipe, column, row, item)
             for view in recipe.views:
-                fields[view.name] = _finish(_run_steps(view, image, row, work), view)
+                fields[view.name] = _finish(_run_steps(view, image, row, item), view)
             if not recipe.views:
                 is_bytes = recipe.layout is None and not recipe.steps
                 fields[recipe.name] = image if is_bytes else _finish(image, recipe)
         return fields
 
-    def _field(self, recipe: Recipe, column: Column, row: int, work: WorkItem) -> Tensor:
+    def _field(self, recipe: Recipe, column: Column, row: int, item: WorkItem) -> Tensor:
         """Read a field, and run its steps; a view begins with the result."""
-        if self._cache is not None and recipe.name in self._cache.prefixes:
-            count = len(self._cache.prefixes[recipe.name].entries)
-            image = self._begin(self._cache, count, recipe, column, row, work)
-            return _run_steps(recipe, image, row, work, count)
-        data = _read(column, row)
+        if self._cache is None or recipe.name not in self._cache.prefixes:
+            image = self._decode(recipe, column, row, item)
+            return _run_steps(recipe, image, row, item, int(recipe.layout is None))
+        count = len(self._cache.prefixes[recipe.name].entries)
+        (cached,) = self._cache.look_up(recipe.name, column, [row])
+        if cached.pixels is not None:
+            image = torch.from_numpy(cached.pixels).permute(2, 0, 1)
+            image = image.clone() if recipe.runs_foreign_steps else image
+        else:
+            decoded = self._decode(recipe, column, row, item)
+            height, width = decoded.shape[1:]
+            image = _run_steps(recipe, decoded, row, item, 1, count)
+            self._cache.store(cached, image.permute(1, 2, 0).numpy(), (height, width))
+        return _run_steps(recipe, image, row, item, count)
+
+    def _decode(self, recipe: Recipe, column: Column, row: int, item: WorkItem) -> Tensor:
+        """Return a stored array; of an image file what its first step makes, or its bytes.
+
+        Raises OSError, ValueError, EngineError.
+        """
+        data = read_bytes(column, row)
+        if column.array is not None:
+            data = as_array(data, column.array, row)
         if recipe.layout is not None:
-            image = to_steps(torch.from_numpy(data), recipe.layout)
-            return _run_steps(recipe, image, row, work)
+            return to_steps(torch.from_numpy(data), recipe.layout)
         if not recipe.steps:
             return torch.from_numpy(data)
-        return _run_steps(recipe, self._decode_first(recipe, data, row, work), row, work, 1)
-
-    def _begin(
-        self,
-        cache: DecodedCache,
-        count: int,
-        recipe: Recipe,
-        column: Column,
-        row: int,
-        work: WorkItem,
-    ) -> Tensor:
-        """Return what the first `count` steps make of a sample; from the cache if it is there."""
-        (sample,) = cache.look_up(recipe.name, column, [row])
-        if sample.pixels is not None:
-            image = torch.from_numpy(sample.pixels).permute(2, 0, 1)
-            return image.clone() if recipe.runs_foreign_steps else image
-        decoded = self._decode_first(recipe, _read(column, row), row, work)
-        image = _run_steps(recipe, decoded, row, work, 1, count)
-        height, width = decoded.shape[1:]
-        cache.store(sample, image.permute(1, 2, 0).numpy(), (height, width))
-        return image
-
-    def _decode_first(self, recipe: Recipe, data: NDArray[Any], row: int, work: WorkItem) -> Tensor:
-        """Apply the first step of a recipe to the bytes of a file."""
-        first = _select_row(work.parameters[recipe.name][0], row)
-        return self._decode(recipe.steps[0], torch.from_numpy(data), first)
-
-    def _decode(self, entry: Entry, data: Tensor, p: dict[str, Any]) -> Tensor:
-        """Apply the first step to the bytes of a file."""
-        if not isinstance(entry.step, Decode):
-            return entry.torch(data, p)  # type: ignore[no-any-return]  # a plugin's decoder
-        image: Tensor = entry.step.decode(data.numpy(), self._decoders)
-        return image
+        first = recipe.steps[0]
+        if isinstance(first.step, Decode):
+            image: Tensor = first.step.decode(data, self._decoders)
+            return image
+        parameters = _select_row(item.parameters[recipe.name][0], row)
+        return first.torch(torch.from_numpy(data), parameters)  # type: ignore[no-any-return]
 
 
 def _run_steps(
-    recipe: Recipe, image: Tensor, row: int, work: WorkItem, first: int = 0, end: int | None = None
+    recipe: Recipe, image: Tensor, row: int, item: WorkItem, first: int = 0, end: int | None = None
 ) -> Tensor:
     """Run the steps of a recipe from number `first` on, up to `end`."""
-    steps = zip(recipe.steps[first:end], work.parameters[recipe.name][first:end], strict=False)
+    steps = zip(recipe.steps[first:end], item.parameters[recipe.name][first:end], strict=False)
     for entry, parameters in steps:
         image = entry.torch(image, _select_row(parameters, row))
     return image
@@ -248,12 +250,3 @@ def _finish(image: Tensor, recipe: Recipe) -> Tensor:
     image = image if recipe.layout is None else from_steps(image, recipe.layout)
     image = image if recipe.dtype is None else image.to(getattr(torch, recipe.dtype))
     return image.contiguous()
-
-
-def _read(column: Column, row: int) -> NDArray[Any]:
-    """Return a row's array, or the bytes of its image file, uint8 (bytes,).
-
-    Raises OSError, ValueError, EngineError.
-    """
-    data = read_bytes(column, row)
-    return data if column.array is None else as_array(data, column.array, row)

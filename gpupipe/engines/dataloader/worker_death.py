@@ -1,4 +1,4 @@
-"""Handles the death of DataLoader workers: finds the dead, words the error, ends the others.
+"""The death of DataLoader workers: finds the dead, explains it, and removes what they left.
 
 `limit_to_one_thread` makes the parent process work as a worker does, for `workers: 0`.
 """
@@ -149,21 +149,6 @@ def explain_failure(
 def _is_broken(error: Exception) -> bool:
     """Whether the pipe to a worker or to the fork server broke."""
     return isinstance(error, EOFError | ConnectionError)
-
-
-def end_workers(iterator: Any, dead: list[DeadWorker]) -> None:
-    """End all workers of an iterator, and remove the shared memory that they left.
-
-    Args:
-        iterator: Torch's iterator, some of whose workers have died.
-        dead: The workers that have died.
-    """
-    pids = {worker.pid for worker in dead} | {w.pid for w in getattr(iterator, "_workers", [])}
-    with without_child_signals():
-        # Explicitly, since a traceback may keep the iterator alive.
-        if hasattr(iterator, "_shutdown_workers"):
-            iterator._shutdown_workers()
-    remove_shared_memory(pids)
 
 
 def remove_shared_memory(pids: Iterable[int]) -> None:

@@ -1,8 +1,24 @@
-"""Torch's DataLoader with its worker processes, and the iterator that runs now.
+"""Torch's DataLoader with its worker processes: plans go in, and come out with their results.
 
-1. Closing an iteration cancels the batches in flight. Persistent workers stay for the next one.
-2. If a worker dies, the others are ended.
-3. Workers are ended explicitly. A traceback may keep torch's iterator alive, and its workers with
+Torch takes plans ahead, `count * prefetch` of them, and sends each to a worker as a work item:
+
+    plans ──> PlanSampler ──> WorkItem ──> worker: Samples[item] ──> WorkResult ──> (plan, result)
+              └─ in_flight: the plans whose results torch has not returned ───────────┘
+
+Example:
+    >>> workers = Workers(job, samples, count=2, device=torch.device("cpu"))
+    >>> for plan, result in workers.iterate(plans):
+    ...     plan.ids, result.fields
+    >>> workers.close()
+
+Invariants:
+
+1. Torch returns results in the order of the plans. So a result belongs to the first plan in flight.
+2. The end of an iteration cancels the batches in flight. Persistent workers stay for the next one.
+3. If a worker dies, the others are ended, and the iteration raises one error. It is a
+   WorkerCrashError if a sample most likely killed the worker. After `restart`, the plans in flight
+   can be made again.
+4. Workers are ended explicitly. A traceback may keep torch's iterator alive, and its workers with
    it. If the cyclic garbage collector frees the iterator, the queue that tells workers to stop is
    freed first: ending them takes five seconds each, and on Python 3.13 a thread of torch fails.
 """
@@ -11,73 +27,146 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from gpupipe.config import LoaderConfig
-from gpupipe.decoded_cache.decoded_cache import DecodedCache
-from gpupipe.decoders.chain import AUTO, REFERENCE, DecoderChain
 from gpupipe.engines.base import Job
-from gpupipe.engines.dataloader.culprits import CRASHES, WorkerCrashed
-from gpupipe.engines.dataloader.samples import Recipe, Samples, WorkResult
+from gpupipe.engines.dataloader.culprits import CRASHES, WorkerCrashError
+from gpupipe.engines.dataloader.samples import Samples, WorkItem, WorkResult
 from gpupipe.engines.dataloader.worker_death import (
-    end_workers,
     explain_failure,
     find_dead_workers,
     limit_to_one_thread,
     remove_shared_memory,
     stop_watching,
+    without_child_signals,
 )
-from gpupipe.engines.dataloader.works import Works
-from gpupipe.errors import EngineError, counted
-from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.runtime.devices import cores
+from gpupipe.errors import EngineError, StepError
 from gpupipe.runtime.forked_children import end_with_parent
 from gpupipe.runtime.transfer import on_device
+from gpupipe.sampling.sampler import Plan
+
+
+class PlanSampler:
+    """The sampler of torch's DataLoader: yields a work item for each plan.
+
+    Args:
+        job: Draws the steps of each plan.
+        ahead: How many plans torch takes when its iterator is created.
+
+    Attributes:
+        in_flight: Plans that were taken and whose results torch has not returned, in order.
+        error: The error that ended the iteration early. It is stored, because an exception in the
+            sampler would leave torch's iterator half initialised.
+    """
+
+    def __init__(self, job: Job, ahead: int) -> None:
+        self._job, self._ahead = job, ahead
+        self._taken_ahead: list[Plan] = []
+        self._plans: Iterator[Plan] = iter(())
+        self._finished = 0
+        self.in_flight: deque[Plan] = deque()
+        self.error: StepError | None = None
+
+    def start(self, plans: Iterator[Plan]) -> None:
+        """Start an iteration."""
+        self._plans, self._finished, self.error = plans, 0, None
+        # Take them before torch does: if a worker dies meanwhile, torch raises inside the sampler,
+        # and that would end the generator `plans` for good.
+        self._taken_ahead = list(islice(plans, self._ahead))
+        self.in_flight = deque(self._taken_ahead)
+
+    def __iter__(self) -> Iterator[WorkItem]:
+        for plan in chain(self._taken_ahead, self._take_rest()):
+            try:
+                item = WorkItem.of(self._job, plan)
+            except StepError as e:
+                self.error = e
+                return
+            yield item
+
+    def _take_rest(self) -> Iterator[Plan]:
+        for plan in self._plans:
+            self.in_flight.append(plan)
+            yield plan
+
+    def finish(self) -> Plan:
+        """Remove and return the plan whose result torch has just returned."""
+        self._finished += 1
+        return self.in_flight.popleft()
+
+    def plans_of_workers(self, iterator: Any, numbers: set[int | None]) -> list[Plan]:
+        """Return the plans in flight that these workers got; all plans in flight if not known.
+
+        Args:
+            iterator: Torch's iterator.
+            numbers: Numbers of the workers.
+        """
+        # By number of the task: (worker,), or (worker, batch) if the batch has arrived.
+        tasks = getattr(iterator, "_task_info", {})
+        plans = [
+            plan
+            for number, plan in enumerate(self.in_flight, self._finished)
+            if len(task := tasks.get(number, ())) == 1 and task[0] in numbers
+        ]
+        return plans or list(self.in_flight)
 
 
 class Workers:
-    """Runs work items in worker processes, or in this process if there are none.
+    """Runs plans in worker processes, or in this process if there are none.
 
     Args:
         job: Samples, steps and settings of the loader.
-        works: The work items of the iteration that runs.
+        samples: Makes the result of a work item.
         count: How many worker processes there are.
         device: Where batches go. For a GPU they are in page-locked memory.
-        cache: The decoded cache, or None.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        works: Works,
-        count: int,
-        device: torch.device,
-        cache: DecodedCache | None = None,
-    ) -> None:
-        self._cache = cache
-        self._job, self._works, self._count, self._device = job, works, count, device
-        self._loader: DataLoader[WorkResult] | None = self._create_loader()
+    def __init__(self, job: Job, samples: Samples, count: int, device: torch.device) -> None:
+        self._job, self._samples, self._count, self._device = job, samples, count, device
+        self._sampler = PlanSampler(job, count * job.loader.prefetch)
+        self._loader: DataLoader[WorkResult] | None = self._create_loader(samples)
         self._results: Iterator[WorkResult] = iter(())
         self._started = False
         """Whether the current workers have made a batch."""
 
-    def start(self, samples: Samples | None = None) -> None:
-        """Start an iteration, and its workers.
+    @property
+    def in_flight(self) -> list[Plan]:
+        """The plans that were taken and whose results were not yielded, in order."""
+        return list(self._sampler.in_flight)
+
+    def iterate(
+        self, plans: Iterator[Plan], samples: Samples | None = None
+    ) -> Generator[tuple[Plan, WorkResult], None, None]:
+        """Yield each plan with its result.
 
         Args:
+            plans: The plans, in order.
             samples: Makes results of another kind, in workers of their own.
 
         Raises:
-            EngineError: A worker died.
-            WorkerCrashed: A sample most likely killed a worker.
+            StepError: The code of a step failed.
+            EngineError: A worker died, or the machine failed.
+            WorkerCrashError: A sample most likely killed a worker.
         """
+        self._start(plans, samples)
+        try:
+            while (result := self._next()) is not None:
+                yield self._sampler.finish(), result
+        finally:
+            results, self._results = self._results, iter(())
+            if not getattr(results, "_persistent_workers", False):
+                _end_workers(results)
+
+    def _start(self, plans: Iterator[Plan], samples: Samples | None) -> None:
+        self._sampler.start(plans)
         loader = self._loader if samples is None else self._create_loader(samples)
         self._started = self._started and loader is not None and loader.persistent_workers
         previous = getattr(loader, "_iterator", None)  # of persistent workers
@@ -91,18 +180,14 @@ class Workers:
                 raise
         raise failed
 
-    def next(self) -> WorkResult | None:
-        """Return the next result, or None after the last.
-
-        Raises StepError if a step's code failed, EngineError if a worker died, and WorkerCrashed if
-        a sample most likely killed it.
-        """
+    def _next(self) -> WorkResult | None:
+        """Return the next result, or None after the last."""
         try:
             one_thread = nullcontext() if self._count else limit_to_one_thread()
             with one_thread, on_device(self._device):
                 result = next(self._results, None)
             self._started = True
-            if error := self._works.failed if result is None else result.error:
+            if error := self._sampler.error if result is None else result.error:
                 raise error
             return result
         except (RuntimeError, OSError, EOFError) as e:
@@ -110,22 +195,16 @@ class Workers:
                 raise
         raise failed
 
-    def cancel(self) -> None:
-        """End the iteration, and cancel the batches in flight."""
-        results, self._results = self._results, iter(())
-        if not getattr(results, "_persistent_workers", False):
-            _end_iterator(results)
-
     def restart(self) -> None:
         """Replace workers that were ended."""
-        self._loader = self._create_loader()
+        self._loader = self._create_loader(self._samples)
 
     def close(self) -> None:
         """End all workers. Idempotent."""
         iterators = self._results, getattr(self._loader, "_iterator", None)
         self._results, self._loader = iter(()), None
         for iterator in iterators:
-            _end_iterator(iterator)
+            _end_workers(iterator)
 
     def _end_after(self, error: Exception, previous: Any = None) -> EngineError | None:
         """Return the error to raise if a worker died, and end the other workers; else None.
@@ -142,42 +221,48 @@ class Workers:
         engine_error = explain_failure(
             error, dead, self._job.loader.multiprocessing_context, self._started
         )
-        crashed = [worker for worker in dead if worker.signal in CRASHES]
-        if crashed:
-            # Between iterations a worker dies of a cancelled batch. Its sample comes again, in a
-            # later epoch or attempt, and is found then.
-            plans = (
-                []
-                if previous is not None
-                else self._works.plans_of_workers(iterator, {worker.number for worker in crashed})
-            )
-            engine_error = WorkerCrashed(str(crashed[0]), plans)
+        if crashed := [worker for worker in dead if worker.signal in CRASHES]:
+            plans = []
+            if previous is None:
+                numbers = {worker.number for worker in crashed}
+                plans = self._sampler.plans_of_workers(iterator, numbers)
+            # Else a worker died of a cancelled batch, between two iterations. Its sample comes
+            # again, in a later epoch or attempt, and is found then.
+            engine_error = WorkerCrashError(str(crashed[0]), plans)
         if engine_error is not None:
-            end_workers(iterator, dead)
-            self.close()
+            pids = {w.pid for w in (*dead, *getattr(iterator, "_workers", ()))}
+            with without_child_signals():
+                self.close()
+            remove_shared_memory(pids)
         return engine_error
 
-    def _create_loader(self, samples: Samples | None = None) -> DataLoader[WorkResult]:
-        """Create torch's DataLoader; by default of the whole job, with workers that may stay."""
-        options = self._job.loader
+    def _create_loader(self, samples: Samples) -> DataLoader[WorkResult]:
+        """Create torch's DataLoader. Only workers that make whole batches may stay."""
+        options, is_main = self._job.loader, samples is self._samples
         worker_options: dict[str, Any] = {}
         if self._count:
             worker_options = {
-                "persistent_workers": options.persistent_workers and samples is None,
+                "persistent_workers": options.persistent_workers and is_main,
                 "prefetch_factor": options.prefetch,
                 "multiprocessing_context": options.multiprocessing_context,
                 "worker_init_fn": _init_worker,
             }
         with _ignore_torch_warning():
             return DataLoader(
-                samples or create_samples(self._job, cache=self._cache),
+                samples,
                 batch_size=None,
-                sampler=self._works,
+                sampler=self._sampler,
                 num_workers=self._count,
-                pin_memory=self._device.type == "cuda" and options.pin_memory and samples is None,
+                pin_memory=self._device.type == "cuda" and options.pin_memory and is_main,
                 collate_fn=_identity,
                 **worker_options,
             )
+
+
+def _end_workers(iterator: Any) -> None:
+    """End the workers of torch's iterator, if it has any. Idempotent."""
+    if hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
 
 
 def _init_worker(number: int) -> None:
@@ -185,68 +270,9 @@ def _init_worker(number: int) -> None:
     end_with_parent(partial(remove_shared_memory, [os.getpid()]))
 
 
-def _end_iterator(iterator: Any) -> None:
-    """End the workers of torch's iterator, if it has any. Idempotent."""
-    if hasattr(iterator, "_shutdown_workers"):
-        iterator._shutdown_workers()
-
-
-def count_workers(job: Job) -> int:
-    """Return the number of workers; warn if there are more than cores."""
-    workers = job.threads if job.loader.workers == "auto" else job.loader.workers
-    if workers > cores():
-        warnings.warn(
-            f"loader.workers={workers}, but this process may use "
-            f"{counted(cores(), 'core')}: workers will take turns",
-            stacklevel=2,
-        )
-    return workers
-
-
-def create_samples(
-    job: Job, steps: bool = True, deliver: bool = True, cache: DecodedCache | None = None
-) -> Samples:
-    """Create the data set of torch's DataLoader.
-
-    Args:
-        job: Samples, steps and settings of the loader.
-        steps: If false, workers only read each field.
-        deliver: If false, workers return only which samples failed.
-        cache: The decoded cache, or None.
-    """
-    phases = [_list_recipes(job, pipeline, steps) for pipeline in job.pipeline.phases]
-    decoders = DecoderChain(choose_decoder(job.loader), job.max_pixels)
-    return Samples(phases, decoders, deliver, cache)
-
-
-def choose_decoder(loader: LoaderConfig) -> str:
-    """Return the decoder that workers ask first: by default that of the reference."""
-    return REFERENCE if loader.decoder == AUTO else loader.decoder
-
-
-def _list_recipes(job: Job, pipeline: Pipeline, steps: bool) -> list[Recipe]:
-    """Return how a pipeline makes each field; without `steps`, workers only read it."""
-    channels_last = job.loader.memory_format == "channels_last"
-    recipes = []
-    for name, spec in pipeline.fields.items():
-        form = Recipe(
-            name,
-            pipeline.entries_on(name) if steps else [],
-            None if spec.encoded else spec.layout,
-            job.loader.dtype if name == pipeline.main else None,
-            channels_last and spec.encoded,
-        )
-        views = [
-            replace(form, name=view, steps=pipeline.entries_on(view))
-            for view in (pipeline.views_of(name) if steps else ())
-        ]
-        recipes.append(replace(form, views=tuple(views)))
-    return recipes
-
-
 @contextmanager
 def _ignore_torch_warning() -> Iterator[None]:
-    """Ignore torch's warning of more workers than cores: count_workers() has one of its own."""
+    """Ignore torch's warning of more workers than cores: the engine has one of its own."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         yield
