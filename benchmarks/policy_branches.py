@@ -104,7 +104,7 @@ def _pipeline(images: list[Any], drawn: tuple[Any, Any], lower: Callable[..., No
         size = np.full((len(images), 2), float(_SIDE))
         node = feed(images, "HWC")
         image = FusingImage(node, size, lambda array: feed(list(array)), "cpu", False, {})
-        image.spec = Spec(encoded=False, channels=3)
+        image.spec = Spec.of_image(3)
         lower(image, _STEP.op_names, *drawn, _STEP.warping)
         pipe.set_outputs(image.as_it_is())
     return pipe

@@ -1,18 +1,20 @@
-"""Spec: the type of a field between two steps, with dtype, layout and sizes."""
+"""Spec: the type of a field between two steps: shape, dtype, layout, kind."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 FLOATS = ("float16", "float32", "bfloat16")
+ENCODED = "bytes"
+"""The dtype of image files that are not decoded yet."""
 PAIR = "P"
 """The axis of length 2 that holds a complex number: its real part, then its imaginary part."""
 SPACES = ("DHW", "HW", "L")
 _DEFAULTS = ("", "L", "HW", "CHW", "CDHW")
+_KNOWN_AXES = "CDHWL"
 _FURTHER = "ABEFGIJKMNOQRSTUVXYZ"
-_NAMES = {"C": "channels", "D": "depth", "H": "height", "W": "width", "L": "length"}
 
 Kind = Literal["image", "mask", "array"]
 """What a field is, by which steps decide what they do to it. The numbers of a mask are classes."""
@@ -21,49 +23,58 @@ Values = Literal["usual", "unscaled", "filled", "normalized"]
 
 
 @dataclass(frozen=True)
-class Spec:
-    """The type of one sample of one field.
-
-    A size is None if it differs between samples. Sizes of axes that `layout` lacks are None, too.
-    The spatial axes are D, H, W and L. In DALI, a decoded image has the layout HWC.
+class Pixels:
+    """What a spec says of pixels beside their shape and dtype.
 
     Attributes:
-        encoded: Whether the sample is the bytes of an image file, not yet decoded.
-        height: Size of the axis H.
-        width: Size of the axis W.
-        channels: Size of the axis C.
-        dtype: NumPy's or torch's name of the dtype, such as "uint8".
-        at_least: A lower bound of the size along each spatial axis, in the order of `layout`.
-        layout: One letter for each axis, in the order of the delivered array: C for channels; D,
-            H and W for depth, height and width; L for the length of a series; P for the two parts
-            of a complex number. Steps leave axes of any other letter alone.
-        depth: Size of the axis D.
-        length: Size of the axis L.
-        others: Sizes of all other axes, P included, in the order of `layout`.
         values: "usual" if the numbers span the usual range of the dtype: all of an integer dtype,
             or 0 to 1 for floats. Fields of image files and arrays begin so. "unscaled" for floats
             that were made of integers without scaling, "filled" for floats with a fill outside 0
             to 1, "normalized" after a mean was subtracted.
-        kind: What the field is. The source says it, and no step changes it.
+        at_least: A lower bound of the size along each spatial axis, if more is known of sizes that
+            differ between samples than that they are 1 or more; else ().
     """
 
-    encoded: bool = True
-    height: int | None = None
-    width: int | None = None
-    channels: int | None = None
-    dtype: str = "uint8"
-    at_least: tuple[int, ...] = (1, 1)
-    layout: str = "CHW"
-    depth: int | None = None
-    length: int | None = None
-    others: Sizes = ()
     values: Values = "usual"
+    at_least: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The type of one sample of one field.
+
+    `Spec()` is an image file that is not decoded yet. A decoded image has the layout CHW here,
+    whichever layout the engine computes in. The spatial axes are D, H, W and L.
+
+    Attributes:
+        shape: The size of each axis, in the order of `layout`; None if it differs between samples.
+        dtype: NumPy's or torch's name of the dtype, such as "uint8"; "bytes" for encoded bytes.
+        layout: One letter for each axis, in the order of the delivered array: C for channels; D,
+            H and W for depth, height and width; L for the length of a series; P for the two parts
+            of a complex number. Steps leave axes of any other letter alone.
+        kind: What the field is. The source says it, and no step changes it.
+        pixels: What steps know of the pixels of images, and of the numbers of arrays.
+    """
+
+    shape: Sizes = ()
+    dtype: str = ENCODED
+    layout: str = ""
     kind: Kind = "image"
+    pixels: Pixels = Pixels()
 
     def __str__(self) -> str:
-        if self.encoded:
-            return "encoded bytes"
-        return f"{_written(self.shape)} {self.dtype}"
+        return "encoded bytes" if self.encoded else f"{_written(self.shape)} {self.dtype}"
+
+    @classmethod
+    def of_image(
+        cls,
+        channels: int | None,
+        height: int | None = None,
+        width: int | None = None,
+        dtype: str = "uint8",
+    ) -> Spec:
+        """Return the spec of decoded images; None for a size that differs between samples."""
+        return cls((channels, height, width), dtype, "CHW")
 
     @classmethod
     def of_array(cls, dtype: str, shape: Sequence[int | None], layout: str) -> Spec:
@@ -79,16 +90,32 @@ class Spec:
         """
         if wrong := explain_wrong_layout(layout, len(shape)):
             raise ValueError(wrong)
-        named: dict[str, Any] = {
-            _NAMES[axis]: n for axis, n in zip(layout, shape, strict=True) if axis in _NAMES
-        }
-        others = tuple(n for axis, n in zip(layout, shape, strict=True) if axis not in _NAMES)
-        least = tuple(
-            n or 1 for axis, n in zip(layout, shape, strict=True) if axis in spatial_axes(layout)
-        )
-        return cls(
-            False, dtype=dtype, at_least=least, layout=layout, others=others, kind="array", **named
-        )
+        return cls(tuple(shape), dtype, layout, "array")
+
+    @property
+    def encoded(self) -> bool:
+        """Whether the sample is the bytes of an image file, not yet decoded."""
+        return self.dtype == ENCODED
+
+    @property
+    def channels(self) -> int | None:
+        """Size of the axis C; None if it differs between samples, or there is no such axis."""
+        return self._size_of("C")
+
+    @property
+    def height(self) -> int | None:
+        """Size of the axis H; None if it differs between samples, or there is no such axis."""
+        return self._size_of("H")
+
+    @property
+    def width(self) -> int | None:
+        """Size of the axis W; None if it differs between samples, or there is no such axis."""
+        return self._size_of("W")
+
+    @property
+    def other_sizes(self) -> Sizes:
+        """The sizes of the axes that are neither channels nor spatial, in the order of `layout`."""
+        return tuple(self._size_of(axis) for axis in self.layout if axis not in _KNOWN_AXES)
 
     @property
     def space(self) -> str:
@@ -104,12 +131,12 @@ class Spec:
     @property
     def sides(self) -> Sizes:
         """The sizes along the spatial axes, with None for each axis along which samples differ."""
-        return self._sizes(self.space)
+        return tuple(self._size_of(axis) for axis in self.space)
 
     @property
-    def shape(self) -> Sizes:
-        """The sizes of all axes, in the order of `layout`."""
-        return self._sizes(self.layout)
+    def at_least(self) -> tuple[int, ...]:
+        """A lower bound of the size along each spatial axis."""
+        return self.pixels.at_least or tuple(n or 1 for n in self.sides)
 
     @property
     def canonical_sizes(self) -> Sizes:
@@ -141,13 +168,6 @@ class Spec:
             f"{_written(shape)} {dtype}, but its spec says {_written(sizes)} {self.dtype} ({axes})"
         )
 
-    def _sizes_in(self, axes: str) -> Sizes:
-        """The sizes in the order of `axes`, with 1 for a missing axis of channels."""
-        sizes = self._sizes(axes)
-        return tuple(
-            1 if a == "C" not in self.layout else n for a, n in zip(axes, sizes, strict=True)
-        )
-
     def with_size(
         self, size: Sequence[int | None], at_least: tuple[int, ...] | None = None
     ) -> Spec:
@@ -157,16 +177,30 @@ class Spec:
             size: The size of each spatial axis; None if it differs between samples.
             at_least: The lower bound of each; by default `size`, with 1 for None.
         """
-        named: dict[str, Any] = {_NAMES[axis]: n for axis, n in zip(self.space, size, strict=True)}
-        return replace(
-            self, at_least=tuple(n or 1 for n in size) if at_least is None else at_least, **named
-        )
+        usual = tuple(n or 1 for n in size)
+        bound = () if at_least is None or at_least == usual else at_least
+        pixels = replace(self.pixels, at_least=bound)
+        sides = dict(zip(self.space, size, strict=True))
+        return replace(self, shape=self._sizes_with(sides), pixels=pixels)
 
-    def _sizes(self, axes: str) -> Sizes:
-        others = iter(self.others)
-        return tuple(
-            getattr(self, _NAMES[axis]) if axis in _NAMES else next(others) for axis in axes
-        )
+    def with_channels(self, channels: int | None) -> Spec:
+        """Return a copy with another number of channels, if the layout has them."""
+        return replace(self, shape=self._sizes_with({"C": channels}))
+
+    def with_values(self, values: Values) -> Spec:
+        """Return a copy whose numbers span another range: see `Pixels`."""
+        return replace(self, pixels=replace(self.pixels, values=values))
+
+    def _size_of(self, axis: str) -> int | None:
+        return self.shape[self.layout.index(axis)] if axis in self.layout else None
+
+    def _sizes_in(self, axes: str) -> Sizes:
+        """The sizes in the order of `axes`, with 1 for a missing axis of channels."""
+        return tuple(self._size_of(axis) if axis in self.layout else 1 for axis in axes)
+
+    def _sizes_with(self, sizes: Mapping[str, int | None]) -> Sizes:
+        """The sizes of all axes, with others for some of them."""
+        return tuple(sizes.get(axis, n) for axis, n in zip(self.layout, self.shape, strict=True))
 
 
 def _fits(shape: Sequence[int], sizes: Sizes) -> bool:
@@ -188,7 +222,7 @@ def canonical_layout(layout: str) -> str:
 
     There is always an axis of channels. Its length is 1 if the layout has none.
     """
-    others = "".join(axis for axis in layout if axis not in _NAMES)
+    others = "".join(axis for axis in layout if axis not in _KNOWN_AXES)
     return f"{others}C{spatial_axes(layout)}"
 
 

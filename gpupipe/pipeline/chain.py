@@ -93,7 +93,7 @@ def _spec_before_steps(
         else f"'- decode: {{on: {name}}}' before the steps on it"
     )
     problems.append(Problem(parsed[0].where, f"no step decodes the {name}: write {write}"))
-    return Spec(encoded=False, kind=spec.kind)
+    return replace(Spec.of_image(None), kind=spec.kind)
 
 
 def _check_spec(made: object) -> Spec:
@@ -123,4 +123,5 @@ def _guess_output(name: str, spec: Spec) -> Spec | None:
     meant = name if name in names else nearest(name, names)
     if meant not in STEPS.builtin_names:
         return None
-    return STEPS.find(meant).guess_spec(spec)
+    output = STEPS.find(meant).guess_spec(spec)
+    return spec if spec.encoded and output is not None and not output.layout else output

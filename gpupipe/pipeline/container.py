@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-_SHARED = ("dtype", "channels", "layout", "others")
+_SHARED = ("dtype", "channels", "layout", "other_sizes")
 """What all samples of a field have in common, whatever way they take through a container."""
 
 
@@ -258,9 +258,9 @@ def merge_specs(input_spec: Spec, ways: Sequence[Way]) -> Spec:
             changed = next(n for n, v in enumerate(values) if v != getattr(input_spec, what))
             other = next(n for n, v in enumerate(values) if v != values[changed])
             raise StepIncompatibleError(
-                f"the {what} would differ from sample to sample: {values[changed]} after "
-                f"{ways[changed].name}, {values[other]} after {ways[other].name}: move the step "
-                "that changes it out of the list",
+                f"the {what.replace('_', ' ')} would differ from sample to sample: "
+                f"{values[changed]} after {ways[changed].name}, {values[other]} after "
+                f"{ways[other].name}: move the step that changes it out of the list",
                 ways[changed].where,
             )
     sides = [
@@ -268,9 +268,9 @@ def merge_specs(input_spec: Spec, ways: Sequence[Way]) -> Spec:
         for sizes in zip(*(spec.sides for spec in specs), strict=True)
     ]
     least = tuple(min(sizes) for sizes in zip(*(spec.at_least for spec in specs), strict=True))
-    return replace(specs[0].with_size(sides, least), values=merge_values(specs))
+    return specs[0].with_size(sides, least).with_values(merge_values(specs))
 
 
 def merge_values(specs: Sequence[Spec]) -> Values:
     """Return the range that samples of all these specs may span: "usual" only if all do."""
-    return next((spec.values for spec in specs if spec.values != "usual"), "usual")
+    return next((s.pixels.values for s in specs if s.pixels.values != "usual"), "usual")

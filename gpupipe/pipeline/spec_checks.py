@@ -7,7 +7,6 @@ spec of a step's input, or raise StepIncompatibleError with what to write instea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -191,10 +190,10 @@ def check_color(
             f"it works on 1 or 3 channels, but gets {input_spec} in the layout "
             f"{input_spec.layout}: leave it out"
         )
-    if not any_values and input_spec.values in _UNUSUAL:
-        what = input_spec.dtype if input_spec.values == "unscaled" else "colours"
+    if not any_values and input_spec.pixels.values in _UNUSUAL:
+        what = input_spec.dtype if input_spec.pixels.values == "unscaled" else "colours"
         raise StepIncompatibleError(
-            f"it works on {what} from 0 to 1, {_UNUSUAL[input_spec.values]}"
+            f"it works on {what} from 0 to 1, {_UNUSUAL[input_spec.pixels.values]}"
         )
     if input_spec.dtype not in dtypes:
         target = dtypes[0] if input_spec.dtype in FLOATS else dtypes[-1]
@@ -234,7 +233,11 @@ def check_fill(fill: tuple[float, ...], input_spec: Spec, what: str = "fill") ->
 
 
 def add_fill(fill: tuple[float, ...], spec: Spec) -> Spec:
-    """Return the spec of images of `spec` after parts of them were filled; see Spec.values."""
-    if spec.dtype in FLOATS and spec.values == "usual" and not all(0 <= n <= 1 for n in fill):
-        return replace(spec, values="filled")
+    """Return the spec of images of `spec` after parts of them were filled; see `Pixels`."""
+    if (
+        spec.dtype in FLOATS
+        and spec.pixels.values == "usual"
+        and not all(0 <= n <= 1 for n in fill)
+    ):
+        return spec.with_values("filled")
     return spec

@@ -23,7 +23,6 @@ sample and a whole batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -272,7 +271,7 @@ class Step(BaseStep):
 
 def of_any_size(input_spec: Spec) -> Spec:
     """Return `input_spec` with an unknown size."""
-    return replace(input_spec, height=None, width=None, at_least=(1, 1))
+    return input_spec.with_size([None] * len(input_spec.space))
 
 
 class NoLoweringError(Exception):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal
 
 from gpupipe.decoders.chain import REFERENCE, DecodeOptions, DecoderChain
-from gpupipe.pipeline.step import Params, Primitives, Spec, Step, StepIncompatibleError, of_any_size
+from gpupipe.pipeline.step import Params, Primitives, Spec, Step, StepIncompatibleError
 
 
 class Decode(Step):
@@ -35,11 +34,11 @@ class Decode(Step):
     def infer_spec(self, input_spec: Spec) -> Spec:
         if not input_spec.encoded:
             raise StepIncompatibleError("the image is decoded already: remove this step")
-        return Spec(encoded=False, channels=3 if self.mode == "rgb" else 1, dtype=self.dtype)
+        return Spec.of_image(3 if self.mode == "rgb" else 1, dtype=self.dtype)
 
     @classmethod
     def guess_spec(cls, input_spec: Spec) -> Spec:
-        return replace(of_any_size(input_spec), encoded=False, channels=None)
+        return Spec.of_image(None)
 
     @property
     def options(self) -> DecodeOptions:

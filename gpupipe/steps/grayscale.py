@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from gpupipe.augment.color_ops import LUMA
@@ -31,11 +30,11 @@ class Grayscale(Step):
                 f"it works on 1 or 3 channels, but gets {input_spec} in the layout "
                 f"{input_spec.layout}: leave it out"
             )
-        return replace(input_spec, channels=self.num_output_channels)
+        return input_spec.with_channels(self.num_output_channels)
 
     @classmethod
     def guess_spec(cls, input_spec: Spec) -> Spec:
-        return replace(of_any_size(input_spec), channels=None)
+        return of_any_size(input_spec).with_channels(None)
 
     def lower(self, image: Primitives, p: Params) -> None:
         weights = LUMA if image.spec.channels == 3 else (1.0,)

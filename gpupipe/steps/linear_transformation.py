@@ -74,11 +74,11 @@ class LinearTransformation(Step):
                 f"{height} x {width} = {channels * height * width}: write a resize before it, or "
                 "compute the matrix for this size"
             )
-        return replace(input_spec, dtype=self.mean_vector.dtype, values="normalized")
+        return replace(input_spec.with_values("normalized"), dtype=self.mean_vector.dtype)
 
     @classmethod
     def guess_spec(cls, input_spec: Spec) -> Spec:
-        return replace(of_any_size(input_spec), dtype="float32", values="normalized")
+        return replace(of_any_size(input_spec).with_values("normalized"), dtype="float32")
 
     def lower(self, image: Primitives, p: Params) -> None:
         if self._kind != "mask":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from pydantic import model_validator
@@ -61,11 +60,11 @@ class Normalize(Step):
                 "mean would also be subtracted from the imaginary parts: write mean: 0"
             )
         check_channels(check_per_channel("mean", self.mean, input_spec))
-        return replace(input_spec, values="normalized")
+        return input_spec.with_values("normalized")
 
     @classmethod
     def guess_spec(cls, input_spec: Spec) -> Spec:
-        return replace(of_any_size(input_spec), values="normalized")
+        return of_any_size(input_spec).with_values("normalized")
 
     def lower(self, image: Primitives, p: Params) -> None:
         image.normalize(self.mean, self.std)

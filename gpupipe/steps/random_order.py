@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -43,11 +42,11 @@ class RandomOrder(Container):
             for sizes in zip(*(spec.at_least for spec in (input_spec, *outputs)), strict=True)
         )
         values = merge_values([input_spec, *outputs])
-        any_spec = replace(input_spec.with_size(sides, least), values=values)
+        any_spec = input_spec.with_size(sides, least).with_values(values)
         steps = []
         for nested in self.transforms:
             resolved, output = nested.resolve(any_spec)
-            if replace(output.with_size(any_spec.sides, least), values=values) != any_spec:
+            if output.with_size(any_spec.sides, least).with_values(values) != any_spec:
                 raise StepIncompatibleError(
                     f"{nested.name} makes {output} out of {any_spec}, which the steps after it in "
                     "any order must take: move it out of the list",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from gpupipe.augment.color_step import ColorStep
@@ -26,7 +25,7 @@ class Rgb(ColorStep):
                 f"it makes channels, but the array has no axis for them (layout "
                 f"{input_spec.layout}): leave it out, or store the data in the layout HWC"
             )
-        return replace(output_spec, channels=3)
+        return output_spec.with_channels(3)
 
     def lower_color(self, image: Primitives, p: Params) -> None:
         if image.spec.channels == 1:

@@ -62,15 +62,15 @@ class ToDtype(Step):
         stored = check_decoded(input_spec).dtype
         if self.scale and stored != self.dtype:
             _check_scale(stored, self.dtype)
-        return replace(input_spec, dtype=self.dtype, values=self._values(input_spec))
+        return replace(input_spec.with_values(self._values(input_spec)), dtype=self.dtype)
 
     def _values(self, input_spec: Spec) -> Values:
-        """Return which range the output spans: see Spec.values."""
+        """Return which range the output spans: see Pixels."""
         if self.dtype == input_spec.dtype:
-            return input_spec.values
+            return input_spec.pixels.values
         if not _is_float(self.dtype):
             return "usual"
-        return input_spec.values if self.scale or _is_float(input_spec.dtype) else "unscaled"
+        return input_spec.pixels.values if self.scale or _is_float(input_spec.dtype) else "unscaled"
 
     @classmethod
     def guess_spec(cls, input_spec: Spec) -> Spec:

@@ -34,8 +34,7 @@ def example(name: str) -> ColorStep:
 
 
 def of(dtype: str, values: Any = "usual", channels: int | None = 3) -> Spec:
-    size = {"height": 40, "width": 50, "at_least": (40, 50)}
-    return Spec(encoded=False, channels=channels, dtype=dtype, values=values, **size)
+    return Spec.of_image(channels, 40, 50, dtype=dtype).with_values(values)
 
 
 @pytest.mark.parametrize("name", COLORS)
@@ -132,7 +131,7 @@ def test_a_normalize_that_is_wrong_itself_is_remembered() -> None:
     ids=str,
 )
 def test_what_the_numbers_are_after_some_steps(steps: list[str], values: str) -> None:
-    assert build(*steps).output_spec.values == values
+    assert build(*steps).output_spec.pixels.values == values
 
 
 def test_in_a_random_order_a_colour_step_may_come_after_normalize() -> None:

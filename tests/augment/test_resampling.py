@@ -40,7 +40,7 @@ def test_interpolation_and_antialias_are_torchvisions() -> None:
 
 
 def test_only_the_least_size_is_known_afterwards() -> None:
-    spec = Halve().infer_spec(Spec(encoded=False, channels=3, height=40, width=50))
+    spec = Halve().infer_spec(Spec.of_image(3, 40, 50))
     assert (spec.size, spec.at_least, spec.channels) == (None, (2, 2), 3)
     with pytest.raises(StepIncompatibleError):
         Halve().infer_spec(Spec())

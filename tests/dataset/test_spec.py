@@ -16,7 +16,7 @@ from gpupipe.dataset.spec import (
 
 def test_the_spec_of_arrays_has_the_size_of_each_axis() -> None:
     spec = Spec.of_array("int16", (7, None, 3, 5), "TCHW")
-    assert (spec.channels, spec.height, spec.width, spec.others) == (None, 3, 5, (7,))
+    assert (spec.channels, spec.height, spec.width, spec.other_sizes) == (None, 3, 5, (7,))
     assert spec.shape == (7, None, 3, 5)
     assert (spec.space, spec.size, spec.at_least) == ("HW", (3, 5), (3, 5))
     assert str(spec) == "(7, ?, 3, 5) int16"

@@ -32,7 +32,7 @@ class Fields(Source):
     shapes: tuple[tuple[int, ...], ...] | None = None
 
     def specs(self):
-        depth = Spec(encoded=False, height=4, width=5, channels=2, dtype="float32")
+        depth = Spec.of_image(2, 4, 5, dtype="float32")
         return {"image": Spec(), "mask": Spec(), "depth": depth}
 
     def index(self, progress=None):

@@ -23,7 +23,7 @@ def givens(name: str, options: dict[str, Any]) -> list[Spec]:
     found = []
     height, width = FEW_PIXELS if name in LINEAR else (40, 50)
     for dtype in ("uint8", "float32"):
-        given = Spec(encoded=False, channels=3, height=height, width=width, dtype=dtype)
+        given = Spec.of_image(3, height, width, dtype=dtype)
         try:
             resolved(name, options, given)
         except ConfigError:

@@ -127,7 +127,7 @@ def test_fill_has_one_number_or_one_a_channel(text: str) -> None:
         ("decode: {mode: gray}", "[7]"),
     ):
         assert build(decode, text.replace("FILL", fill))
-    unknown = Spec(encoded=False, channels=None)
+    unknown = Spec.of_image(None)
     parameters: dict[str, Any] = yaml_parser.parse(text.replace("FILL", "[1, 2]"), "p").data[name]
     assert (
         step_registry.STEPS.find(name).model_validate(parameters).infer_spec(unknown).channels

@@ -18,15 +18,7 @@ def test_what_comes_out() -> None:
         FLOAT,
         "normalize: {mean: 0.5, std: 0.2}",
     )
-    assert built.output_spec == Spec(
-        encoded=False,
-        height=32,
-        width=48,
-        channels=1,
-        dtype="float32",
-        at_least=(32, 48),
-        values="normalized",
-    )
+    assert built.output_spec == Spec.of_image(1, 32, 48, dtype="float32").with_values("normalized")
     assert [e.where for e in built.entries] == [f"p:{line}:3" for line in range(1, 6)]
     assert [str(e.input_spec) for e in built.entries[:3]] == [
         "encoded bytes",

@@ -16,12 +16,12 @@ from gpupipe.pipeline.spec_checks import (
 )
 from gpupipe.pipeline.step import StepIncompatibleError
 
-RGB = Spec(encoded=False, channels=3)
+RGB = Spec.of_image(3)
 
 
 def test_one_number_or_one_per_channel() -> None:
     plane = Spec.of_array("uint8", (8, 8), "HW")
-    unknown = Spec(encoded=False, channels=None)
+    unknown = Spec.of_image(None)
     for numbers, spec in (((1,), RGB), ((1, 2, 3), RGB), ((1,), plane), ((1, 2), unknown)):
         assert check_per_channel("std", numbers, spec) is spec
     with pytest.raises(
@@ -76,10 +76,10 @@ def test_a_fill_is_a_number_of_the_dtype() -> None:
 
 
 def test_a_fill_outside_0_to_1_is_remembered_of_scaled_floats_alone() -> None:
-    floats = Spec(encoded=False, channels=3, dtype="float32")
-    normalized = Spec(encoded=False, channels=3, dtype="float32", values="normalized")
-    assert add_fill((0, 1.5), floats).values == "filled"
-    assert add_fill((-0.1,), floats).values == "filled"
+    floats = Spec.of_image(3, dtype="float32")
+    normalized = Spec.of_image(3, dtype="float32").with_values("normalized")
+    assert add_fill((0, 1.5), floats).pixels.values == "filled"
+    assert add_fill((-0.1,), floats).pixels.values == "filled"
     for fill, spec in (((0, 1), floats), ((7,), RGB), ((7,), normalized)):
         assert add_fill(fill, spec) is spec
 
@@ -87,4 +87,4 @@ def test_a_fill_outside_0_to_1_is_remembered_of_scaled_floats_alone() -> None:
 def test_an_image_without_an_axis_of_channels_has_one() -> None:
     assert count_channels(Spec.of_array("uint8", (8, 8), "HW")) == 1
     assert count_channels(RGB) == 3
-    assert count_channels(Spec(encoded=False, channels=None)) is None
+    assert count_channels(Spec.of_image(None)) is None

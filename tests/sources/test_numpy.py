@@ -133,7 +133,12 @@ def test_what_the_first_step_gets(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4, 2, 3), np.uint16))
     np.save(tmp_path / "y.npy", np.zeros((4, 9, 3), np.uint16))
     spec = Numpy(files=str(tmp_path / "?.npy"), layout="LCT").specs()["array"]
-    assert (spec.length, spec.channels, spec.shape, spec.others) == (4, None, (4, None, 3), (3,))
+    assert (spec.sides, spec.channels, spec.shape, spec.other_sizes) == (
+        (4,),
+        None,
+        (4, None, 3),
+        (3,),
+    )
     with pytest.raises(
         DataError,
         match=r"data\.layout: layout is 'CHWT', for 4 axes, but the arrays have 3 \(4, \?, 3\), "

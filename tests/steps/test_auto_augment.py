@@ -71,16 +71,16 @@ def test_it_stands_before_normalize() -> None:
 @pytest.mark.parametrize("channels", [2, 4])
 def test_it_takes_gray_and_rgb(channels: int) -> None:
     for taken in (1, 3):
-        given = Spec(encoded=False, channels=taken)
+        given = Spec.of_image(taken)
         assert AutoAugment().infer_spec(given) == given
     with pytest.raises(StepIncompatibleError, match=f"1 or 3 channels.*{channels}"):
-        AutoAugment().infer_spec(Spec(encoded=False, channels=channels))
+        AutoAugment().infer_spec(Spec.of_image(channels))
 
 
 def test_fill_has_a_number_per_channel() -> None:
     step = AutoAugment.model_validate({"fill": [1, 2]})
     with pytest.raises(StepIncompatibleError, match="fill has 2 numbers"):
-        step.infer_spec(Spec(encoded=False, channels=3))
+        step.infer_spec(Spec.of_image(3))
 
 
 _DATA = {"source": "folder", "root": "/nowhere"}

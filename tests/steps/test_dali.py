@@ -5,6 +5,7 @@ hand, which must agree to the bit.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +266,7 @@ def test_a_size_that_real_images_do_not_have_is_found_before_the_first_batch(
         by_id(images, {"dali": crop})
 
 
-MASK = Spec(encoded=False, channels=1, height=None, width=None, dtype="uint8", kind="mask")
+MASK = replace(Spec.of_image(1), kind="mask")
 
 
 @pytest.mark.parametrize(
@@ -285,6 +286,6 @@ def test_geometry_moves_masks_with_nearest_pixels(parameters: dict[str, Any]) ->
 
 @pytest.mark.parametrize("op", [TWIST, {"op": "gaussian_blur", "sigma": 2}])
 def test_what_makes_other_numbers_is_refused_on_a_mask(op: dict[str, Any]) -> None:
-    spec = Spec(encoded=False, channels=3, dtype="uint8", kind="mask")
+    spec = replace(Spec.of_image(3), kind="mask")
     with pytest.raises(StepIncompatibleError, match="leave the mask out of 'on'"):
         Dali.model_validate(op).adapt_to_mask().infer_spec(spec)

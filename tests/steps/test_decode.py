@@ -33,7 +33,7 @@ def test_exif_orientation_is_applied_only_when_asked_for(
 
 def test_only_bytes_can_be_decoded() -> None:
     with pytest.raises(StepIncompatibleError, match="decoded already"):
-        Decode().infer_spec(Spec(encoded=False, channels=3))
+        Decode().infer_spec(Spec.of_image(3))
 
 
 def test_lowering_is_one_decoder(photos: Path) -> None:

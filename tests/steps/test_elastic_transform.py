@@ -110,9 +110,7 @@ def gpu_graph(pixels: Any, step: ElasticTransform, device: Any) -> Any:
     node = fn.external_source(lambda: pixels, dtype=dtype, ndim=3, layout="HWC", device=device)
     size = np.array([pixels.shape[1:3]] * len(pixels), np.float64)
     image = FusingImage(node, size, source, device, False, {})
-    image.spec = Spec(
-        encoded=False, height=30, width=40, channels=pixels.shape[-1], dtype=str(pixels.dtype)
-    )
+    image.spec = Spec.of_image(pixels.shape[-1], 30, 40, dtype=str(pixels.dtype))
     step.lower(image, {"seed": np.arange(len(pixels))})
     return image.as_it_is()
 
@@ -136,7 +134,7 @@ def test_a_gpu_pads_by_as_much_as_pixels_move(monkeypatch: pytest.MonkeyPatch) -
     taken: list[Any] = []
     monkeypatch.setattr(FusingImage, "remap", lambda self, *values: taken.extend(values))
     image = FusingImage(None, np.full((2, 2), 60.0), taken.append, "gpu", False, {})
-    image.spec = Spec(encoded=False, height=50, width=60, channels=3)
+    image.spec = Spec.of_image(3, 50, 60)
     ElasticTransform(alpha=(40.0, 10.0), sigma=(0.0, 0.0)).lower(image, {"seed": np.arange(2)})
     fields, (top, left) = taken[:2]
     across, down = np.abs(fields).max((0, 1, 2)) * (60 / 2, 50 / 2)
@@ -189,7 +187,7 @@ def test_the_maps_for_a_gpu_lead_to_torchvisions_pixels(interpolation: str) -> N
 def test_a_fill_above_1_in_floats_is_known_to_later_steps(fill: int, values: str) -> None:
     step = f"elastic_transform: {{fill: {fill}}}"
     built = build("decode", "random_crop: {size: 40}", FLOAT, step)
-    assert built.output_spec.values == values
+    assert built.output_spec.pixels.values == values
 
 
 def test_after_normalize_it_works_too() -> None:

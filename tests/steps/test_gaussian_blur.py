@@ -66,12 +66,12 @@ def test_other_parameters_are_refused(step: dict[str, Any]) -> None:
 
 def test_an_image_smaller_than_the_border_is_refused() -> None:
     step = GaussianBlur.model_validate({"kernel_size": [9, 3]})
-    spec = Spec(encoded=False, channels=3, height=2, width=5)
+    spec = Spec.of_image(3, 2, 5)
     assert step.infer_spec(spec) == spec
     with pytest.raises(
         StepIncompatibleError, match=r"needs at least 2x5 pixels, .* has 2x4: write a"
     ):
-        step.infer_spec(Spec(encoded=False, channels=3, height=2, width=4))
+        step.infer_spec(Spec.of_image(3, 2, 4))
     with pytest.raises(SampleIncompatibleError, match=r"needs at least 2x5 pixels, .* has 2x4"):
         step.torch(torch.zeros(3, 2, 4), {"sigma": 1.0})
 

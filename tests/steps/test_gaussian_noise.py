@@ -120,7 +120,7 @@ def test_fields_are_made_only_where_the_branch_is_taken(
     monkeypatch.setattr(noise, "normal_field", lambda s, shape: made.append(s) or field(s, shape))
     fed: list[Any] = []
     image = FusingImage(None, np.full((8, 2), 20.0), fed.append, "cpu", False, {})
-    image.spec = Spec(encoded=False, channels=3, height=20, width=20)
+    image.spec = Spec.of_image(3, 20, 20)
     p = {"seed": np.arange(10, 18)}
     taken = (np.arange(8) < count).astype(int)
     image.switch(taken, [lambda part: None, lambda part: GaussianNoise().lower(part, p)])
@@ -169,7 +169,7 @@ def test_floats_outside_of_0_to_1_are_refused_unless_nothing_is_clamped() -> Non
 @pytest.mark.parametrize(("clip", "values"), [("true", "usual"), ("false", "filled")])
 def test_without_clip_later_steps_get_any_numbers(clip: str, values: str) -> None:
     built = build("decode", "random_crop: {size: 40}", FLOAT, f"gaussian_noise: {{clip: {clip}}}")
-    assert built.output_spec.values == values
+    assert built.output_spec.pixels.values == values
 
 
 def test_noise_beyond_what_16_bits_hold_does_not_wrap_around() -> None:

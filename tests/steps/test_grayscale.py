@@ -51,10 +51,10 @@ def test_of_floats_as_three_channels(small_gallery: Path) -> None:
 
 
 DECODED = [
-    (Spec(encoded=False, channels=3), 1),
-    (Spec(encoded=False, channels=3), 3),
-    (Spec(encoded=False, channels=1), 3),
-    (Spec(encoded=False, channels=3, dtype="float32"), 3),
+    (Spec.of_image(3), 1),
+    (Spec.of_image(3), 3),
+    (Spec.of_image(1), 3),
+    (Spec.of_image(3, dtype="float32"), 3),
 ]
 
 
@@ -112,7 +112,7 @@ def test_a_matrix_per_sample() -> None:
             lambda: list(matrices.astype(np.float32)), dtype=types.FLOAT, ndim=2
         )
         image = FusingImage(node, np.ones((3, 2)), lambda array: feed, "cpu", False, {})
-        image.spec = Spec(encoded=False, channels=3)
+        image.spec = Spec.of_image(3)
         image.color_matrix(matrices)
         pipe.set_outputs(image._node)
     found = pipe.run()[0].as_array()

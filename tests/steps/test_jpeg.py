@@ -48,7 +48,7 @@ def test_other_qualities_are_refused(quality: Any) -> None:
 
 
 def test_floats_are_refused() -> None:
-    floats = Spec(encoded=False, channels=3, dtype="float32")
+    floats = Spec.of_image(3, dtype="float32")
     with pytest.raises(
         StepIncompatibleError, match="works on uint8, but gets float32: write 'to_dtype"
     ):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def step_of_lists() -> dict[str, Any]:
 
 
 def pipeline_of(step: dict[str, Any], dtype: str = "uint8") -> Pipeline:
-    image = Spec(encoded=False, channels=3, height=8, width=8, dtype=dtype)
+    image = Spec.of_image(3, 8, 8, dtype=dtype)
     return build_pipeline("p", Document("p", [step]), fields={"image": image})
 
 
@@ -160,7 +161,7 @@ def test_any_order_in_the_file_is_the_same_matrix(
 
 def test_a_mask_is_left_alone() -> None:
     step = LinearTransformation.model_validate(step_of_lists()["linear_transformation"])
-    mask = Spec(encoded=False, channels=1, height=5, width=6, kind="mask")
+    mask = replace(Spec.of_image(1, 5, 6), kind="mask")
     adapted = step.adapt_to_mask().resolve(mask)
     assert adapted.infer_spec(mask) == mask
     image = torch.ones(1, 5, 6, dtype=torch.uint8)

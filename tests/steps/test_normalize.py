@@ -58,13 +58,11 @@ def test_after_normalising_steps_still_work(small_gallery: Path) -> None:
 
 def test_levels_are_refused() -> None:
     with pytest.raises(StepIncompatibleError, match="to_dtype"):
-        Normalize(mean=(0.5,), std=(0.5,)).infer_spec(Spec(encoded=False, channels=3))
+        Normalize(mean=(0.5,), std=(0.5,)).infer_spec(Spec.of_image(3))
 
 
 def test_channels_must_fit() -> None:
     with pytest.raises(StepIncompatibleError, match="3 channels"):
-        Normalize(mean=(0.5, 0.5), std=(0.5, 0.5)).infer_spec(
-            Spec(encoded=False, channels=3, dtype="float32")
-        )
+        Normalize(mean=(0.5, 0.5), std=(0.5, 0.5)).infer_spec(Spec.of_image(3, dtype="float32"))
     with pytest.raises(pydantic.ValidationError, match="one a channel in both"):
         Normalize(mean=(0.5, 0.5), std=(0.5,))

@@ -36,14 +36,12 @@ def test_fill_by_channel(small_gallery: Path) -> None:
 
 
 def test_shape() -> None:
-    made = Pad.model_validate({"padding": [1, 2, 3, 4]}).infer_spec(
-        Spec(encoded=False, height=10, width=20, channels=3)
-    )
+    made = Pad.model_validate({"padding": [1, 2, 3, 4]}).infer_spec(Spec.of_image(3, 10, 20))
     assert made.size == (16, 24)
 
 
 def test_reflect_needs_enough_pixels() -> None:
     with pytest.raises(StepIncompatibleError, match="10x20"):
         Pad.model_validate({"padding": 10, "padding_mode": "reflect"}).infer_spec(
-            Spec(encoded=False, height=10, width=20, channels=3)
+            Spec.of_image(3, 10, 20)
         )

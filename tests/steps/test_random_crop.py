@@ -74,7 +74,7 @@ def test_an_image_that_is_too_small_is_named(
 
 
 def test_too_small_is_refused_beforehand_where_the_size_is_known() -> None:
-    known = Spec(encoded=False, height=32, width=32, channels=3)
+    known = Spec.of_image(3, 32, 32)
     with pytest.raises(
         StepIncompatibleError, match=r"at least 64x64 pixels, but .* has 32x32.*pad_if_needed"
     ):

@@ -28,7 +28,7 @@ def test_a_share_of_the_samples_is_equalized() -> None:
 
 
 def test_floats_are_refused() -> None:
-    floats = Spec(encoded=False, channels=3, dtype="float16")
+    floats = Spec.of_image(3, dtype="float16")
     with pytest.raises(
         StepIncompatibleError, match="works on uint8, but gets float16: write 'to_dtype"
     ):

@@ -77,7 +77,7 @@ def test_all_sizes_but_the_last_are_equally_probable() -> None:
 
 
 def test_the_least_size_is_known_to_later_steps(gallery: Path) -> None:
-    spec = Spec(encoded=False, height=40, width=50, channels=3)
+    spec = Spec.of_image(3, 40, 50)
     made = RandomResize(min_size=20, max_size=30).infer_spec(spec)
     assert (made.size, made.at_least) == (None, (20, 20))
     steps = [{"random_resize": {"min_size": 200, "max_size": 300}}, {"random_crop": {"size": 200}}]

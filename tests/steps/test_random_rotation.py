@@ -47,7 +47,7 @@ def test_angles() -> None:
 
 
 def test_expand_makes_the_size_unknown() -> None:
-    known = Spec(encoded=False, height=10, width=20, channels=3)
+    known = Spec.of_image(3, 10, 20)
     assert RandomRotation.model_validate({"degrees": 5}).infer_spec(known).size == (10, 20)
     assert (
         RandomRotation.model_validate({"degrees": 5, "expand": True}).infer_spec(known).size is None

@@ -75,7 +75,7 @@ def test_all_lengths_are_equally_probable() -> None:
 
 
 def test_the_least_size_is_known_to_later_steps() -> None:
-    spec = Spec(encoded=False, height=40, width=50, channels=3)
+    spec = Spec.of_image(3, 40, 50)
     least = {
         max_size: RandomShortestSize(min_size=[20, 30], max_size=max_size).infer_spec(spec).at_least
         for max_size in (None, 40)

@@ -38,7 +38,7 @@ def test_a_share_of_the_samples_is_solarized() -> None:
 
 @pytest.mark.parametrize(("dtype", "highest"), [("uint8", 255), ("float32", 1)])
 def test_a_threshold_that_no_pixel_reaches_is_refused(dtype: str, highest: int) -> None:
-    spec = Spec(encoded=False, channels=3, dtype=dtype)
+    spec = Spec.of_image(3, dtype=dtype)
     assert RandomSolarize(threshold=highest).infer_spec(spec) == spec
     with pytest.raises(
         StepIncompatibleError, match=f"threshold is 256, but {dtype} holds .*: write"

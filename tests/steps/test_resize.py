@@ -66,13 +66,13 @@ def test_nearest_takes_the_same_pixels(gallery: Path) -> None:
 
 
 def test_shape_is_known_where_the_input_s_is() -> None:
-    known = Spec(encoded=False, height=375, width=500, channels=3)
+    known = Spec.of_image(3, 375, 500)
     assert Resize.model_validate({"size": 256}).infer_spec(known).size == (256, 341)
-    assert Resize.model_validate({"size": [10, 20]}).infer_spec(Spec(encoded=False)).size == (
+    assert Resize.model_validate({"size": [10, 20]}).infer_spec(Spec.of_image(None)).size == (
         10,
         20,
     )
-    assert Resize.model_validate({"size": 256}).infer_spec(Spec(encoded=False)).at_least == (
+    assert Resize.model_validate({"size": 256}).infer_spec(Spec.of_image(None)).at_least == (
         256,
         256,
     )

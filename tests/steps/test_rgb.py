@@ -22,7 +22,7 @@ def test_pixels_are_torchvisions(small_gallery: Path, dtype: str, gray: bool) ->
 
 def test_normalized_numbers_are_taken() -> None:
     """It copies numbers, whatever they are."""
-    spec = Spec(encoded=False, channels=1, dtype="float32", values="normalized")
+    spec = Spec.of_image(1, dtype="float32").with_values("normalized")
     assert Rgb().infer_spec(spec).channels == 3
 
 

@@ -62,7 +62,7 @@ def test_a_side_has_at_least_one_pixel() -> None:
     step = ScaleJitter(target_size=(10, 10), scale_range=(0.01, 0.01))
     p = {"scale": np.float64(0.01)}
     assert step.torch(torch.zeros(3, 40, 50), p).shape == (3, 1, 1)
-    spec = Spec(encoded=False, height=40, width=50, channels=3)
+    spec = Spec.of_image(3, 40, 50)
     assert (step.infer_spec(spec).size, step.infer_spec(spec).at_least) == (None, (1, 1))
 
 

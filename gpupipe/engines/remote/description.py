@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import pydantic
 
 from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.batch_stage.stage_builder import build_batch_stage
@@ -34,6 +35,7 @@ from gpupipe.schema.document import Document
 
 SERVER_SETTINGS = (*sorted(Sampler.settings), "dtype", "memory_format")
 """Settings of `loader` that the server decides."""
+_FIELDS = pydantic.TypeAdapter(dict[str, Spec])
 _INDEX_ATTRIBUTES = ("root", "classes", "fingerprint", "note", "warning")
 """Attributes of the index that the description holds unchanged."""
 
@@ -205,10 +207,7 @@ def parse_description(
 
 def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDataset:
     described = description["pipeline"]
-    fields = {
-        name: Spec(**spec | {key: tuple(spec[key]) for key in ("at_least", "others")})
-        for name, spec in described["fields"].items()
-    }
+    fields = _FIELDS.validate_python(described["fields"])
 
     def build(steps: Mapping[str, Any]) -> Pipeline:
         plain = {"pipeline": {"steps": steps["steps"], "views": steps["views"]}}

@@ -224,7 +224,7 @@ SCRIPT = """
 from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
-tracer = Tracer([(4, 4)], find_rules(), Spec(encoded=False, channels=3))
+tracer = Tracer([(4, 4)], find_rules(), Spec.of_image(3))
 tracer.warp([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0], [0.0, 0.0], "bilinear", None)
 print(tracer.program().list_operators()[0][0])
 """

@@ -23,7 +23,7 @@ from helpers.reference import by_id
 
 pytest.importorskip("gpupipe._jpeg", reason="the extension is not built")
 load = loading(engine="cpu", threads=2, batch_size=2)
-SPEC = Spec(encoded=False, channels=3, dtype="uint8")
+SPEC = Spec.of_image(3)
 
 
 def windows(size: list[float], *calls: tuple[str, Any, Any], cut: int = 0) -> Any:

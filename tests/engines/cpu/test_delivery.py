@@ -67,7 +67,7 @@ def test_pixels_are_those_of_the_reference(few_photos: Path, steps: list[Any]) -
 
 
 def test_a_switch_erases_the_samples_that_take_its_branch() -> None:
-    spec = Spec(encoded=False, channels=3, dtype="uint8")
+    spec = Spec.of_image(3)
     tracer = Tracer([(4, 5)] * 2, find_rules(), spec)
     tracer.switch(
         np.array([1, 0]), [lambda part: None, lambda part: part.erase((1, 2), (3, 2), (9.0,))]

@@ -16,7 +16,7 @@ from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp, match
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import SampleIncompatibleError, Spec
 
-SPEC = Spec(encoded=False, channels=3, dtype="uint8")
+SPEC = Spec.of_image(3)
 IMAGE: NDArray[np.uint8] = np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)
 
 

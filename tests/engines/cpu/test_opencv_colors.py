@@ -33,7 +33,7 @@ def picture(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
 
 def apply(image: NDArray[np.uint8], op: str, *values: Any) -> tuple[torch.Tensor, str]:
     """The image (C, H, W) after an operation, and the name of the kernel that did it."""
-    spec = Spec(encoded=False, channels=image.shape[2], dtype="uint8")
+    spec = Spec.of_image(image.shape[2])
     tracer = Tracer([image.shape[:2]], find_rules(), spec)
     tracer.color(op, *values)
     program = tracer.program()

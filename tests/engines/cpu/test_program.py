@@ -23,7 +23,7 @@ from gpupipe.engines.cpu.program import (
 )
 from gpupipe.pipeline.step import Spec
 
-SPEC = Spec(encoded=False, channels=3, dtype="uint8")
+SPEC = Spec.of_image(3)
 
 
 def rule(name: str, pattern: Pattern, can_run: Any = lambda match: True, **options: Any) -> Rule:

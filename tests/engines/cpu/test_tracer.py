@@ -17,7 +17,7 @@ from gpupipe.pipeline.step import NoLoweringError, Spec
 @pytest.fixture
 def tracer() -> Tracer:
     """Three images of several sizes."""
-    spec = Spec(encoded=False, channels=3, dtype="uint8")
+    spec = Spec.of_image(3)
     return Tracer([(10, 20), (30, 40), (50, 60)], find_rules(), spec, "1 step")
 
 

@@ -35,7 +35,7 @@ def rules(request: pytest.FixtureRequest) -> Rules:
 def rotate(rules: Rules, image: Any, mode: str, fill: Any) -> torch.Tensor:
     """Rotate an array (H, W, C) with the primitive `warp`."""
     height, width, channels = image.shape
-    spec = Spec(encoded=False, channels=channels, dtype=str(image.dtype))
+    spec = Spec.of_image(channels, dtype=str(image.dtype))
     tracer = Tracer([(height, width)], rules, spec)
     center, zero = np.array([[width / 2, height / 2]]), np.zeros(1)
     linear = affine_inverse(np.array([-ANGLE]), zero + 1, zero, zero)

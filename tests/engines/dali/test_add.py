@@ -26,7 +26,7 @@ def graph(pixels: Any, values: Any, clip: bool, device: Any = "cpu", taken: Any 
     node = source(pixels, "HWC", device)
     size = np.array([pixels.shape[1:3]] * len(pixels), np.float64)
     image = FusingImage(node, size, source, device, False, {})
-    image.spec = Spec(encoded=False, channels=3, dtype=str(pixels.dtype))
+    image.spec = Spec.of_image(3, dtype=str(pixels.dtype))
     if taken is None:
         image.add(values, clip)
     else:

@@ -192,7 +192,7 @@ def test_what_a_plugin_applies_is_behind_all_that_was_deferred_before_it() -> No
         )
         image.spec, image.step = Spec(), "decode"
         image.decode("rgb", False)
-        image.spec, image.step = Spec(encoded=False, channels=3), "blur"
+        image.spec, image.step = Spec.of_image(3), "blur"
         image.apply(
             "gaussian_blur", lambda pixels, sigma: fn.gaussian_blur(pixels, sigma=sigma), np.ones(1)
         )

@@ -168,12 +168,8 @@ def _describe(
     sides = [fixed or side for fixed, side in zip(size, input_spec.sides, strict=True)]
     least = tuple(fixed or side for fixed, side in zip(size, input_spec.at_least, strict=True))
     is_kept = input_spec.channels is None and channels == {images[0].shape[2]}
-    spec = replace(
-        input_spec.with_size(sides, least),
-        dtype=dtype,
-        channels=None if is_kept else channels.pop(),
-    )
-    return Trial(spec, (size[0], size[1]))
+    spec = input_spec.with_size(sides, least).with_channels(None if is_kept else channels.pop())
+    return Trial(replace(spec, dtype=dtype), (size[0], size[1]))
 
 
 def _find_size(images: Images, outputs: Images, axis: int) -> int | None:

@@ -15,8 +15,8 @@ from gpupipe.engines.dali.operators.array import feed_format, sizes, some_size
 from gpupipe.runtime.progress import ignore_progress
 
 
-def spec_of(layout: str, dtype: str = "float32", **sides: int) -> Spec:
-    return Spec(encoded=False, dtype=dtype, layout=layout, **sides)
+def spec_of(layout: str, dtype: str = "float32", **sizes: int) -> Spec:
+    return Spec.of_array(dtype, [sizes.get(axis) for axis in layout], layout)
 
 
 def test_an_array_enters_dali_in_its_own_dtype_and_layout() -> None:
@@ -26,8 +26,8 @@ def test_an_array_enters_dali_in_its_own_dtype_and_layout() -> None:
 
 
 def test_an_axis_that_differs_gets_a_large_size() -> None:
-    assert some_size(spec_of("CHW", channels=3, height=20)).tolist() == [[20, 4096]]
-    assert some_size(spec_of("LC", length=7)).tolist() == [[7]]
+    assert some_size(spec_of("CHW", C=3, H=20)).tolist() == [[20, 4096]]
+    assert some_size(spec_of("LC", L=7)).tolist() == [[7]]
 
 
 @pytest.mark.parametrize(

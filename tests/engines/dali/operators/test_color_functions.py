@@ -102,7 +102,7 @@ def graph(
         False,
         {},
     )
-    image.spec = Spec(encoded=False, channels=pixels[0].shape[-1], dtype=str(pixels[0].dtype))
+    image.spec = Spec.of_image(pixels[0].shape[-1], dtype=str(pixels[0].dtype))
     image.color(op, *values)
     return image.as_it_is()
 
@@ -184,7 +184,7 @@ def test_a_blur_refuses_images_smaller_than_its_border() -> None:
     """As torchvision does; before the graph runs, where the arguments are computed."""
     size = np.array([[40.0, 50.0], [2.0, 50.0]])
     image = FusingImage(None, size, lambda array: None, "cpu", False, {})
-    image.spec = Spec(encoded=False, channels=3)
+    image.spec = Spec.of_image(3)
     image.color("gaussian_blur", np.array([[5, 3]] * 2), np.ones((2, 2)))
     with pytest.raises(SampleIncompatibleError, match=r"needs at least 3x2 pixels, .* has 2x50"):
         image.color("gaussian_blur", np.array([[3, 5]] * 2), np.ones((2, 2)))
