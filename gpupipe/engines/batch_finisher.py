@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import torch
 
 from gpupipe.engines.base import Batch
-from gpupipe.engines.batch_conversion import (
-    Convert,
-    can_convert_levels,
+from gpupipe.engines.batch import BatchMemory
+from gpupipe.engines.uint8_conversion import (
+    can_convert_values,
     convert_in_parts,
-    convert_levels,
-    find_numbers,
+    convert_values,
+    find_conversions,
 )
-from gpupipe.engines.batch_memory import BatchMemory
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec, Step
@@ -98,10 +97,7 @@ class BatchFinisher:
 
     def __call__(self, tensors: dict[str, torch.Tensor], epoch: int) -> Batch:
         if self._stream is None:
-            return tensors | {
-                name: self._finish_here(name, tensors[name], steps)
-                for name, steps in self._steps_at(epoch).items()
-            }
+            return self._run_steps(tensors, epoch)
         with on_stream(self._stream):
             batch = self._run_steps(copy_to_gpu(tensors, self.torch_device), epoch)
         # The receive buffer can be used again only after the copies. The training thread does not
@@ -111,30 +107,28 @@ class BatchFinisher:
 
     def _run_steps(self, tensors: dict[str, torch.Tensor], epoch: int) -> Batch:
         return tensors | {
-            name: self._chain(name, steps)(tensors[name])
+            name: self._finish(name, tensors[name], steps)
             for name, steps in self._steps_at(epoch).items()
         }
 
-    def _finish_here(self, name: str, images: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:
-        """Finish a field in the CPU's memory."""
-        dtype = self._dtype_of(name)
-        if not steps and str(images.dtype) == f"torch.{dtype}":
-            return images
-        numbers = find_numbers(steps) if self._tail.pipeline.is_image_file(name) else None
-        if numbers is not None and can_convert_levels(images, numbers, dtype):
-            return convert_levels(images, numbers, dtype, self._memory)
-        return convert_in_parts(images, self._chain(name, steps), self._memory)
-
-    def _chain(self, name: str, steps: Sequence[Step]) -> Convert:
-        """Return the function that runs steps on images, and converts them to the last dtype."""
-        dtype = self._dtype_of(name)
+    def _finish(self, name: str, images: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:
+        """Run steps on a field, and convert it to the last dtype."""
+        pipeline = self._tail.pipeline
+        dtype = self._tail.dtype if name in pipeline.main_outputs else None
 
         def convert(images: torch.Tensor) -> torch.Tensor:
             for step in steps:
                 images = step.torch(images, {})
             return images if dtype is None else images.to(getattr(torch, dtype))
 
-        return convert
+        if images.is_cuda:
+            return convert(images)
+        if not steps and str(images.dtype) == f"torch.{dtype}":
+            return images
+        conversions = find_conversions(steps) if pipeline.is_image_file(name) else None
+        if conversions is not None and can_convert_values(images, conversions, dtype):
+            return convert_values(images, conversions, dtype, self._memory)
+        return convert_in_parts(images, convert, self._memory)
 
     def _steps_at(self, epoch: int) -> dict[str, list[Step]]:
         """Return the steps of an epoch, for each field that has some or gets another dtype."""
@@ -144,9 +138,6 @@ class BatchFinisher:
         for entry in self._tail.at_epoch(epoch):
             steps.setdefault(entry.field, []).append(entry.step)
         return steps
-
-    def _dtype_of(self, name: str) -> str | None:
-        return self._tail.dtype if name in self._tail.pipeline.main_outputs else None
 
 
 def copy_to_gpu(tensors: dict[str, torch.Tensor], gpu: torch.device) -> Batch:

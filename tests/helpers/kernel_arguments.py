@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.engines.value_tables import make_numbers, make_table
+from gpupipe.engines.uint8_conversion import make_coefficients, make_table
 
 NUMBERS = (
     ("to_dtype", ("float32", True)),
@@ -39,7 +39,7 @@ def bits(tensor: torch.Tensor) -> Any:
 def tables(dtype: str, numbers: Any = NUMBERS) -> tuple[Any, Any]:
     if dtype == "uint8":
         return None, None
-    return bits(make_table(numbers, dtype, 3)[:, 0]), make_numbers(numbers, dtype, 3)
+    return bits(make_table(numbers, dtype, 3)[:, 0]), make_coefficients(numbers, dtype, 3)
 
 
 def run(task: Any) -> None:

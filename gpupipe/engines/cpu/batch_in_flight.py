@@ -17,8 +17,7 @@ import torch
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import DecoderChain
 from gpupipe.engines.base import Job
-from gpupipe.engines.batch import Shapes
-from gpupipe.engines.batch_memory import BatchMemory
+from gpupipe.engines.batch import BatchMemory, Shapes
 from gpupipe.engines.cpu.gpu_copier import CopiedFields, GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.output_buffer import OutputBuffer

@@ -30,7 +30,7 @@ from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_deliver
 from gpupipe.engines.cpu.ops import CropOp, FlipOp, Op, ResizeOp, WarpOp, is_inside, spread_fill
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, view_as_array
 from gpupipe.engines.cpu.program import Kernel, Match, Maybe, Pattern, Rule, Task
-from gpupipe.engines.value_tables import make_numbers
+from gpupipe.engines.uint8_conversion import make_coefficients
 from gpupipe.runtime.compiled_extension import find_extension
 
 _RGB = 3
@@ -118,7 +118,7 @@ class _Delivery:
         numbers, table = self.conversion.numbers, self.conversion.table(_RGB)
         if table.dtype == torch.uint8 and not numbers:
             return table.dtype, None, None
-        factors = make_numbers(numbers, self.conversion.dtype, _RGB)
+        factors = make_coefficients(numbers, self.conversion.dtype, _RGB)
         return table.dtype, view_as_array(table[:, 0]), factors
 
     def prepare(self, pixels: Array, row: int, before: Task | None) -> Task | None:

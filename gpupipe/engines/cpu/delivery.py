@@ -18,7 +18,7 @@ from gpupipe.engines.cpu.ops import DeliverOp, EraseOp, NormalizeOp, ToDtypeOp
 from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.pixels import Pixels, as_tensor
 from gpupipe.engines.cpu.program import Content, Kernel, Match, Maybe, Pattern, Prepare
-from gpupipe.engines.value_tables import Numbers, make_table
+from gpupipe.engines.uint8_conversion import Conversions, make_table
 from gpupipe.pipeline.tensors import from_steps
 
 CONVERTED: Pattern = (Maybe(ToDtypeOp), Maybe(NormalizeOp), Maybe(EraseOp), DeliverOp)
@@ -36,7 +36,7 @@ class Conversion:
         output: Where the samples go.
     """
 
-    numbers: Numbers
+    numbers: Conversions
     dtype: str | None
     output: OutputBuffer
 
@@ -62,7 +62,7 @@ def find_conversion(match: Match, has_bfloat16: bool = False) -> Conversion | No
         return None
     if dtype not in _DTYPES or (dtype == "bfloat16" and not has_bfloat16):
         return None
-    numbers: Numbers = ()
+    numbers: Conversions = ()
     if to_dtype is not None:
         numbers += (("to_dtype", (to_dtype.dtype, to_dtype.scale)),)
     if normalize is not None:

@@ -7,7 +7,7 @@
 4. Closing the generator cancels the batches in flight, and waits for the samples that run.
 5. Where a schedule changes numbers, the batches of two epochs are in flight together. Each has the
    steps of its own epoch.
-6. The memory of a batch returns to its pool when the last tensor over it dies: see batch_memory.py.
+6. The memory of a batch returns to its pool when the last tensor over it dies: see BatchMemory.
 7. For a GPU that memory is page-locked, and the thread that finishes a batch queues its copies on a
    stream of their own: see gpu_copier.py.
 """
@@ -25,8 +25,13 @@ from gpupipe.decoders.chain import AUTO, DecodeOptions, DecoderChain
 from gpupipe.decoders.decoder import FileBytes
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
-from gpupipe.engines.batch import check_shapes, labels_and_values
-from gpupipe.engines.batch_memory import BatchMemory, new_block, new_pinned_block
+from gpupipe.engines.batch import (
+    BatchMemory,
+    check_shapes,
+    labels_and_values,
+    new_block,
+    new_pinned_block,
+)
 from gpupipe.engines.cpu.batch_in_flight import BatchInFlight, BatchResult, BatchStarter
 from gpupipe.engines.cpu.gpu_copier import GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering

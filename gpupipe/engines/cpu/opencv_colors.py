@@ -20,7 +20,7 @@ from gpupipe.augment.color_ops import COLOR_OPS, LUMA
 from gpupipe.engines.cpu.ops import ColorMatrixOp, ColorOp
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_packed, scratch, with_channels
 from gpupipe.engines.cpu.program import Rule, single
-from gpupipe.engines.value_tables import LEVELS
+from gpupipe.engines.uint8_conversion import VALUES
 
 _RGB, _FULL = 3, 255
 _CIRCLE = 360  # degrees
@@ -31,7 +31,7 @@ _ALL_LEVELS = np.arange(_FULL + 1, dtype=np.float32)
 
 
 def _run_pointwise(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
-    return _look_up(as_packed(pixels), color_ops.apply(op.name, LEVELS, op.values_of(row)).numpy())
+    return _look_up(as_packed(pixels), color_ops.apply(op.name, VALUES, op.values_of(row)).numpy())
 
 
 def _look_up(array: Array, table: Array) -> Array:

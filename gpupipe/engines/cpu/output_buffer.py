@@ -8,7 +8,7 @@ from threading import Lock
 import numpy as np
 import torch
 
-from gpupipe.engines.batch_memory import BatchMemory
+from gpupipe.engines.batch import BatchMemory
 from gpupipe.engines.cpu.pixels import Array, view_as_array
 
 

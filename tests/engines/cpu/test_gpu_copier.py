@@ -11,7 +11,7 @@ import torch
 
 from gpupipe import config as configs
 from gpupipe.engines.base import Job
-from gpupipe.engines.batch_memory import BatchMemory, Block, new_block
+from gpupipe.engines.batch import BatchMemory, Block, new_block
 from gpupipe.engines.cpu.engine import CpuEngine
 from gpupipe.engines.cpu.gpu_copier import SourcesInUse, copy_fields
 from helpers.fake_cuda import FakeCuda

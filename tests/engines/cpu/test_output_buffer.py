@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe.engines.batch_memory import BatchMemory
+from gpupipe.engines.batch import BatchMemory
 from gpupipe.engines.cpu.output_buffer import DeliveryFormat, OutputBuffer
 
 SHAPE = (3, 4, 5)

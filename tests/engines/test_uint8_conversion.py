@@ -1,5 +1,5 @@
-"""The last steps on whole batches in the CPU's memory: the same bits and strides as torch makes of
-the batch, with the extension and without it.
+"""The tables and coefficients of the last steps, and these steps on whole batches in the CPU's
+memory: the same bits and strides as torch makes of the batch, with the extension and without it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torchvision.transforms.v2 import functional as F
 
 from gpupipe import config as configs
-from gpupipe.engines import batch_conversion
-from gpupipe.engines.batch_conversion import convert_in_parts
+from gpupipe.engines import uint8_conversion
+from gpupipe.engines.batch import BatchMemory
 from gpupipe.engines.batch_finisher import BatchFinisher, PipelineTail, find_tail
-from gpupipe.engines.batch_memory import BatchMemory
+from gpupipe.engines.uint8_conversion import convert_in_parts, make_coefficients, make_table
 
 FLOATS: dict[str, Any] = {"to_dtype": {"dtype": "float32", "scale": True}}
 PLAIN: dict[str, Any] = {"to_dtype": {"dtype": "float32", "scale": False}}
@@ -30,10 +31,10 @@ SHAPES = [(1, 3, 5, 7), (5, 3, 31, 16), (3, 3, 200, 190), (4, 1, 9, 9), (2, 3, 1
 @pytest.fixture(params=[True, False], ids=["extension", "torch"])
 def extension(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if not request.param:
-        monkeypatch.setattr(batch_conversion, "_extension", None)
-    elif batch_conversion._extension is None:
+        monkeypatch.setattr(uint8_conversion, "_extension", None)
+    elif uint8_conversion._extension is None:
         pytest.skip("the extension is not built")
-    return batch_conversion._extension
+    return uint8_conversion._extension
 
 
 def finisher(steps: list[Any], dtype: str | None = None) -> BatchFinisher:
@@ -117,8 +118,50 @@ AXES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_parts_make_the_whole(
     monkeypatch: pytest.MonkeyPatch, convert: Callable[[torch.Tensor], torch.Tensor], count: int
 ) -> None:
-    monkeypatch.setattr(batch_conversion, "_PART_BYTES", 1000)
+    monkeypatch.setattr(uint8_conversion, "_PART_BYTES", 1000)
     batch = torch.arange(count * 12 * 11, dtype=torch.float32).view(count, 12, 11)
     made, expected = convert_in_parts(batch, convert, BatchMemory(2)), convert(batch)
     assert torch.equal(made, expected)
     assert made.stride() == expected.stride()
+
+
+# --- tables
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+VALUES = torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)
+SCALED = ("to_dtype", ("float32", True))
+NORMAL = ("normalize", (MEAN, STD))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("scale", [True, False])
+def test_a_conversion_is_that_of_torchvision(dtype: str, scale: bool) -> None:
+    expected = F.to_dtype(VALUES, getattr(torch, dtype), scale=scale)
+    assert torch.equal(make_table((("to_dtype", (dtype, scale)),), None, 3), expected)
+
+
+@pytest.mark.parametrize("dtype", [None, "float16", "bfloat16", "float64"])
+def test_a_normalized_value_is_that_of_torchvision(dtype: str | None) -> None:
+    expected = F.normalize(F.to_dtype(VALUES, torch.float32, scale=True), list(MEAN), list(STD))
+    made = make_table((SCALED, NORMAL), dtype, 3)
+    assert torch.equal(made, expected if dtype is None else expected.to(getattr(torch, dtype)))
+
+
+def test_without_conversions_a_value_is_itself() -> None:
+    assert torch.equal(make_table((), None, 1)[0, 0], torch.arange(256, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", [None, "float16"])
+def test_the_coefficients_make_the_table_to_the_bit(dtype: str | None) -> None:
+    coefficients = make_coefficients((SCALED, NORMAL), dtype, 3)
+    assert coefficients is not None
+    scale, mean, std = coefficients[:, :, None]
+    made = torch.from_numpy((np.arange(256, dtype=np.float32) * scale - mean) / std)
+    table = make_table((SCALED, NORMAL), dtype, 3)[:, 0]
+    assert torch.equal(made.to(table.dtype), table)
+
+
+def test_a_table_that_float32_does_not_make_has_no_coefficients() -> None:
+    assert make_coefficients((("to_dtype", ("float16", True)), NORMAL), "float32", 3) is None
+    assert make_coefficients((SCALED,), "bfloat16", 3) is None
+    assert make_coefficients((("to_dtype", ("float64", True)),), None, 3) is None
