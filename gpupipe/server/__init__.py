@@ -8,7 +8,7 @@ machine or others. The command line and the package's top level import this fold
       │    ├─ BatchLeases (batch_leases.py)   a batch is leased, acknowledged, requeued
       │    ├─ PassSchedule (pass_schedule.py)   an epoch pass starts and ends (`settle_all`)
       │    └─ LeaseState (lease_state.py)     `commit` applies a record and logs it
-      ├─ WriteAheadLog (write_ahead_log.py) what is logged (log_records.py), and its replay
+      ├─ WriteAheadLog (write_ahead_log.py) the log of its records, and their replay
       ├─ Producer (producer.py)             the thread that makes batches of plans (plans.py)
       ├─ Connections (connections.py)       sends messages and batches
       └─ FloodGuard (flood_guard.py)        cuts connections that send too much

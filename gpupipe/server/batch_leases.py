@@ -13,8 +13,7 @@ from gpupipe.protocol import messages
 from gpupipe.protocol.messages import Key
 from gpupipe.server.client_state import BetweenPasses, Client
 from gpupipe.server.epoch_pass import EpochPass, Partition
-from gpupipe.server.lease_state import LeaseState
-from gpupipe.server.log_records import StepDone, StepLeased, StepRequeued
+from gpupipe.server.lease_state import LeaseState, StepDone, StepLeased, StepRequeued
 from gpupipe.server.pass_schedule import PassSchedule
 
 

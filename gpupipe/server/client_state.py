@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from gpupipe.protocol.messages import Key
 from gpupipe.server.epoch_pass import Partition
-from gpupipe.server.log_records import SessionStarted
+
+
+class SessionStarted(Struct, array_like=True, tag="client", frozen=True):
+    """A client has a session. The fields are those of messages.OpenSession, and its partition."""
+
+    token: str
+    partition: str
+    name: str
+    host_id: str
+    pid: int
+    process_started: str
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,99 @@
 """The state of a server's sessions, passes and leases.
 
-What must survive the process changes in one place, `LeaseState.apply`, by one record at a time
-(log_records.py). A running server calls `commit`, which applies a record and logs it. A server that
-starts again applies the records of its log, and so gets to the same state.
+What must survive the process changes in one place, `LeaseState.apply`, by one record at a time. A
+running server calls `commit`, which applies a record and logs it. A server that starts again
+applies the records of its log (write_ahead_log.py), and so gets to the same state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from msgspec import Struct
+
 from gpupipe.protocol import messages
-from gpupipe.server import log_records as log
-from gpupipe.server.client_state import Client, Idle, Reconnecting
+from gpupipe.server.client_state import Client, Idle, Reconnecting, SessionStarted
 from gpupipe.server.epoch_pass import EpochPass, Partition
-from gpupipe.server.log_records import Record
 from gpupipe.server.options import ServerOptions
 
+
+class _Record(Struct, array_like=True, frozen=True):
+    pass
+
+
+class NextPass(_Record, tag="runs", frozen=True):
+    """Number of the next pass."""
+
+    number: int
+
+
+class SessionEnded(_Record, tag="gone", frozen=True):
+    """The session of a client has ended. Its leases were requeued before."""
+
+    token: str
+
+
+class PassStarted(_Record, tag="run", frozen=True):
+    """A partition reads a new pass; epoch_pass.EpochPass explains the fields."""
+
+    partition: str
+    number: int
+    epoch: int
+    position: int
+    steps: int
+
+
+class PassDropped(_Record, tag="anew", frozen=True):
+    """A partition starts over: passes before `first_pass` are forgotten."""
+
+    partition: str
+    first_pass: int
+
+
+class StepLeased(_Record, tag="lease", frozen=True):
+    """A client leases the batch of a step."""
+
+    pass_number: int
+    step: int
+    token: str
+
+
+class StepRequeued(_Record, tag="back", frozen=True):
+    """A leased step is queued again."""
+
+    pass_number: int
+    step: int
+
+
+class StepDone(_Record, tag="done", frozen=True):
+    """A step was consumed, or had no sample that could be read."""
+
+    pass_number: int
+    step: int
+
+
+class StepsDone(_Record, tag="all done", frozen=True):
+    """All steps of a pass that were done when the file was compacted."""
+
+    pass_number: int
+    steps: list[int]
+
+
+class ServerStopped(_Record, tag="stopped", frozen=True):
+    """The server was stopped, and did not crash."""
+
+
+StepRecord = StepLeased | StepRequeued | StepDone
+Record = (
+    NextPass
+    | SessionStarted
+    | SessionEnded
+    | PassStarted
+    | PassDropped
+    | StepRecord
+    | StepsDone
+    | ServerStopped
+)
 Log = Callable[[Record], None]
 
 
@@ -59,30 +137,30 @@ class LeaseState:
     def apply(self, record: Record) -> None:
         """Make the change that a record names. Ignores steps of passes that are forgotten."""
         match record:
-            case log.StepLeased() | log.StepRequeued() | log.StepDone():
+            case StepLeased() | StepRequeued() | StepDone():
                 self._apply_to_step(record)
-            case log.SessionStarted(token, name):
+            case SessionStarted(token, name):
                 partition = self.partitions.setdefault(name, Partition(name, 0))
                 self.clients[token] = Client(record, partition, self.options.hwm)
-            case log.SessionEnded(token):
+            case SessionEnded(token):
                 client = self.clients.pop(token, None)
                 if client is not None and self.options.mode == "broadcast":
                     self.partitions.pop(client.partition.name, None)
-            case log.PassStarted(name, number):
+            case PassStarted(name, number):
                 self.partitions[name].current = EpochPass(
                     number, record.epoch, record.position, record.steps
                 )
                 self.next_pass = max(self.next_pass, number + 1)
-            case log.PassDropped(name, first_pass):
+            case PassDropped(name, first_pass):
                 self.partitions[name].current = None
                 self.partitions[name].first_pass = first_pass
-            case log.NextPass(number):
+            case NextPass(number):
                 self.next_pass = number
-            case log.StepsDone(number, steps):
+            case StepsDone(number, steps):
                 if (current := self.find_pass(number)) is not None:
                     current.done.update(steps)
 
-    def _apply_to_step(self, record: log.StepRecord) -> None:
+    def _apply_to_step(self, record: StepRecord) -> None:
         current = self.find_pass(record.pass_number)
         if current is None:
             return
@@ -91,30 +169,30 @@ class LeaseState:
         if holder is not None:
             holder.leases.remove(key)
         match record:
-            case log.StepDone():
+            case StepDone():
                 current.finish(record.step)
-            case log.StepRequeued():
+            case StepRequeued():
                 current.requeue_leased(record.step)
-            case log.StepLeased() if record.token in self.clients:
+            case StepLeased() if record.token in self.clients:
                 current.lease(record.step, record.token)
                 self.clients[record.token].leases.append(key)
 
     def snapshot(self) -> Iterator[Record]:
         """Yield records that lead from a new state to this one."""
-        yield log.NextPass(self.next_pass)
+        yield NextPass(self.next_pass)
         for client in self.clients.values():
             yield client.session
         for partition in self.partitions.values():
             if partition.first_pass:
-                yield log.PassDropped(partition.name, partition.first_pass)
+                yield PassDropped(partition.name, partition.first_pass)
             current = partition.current
             if current is not None:
-                yield log.PassStarted(
+                yield PassStarted(
                     partition.name, current.number, current.epoch, current.position, current.steps
                 )
-                yield log.StepsDone(current.number, sorted(current.done))
+                yield StepsDone(current.number, sorted(current.done))
                 for step, token in current.leased.items():
-                    yield log.StepLeased(current.number, step, token)
+                    yield StepLeased(current.number, step, token)
 
     def continue_after_restart(self, now: float, was_stopped: bool = False) -> None:
         """Continue from the records that were applied.

@@ -23,8 +23,7 @@ from gpupipe.errors import counted
 from gpupipe.protocol import messages
 from gpupipe.server.client_state import BetweenPasses, Client, Reconnecting, RequestRefused, Waiting
 from gpupipe.server.epoch_pass import EpochPass, Partition
-from gpupipe.server.lease_state import LeaseState
-from gpupipe.server.log_records import PassDropped, PassStarted
+from gpupipe.server.lease_state import LeaseState, PassDropped, PassStarted
 
 CountSteps = Callable[[int, int, int], int]
 """Returns the number of steps of a pass, from (rank, epoch, position). Raises StateError."""

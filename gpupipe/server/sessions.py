@@ -12,9 +12,8 @@ from gpupipe.errors import counted
 from gpupipe.protocol import messages
 from gpupipe.protocol.messages import MAX_UNACKED, Key
 from gpupipe.server.batch_leases import BatchLeases
-from gpupipe.server.client_state import Client, Idle, RequestRefused
-from gpupipe.server.lease_state import LeaseState
-from gpupipe.server.log_records import SessionEnded, SessionStarted
+from gpupipe.server.client_state import Client, Idle, RequestRefused, SessionStarted
+from gpupipe.server.lease_state import LeaseState, SessionEnded
 from gpupipe.server.pass_schedule import PassSchedule
 
 RETURN_SECONDS = 5.0

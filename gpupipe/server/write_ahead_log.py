@@ -3,28 +3,66 @@
 A server that was killed resumes from it. A server that is stopped writes that as the last line. The
 next server then resumes if it is asked to, or if clients were connected (rule 12 of leases.py).
 
-log_records.py has the records, and lease_state.py makes the change that each names, in a running
-server and here. A record is in the kernel before the server goes on: it survives the process, but
-not a power failure. The file is compacted when it is opened and at the start of each pass: it then
-holds only the current state.
+lease_state.py has the records, and makes the change that each names, in a running server and here.
+A record is in the kernel before the server goes on: it survives the process, but not a power
+failure. The file is compacted when it is opened and at the start of each pass: it then holds only
+the current state.
+
+A record is a line: a checksum, a blank, and JSON. The first line is the `Head`; every other line is
+one `Record`. The last line may be torn, because the process was killed while it wrote: the reader
+drops it, since no message about it was sent. Any other line with a wrong checksum is damage.
+
+    0c9a6f11 {"history":"5d0e...","serves":{"seed":1},"version":1}
+    5bd2ab3e ["client","8f14...","0","node1:4242","",4242,"99"]
+    7c6d7f0a ["run","0",0,0,0,1200]
+    93e8f2c4 ["lease",0,0,"8f14..."]
+    1a2b3c4d ["done",0,0]
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from msgspec import MsgspecError, Struct, json
+
 from gpupipe.errors import ServerError, StateError
 from gpupipe.runtime.files import try_lock, write_atomically
 from gpupipe.runtime.forked_children import close_in_forks, keep_in_forks
-from gpupipe.server import log_records
-from gpupipe.server.lease_state import LeaseState
-from gpupipe.server.log_records import Record
+from gpupipe.server.client_state import SessionStarted
+from gpupipe.server.lease_state import (
+    LeaseState,
+    PassStarted,
+    Record,
+    ServerStopped,
+    SessionEnded,
+)
 
-_LOCKED = "another server keeps its state in {}: give each its own --state, or end the other"
+VERSION = 1
+"""Version of the records. Count it up if an older gpupipe would misread the file."""
+
+
+class Head(Struct, frozen=True):
+    """The first record of a file.
+
+    Attributes:
+        history: Names the sequence of passes.
+        serves: Identifies the work that is served, as plain JSON.
+        version: VERSION of the gpupipe that wrote the file.
+    """
+
+    history: str
+    serves: dict[str, Any] = {}
+    version: int = VERSION
+
+
+_encoder = json.Encoder()
+_head_decoder: json.Decoder[Head] = json.Decoder(Head)
+_decoder: json.Decoder[Record] = json.Decoder(Record)
 
 
 class WriteAheadLog:
@@ -53,7 +91,10 @@ class WriteAheadLog:
             is_ours = try_lock(self._lock)
         if not is_ours:
             os.close(self._lock)
-            raise ServerError(_LOCKED.format(path))
+            raise ServerError(
+                f"another server keeps its state in {path}: give each its own --state, or end the "
+                "other"
+            )
         close_in_forks(self._lock)
         self._file = -1
         self._state: LeaseState | None = None
@@ -79,27 +120,26 @@ class WriteAheadLog:
         """
         self._state, self.history = state, history
         records = self._read(after_stop)
-        was_stopped = records[-1:] == [log_records.ServerStopped()]
         for record in records:
             state.apply(record)
-        state.continue_after_restart(now, was_stopped and not after_stop)
+        state.continue_after_restart(now, _was_stopped(records) and not after_stop)
         self._compact()
         return bool(records) and state.stopped_at is None
 
     def log(self, record: Record) -> None:
         """Log a record; the start of a pass compacts the file instead. Raises ServerError."""
-        if isinstance(record, log_records.PassStarted):
+        if isinstance(record, PassStarted):
             self._compact()
         else:
             with _writing(self.path):
-                log_records.append(self._file, record)
+                _append(self._file, record)
 
     def stop(self) -> None:
         """Log that the server was stopped, so that the next one does not resume its pass.
 
         Raises ServerError.
         """
-        self.log(log_records.ServerStopped())
+        self.log(ServerStopped())
 
     def forget(self) -> None:
         """Delete the file, so that the server starts from the beginning. Raises ServerError."""
@@ -116,13 +156,12 @@ class WriteAheadLog:
 
     def _read(self, after_stop: bool) -> list[Record]:
         """Return the records to resume from, and take over their history. Raises StateError."""
-        file = log_records.read(self.path)
+        file = read_log(self.path)
         if file is None:
             return []
         head, records = file
         is_same = head.serves == self._work
-        was_stopped = records[-1:] == [log_records.ServerStopped()]
-        if was_stopped and not after_stop and not (is_same and _has_clients(records)):
+        if _was_stopped(records) and not after_stop and not (is_same and _has_clients(records)):
             return []
         if not is_same:
             raise StateError(
@@ -136,8 +175,8 @@ class WriteAheadLog:
     def _compact(self) -> None:
         """Replace the file by the current state, and open it to append."""
         assert self._state is not None
-        head = log_records.Head(self.history, self._work)
-        data = b"".join(map(log_records.encode, [head, *self._state.snapshot()]))
+        head = Head(self.history, self._work)
+        data = b"".join(map(encode, [head, *self._state.snapshot()]))
         with _writing(self.path):
             with write_atomically(self.path) as new:
                 new.touch(0o600)
@@ -159,12 +198,16 @@ def _writing(path: Path) -> Iterator[None]:
         ) from e
 
 
+def _was_stopped(records: list[Record]) -> bool:
+    return records[-1:] == [ServerStopped()]
+
+
 def _has_clients(records: list[Record]) -> bool:
     """Return whether any client's session was open at the end."""
     is_open = {
-        record.token: isinstance(record, log_records.SessionStarted)
+        record.token: isinstance(record, SessionStarted)
         for record in records
-        if isinstance(record, log_records.SessionStarted | log_records.SessionEnded)
+        if isinstance(record, SessionStarted | SessionEnded)
     }
     return any(is_open.values())
 
@@ -175,3 +218,59 @@ def _difference(stored: dict[str, Any], serves: dict[str, Any]) -> str:
         for key in {**serves, **stored}
         if stored.get(key) != serves.get(key)
     )
+
+
+def encode(record: Head | Record) -> bytes:
+    """Return the line of a record."""
+    data = _encoder.encode(record)
+    return b"%08x %s\n" % (zlib.crc32(data), data)
+
+
+def _append(file: int, record: Record) -> None:
+    """Append a record to a file that is open to append.
+
+    Raises:
+        OSError: There is no room. The file is then as it was before.
+    """
+    line, size = encode(record), os.fstat(file).st_size
+    try:
+        while line:
+            line = line[os.write(file, line) :]
+    except OSError:
+        os.ftruncate(file, size)
+        raise
+
+
+def read_log(path: Path) -> tuple[Head, list[Record]] | None:
+    """Return the head and the records of a file, without a torn last one; None if it has no head.
+
+    Raises:
+        StateError: A record is damaged, or a newer gpupipe wrote the file.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError:
+        return None
+    if not lines:
+        return None
+    head: Head = _decode(_head_decoder, path, 1, lines[0])
+    if head.version > VERSION:
+        raise StateError(
+            f"{path} is the state of a server of a newer gpupipe (version {head.version} of its "
+            f"records, and this one reads up to {VERSION}): serve with that gpupipe, begin again "
+            "with --fresh, or name another --state"
+        )
+    return head, [_decode(_decoder, path, number, line) for number, line in enumerate(lines[1:], 2)]
+
+
+def _decode(decoder: Any, path: Path, number: int, line: bytes) -> Any:
+    checksum, _, data = line.partition(b" ")
+    try:
+        if checksum != b"%08x" % zlib.crc32(data):
+            raise ValueError("wrong checksum")
+        return decoder.decode(data)
+    except (MsgspecError, ValueError):
+        raise StateError(
+            f"{path}:{number}: the record of a server's state is damaged: begin again with "
+            "--fresh, or name another --state"
+        ) from None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpupipe.server.client_state import Client, Idle, Reading, Reconnecting, Waiting
+from gpupipe.server.client_state import Client, Idle, Reading, Reconnecting, SessionStarted, Waiting
 from gpupipe.server.epoch_pass import Partition
-from gpupipe.server.log_records import SessionStarted
 
 
 @pytest.fixture

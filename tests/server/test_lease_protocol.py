@@ -17,8 +17,8 @@ from msgspec import json
 from gpupipe.client.iteration import Inbox, ReceivedBatch
 from gpupipe.protocol import messages
 from gpupipe.server.batch_leases import Leased
+from gpupipe.server.lease_state import Record
 from gpupipe.server.leases import Leases
-from gpupipe.server.log_records import Record
 from helpers.lease_tables import OPTIONS, STEPS, hello
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpupipe.server.leases import Leases
-from gpupipe.server.log_records import (
+from gpupipe.server.client_state import SessionStarted
+from gpupipe.server.lease_state import (
     PassStarted,
     Record,
     ServerStopped,
     SessionEnded,
-    SessionStarted,
     StepDone,
     StepLeased,
     StepRequeued,
 )
+from gpupipe.server.leases import Leases
 from gpupipe.server.write_ahead_log import WriteAheadLog
 from helpers.lease_tables import OPTIONS, STEPS, joined, lease_all
 

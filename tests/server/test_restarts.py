@@ -17,7 +17,8 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.server import log_records
+from gpupipe.server.lease_state import ServerStopped
+from gpupipe.server.write_ahead_log import read_log
 from helpers.forked_python import Process
 from helpers.serve_commands import Commands, stop
 from helpers.served import Batches, ids_of, same_batches, serving
@@ -216,9 +217,9 @@ def test_a_server_process_ends_its_run_when_it_is_closed_and_not_when_its_parent
             parent.kill()
         parent.stdin.close()
         parent.wait(60)
-    log = log_records.read(_when_ended(tmp_path / "state"))
+    log = read_log(_when_ended(tmp_path / "state"))
     assert log is not None
-    assert (log[1][-1] == log_records.ServerStopped()) == (end == "close")
+    assert (log[1][-1] == ServerStopped()) == (end == "close")
 
 
 def _when_ended(state: Path) -> Path:

@@ -1,16 +1,23 @@
-"""What a restarted server knows of its leases."""
+"""What a restarted server knows of its leases; a state file that is full, torn, or damaged."""
 
 from __future__ import annotations
 
+import resource
+import signal
+import subprocess
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from gpupipe.errors import ServerError, StateError
 from gpupipe.server.client_state import RequestRefused
+from gpupipe.server.lease_state import NextPass, PassStarted, Record, StepDone, StepLeased
 from gpupipe.server.leases import Leases
-from gpupipe.server.write_ahead_log import WriteAheadLog
+from gpupipe.server.options import ServerOptions
+from gpupipe.server.write_ahead_log import VERSION, Head, WriteAheadLog, encode, read_log
 from helpers.lease_tables import OPTIONS, STEPS, hello, joined, lease_all
 
 
@@ -133,3 +140,125 @@ def test_a_server_that_is_asked_to_resume_waits_for_nobody(tmp_path: Path) -> No
     stopped(tmp_path / "state", {}, clients=2)
     with restarted(tmp_path / "state", {}, after_stop=True) as (leases, has_resumed):
         assert (has_resumed, leases.state.stopped_at, len(leases.state.clients)) == (True, None, 2)
+
+
+MANY_STEPS = 5000
+LIMIT = 32 << 10
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A file system of 32 KiB in a folder."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={LIMIT}", "gpupipe-test", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@contextmanager
+def small_files() -> Iterator[None]:
+    """No file of this process may be larger than 32 KiB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+def fill(state: Path) -> list[Record]:
+    """Log records until there is no room, and return those that were logged."""
+    log = WriteAheadLog(state, {})
+    leases = Leases(ServerOptions(), lambda *place: MANY_STEPS, (0, 0), log.log)
+    log.resume(leases.state, "a" * 32, 0.0)
+    log.log(PassStarted("0", 0, 0, 0, MANY_STEPS))
+    logged: list[Record] = []
+    with pytest.raises(ServerError, match=r"cannot be kept .*make room"):
+        for step in range(MANY_STEPS):
+            log.log(StepDone(0, step))
+            logged.append(StepDone(0, step))
+    log.close()
+    return logged
+
+
+def read(state: Path) -> list[Record]:
+    log = read_log(state)
+    assert log is not None
+    return log[1]
+
+
+def test_a_full_disk_loses_no_event_that_was_logged(tmp_path: Path) -> None:
+    """Also not the one before the error, of which only a part has room."""
+    with small_disk(tmp_path):
+        logged = fill(tmp_path / "state")
+        assert read(tmp_path / "state") == [NextPass(0), *logged]
+        assert (tmp_path / "state").read_bytes().endswith(b"\n"), "no part of a record is left"
+
+
+def test_a_limit_of_the_file_size_loses_no_event_that_was_logged(tmp_path: Path) -> None:
+    with small_files():
+        logged = fill(tmp_path / "state")
+    assert len(logged) > 500
+    assert read(tmp_path / "state") == [NextPass(0), *logged]
+
+
+HEAD = Head("a")
+RECORDS = [StepLeased(0, 1, "b"), StepDone(0, 1)]
+
+
+def write(path: Path) -> bytes:
+    data = b"".join(encode(record) for record in [HEAD, *RECORDS])
+    path.write_bytes(data)
+    return data
+
+
+def test_a_torn_last_record_is_dropped_wherever_it_was_torn(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    data = write(file)
+    last = len(encode(RECORDS[-1]))
+    for size in range(len(data) - last, len(data)):
+        file.write_bytes(data[:size])
+        assert read_log(file) == (HEAD, RECORDS[:-1])
+
+
+@pytest.mark.parametrize("line", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("before", "after"), [(b'"', b"'"), (b'"', b'"x')], ids=["no JSON", "other JSON"]
+)
+def test_a_damaged_record_is_refused_with_its_line(
+    tmp_path: Path, line: int, before: bytes, after: bytes
+) -> None:
+    file = tmp_path / "state"
+    lines = write(file).splitlines(keepends=True)
+    lines[line] = lines[line].replace(before, after, 1)
+    file.write_bytes(b"".join(lines))
+    with pytest.raises(StateError, match=rf"state:{line + 1}: .*damaged.*--fresh"):
+        read_log(file)
+
+
+def test_no_file_has_no_records(tmp_path: Path) -> None:
+    assert read_log(tmp_path / "state") is None
+    (tmp_path / "state").write_bytes(b"")
+    assert read_log(tmp_path / "state") is None
+
+
+def test_a_file_of_a_newer_version_is_refused_whatever_its_records_are(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    head = encode(Head("a", version=VERSION + 1))
+    file.write_bytes(head + b"records of another form\n")
+    with pytest.raises(StateError, match=r"state is .*newer gpupipe .*--fresh"):
+        read_log(file)
+
+
+def test_a_record_of_an_unknown_type_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    moved = b'["moved",0,1]'
+    file.write_bytes(encode(HEAD) + b"%08x %s\n" % (zlib.crc32(moved), moved))
+    with pytest.raises(StateError, match=r"state:2: .*damaged"):
+        read_log(file)
