@@ -9,12 +9,12 @@ machine or others. The command line and the package's top level import this fold
       │    ├─ PassSchedule (pass_schedule.py)   an epoch pass starts and ends (`settle_all`)
       │    └─ LeaseState (lease_state.py)     `commit` applies a record and logs it
       ├─ WriteAheadLog (write_ahead_log.py) the log of its records, and their replay
-      ├─ Producer (producer.py)             the thread that makes batches of plans (plans.py)
+      ├─ Producer (producer.py)             the thread that makes batches of plans (served_work.py)
       ├─ Connections (connections.py)       sends messages and batches
       └─ FloodGuard (flood_guard.py)        cuts connections that send too much
 
 `start` runs a server, here or in a child process; `options` checks what it is started with,
-`opening` prepares it, `metrics` shows it, and `fuel` serves Fuel's protocol instead. The state of a
+`metrics` shows it, and `fuel` serves Fuel's protocol instead. The state of a
 client is in client_state.py, that of a pass in epoch_pass.py, and `rate_limits` bounds answers.
 Start reading in leases.py, then service.py.
 """

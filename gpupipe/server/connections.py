@@ -1,24 +1,36 @@
-"""The sending half of a server: the connection of each client, its shared memory, and the queue of
-messages to send.
+"""The connections of a server: the socket that listens, which clients may connect, the connection
+of each client with its shared memory, and the queue of messages to send.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import zmq
+
 from gpupipe.engines.base import Batch
-from gpupipe.protocol import batch_layout, codec, messages, processes
+from gpupipe.protocol import batch_layout, codec, keys, messages, processes, sockets
 from gpupipe.protocol.batch_bytes import compress, fields_of, fill, pieces
 from gpupipe.protocol.messages import Key
 from gpupipe.protocol.shared_memory import Slots
 from gpupipe.sampling.sampler import Plan
 from gpupipe.server.client_state import SessionStarted
 from gpupipe.server.lease_state import LeaseState
+from gpupipe.server.options import ServerOptions
 
+_log = logging.getLogger("gpupipe")
 Frames = list[Any]
+_MAX_QUEUED_ANSWERS = 100_000
+_MAX_REFUSED = 100
+"""Refused keys that are logged: anyone can connect with any number of keys."""
+_SOCKET_BUFFER = 4 << 20
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10000
+"""ZeroMQ's own heartbeats: how often they are sent, and when a connection without them is closed.
+"""
 _EXTRA_SLOTS = 2
 """Slots beyond hwm: a consumer's variable holds one batch until the next one is assigned to it, and
 one slot is on its way back to the server.
@@ -174,3 +186,80 @@ def _part(key: Key, start: int, data: memoryview, codec_name: str) -> Frames:
     packed = compress(codec_name, data) if codec_name else None
     part = messages.BatchPart(key, start, len(data), "" if packed is None else codec_name)
     return [codec.encode(part), data if packed is None else packed]
+
+
+# --- the socket
+
+
+def listen(options: ServerOptions) -> tuple[Any, Any, Any, str]:
+    """Return (ZeroMQ context, authenticator or None, ROUTER socket, its address with the port).
+
+    Raises ServerError.
+    """
+    context, authenticator = zmq.Context(io_threads=2), None
+    socket = context.socket(zmq.ROUTER)
+    for option, value in (
+        (zmq.LINGER, 200),
+        (zmq.SNDHWM, _MAX_QUEUED_ANSWERS),
+        (zmq.RCVHWM, 1000),
+        (zmq.MAXMSGSIZE, codec.HEAD_LIMIT),
+        (zmq.ROUTER_MANDATORY, 1),
+        (zmq.SNDBUF, _SOCKET_BUFFER),
+        (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+        (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
+        (zmq.IPV6, int("[" in options.address)),
+        (zmq.BACKLOG, 1024),
+        (zmq.HANDSHAKE_IVL, 10000),
+    ):
+        socket.setsockopt(option, value)
+    try:
+        if options.keys is not None and options.allowed is not None:
+            authenticator = _authenticator(context, options)
+            keys.secure_server(socket, options.keys)
+        return context, authenticator, socket, sockets.bind(socket, options.address)
+    except BaseException:
+        socket.close(0)
+        if authenticator is not None:
+            authenticator.stop()
+        context.term()
+        raise
+
+
+def _authenticator(context: Any, options: ServerOptions) -> Any:
+    """Start the thread that checks the key of every new connection against the allowed ones."""
+    from zmq.auth.thread import ThreadAuthenticator
+
+    authenticator = ThreadAuthenticator(context)
+    authenticator.start()
+    authenticator.configure_curve_callback(
+        domain="gpupipe", credentials_provider=AllowedKeys(str(options.allowed))
+    )
+    return authenticator
+
+
+class AllowedKeys:
+    """Decides which clients may connect, and logs each key that it refuses once.
+
+    Args:
+        folder: The folder of the public keys of the clients that may connect.
+    """
+
+    def __init__(self, folder: str) -> None:
+        import zmq.auth
+
+        self._folder, self._keys = folder, zmq.auth.load_certificates(folder)
+        self._refused: set[bytes] = set()
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Return whether a public key, in Z85, is allowed. ZeroMQ's authenticator calls it."""
+        if key in self._keys:
+            return True
+        if key not in self._refused and len(self._refused) < _MAX_REFUSED:
+            self._refused.add(key)
+            _log.warning(
+                "gpupipe: refused a client whose public key, %s, is not in %s: put its NAME.key "
+                "there and start the server again, if it may connect",
+                key.decode(),
+                self._folder,
+            )
+        return False

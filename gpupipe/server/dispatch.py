@@ -13,8 +13,8 @@ from gpupipe.protocol import codec, messages
 from gpupipe.server.client_state import Client, RequestRefused
 from gpupipe.server.connections import Connections
 from gpupipe.server.leases import Leases
-from gpupipe.server.plans import Plans
 from gpupipe.server.rate_limits import RateLimits
+from gpupipe.server.served_work import Plans
 
 _log = logging.getLogger("gpupipe")
 _FAREWELL_SECONDS = 5.0

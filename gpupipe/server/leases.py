@@ -1,6 +1,7 @@
 """Batch leases: the server's half of the protocol, without sockets, threads or clocks.
 
-`Leases` composes three subjects over one state. Each uses those below it:
+`open_leases` restores them from a state file. `Leases` composes three subjects over one state. Each
+uses those below it:
 
     Sessions (sessions.py)           a client joins, falls silent, leaves, starts an iteration
       └─ BatchLeases (batch_leases.py)     a batch: lease, acknowledge, requeue
@@ -67,11 +68,16 @@ Partitions per mode:
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
+from gpupipe.loader import Loader
 from gpupipe.server.batch_leases import BatchLeases
 from gpupipe.server.lease_state import LeaseState, Log
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.pass_schedule import CountSteps, PassSchedule
 from gpupipe.server.sessions import Sessions
+from gpupipe.server.write_ahead_log import WriteAheadLog
 
 
 class Leases:
@@ -102,3 +108,51 @@ class Leases:
         self.passes = PassSchedule(self.state, count_steps)
         self.batches = BatchLeases(self.state, self.passes)
         self.sessions = Sessions(self.state, self.passes, self.batches)
+
+
+def open_leases(
+    loader: Loader, options: ServerOptions, count_steps: CountSteps, pipeline_fingerprint: str
+) -> tuple[Leases, WriteAheadLog | None, bool]:
+    """Open and lock the state file, and restore the leases from it.
+
+    Args:
+        loader: Whose batches are served.
+        options: How they are served.
+        count_steps: Returns the number of steps of a pass.
+        pipeline_fingerprint: The fingerprint of the whole pipeline, with the steps of clients.
+
+    Returns:
+        (leases, state file or None for a server that keeps no state, whether the file had leases).
+
+    Raises:
+        ServerError: The state file cannot be written, or another server uses it.
+        StateError: The state file belongs to other work, or is damaged.
+    """
+    first = loader.sampler.epoch, loader.sampler.position
+    if options.state is None:
+        return Leases(options, count_steps, first), None, False
+    wal = WriteAheadLog(options.state, _identify_work(loader, options, pipeline_fingerprint))
+    leases = Leases(options, count_steps, first, wal.log)
+    try:
+        if options.fresh:
+            wal.forget()
+        return leases, wal, wal.resume(leases.state, time.monotonic(), options.resume)
+    except BaseException:
+        wal.close()
+        raise
+
+
+def _identify_work(loader: Loader, options: ServerOptions, pipeline: str) -> dict[str, Any]:
+    """Return what identifies the served work: a state file must agree with it to be resumed."""
+    config = loader.config
+    batch = config.batch.fingerprint
+    order = {"batch_size", "shuffle", "seed", "last_batch", "shard"}
+    return {
+        "data": loader.index.fingerprint,
+        "pipeline": pipeline,
+        **({"batch": batch} if batch else {}),
+        **config.loader.model_dump(mode="json", include=order),
+        **loader.sampler.selection.settings,
+        "mode": options.mode,
+        "clients": options.clients,
+    }

@@ -43,7 +43,7 @@ from gpupipe.sampling.sampler import Plan
 from gpupipe.server.batch_leases import Leased, NotNeeded
 from gpupipe.server.client_state import Client
 from gpupipe.server.leases import Leases
-from gpupipe.server.plans import Identity, Plans
+from gpupipe.server.served_work import Identity, Plans
 
 PlannedBatch = tuple[Plan, Batch]
 """A plan as the engine returned it, and its batch."""

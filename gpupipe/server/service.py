@@ -23,6 +23,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from secrets import token_hex
 from typing import Any
 
 import zmq
@@ -33,13 +34,13 @@ from gpupipe.protocol import codec
 from gpupipe.protocol.batch_layout import MalformedMessage
 from gpupipe.protocol.sockets import Waker
 from gpupipe.runtime.forked_children import close_sockets_in_forks, keep_sockets_in_forks
-from gpupipe.server.connections import Connections
+from gpupipe.server.connections import Connections, listen
 from gpupipe.server.dispatch import Dispatcher
 from gpupipe.server.flood_guard import FloodGuard
-from gpupipe.server.opening import listen, open_write_ahead_log, prepare_loader, restore_leases
+from gpupipe.server.leases import open_leases
 from gpupipe.server.options import ServerOptions
-from gpupipe.server.plans import Plans
 from gpupipe.server.producer import Producer
+from gpupipe.server.served_work import Plans, prepare_loader
 from gpupipe.server.write_ahead_log import WriteAheadLog
 
 _TICK_MS = 250
@@ -75,15 +76,14 @@ class Server:
         self._stopping, self._ends_run = False, True
         self._running = threading.Lock()
         self._num_malformed, self._started = 0, time.monotonic()
-        self._context, self._authenticator, self._socket = listen(self.options)
-        self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._context, self._authenticator, self._socket, self.address = listen(self.options)
         close_sockets_in_forks(_port_or_file(self.address))
         try:
-            self._wal = open_write_ahead_log(
-                self.loader, self.options, self._description["pipeline"]["fingerprint"]
-            )
-            self._leases, history, self.has_resumed = restore_leases(
-                self.loader, self.options, self._plans, self._wal
+            self._leases, self._wal, self.has_resumed = open_leases(
+                self.loader,
+                self.options,
+                self._plans.count_steps,
+                self._description["pipeline"]["fingerprint"],
             )
         except BaseException:
             self._close_socket()
@@ -95,6 +95,7 @@ class Server:
         self._guard = FloodGuard(
             self._socket, self._connections.token_of_route.__contains__, self.options.max_clients
         )
+        history = token_hex(16) if self._wal is None else self._wal.history
         self._dispatcher = Dispatcher(
             self._leases, self._connections, self._plans, history, self._description, self._stats
         )

@@ -1,4 +1,7 @@
-"""Starts a server: in this process, which it then blocks, or in a child process."""
+"""Starts a server: in this process, which it then blocks, or in a child process.
+
+The child runs this file, and reads its configuration from standard input.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +132,7 @@ class ServerProcess:
         request["options"] = asdict(options or ServerOptions(address="tcp://127.0.0.1:0"))
         line = json.dumps(request, default=_to_json).encode() + b"\n"
         # Ctrl-C in the terminal stops the server as it stops `gpupipe serve`.
-        self._process = ChildProcess("-m", "gpupipe.server", request=line, own_session=False)
+        self._process = ChildProcess("-m", "gpupipe.server.start", request=line, own_session=False)
         self.address = self._address()
 
     @property
@@ -209,3 +212,7 @@ def _stop_at_end(server: Any) -> None:
     while chunk := os.read(0, 4096):
         received += chunk
     server.stop(received == _STOP)
+
+
+if __name__ == "__main__":
+    sys.exit(run_child())

@@ -26,6 +26,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from msgspec import MsgspecError, Struct, json
@@ -74,8 +75,8 @@ class WriteAheadLog:
 
     Attributes:
         path: The file.
-        history: Names the sequence of passes; clients compare it to detect a server that started
-            over.
+        history: Names the sequence of passes, at random until one is resumed. Clients compare it to
+            detect a server that started over.
 
     Raises:
         ServerError: Another server holds the lock, or the folder cannot be written.
@@ -98,14 +99,13 @@ class WriteAheadLog:
         close_in_forks(self._lock)
         self._file = -1
         self._state: LeaseState | None = None
-        self.history = ""
+        self.history = token_hex(16)
 
-    def resume(self, state: LeaseState, history: str, now: float, after_stop: bool = False) -> bool:
+    def resume(self, state: LeaseState, now: float, after_stop: bool = False) -> bool:
         """Apply the records of the file to a new state, compact it, and log from here on.
 
         Args:
             state: A new state, without clients.
-            history: Name of the history if a new one begins, because there is nothing to resume.
             now: Seconds, of a monotonic clock.
             after_stop: Resume also from a server that was stopped, not only from one that crashed.
                 Without it, such a server's clients alone may go on; see `state.stopped_at`.
@@ -118,7 +118,7 @@ class WriteAheadLog:
             StateError: The file belongs to a server of other work or of a newer gpupipe, or is
                 damaged.
         """
-        self._state, self.history = state, history
+        self._state = state
         records = self._read(after_stop)
         for record in records:
             state.apply(record)

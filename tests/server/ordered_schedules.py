@@ -31,7 +31,7 @@ import schedules
 
 import gpupipe
 import gpupipe.client.connection
-from gpupipe.server import opening, service
+from gpupipe.server import connections, service
 from gpupipe.server.options import ServerOptions
 
 EPOCHS = 2
@@ -50,8 +50,8 @@ Line = list[int]
 def divide_timeouts(scale: float) -> None:
     """Multiply the periods that are no options: in this process and its children."""
     gpupipe.client.connection.HEARTBEAT_SECONDS *= scale
-    opening.HEARTBEAT_MS = int(opening.HEARTBEAT_MS * scale)
-    opening.HEARTBEAT_TIMEOUT_MS = int(opening.HEARTBEAT_TIMEOUT_MS * scale)
+    connections.HEARTBEAT_MS = int(connections.HEARTBEAT_MS * scale)
+    connections.HEARTBEAT_TIMEOUT_MS = int(connections.HEARTBEAT_TIMEOUT_MS * scale)
     service._TICK_MS = int(service._TICK_MS * scale)
 
 

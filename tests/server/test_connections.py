@@ -1,16 +1,18 @@
-"""What a server sends, and what it does not send any more."""
+"""What a server sends, what it does not send any more, and whom it lets in."""
 
 from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
-from gpupipe.protocol import processes
+from gpupipe.protocol import keys, processes
 from gpupipe.sampling.sampler import Plan
-from gpupipe.server.connections import Connections
+from gpupipe.server.connections import AllowedKeys, Connections
 from gpupipe.server.leases import Leases
 from helpers.lease_tables import OPTIONS, STEPS, hello, joined, lease_all
 
@@ -44,3 +46,16 @@ def test_a_batch_that_was_requeued_while_it_was_copied_is_not_sent() -> None:
         assert len(slots._busy) == 1, "the slot of the other is free again"
     assert connections.sent.batches == 1
     connections.close(token)
+
+
+def test_each_refused_key_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pairs = {name: keys.new(tmp_path / name, name) for name in ("known", "a", "b")}
+    public = {name: keys.load(pair[0], False)[0] for name, pair in pairs.items()}
+    allowed = AllowedKeys(str(tmp_path / "known"))
+    assert allowed.callback("gpupipe", public["known"])
+    for name in ("a", "b", "a", "a"):
+        assert not allowed.callback("gpupipe", public[name])
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert public["a"].decode() in told[0]
+    assert public["b"].decode() in told[1]

@@ -72,7 +72,7 @@ def test_a_state_file_of_the_version_before_is_continued(tmp_path: Path) -> None
     )
     log = WriteAheadLog(file, {"seed": 1, "x": None})
     state = new_leases().state
-    assert log.resume(state, "b" * 32, 0.0)
+    assert log.resume(state, 0.0)
     log.close()
     assert log.history == "a" * 32
     current = state.find_pass(0)

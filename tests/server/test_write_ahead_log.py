@@ -29,7 +29,7 @@ def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: P
     with pytest.raises(gpupipe.ServerError, match="another server keeps its state"):
         WriteAheadLog(file, {"seed": 1})
     leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0), first.log)
-    assert not first.resume(leases.state, "a" * 32, 0.0)
+    assert not first.resume(leases.state, 0.0)
     token = joined(leases, 1)
     lease_all(leases)
     leases.batches.acknowledge(token, [(0, 0)])
@@ -38,12 +38,12 @@ def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: P
         f.write('["done", 0, 1')  # a line that was cut off
     other = WriteAheadLog(file, {"seed": 2})
     with pytest.raises(gpupipe.StateError, match="seed: 1 there, 2 here"):
-        other.resume(leases.state, "b" * 32, 0.0)
+        other.resume(leases.state, 0.0)
     other.close()
     again = WriteAheadLog(file, {"seed": 1})
     resumed = Leases(OPTIONS, lambda *place: STEPS, (0, 0), again.log)
-    assert again.resume(resumed.state, "c" * 32, 0.0)
-    assert again.history == "a" * 32
+    assert again.resume(resumed.state, 0.0)
+    assert again.history == first.history
     run = resumed.state.partitions["0"].current
     assert run is not None
     assert (run.done, sorted(run.leased), run.requeued) == (
@@ -58,7 +58,7 @@ def test_what_came_back_before_a_restart_is_made_again_behind_it(tmp_path: Path)
     """From a client that is gone, and from one that was silent."""
     first = WriteAheadLog(tmp_path / "state", {})
     leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0), first.log)
-    first.resume(leases.state, "a" * 32, 0.0)
+    first.resume(leases.state, 0.0)
     gone = joined(leases, 1)
     assert lease_all(leases) == {gone: [0, 1, 2, 3, 4]}
     silent = joined(leases, 2)
@@ -68,7 +68,7 @@ def test_what_came_back_before_a_restart_is_made_again_behind_it(tmp_path: Path)
     first.close()
     again = WriteAheadLog(tmp_path / "state", {})
     resumed = Leases(OPTIONS, lambda *place: STEPS, (0, 0), again.log)
-    again.resume(resumed.state, "b" * 32, 12.0)
+    again.resume(resumed.state, 12.0)
     again.close()
     run = resumed.state.partitions["0"].current
     assert run is not None
@@ -81,7 +81,7 @@ def stopped(path: Path, work: dict[str, int], clients: int) -> None:
     """Write the log of a server that was stopped, whose clients are in the middle of a pass."""
     log = WriteAheadLog(path, work)
     leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0), log.log)
-    log.resume(leases.state, "a" * 32, 0.0)
+    log.resume(leases.state, 0.0)
     for number in range(1, 3):
         token = joined(leases, number)
         lease_all(leases)
@@ -99,7 +99,7 @@ def restarted(
     """The leases of the next server, and whether it has resumed."""
     log = WriteAheadLog(path, work)
     leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0), log.log)
-    yield leases, log.resume(leases.state, "b" * 32, 100.0, after_stop)
+    yield leases, log.resume(leases.state, 100.0, after_stop)
     log.close()
 
 
@@ -176,7 +176,7 @@ def fill(state: Path) -> list[Record]:
     """Log records until there is no room, and return those that were logged."""
     log = WriteAheadLog(state, {})
     leases = Leases(ServerOptions(), lambda *place: MANY_STEPS, (0, 0), log.log)
-    log.resume(leases.state, "a" * 32, 0.0)
+    log.resume(leases.state, 0.0)
     log.log(PassStarted("0", 0, 0, 0, MANY_STEPS))
     logged: list[Record] = []
     with pytest.raises(ServerError, match=r"cannot be kept .*make room"):

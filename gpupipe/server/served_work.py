@@ -1,16 +1,26 @@
-"""The plans of every pass: the order of a loader, for any rank, from any position."""
+"""What a server serves: the loader whose batches are sent, its description for clients, and the
+plans of every pass. These are the order of the loader, for any rank, from any position.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpupipe.config import Config, Shard
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.population import Growing
+from gpupipe.engines.base import Engine
+from gpupipe.engines.remote.description import describe, split_pipeline
+from gpupipe.errors import ServerError
+from gpupipe.loader import Loader, open_loader
 from gpupipe.loading.assembly import create_sampler
 from gpupipe.loading.sample_selection import select_samples
+from gpupipe.protocol import codec, messages
 from gpupipe.sampling.sampler import Plan, Sampler
 from gpupipe.sampling.selection import Selection
+from gpupipe.server.options import ServerOptions
 
 _MAX_CACHED_PASSES = 4
 Identity = tuple[int, int, int, int]
@@ -19,6 +29,52 @@ Identity = tuple[int, int, int, int]
 Batches of the same identity have the same content. It is the `tag` of the plans that the engine
 gets, and stays the same if the engine skips samples.
 """
+
+
+def prepare_loader(loader: Loader, options: ServerOptions) -> tuple[Loader, dict[str, Any]]:
+    """Return the loader whose batches are sent, and its description for clients.
+
+    With `ship: uint8` that is a new loader without the steps that clients do; `loader` is closed.
+
+    Raises:
+        ServerError: This loader cannot be served, or its description is too long.
+    """
+    if isinstance(loader.config.source, Growing):
+        raise ServerError(
+            f"data.source: {loader.config.source_name} has other samples in every epoch, "
+            "which a server cannot deal out: load it where it is trained on; "
+            "its workers, 'gpupipe cache fill', may run on another machine"
+        )
+    if not isinstance(loader.engine, Engine):
+        raise ServerError(
+            "what a server serves cannot be served again: connect to the server itself, or "
+            "serve the config where its data is"
+        )
+    served_loader, tail = (loader, ()) if options.ship == "batch" else _without_client_steps(loader)
+    description = describe(loader.config, loader.index, tail, loader.sampler)
+    description["mode"] = options.mode
+    _check_fits(description)
+    return served_loader, description
+
+
+def _without_client_steps(loader: Loader) -> tuple[Loader, tuple[int, ...]]:
+    """Replace a loader by one that makes uint8 images. Also return the steps left to clients.
+
+    Raises ServerError if the pipeline cannot be split.
+    """
+    shorter, tail = split_pipeline(loader.config)
+    loader.close()
+    return open_loader(shorter), tail
+
+
+def _check_fits(description: dict[str, Any]) -> None:
+    """Raise ServerError if the description does not fit in one message."""
+    size = len(codec.encode(messages.Stats(description)))
+    if size > codec.MESSAGE_LIMIT // 2:
+        raise ServerError(
+            f"what is served takes {size:,} bytes to say (its class names, most likely), "
+            f"and {codec.MESSAGE_LIMIT // 2:,} is the limit"
+        )
 
 
 class Plans:
@@ -65,7 +121,7 @@ class Plans:
                 del self._passes[old]
         return self._passes[key]
 
-    def steps(self, rank: int, epoch: int, position: int) -> int:
+    def count_steps(self, rank: int, epoch: int, position: int) -> int:
         """Return the number of steps of a pass. Raises StateError as `of_pass` does."""
         return len(self.of_pass(rank, epoch, position))
 

@@ -11,7 +11,7 @@ from gpupipe import config as configs
 from gpupipe.config import Shard
 from gpupipe.errors import StateError
 from gpupipe.loading.assembly import create_sampler
-from gpupipe.server.plans import Plans
+from gpupipe.server.served_work import Plans
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_each_rank_has_the_plans_of_a_loader(checked: configs.Config, servers: i
             sampler = create_sampler(replace(checked, loader=of_rank), index)
             expected = [plan.ids.tolist() for plan in sampler.begin()]
             assert [plan.ids.tolist() for plan in plans.of_pass(rank, 0, 0)] == expected
-            assert plans.steps(rank, 0, 0) == len(expected)
+            assert plans.count_steps(rank, 0, 0) == len(expected)
 
 
 def test_a_pass_may_begin_in_the_middle_of_an_epoch(checked: configs.Config) -> None:
@@ -48,4 +48,4 @@ def test_a_pass_may_begin_in_the_middle_of_an_epoch(checked: configs.Config) -> 
 
 def test_a_position_after_the_end_is_refused(checked: configs.Config) -> None:
     with pytest.raises(StateError):
-        Plans(checked, checked.source.index(), 1).steps(0, 0, 10_000)
+        Plans(checked, checked.source.index(), 1).count_steps(0, 0, 10_000)
