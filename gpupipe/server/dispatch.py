@@ -1,24 +1,50 @@
-"""Answers the messages of clients, and passes errors on to them. service.py owns the socket."""
+"""Answers the messages of clients, and passes errors on to them. service.py owns the socket.
+
+Requests with long answers are limited, so that a peer that asks and never reads cannot fill the
+server's memory with answers.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpupipe.errors import GpupipeError, SampleError, StateError, counted
 from gpupipe.protocol import codec, messages
 from gpupipe.server.client_state import Client, RequestRefused
 from gpupipe.server.connections import Connections
+from gpupipe.server.flood_guard import TokenBucket
 from gpupipe.server.leases import Leases
-from gpupipe.server.rate_limits import RateLimits
 from gpupipe.server.served_work import Plans
 
 _log = logging.getLogger("gpupipe")
+_MAX_CONNECTIONS = 10_000
+"""Connections whose requests are counted."""
 _FAREWELL_SECONDS = 5.0
 """Seconds to wait, after the engine failed, until all clients have acknowledged the error."""
+
+
+@dataclass
+class RateLimits:
+    """Rate limits per connection for messages with long answers, OpenSession and GetStats.
+
+    Each connection may send 20 at once and 4 a second.
+    """
+
+    _buckets: OrderedDict[bytes, TokenBucket] = field(default_factory=OrderedDict)
+
+    def allow(self, route: bytes, now: float) -> bool:
+        """Return whether a connection gets an answer now. `now`: seconds, of a monotonic clock."""
+        bucket = self._buckets.setdefault(route, TokenBucket(20, 4, now))
+        self._buckets.move_to_end(route)
+        while len(self._buckets) > _MAX_CONNECTIONS:
+            self._buckets.popitem(last=False)
+        return bucket.take(1, now)
 
 
 class FinalError:

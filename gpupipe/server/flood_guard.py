@@ -3,10 +3,8 @@
 ZeroMQ limits the size of a frame, but not the number of frames in a message. A message without end
 would fill the memory, and the application would never receive it. So this asks the kernel how much
 each connection has sent, and the server says which connections it has received messages from. A
-client's messages are small: one frame of a few hundred bytes per batch.
-
-Each connection takes a file descriptor, also one that says nothing. So few may wait without a
-session, and not for long.
+client's messages are small: one frame of a few hundred bytes per batch. Each connection takes a
+file descriptor, also one that says nothing. So few may wait without a session, and not for long.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
@@ -25,20 +23,16 @@ from zmq.utils.monitor import recv_monitor_message
 
 from gpupipe.protocol.codec import HEAD_LIMIT
 from gpupipe.runtime.malloc import malloc_trim
-from gpupipe.server.rate_limits import TokenBucket
 
 _log = logging.getLogger("gpupipe")
 _MAX_UNREAD = 4 * HEAD_LIMIT
-"""Bytes of a connection that make no complete message yet, or one that was not received yet.
-
-ZeroMQ takes 64 bytes of memory for a frame, and the shortest frame has two bytes.
+"""Bytes of a connection that make no complete message yet, or one that was not received yet. ZeroMQ
+takes 64 bytes of memory for a frame, and the shortest frame has two bytes.
 """
 _MAX_FRAMES = 16
 """Frames of a complete message. A client sends one."""
 _MAX_WAITING, _WAITING_SECONDS = 256, 10.0
-"""Most connections without a session, and the seconds that one may be silent. ZeroMQ has its own
-limit of the same length for the handshake.
-"""
+"""Most connections without a session, and the seconds that one may be silent, as in a handshake."""
 _FILES_PER_WAITING, _MAX_FILES = 8, 1 << 16
 """One in this many of the files that the process may open is for connections without a session."""
 _TRIM_SECONDS = 1.0
@@ -52,14 +46,31 @@ _HANDSHAKE_DONE = (
 """Not FAILED_NO_DETAIL: the handshake fails so if the client is the first to notice that the socket
 types do not match.
 """
-_OTHER_PROTOCOL = (
-    "gpupipe: a connection ended before ZeroMQ's handshake did. If it was Fuel's own "
-    "ServerDataStream: that needs 'gpupipe serve --wire fuel', and gpupipe.ServerDataStream reads "
-    "from this server"
-)
 _CLOSED = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _RECEIVED_AT = 128
 """Offset of tcpi_bytes_received in Linux's struct tcp_info, in bytes."""
+
+
+@dataclass
+class TokenBucket:
+    """A token bucket with a capacity, which is its initial content, and a refill per second.
+
+    `last_refill` is the time of the last refill, at first of the creation, in seconds.
+    """
+
+    burst: float
+    rate: float
+    last_refill: float
+    _left: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._left = self.burst
+
+    def take(self, amount: float, now: float) -> bool:
+        """Take `amount`, or all that is left if that is less. Return whether there was enough."""
+        left = min(self.burst, self._left + (now - self.last_refill) * self.rate)
+        self._left, self.last_refill = max(0.0, left - amount), now
+        return left >= amount
 
 
 @dataclass
@@ -91,6 +102,8 @@ class _Sender:
 
 class FloodGuard:
     """Limits the connections of a listening ROUTER socket. Only for TCP on Linux.
+
+    Every `now` is in seconds, of a monotonic clock.
 
     Args:
         listening: The socket.
@@ -124,18 +137,13 @@ class FloodGuard:
         self.num_cut = 0
 
     def handle_events(self, now: float) -> None:
-        """Handle new and closed connections, and cut the oldest if too many have no session.
-
-        Args:
-            now: Seconds, of a monotonic clock.
-        """
+        """Handle new and closed connections, and cut the oldest if too many have no session."""
         for _ in range(_MAX_EVENTS):
             if not self.events.poll(0):
                 break
             self._on_event(recv_monitor_message(self.events, zmq.NOBLOCK), now)
         if len(self._senders) > self._max_waiting:
-            waiting = self._waiting()
-            for descriptor in waiting[: max(0, len(waiting) - self._max_waiting)]:
+            for descriptor in self._waiting()[: -self._max_waiting]:
                 self._cut(descriptor, now)
 
     def on_message(self, route: bytes, frames: list[Any], now: float) -> None:
@@ -149,11 +157,7 @@ class FloodGuard:
             self._cut(descriptor, now)
 
     def check_connections(self, now: float) -> None:
-        """Check all connections, and cut those that sent too much, or that wait for too long.
-
-        Args:
-            now: Seconds, of a monotonic clock.
-        """
+        """Check all connections, and cut those that sent too much, or that wait for too long."""
         self.handle_events(now)
         for descriptor, sender in list(self._senders.items()):
             self._check_sender(descriptor, sender, now)
@@ -178,10 +182,8 @@ class FloodGuard:
         descriptor = int(event["value"])
         self._warn_of_other_protocol(descriptor, event["event"])
         self._forget(descriptor, now)
-        if (
-            event["event"] == zmq.EVENT_ACCEPTED
-            and (seen := _peer_and_bytes(descriptor)) is not None
-        ):
+        seen = _peer_and_bytes(descriptor) if event["event"] == zmq.EVENT_ACCEPTED else None
+        if seen is not None:
             budget = TokenBucket(self._burst, self._rate, now)
             self._senders[descriptor] = _Sender(*seen, budget, now)
 
@@ -198,7 +200,11 @@ class FloodGuard:
             self._in_handshake.discard(descriptor)
             if not self._has_warned:
                 self._has_warned = True
-                _log.warning(_OTHER_PROTOCOL)
+                _log.warning(
+                    "gpupipe: a connection ended before ZeroMQ's handshake did. If it was Fuel's "
+                    "own ServerDataStream: that needs 'gpupipe serve --wire fuel', and "
+                    "gpupipe.ServerDataStream reads from this server"
+                )
 
     def _check_sender(self, descriptor: int, sender: _Sender, now: float) -> None:
         seen = _peer_and_bytes(descriptor)
@@ -251,9 +257,8 @@ def raise_file_limit() -> int:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
-    if soft == resource.RLIM_INFINITY or soft >= limit:
-        return limit
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     return limit
 
 

@@ -1,15 +1,17 @@
 """The producer thread: makes as many batches as clients have credits for.
 
-One turn of the thread, for two clients with one credit each and a new pass:
+Two clients have one credit each when their pass starts. The thread then does this:
 
-    _next_task: nothing is ready, and there are credits ─> Pull
-    _pull: the engine takes plans of steps 0, 1, 2 and more from `_source`, and returns batch 0
-    _next_task: step 0 is ready and can be leased        ─> Deliver it to the first client
-    _next_task: nothing is ready, and a credit is left   ─> Pull ...
+    1. no batch is ready, and there are credits    the engine takes the plans of steps 0, 1, 2 and
+                                                   more, and returns batch 0
+    2. batch 0 is ready                            lease it to a client, and send it
+    3. no batch is ready, and a credit is left     the engine returns batch 1
+    4. batch 1 is ready                            lease it to the other client, and send it
+    5. no batch is ready, and no credit is left    wait
 
 A step is in one of three collections, by its key:
 
-    _source ──> _in_flight (the engine makes it) ──> _ready ──lease──> _recent (broadcast only)
+    _in_flight (the engine makes it) ──> _ready ──lease──> _recent (broadcast only)
 
 Invariants:
 
@@ -33,7 +35,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gpupipe.engines.base import Batch, BatchStream
@@ -47,26 +49,8 @@ from gpupipe.server.served_work import Identity, Plans
 
 PlannedBatch = tuple[Plan, Batch]
 """A plan as the engine returned it, and its batch."""
-
-
-@dataclass(frozen=True)
-class Deliver:
-    """Send a batch to the client that leases it."""
-
-    token: str
-    key: Key
-    plan: Plan
-    batch: Batch
-
-
-@dataclass(frozen=True)
-class Pull:
-    """Get the engine's next batch."""
-
-
-@dataclass(frozen=True)
-class End:
-    """End the thread."""
+Delivery = tuple[str, Key, Plan, Batch]
+"""A batch to send: the token of the client that leases it, its key, its plan, and itself."""
 
 
 class Producer(threading.Thread):
@@ -98,8 +82,9 @@ class Producer(threading.Thread):
         self._engine, self._plans, self._leases, self._changed = engine, plans, leases, changed
         self._batches, self._options = leases.batches, leases.state.options
         self._deliver, self._failed = deliver, failed
+        self._running: Generator[PlannedBatch, None, None] | None = None
         self._in_flight: OrderedDict[Identity, list[Key]] = OrderedDict()
-        self._ready: OrderedDict[Key, PlannedBatch] = OrderedDict()
+        self._ready: dict[Key, PlannedBatch] = {}
         self._recent: OrderedDict[Identity, PlannedBatch] = OrderedDict()
         self._ended = False
         self.error: Exception | None = None
@@ -111,35 +96,39 @@ class Producer(threading.Thread):
             self._changed.notify_all()
         self.join()
 
+    def stats(self) -> dict[str, Any]:
+        """Return the metrics: batches ready to be leased, and plans in flight."""
+        return {"ready_batches": len(self._ready), "plans_in_flight": len(self._in_flight)}
+
     def run(self) -> None:
-        running: Generator[PlannedBatch, None, None] | None = None
         try:
-            while not isinstance(task := self._next_task(), End):
-                if isinstance(task, Deliver):
-                    self._deliver(task.token, task.key, task.plan, task.batch)
+            while True:
+                delivery = self._wait_for_work()
+                if delivery is not None:
+                    self._deliver(*delivery)
+                elif self._ended:
+                    break
                 else:
-                    running = self._pull(running or self._engine.batches(self._source()))
+                    self._pull()
         except Exception as e:  # an EngineError, or a fault of gpupipe
             self.error = e
             with self._changed:
                 self._failed(e, list(self._leases.state.clients.values()), True)
         finally:
-            if running is not None:
-                running.close()
+            if self._running is not None:
+                self._running.close()
 
-    def _next_task(self) -> Deliver | Pull | End:
-        """Wait for work, and return it."""
+    def _wait_for_work(self) -> Delivery | None:
+        """Return a batch to send, or None if the engine's next batch is needed, or at the end."""
         with self._changed:
             while not self._ended:
                 delivery = self._lease_ready()
-                if delivery is not None:
+                if delivery is not None or self._should_pull():
                     return delivery
-                if self._should_pull():
-                    return Pull()
                 self._changed.wait()
-        return End()
+        return None
 
-    def _lease_ready(self) -> Deliver | None:
+    def _lease_ready(self) -> Delivery | None:
         """Lease a ready batch to a client that has credits; None if there is none."""
         for key in list(self._ready):
             lease = self._batches.lease(key)
@@ -147,8 +136,11 @@ class Producer(threading.Thread):
                 del self._ready[key]
             elif isinstance(lease, Leased):
                 plan, batch = self._ready.pop(key)
-                self._remember((plan, batch))
-                return Deliver(lease.client.token, key, replace(plan, last=lease.is_last), batch)
+                if self._options.mode == "broadcast":
+                    self._recent[plan.tag] = plan, batch
+                    while len(self._recent) > self._options.hwm:
+                        self._recent.popitem(last=False)
+                return lease.client.token, key, replace(plan, last=lease.is_last), batch
         return None
 
     def _should_pull(self) -> bool:
@@ -157,6 +149,8 @@ class Producer(threading.Thread):
         return self._batches.neediest() is not None or any(
             self._batches.total_credits(n) > 0 for n in waiting
         )
+
+    # --- plans for the engine
 
     def _source(self) -> Iterator[Plan]:
         """Yield plans to the engine."""
@@ -180,7 +174,7 @@ class Producer(threading.Thread):
                 return None
             identity = partition.rank, *partition.current.start, key[1]
             existing = self._recent.get(identity) or next(
-                (m for m in self._ready.values() if _identity(m) == identity), None
+                (m for m in self._ready.values() if m[0].tag == identity), None
             )
             if existing is not None:
                 self._ready[key] = existing
@@ -191,30 +185,32 @@ class Producer(threading.Thread):
                 return self._plans.plan(identity)
         return None
 
-    def _pull(
-        self, running: Generator[PlannedBatch, None, None]
-    ) -> Generator[PlannedBatch, None, None] | None:
-        """Get the engine's next batch. Return the engine's iterator, or None if it has ended."""
+    # --- batches of the engine
+
+    def _pull(self) -> None:
+        """Get the engine's next batch, or start the engine again after an error or its end."""
+        self._running = self._running or self._engine.batches(self._source())
+        planned_batch = None
         try:
-            planned_batch = next(running, None)
+            planned_batch = next(self._running, None)
         except EngineError:
             raise
         except GpupipeError as e:
             self._on_error(e)
-            return None
-        with self._changed:
-            self._add_ready(planned_batch)
-        return running if planned_batch is not None else None
+        else:
+            with self._changed:
+                self._add_ready(planned_batch)
+        if planned_batch is None:
+            self._running = None
 
     def _add_ready(self, planned_batch: PlannedBatch | None) -> None:
         """Add a ready batch, and mark the skipped plans before it as skipped.
 
         None means that the engine has ended: then all plans in flight are skipped.
         """
-        identity = None if planned_batch is None else _identity(planned_batch)
         while self._in_flight:
-            first, keys = self._in_flight.popitem(last=False)
-            if first == identity and planned_batch is not None:
+            identity, keys = self._in_flight.popitem(last=False)
+            if planned_batch is not None and planned_batch[0].tag == identity:
                 self._ready.update((key, planned_batch) for key in keys)
                 for key in keys:
                     self._drop_surplus(key[0])
@@ -230,13 +226,8 @@ class Producer(threading.Thread):
                 del self._ready[key]
                 self._batches.requeue_unmade(key)
 
-    def _remember(self, planned_batch: PlannedBatch) -> None:
-        if self._options.mode == "broadcast":
-            self._recent[_identity(planned_batch)] = planned_batch
-            while len(self._recent) > self._options.hwm:
-                self._recent.popitem(last=False)
-
     def _on_error(self, error: GpupipeError) -> None:
+        """End the iterations that a data error concerns, and requeue all plans in flight."""
         with self._changed:
             passes = [key[0] for key in next(iter(self._in_flight.values()), [])] or [
                 current.number for current in self._leases.state.current_passes()
@@ -246,12 +237,3 @@ class Producer(threading.Thread):
             self._in_flight.clear()
             clients = [c for n in passes for c in self._leases.sessions.end_iterations(n)]
             self._failed(error, clients, False)
-
-    def stats(self) -> dict[str, Any]:
-        """Return the metrics: batches ready to be leased, and plans in flight."""
-        return {"ready_batches": len(self._ready), "plans_in_flight": len(self._in_flight)}
-
-
-def _identity(planned_batch: PlannedBatch) -> Identity:
-    identity: Identity = planned_batch[0].tag
-    return identity

@@ -7,7 +7,7 @@
 3. A malformed message is counted and dropped. A message on a connection without a session is
    dropped, and answered with UnknownSession.
 4. No peer can make the server's memory grow. Batches go only to clients that have credits. Long
-   answers are rate-limited (rate_limits.py). The server ends the session of a client whose queue of
+   answers are rate-limited (dispatch.py). The server ends the session of a client whose queue of
    messages is full. It cuts a connection that sends more than a client needs, or that opens no
    session (flood_guard.py).
 5. If the engine fails, all clients get the error, and run() raises it. Clients that connect before

@@ -9,6 +9,7 @@ import pytest
 import zmq
 
 from gpupipe.server import flood_guard
+from gpupipe.server.flood_guard import TokenBucket
 from helpers.forked_python import run
 
 
@@ -143,3 +144,17 @@ def test_only_a_connection_that_ends_before_its_handshake_is_warned_of_and_once(
                 guard._on_event({"event": kinds[event], "value": other.fileno()}, 0.0)
         guard.close()
     assert caplog.text.count("ended before ZeroMQ's handshake did") == warnings
+
+
+def test_a_bucket_refills_up_to_its_burst() -> None:
+    bucket = TokenBucket(burst=2, rate=4, last_refill=0.0)
+    assert [bucket.take(1, 0.0) for _ in range(3)] == [True, True, False]
+    assert bucket.take(1, 0.25)
+    assert not bucket.take(1, 0.3)
+    assert [bucket.take(1, 100.0) for _ in range(3)] == [True, True, False]
+
+
+def test_who_asks_for_too_much_gets_what_is_left_away() -> None:
+    bucket = TokenBucket(burst=10, rate=1, last_refill=0.0)
+    assert not bucket.take(11, 0.0)
+    assert not bucket.take(1, 0.0)
