@@ -19,7 +19,7 @@ Terms:
 The cache folder DIR:
 
     DIR/dataset.json         which data set the cache is for
-    DIR/listing/             the rows of the data set; a row's number is its sample's id forever
+    DIR/listing.idx          the rows of the data set; a row's number is its sample's id forever
     DIR/manifest.jsonl       the commit log, to which lines are only appended
     DIR/shards/00000007.tar  a published shard
     DIR/tables/00000007.npy  its table, kept after eviction so that a resume can fetch the shard
@@ -29,7 +29,7 @@ The cache folder DIR:
     DIR/workers/             claims: running download workers, with their state
     DIR/runs/                claims: ranks of a training run; and the generations they agreed on
     DIR/epochs.jsonl         one line for each epoch that began
-    DIR/rate                 the state of the common rate limit, see filling/fetching.py
+    DIR/rate                 the state of the common rate limit, see shared_files.py
     DIR/listing.lock         the lock for listing the data set
     DIR/lock                 the lock for changing any of the rest
 """

@@ -14,16 +14,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpupipe.cache.claims import Claim, is_abandoned
 from gpupipe.cache.commit_log import CommitLog
-from gpupipe.cache.disk import BLOCK, disk_size
 from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.cache.shared_files import BLOCK, Claim, disk_size, is_abandoned
 from gpupipe.errors import DataError, shown
 from gpupipe.runtime.files import TEMPORARY_SUFFIX, hold_lock, read_json_object, write_atomically
 
 _CLAIMS, _PINS, _WORKERS, _RUNS = "claims", "pins", "workers", "runs"
 _CLAIM_KINDS = (_CLAIMS, _PINS, _WORKERS, _RUNS)
-_FOLDERS = (*_CLAIM_KINDS, "shards", "tables", "tmp", "listing")
+_FOLDERS = (*_CLAIM_KINDS, "shards", "tables", "tmp")
+_FORMAT = 2
+"""Number of the layout of the folder. Another one is refused."""
 _TABLE_SHARE = 1 / 16
 """Share of max_bytes that the tables of evicted shards may take."""
 
@@ -39,12 +40,14 @@ class CacheFolder:
     Attributes:
         options: The settings.
         dir: The absolute path of the folder.
+        listing_path: The file with the rows of the data set.
         commit_log: The published and evicted shards.
     """
 
     def __init__(self, options: CacheOptions) -> None:
         self.options = options
         self.dir = options.dir.absolute()
+        self.listing_path = self.dir / "listing.idx"
         self.commit_log = CommitLog(self.dir / "manifest.jsonl")
 
     @contextmanager
@@ -136,7 +139,7 @@ class CacheFolder:
 
     def _other_bytes(self) -> int:
         total = BLOCK * (len(_FOLDERS) + 1)
-        for folder in (self.dir, *(self.dir / name for name in (*_CLAIM_KINDS, "listing"))):
+        for folder in (self.dir, *(self.dir / name for name in _CLAIM_KINDS)):
             with os.scandir(folder) as entries:
                 total += sum(disk_size(_size(e)) for e in entries)
         return total
@@ -161,7 +164,7 @@ class CacheFolder:
                     leftover.unlink(missing_ok=True)
                 path.unlink(missing_ok=True)
         # Only the holder of the lock writes here, so a temporary file is one of a killed process.
-        for folder in (self.dir, self.dir / "listing", self.dir / "tables", self.dir / _RUNS):
+        for folder in (self.dir, self.dir / "tables", self.dir / _RUNS):
             for path in folder.glob(f"*{TEMPORARY_SUFFIX}"):
                 path.unlink(missing_ok=True)
         claimed = self.read_claims().keys()
@@ -232,9 +235,14 @@ def _create_folders(folder: CacheFolder) -> None:
 
 
 def _check_identity(folder: CacheFolder, dataset: DataSet) -> None:
-    path, ours = folder.dir / "dataset.json", dataset.identity
+    path, ours = folder.dir / "dataset.json", dataset.identity | {"format": _FORMAT}
     if path.exists():
         theirs = read_json_object(path)
+        if theirs.get("format") != _FORMAT:
+            raise DataError(
+                f"{folder.dir}: the cache of another version of gpupipe: set data.cache.dir to "
+                "another folder, or delete this one"
+            )
         for key, value in ours.items():
             if theirs.get(key) != value:
                 difference = f"data.{key} {shown(theirs.get(key))} there, {shown(value)} here"

@@ -1,22 +1,33 @@
-"""Chooses the samples of each epoch: those of the cache generation that the epoch pins."""
+"""Chooses the samples of each epoch: those of the cache generation that the epoch pins.
+
+In a run of several ranks, the first rank that begins an epoch chooses its generation; the others
+follow.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import socket
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from gpupipe.cache import epochs
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.claims import Claim
+from gpupipe.cache.evict import record_epoch
 from gpupipe.cache.filling.waiting import refuse_lost_shards, wait_until
 from gpupipe.cache.filling.worker_pool import WorkerPool
 from gpupipe.cache.sample_locations import SampleLocations
+from gpupipe.cache.shared_files import Claim
 from gpupipe.dataset.columns import Rows
 from gpupipe.dataset.population import Population
 from gpupipe.errors import StateError, counted
+from gpupipe.runtime.files import write_atomically
+
+_ENVIRONMENT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+_MAX_CHOICES = 64
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,7 @@ class CachedPopulation(Population):
         locations: SampleLocations,
         rows: int,
         workers: WorkerPool,
-        run: epochs.TrainingRun | None,
+        run: TrainingRun | None,
     ) -> None:
         self._folder, self._locations, self._num_rows = folder, locations, rows
         self._workers, self._run = workers, run
@@ -136,7 +147,7 @@ class CachedPopulation(Population):
         """Record the choice for the other ranks and for the statistics. Needs the lock."""
         if self._run is not None:
             self._run.record_choice(epoch, generation)
-        epochs.record_epoch(self._folder, generation, samples)
+        record_epoch(self._folder, generation, samples)
 
     def _why_incomplete(self, samples: int) -> str:
         if self._folder.options.epoch == "full" and samples < self._num_rows:
@@ -206,3 +217,61 @@ class CachedPopulation(Population):
         needed = {name for p in self._pinned_epochs.values() for name in p.names}
         self._locations.forget(before.names - needed)
         before.pin.release()
+
+
+class TrainingRun:
+    """One rank's part in the agreement between the ranks of a run.
+
+    Choices hold as long as any rank of the run has a loader open, so no later run finds them.
+    Loaders belong to the same run if `identity` and the launcher's environment variables are equal.
+
+    Args:
+        folder: The cache.
+        rank: This process's rank.
+        identity: JSON values that identify the loaders of a run, such as data, seed and world size.
+    """
+
+    def __init__(self, folder: CacheFolder, rank: int, identity: list[Any]) -> None:
+        key = _hash([*(os.environ.get(name) for name in _ENVIRONMENT), *identity])
+        self._path = folder.dir / "runs" / f"{key}.json"
+        with folder.lock():
+            folder.remove_leftovers()
+            self._remove_dead_runs()
+            self._member = folder.create_claim("runs", f"{key}-{rank}-{uuid.uuid4().hex[:8]}", {})
+
+    def _remove_dead_runs(self) -> None:
+        names = os.listdir(self._path.parent)
+        living = {name.partition("-")[0] for name in names if "-" in name}
+        for name in names:
+            if "-" not in name and name.partition(".")[0] not in living:
+                (self._path.parent / name).unlink()
+
+    def read_choice(self, epoch: int) -> int | None:
+        """Return the generation of an epoch, or None if no rank has begun it. Needs the lock."""
+        return self._choices().get(str(epoch))
+
+    def record_choice(self, epoch: int, generation: int) -> None:
+        """Record the generation of an epoch for the other ranks. Needs the lock.
+
+        The file keeps the last 64 choices.
+        """
+        choices = self._choices()
+        choices.pop(str(epoch), None)
+        text = json.dumps(dict([*choices.items(), (str(epoch), generation)][-_MAX_CHOICES:]))
+        with write_atomically(self._path) as temporary:
+            temporary.write_text(text)
+
+    def _choices(self) -> dict[str, int]:
+        try:
+            choices: dict[str, int] = json.loads(self._path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        return choices
+
+    def leave(self) -> None:
+        """End this rank's part in the run. Idempotent."""
+        self._member.release()
+
+
+def _hash(parts: list[Any]) -> str:
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()

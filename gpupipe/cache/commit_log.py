@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpupipe.cache.disk import write_all
+from gpupipe.cache.shared_files import write_all
 from gpupipe.errors import DataError
 
 _NAME = re.compile(r"[0-9]{8}")

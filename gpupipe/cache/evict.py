@@ -1,20 +1,86 @@
-"""Evicts shards to make room.
+"""Evicts shards to make room, by when an epoch last used each.
 
-An evicted shard is not in the generations that follow. Its file is removed when no epoch trains on
-it any more.
+epochs.jsonl records when each epoch began, and with which generation of the cache. An evicted shard
+is not in the generations that follow. Its file is removed when no epoch trains on it any more.
 """
 
 from __future__ import annotations
 
+import json
 import random
+import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
-from gpupipe.cache import epochs
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.disk import disk_size
+from gpupipe.cache.shared_files import disk_size, write_all
 
 _HEADROOM = 1 << 18
 """Bytes that stay free for what no claim reserves: pins, and lines in epochs.jsonl."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch that began.
+
+    Attributes:
+        generation: The generation of the cache that it trains on.
+        samples: Number of its samples; 0 if it was resumed.
+        time: When it began, in seconds since 1970.
+    """
+
+    generation: int
+    samples: int
+    time: float
+
+
+def record_epoch(folder: CacheFolder, generation: int, samples: int) -> None:
+    """Record an epoch that begins now. Needs the lock."""
+    line = (
+        json.dumps({"generation": generation, "samples": samples, "time": time.time()}).encode()
+        + b"\n"
+    )
+    with (folder.dir / "epochs.jsonl").open("ab", buffering=0) as f:
+        write_all(f, line)
+
+
+def read_epochs(folder: CacheFolder) -> list[Epoch]:
+    """Return all recorded epochs; skip lines that a killed process left incomplete."""
+    try:
+        lines = (folder.dir / "epochs.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    return [e for e in map(_parse_line, lines) if e is not None]
+
+
+def _parse_line(line: bytes) -> Epoch | None:
+    try:
+        record: Any = json.loads(line)
+        return Epoch(int(record["generation"]), int(record["samples"]), float(record["time"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def find_last_uses(folder: CacheFolder) -> dict[str, float]:
+    """Return when the last epoch that used each shard began, by the shard's name.
+
+    Shards that no epoch has used are missing. Needs the lock.
+
+    Returns:
+        Seconds since 1970.
+    """
+    recorded = sorted(read_epochs(folder), key=lambda e: e.generation)
+    latest = list(accumulate((e.time for e in reversed(recorded)), max))[::-1]
+    generations = [e.generation for e in recorded]
+    times = {}
+    for name, generation in folder.commit_log.publication_generations().items():
+        first = bisect_left(generations, generation)
+        if first < len(latest):
+            times[name] = latest[first]
+    return times
 
 
 def has_room(folder: CacheFolder, need: int, free: int | None = None) -> bool:
@@ -54,7 +120,7 @@ def make_room(folder: CacheFolder, need: int) -> bool:
         return True
     if folder.options.epoch == "full":
         return False
-    used = epochs.find_last_uses(folder)
+    used = find_last_uses(folder)
     live = folder.commit_log.live_shards()
     candidates = [name for name in _sort_for_eviction(folder, live, used) if name in used]
     goal = int(folder.options.low_water * folder.options.max_bytes)
@@ -144,7 +210,7 @@ def _list_unpinned(folder: CacheFolder) -> list[str]:
     """Return the live shards that no epoch has pinned, in the order of eviction."""
     pinned = folder.list_pinned_shards()
     live = folder.commit_log.live_shards()
-    order = _sort_for_eviction(folder, live, epochs.find_last_uses(folder))
+    order = _sort_for_eviction(folder, live, find_last_uses(folder))
     return [name for name in order if name not in pinned]
 
 

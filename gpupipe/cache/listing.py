@@ -1,41 +1,45 @@
 """The rows of a remote data set: names, labels, sizes, versions and weights.
 
-The listing is written to the cache folder once, so a row's number is its sample's id forever. Each
-column is an .npy file of its own. listing.json is written last: it says that they are all there.
+The listing is written to the cache folder once, so a row's number is its sample's id forever. The
+version of a file is what the store reports of it: its ETag, MD5, time of change...
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import json
-import zlib
+import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.disk import disk_size
 from gpupipe.cache.shard_files import ShardSample
+from gpupipe.cache.shared_files import disk_size
 from gpupipe.dataset.strings import StringArray
-from gpupipe.dataset.table_file import compute_checksum
+from gpupipe.dataset.table_file import count_bytes, open_table, write_table
 from gpupipe.errors import DataError
-from gpupipe.runtime.files import write_atomically
 
 UNKNOWN = -1
 """The size of a file whose size the store does not report."""
-_DTYPES: dict[str, type] = {
-    "names.letters": np.uint8,
-    "names.ends": np.int64,
-    "about.letters": np.uint8,
-    "about.ends": np.int64,
-    "labels": np.int64,
-    "sizes": np.int64,
-    "tags": np.uint64,
-    "weights": np.float64,
+_LABELS = {
+    "ETag": "ETag",
+    "etag": "ETag",
+    "md5Hash": "MD5",
+    "generation": "generation",
+    "mtime": "mtime",
+    "Last-Modified": "Last-Modified",
+    "LastModified": "Last-Modified",
+    "last_modified": "Last-Modified",
+    "created": "created",
+    "Content-MD5": "MD5",
 }
+"""What fsspec's file systems report that changes with a file, best first."""
+_MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,48 @@ def compute_fingerprint(names: StringArray, labels: NDArray[np.int64], classes: 
     return digest.hexdigest()
 
 
+def is_listed(folder: CacheFolder) -> bool:
+    """Return whether the data set has been listed."""
+    return folder.listing_path.exists()
+
+
+def save(listing: Listing, folder: CacheFolder) -> None:
+    """Save the listing in the cache folder. Needs the lock.
+
+    Args:
+        listing: The rows.
+        folder: The cache.
+
+    Raises:
+        DataError: The listing does not fit under max_bytes.
+    """
+    size = disk_size(count_bytes(listing))
+    if folder.count_bytes() + size > folder.options.max_bytes:
+        raise DataError(
+            f"the list of {len(listing):,} samples takes {size:,} bytes, and "
+            f"data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
+        )
+    write_table(folder.listing_path, listing)
+
+
+def load(folder: CacheFolder) -> Listing:
+    """Return the saved listing, with its arrays memory-mapped.
+
+    Raises:
+        DataError: The saved listing is damaged or missing.
+    """
+    try:
+        return open_table(folder.listing_path, Listing)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise DataError(
+            f"{folder.listing_path}: the list of the samples is damaged ({e}): delete the cache's "
+            "folder, and it is filled again"
+        ) from e
+
+
+# --- versions of files
+
+
 def hash_version(version: str) -> int:
     """Return the version of a file as a 64-bit number other than 0, or 0 if `version` is empty.
 
@@ -108,137 +154,66 @@ def hash_version(version: str) -> int:
     )
 
 
-def is_listed(folder: CacheFolder) -> bool:
-    """Return whether the data set has been listed."""
-    return (folder.dir / "listing" / "listing.json").exists()
+def _list_versions(info: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the label and the text of all versions that a store reports of a file."""
+    return [
+        (label, str(info[key]).removeprefix("W/").strip('"'))
+        for key, label in _LABELS.items()
+        if info.get(key)
+    ]
 
 
-def save(listing: Listing, folder: CacheFolder) -> None:
-    """Save the listing in the cache folder. Needs the lock.
+def file_version(info: dict[str, Any]) -> str:
+    """Return what identifies the version of a file, with its kind, such as "ETag 4f2a".
 
     Args:
-        listing: The rows.
-        folder: The cache.
+        info: What the store reports about the file.
 
-    Raises:
-        DataError: The listing does not fit under max_bytes.
+    Returns:
+        The version, or "" if the store reports none.
     """
-    directory = folder.dir / "listing"
-    arrays: dict[str, NDArray[Any]] = {
-        **_string_arrays("names", listing.names),
-        **_string_arrays("about", listing.metadata),
-        **_string_arrays("versions", listing.versions),
-        "labels": listing.labels,
-        "sizes": listing.sizes,
-        "tags": listing.tags,
-        "weights": listing.weights,
-    }
-    arrays |= {f"values.{number}": array for number, array in enumerate(listing.values.values())}
-    size = sum(disk_size(array.nbytes + 128) for array in arrays.values())
-    if folder.count_bytes() + size > folder.options.max_bytes:
-        raise DataError(
-            f"the list of {len(listing):,} samples takes {size:,} bytes, and "
-            f"data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
-        )
-    for name, array in arrays.items():
-        with write_atomically(directory / f"{name}.npy") as path, path.open("xb") as f:
-            np.save(f, array, allow_pickle=False)
-    header = {
-        "classes": listing.classes,
-        "fingerprint": listing.fingerprint,
-        "rows": len(listing),
-        "values": list(listing.values),
-        "checksums": {name: compute_checksum(array) for name, array in arrays.items()},
-    }
-    with write_atomically(directory / "listing.json") as temporary:
-        temporary.write_text(json.dumps(header | {"crc": _compute_crc(header)}))
+    return next((f"{label} {text}" for label, text in _list_versions(info)), "")
 
 
-def _compute_crc(header: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(header).encode())
+def hash_file_version(info: dict[str, Any]) -> int:
+    """Return the hash of a file's version without its kind, or 0 if the store reports none."""
+    return next((hash_version(text) for _, text in _list_versions(info)), 0)
 
 
-def _string_arrays(key: str, strings: StringArray) -> dict[str, NDArray[Any]]:
-    data, ends = strings.fingerprint_parts
-    return {f"{key}.letters": data, f"{key}.ends": ends}
+def has_version(info: dict[str, Any], version_hash: int) -> bool:
+    """Return whether a file still has the version of this hash."""
+    return any(hash_version(text) == version_hash for _, text in _list_versions(info))
 
 
-def load(folder: CacheFolder) -> Listing:
-    """Return the saved listing, with large arrays memory-mapped.
+def describe_change(listed: str, info: dict[str, Any]) -> str:
+    """Return a change in words, such as "ETag a, now b".
 
-    Raises:
-        DataError: The saved listing is damaged or missing.
+    Args:
+        listed: The `file_version` that was listed; "" if it is unknown.
+        info: What the store reports about the file now.
     """
-    directory = folder.dir / "listing"
+    now = file_version(info) or "not known"
+    if not listed:
+        return f"its version is now {now}"
+    return f"{listed}, now {now.removeprefix(listed.partition(' ')[0]).lstrip()}"
+
+
+def find_md5(info: dict[str, Any]) -> str | None:
+    """Return the MD5 of a file's content in hexadecimal, if the store reports it as such."""
+    settings = info.get("content_settings") or {}  # of Azure
+    value = info.get("md5Hash") or info.get("Content-MD5") or settings.get("content_md5")
     try:
-        header = _read_header(directory)
-        checksums = header.get("checksums", {})
-        arrays = {
-            name: _load_array(directory / f"{name}.npy", dtype, checksums.get(name))
-            for name, dtype in _DTYPES.items()
-        }
-        names, metadata = (
-            StringArray.from_ends(arrays.pop(f"{name}.letters"), arrays.pop(f"{name}.ends"))
-            for name in ("names", "about")
-        )
-        values = {
-            name: _load_array(
-                directory / f"values.{number}.npy", None, checksums.get(f"values.{number}")
-            )
-            for number, name in enumerate(header["values"])
-        }
-        listing = Listing(
-            names=names,
-            metadata=metadata,
-            **arrays,
-            classes=header["classes"],
-            fingerprint=header["fingerprint"],
-            versions=_load_versions(directory, header["rows"], checksums),
-            values=values,
-        )
-        if (
-            not len(listing.names)
-            == len(listing.labels)
-            == len(listing.sizes)
-            == len(listing.tags)
-            == len(listing.versions)
-            == header["rows"]
-        ):
-            raise ValueError("columns of different lengths")
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as e:
-        raise DataError(
-            f"{directory}: the list of the samples is damaged ({e}): delete the cache's folder, "
-            "and it is filled again"
-        ) from e
-    return listing
+        digest = base64.b64decode(value, validate=True) if isinstance(value, str) else value
+    except binascii.Error:
+        return None
+    return bytes(digest).hex() if digest and len(digest) == 16 else None
 
 
-def _read_header(directory: Path) -> dict[str, Any]:
-    """Return what listing.json holds. A listing of an earlier version has no checksums."""
-    header: dict[str, Any] = json.loads((directory / "listing.json").read_bytes())
-    crc = header.pop("crc", None)
-    if crc is not None and crc != _compute_crc(header):
-        raise ValueError("listing.json: its checksum differs")
-    return header
+def find_etag_md5(info: dict[str, Any]) -> str | None:
+    """Return the ETag of an object in S3 if it looks like an MD5.
 
-
-def _load_versions(directory: Path, rows: int, checksums: dict[str, int]) -> StringArray:
-    """Return the versions; those that an earlier version of gpupipe listed have no texts."""
-    if not (directory / "versions.ends.npy").exists():
-        return StringArray(np.empty(0, np.uint8), np.zeros(rows + 1, np.int64))
-    letters, ends = (
-        _load_array(directory / f"{name}.npy", dtype, checksums.get(name))
-        for name, dtype in (("versions.letters", np.uint8), ("versions.ends", np.int64))
-    )
-    return StringArray.from_ends(letters, ends)
-
-
-def _load_array(path: Path, dtype: type | None, checksum: int | None) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(
-        path, mmap_mode="r" if path.stat().st_size > 4096 else None, allow_pickle=False
-    )
-    if (dtype is not None and array.dtype != dtype) or array.ndim != 1:
-        raise ValueError(f"{path.name} holds {array.dtype}")
-    if checksum is not None and compute_checksum(array) != checksum:
-        raise ValueError(f"{path.name}: its checksum differs")
-    return array
+    That of an object of several parts has a dash. That of an encrypted object is no MD5 although it
+    looks like one.
+    """
+    etag = str(info.get("ETag") or "").strip('"')
+    return etag if _MD5.fullmatch(etag) else None

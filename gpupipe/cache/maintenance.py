@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpupipe.cache import epochs, listing, shard_files
+from gpupipe.cache import listing, shard_files
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.commit_log import CachedShard
+from gpupipe.cache.evict import Epoch, read_epochs
 from gpupipe.cache.filling.fill import Filler
 from gpupipe.errors import DataError
 from gpupipe.runtime.files import write_atomically
@@ -58,7 +59,7 @@ def read_status(folder: CacheFolder) -> Status:
     rows = len(listing.load(folder)) if listing.is_listed(folder) else None
     with folder.lock():
         folder.remove_leftovers()
-        used, recorded = folder.count_bytes(), epochs.read_epochs(folder)
+        used, recorded = folder.count_bytes(), read_epochs(folder)
         workers = list(folder.read_claims("workers").values())
         pins = folder.read_claims("pins").values()
     log = folder.commit_log
@@ -81,7 +82,7 @@ def read_status(folder: CacheFolder) -> Status:
     )
 
 
-def _compute_hit_rate(folder: CacheFolder, recorded: list[epochs.Epoch]) -> float | None:
+def _compute_hit_rate(folder: CacheFolder, recorded: list[Epoch]) -> float | None:
     requested = sum(e.samples for e in recorded)
     if not requested:
         return None
@@ -170,8 +171,7 @@ def _rebuild_table(folder: CacheFolder, shard: CachedShard, table: shard_files.T
     """Rebuild a damaged table from its shard; return what is wrong with it, or ""."""
     try:
         with folder.lock(), write_atomically(folder.table_path(shard.name)) as temporary:
-            published = shard_files.as_published(table, shard.table_bytes)
-            if shard_files.save_table(published, temporary) != shard.table_hash:
+            if shard_files.save_table(table, temporary) != shard.table_hash:
                 raise DataError("its table is damaged, and does not follow from it")
     except DataError as e:
         return str(e)

@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.disk import disk_size
 from gpupipe.cache.listing import Listing
 from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.cache.shared_files import disk_size
 from gpupipe.cache.store import Store, StoreFailed, Unfetchable
 from gpupipe.dataset.columns import Column, Rows
 from gpupipe.dataset.strings import StringArray

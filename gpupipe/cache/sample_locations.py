@@ -84,13 +84,13 @@ def _locate_shard(folder: CacheFolder, spans: ShardColumn, shard: CachedShard) -
     """
     table = folder.table_path(shard.name)
     rows: Rows
-    rows, offset, length, *checksum = shard_files.load_table(table, shard.table_hash)
+    rows, offset, length, checksum = shard_files.load_table(table, shard.table_hash)
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(spans.file):
         raise DataError(
             f"{table}: holds rows that the data set has not: run 'gpupipe cache verify CONFIG'"
         )
     spans.file[rows], spans.offset[rows], spans.length[rows] = int(shard.name), offset, length
-    spans.checksum[rows] = checksum[0] if checksum else 0
+    spans.checksum[rows] = checksum
     return rows
 
 

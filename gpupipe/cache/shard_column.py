@@ -45,7 +45,7 @@ class ShardColumn(SpanColumn):
     shard again, and the reader waits for it.
 
     Attributes:
-        checksum: CRC-32 of each image, uint32 (N,); 0 if it is unknown.
+        checksum: CRC-32 of each image, uint32 (N,).
         sizes: Bytes of each file in the store, int64 (N,); -1 if unknown.
         cache: The settings of the cache.
         url: The data set's url.
@@ -142,8 +142,7 @@ class ShardColumn(SpanColumn):
                 computed = compute_crc32s([contents[n] for n in unchecked])
             else:
                 computed = [crcs[n] for n in unchecked]
-            expected = self.checksum[rows[unchecked]]
-            is_whole[unchecked] = (np.array(computed, np.uint32) == expected) | (expected == 0)
+            is_whole[unchecked] = np.array(computed, np.uint32) == self.checksum[rows[unchecked]]
             good = rows[unchecked[is_whole[unchecked]]]
             self._checked_shards()[self._rows_in_data_set(good)] = self.file[good]
         return np.flatnonzero(~is_whole).tolist()

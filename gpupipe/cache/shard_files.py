@@ -20,19 +20,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.disk import write_all
+from gpupipe.cache.shared_files import write_all
 from gpupipe.errors import DataError
 
 Table = NDArray[np.int64]
 """int64 (4, samples): row of the data set; offset and length of its image in the shard, in bytes;
-CRC-32 of the image. Tables that earlier versions wrote are (3, samples), without the checksum.
+CRC-32 of the image.
 """
 END = 2 * tarfile.BLOCKSIZE
 _BLOCKS_BESIDE = 5
 """Tar blocks of a sample besides its image, at least: three headers, the label, the JSON."""
 _CHUNK = 1 << 22
 _TABLE_HEADER = 128
-_TABLE_ROWS, _TABLE_ROWS_BEFORE = 4, 3
+_TABLE_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -168,24 +168,13 @@ def table_file_size(samples: int) -> int:
     return _TABLE_HEADER + 8 * _TABLE_ROWS * samples
 
 
-def as_published(table: Table, table_bytes: int) -> Table:
-    """Return the table of a shard as it was first published.
-
-    Args:
-        table: The table, with checksums.
-        table_bytes: Bytes of the file that was published; fewer if an earlier version wrote it.
-    """
-    has_checksums = table_bytes == table_file_size(table.shape[1])
-    return table if has_checksums else table[:_TABLE_ROWS_BEFORE]
-
-
 def save_table(table: Table, path: Path) -> str:
     """Write a table to a new .npy file and sync it to disk.
 
     The commit log holds the hash of the file, so the same table must always give the same bytes.
 
     Args:
-        table: int64 (4, samples); (3, samples) without checksums.
+        table: int64 (4, samples).
         path: The new file.
 
     Returns:

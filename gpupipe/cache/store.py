@@ -14,16 +14,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from gpupipe.cache.listing import UNKNOWN, hash_version
-from gpupipe.cache.settings import DataSet
-from gpupipe.cache.versions import (
+from gpupipe.cache.listing import (
+    UNKNOWN,
     describe_change,
     file_version,
     find_etag_md5,
     find_md5,
     has_version,
     hash_file_version,
+    hash_version,
 )
+from gpupipe.cache.settings import DataSet
 from gpupipe.errors import DataError
 from gpupipe.runtime.installation import require_extra
 

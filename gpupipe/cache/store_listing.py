@@ -14,10 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.listing import UNKNOWN, Listing, compute_fingerprint
+from gpupipe.cache.listing import (
+    UNKNOWN,
+    Listing,
+    compute_fingerprint,
+    file_version,
+    hash_file_version,
+)
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store, read_url
-from gpupipe.cache.versions import file_version, hash_file_version
 from gpupipe.dataset import labels as classes_of
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, shown

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.columns import Column, FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.strings import StringArray
-from gpupipe.dataset.table_file import Arrays, OtherVersion, Unpacker, open_table, pack, write_table
+from gpupipe.dataset.table_file import OtherVersion, open_table, write_table
 from gpupipe.errors import UsageError
 from gpupipe.runtime.files import cache_dir, check_regular
 
@@ -102,8 +102,7 @@ def save(index: Index, path: Path, columns: Columns = BASIC_COLUMNS) -> None:
                 f"the column '{name}' is a {type(column).__name__}, which cannot be saved: only "
                 f"{known} can. Build this index without a saved copy"
             )
-    arrays: Arrays = {}
-    write_table(path, pack(index, arrays, "", {}), arrays)
+    write_table(path, index)
 
 
 def keep(
@@ -152,9 +151,7 @@ def open_saved(path: Path, columns: Columns = BASIC_COLUMNS) -> Index | None:
         otherwise not as `save` wrote it. The last is logged.
     """
     try:
-        header, arrays = open_table(path)
-        unpacker = Unpacker(arrays, {kind.__name__: kind for kind in columns})
-        index: Index = unpacker.unpack(Index, header, "")
+        index = open_table(path, Index, columns)
         if _is_consistent(index):
             return index
         problem = "its columns do not fit each other"

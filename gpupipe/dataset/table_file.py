@@ -1,4 +1,7 @@
-"""Files of named arrays behind a JSON header, which are written atomically and memory-mapped.
+"""Dataclasses of arrays in files, which are written atomically and memory-mapped.
+
+    write_table(path, Spans(StringArray(...), offset, length))
+    spans = open_table(path, Spans)
 
 The layout is gpupipe's own: opening an index must not read its arrays, and an index must be
 replaced in one step. NumPy cannot memory-map the arrays of an .npz, Arrow is not among gpupipe's
@@ -13,47 +16,50 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.runtime.files import open_regular, write_atomically
 
-_MAGIC = b"gpupipe-index-5\n"
+_MAGIC = b"gpupipe-index-6\n"
 _NUMBER_BYTES = 8
 _ALIGNMENT = 64
 _BLOCK_BYTES = 4096
 _KINDS = "iufb"
 
 Arrays = dict[str, NDArray[Any]]
+T = TypeVar("T")
 
 
 class OtherVersion(ValueError):
     """A table file that another version of gpupipe wrote."""
 
 
-def write_table(path: Path, header: dict[str, Any], arrays: Arrays) -> None:
-    """Write a table file atomically. Missing folders are created.
+def write_table(path: Path, value: Any) -> None:
+    """Write a dataclass to a table file atomically. Missing folders are created.
 
     Args:
         path: The file.
-        header: JSON values. The key "arrays" is reserved.
-        arrays: Arrays of numbers or booleans, by name.
+        value: The dataclass. Its fields are arrays of numbers or booleans, JSON values, dataclasses
+            of the same kind, and dicts of them.
 
     Raises:
         OSError: The file cannot be written.
     """
+    arrays: Arrays = {}
+    packed = _pack(value, arrays, "", {})
     layout = {
         name: [array.dtype.str, array.shape, compute_checksum(array)]
         for name, array in arrays.items()
     }
-    text = json.dumps(header | {"arrays": layout}).encode()
+    text = json.dumps({"value": packed, "arrays": layout}).encode()
     numbers = (n.to_bytes(_NUMBER_BYTES, "little") for n in (len(text), zlib.crc32(text)))
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_atomically(path) as temporary, temporary.open("xb") as f:
@@ -63,18 +69,31 @@ def write_table(path: Path, header: dict[str, Any], arrays: Arrays) -> None:
             f.write(np.ascontiguousarray(array).data)
 
 
-def open_table(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """Return the header of a table file, and its arrays, memory-mapped.
+def count_bytes(value: Any) -> int:
+    """Return how many bytes the arrays of a dataclass take in a table file."""
+    arrays: Arrays = {}
+    _pack(value, arrays, "", {})
+    return sum(array.nbytes + _ALIGNMENT for array in arrays.values())
+
+
+def open_table(path: Path, model: type[T], classes: Sequence[type[Any]] = ()) -> T:
+    """Return the dataclass in a table file, with its arrays memory-mapped.
+
+    Args:
+        path: The file.
+        model: The class of the dataclass.
+        classes: The classes that may stand for a protocol in it.
 
     Raises:
         OSError: The file cannot be read.
         OtherVersion: Another version of gpupipe wrote it.
-        ValueError, TypeError, KeyError, AttributeError: It is truncated or damaged.
+        ValueError, TypeError, KeyError, AttributeError: It is truncated or damaged, or holds
+            another dataclass.
     """
     size = path.stat().st_size
     header, offset = _read_header(path, size)
     arrays: Arrays = {}
-    for name, (dtype, shape, checksum) in header.pop("arrays").items():
+    for name, (dtype, shape, checksum) in header["arrays"].items():
         offset += -offset % _ALIGNMENT
         arrays[name] = _map_array(path, np.dtype(dtype), tuple(shape), offset, size)
         offset += arrays[name].nbytes
@@ -82,7 +101,9 @@ def open_table(path: Path) -> tuple[dict[str, Any], Arrays]:
             raise ValueError(f"the checksum of '{name}' differs")
     if size != offset:
         raise ValueError("cut off, or longer than its arrays")
-    return header, arrays
+    unpacker = _Unpacker(arrays, {kind.__name__: kind for kind in classes})
+    value: T = unpacker.unpack(model, header["value"], "")
+    return value
 
 
 def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
@@ -128,7 +149,7 @@ def compute_checksum(array: NDArray[Any]) -> int:
     return zlib.crc32(data[end:].data, zlib.crc32(sums.data))
 
 
-def pack(value: Any, arrays: Arrays, key: str, seen: dict[int, str]) -> Any:
+def _pack(value: Any, arrays: Arrays, key: str, seen: dict[int, str]) -> Any:
     """Return a dataclass as JSON values, and add its arrays to `arrays`.
 
     Args:
@@ -145,14 +166,14 @@ def pack(value: Any, arrays: Arrays, key: str, seen: dict[int, str]) -> Any:
             return {"same": seen[id(value)]}
         seen[id(value)] = key
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
-        return {"class": type(value).__name__} | pack(parts, arrays, key, seen)
+        return {"class": type(value).__name__} | _pack(parts, arrays, key, seen)
     if isinstance(value, dict):
-        return {name: pack(part, arrays, _join(key, name), seen) for name, part in value.items()}
+        return {name: _pack(part, arrays, _join(key, name), seen) for name, part in value.items()}
     return value
 
 
-class Unpacker:
-    """Makes a dataclass again from what `pack` returned.
+class _Unpacker:
+    """Makes a dataclass again from what `_pack` returned.
 
     Args:
         arrays: The arrays.

@@ -10,8 +10,7 @@ import numpy as np
 
 from gpupipe.cache import listing
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
-from gpupipe.cache.cached_population import CachedPopulation
-from gpupipe.cache.epochs import TrainingRun
+from gpupipe.cache.cached_population import CachedPopulation, TrainingRun
 from gpupipe.cache.filling import worker_pool
 from gpupipe.cache.filling.waiting import explain_too_large
 from gpupipe.cache.read_through import create_column as create_read_through

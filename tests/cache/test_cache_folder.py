@@ -108,18 +108,26 @@ def test_a_reservation_that_does_not_fit_is_refused_beforehand(make: Any) -> Non
     claim.release()
 
 
+def test_a_cache_of_another_version_is_refused(make: Any) -> None:
+    made = make()
+    identity = made.folder.dir / "dataset.json"
+    identity.write_text(json.dumps({**json.loads(identity.read_text()), "format": 1}))
+    with pytest.raises(DataError, match="the cache of another version of gpupipe"):
+        prepare_folder(made.folder.options, made.dataset)
+
+
 def test_temporary_files_of_killed_processes_are_removed(make: Any) -> None:
     folder: CacheFolder = make().folder
     leftovers = [
         folder.dir / name
-        for name in ("dataset.json.0.tmp", "listing/labels.npy.1.tmp", "runs/a.json.2.tmp")
+        for name in ("dataset.json.0.tmp", "listing.idx.1.tmp", "runs/a.json.2.tmp")
     ]
     for path in leftovers:
         path.touch()
     with folder.lock():
         folder.remove_leftovers()
     assert not any(path.exists() for path in leftovers)
-    assert (folder.dir / "listing" / "labels.npy").exists()
+    assert folder.listing_path.exists()
 
 
 def test_a_list_that_does_not_fit_is_refused(make: Any) -> None:

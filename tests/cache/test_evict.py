@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpupipe.cache import epochs, evict, maintenance
+from gpupipe.cache import evict, maintenance
 from helpers.cache_contents import began, disk_size, rows_of
 
 
@@ -48,7 +48,7 @@ def test_which_shards_go_first(make: Any, tmp_path: Path) -> None:
         made.fill()
         began(made.folder)
         with made.folder.lock():
-            epochs.record_epoch(made.folder, 2, 8)  # a later epoch goes on with an old generation
+            evict.record_epoch(made.folder, 2, 8)  # a later epoch goes on with an old generation
             made.folder.remove_leftovers()
             evict.make_room(made.folder, 100_000)
             gone = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -131,28 +130,6 @@ def test_a_damaged_shard_whose_samples_changed_is_a_broken_sample(
         pytest.raises(gpupipe.SampleError, match=rf"{name}.tar:.*cannot be fetched again: .*"),
     ):
         ids(loader)
-
-
-def test_a_cache_of_an_earlier_version_is_read_and_fetched_again(
-    config: Config, faces: Path
-) -> None:
-    folder = complete(config(workers=0))
-    lines = []
-    for line in (folder.dir / "manifest.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        shard = record["publish"]
-        path = folder.table_path(shard["name"])
-        table = np.load(path)[:3]
-        path.unlink()
-        shard["table_hash"] = shard_files.save_table(table, path)
-        shard["table_bytes"] = path.stat().st_size
-        lines.append(json.dumps(record) + "\n")
-    (folder.dir / "manifest.jsonl").write_text("".join(lines))
-    folder.shard_path("00000002").unlink()
-    folder.shard_path("00000003").write_bytes(b"too short")
-    with load(config(workers=1)) as loader:
-        check_same_batches(loader, faces, {})
-    check_shards(CacheFolder(folder.options))
 
 
 def test_an_image_is_checked_once_in_a_process(config: Config) -> None:

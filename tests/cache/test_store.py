@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from gpupipe.cache.listing import UNKNOWN, hash_version
+from gpupipe.cache.listing import UNKNOWN, file_version, hash_file_version, hash_version
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Changed, Store, StoreFailed, Unfetchable, describe_error
-from gpupipe.cache.versions import file_version, hash_file_version
 from gpupipe.errors import DataError
 
 NAME = "class0/000.jpg"

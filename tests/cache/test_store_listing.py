@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +64,6 @@ def test_the_files_of_a_manifest_have_sizes_and_versions(
         assert found.sizes.tolist() == [19_015, 19_068, 19_015, listing.UNKNOWN]
         assert (found.tags != 0).tolist() == [True, True, True, False]
         assert found.versions[0] == found.versions[2] != found.versions[3] == ""
-
-
-def test_a_listing_of_an_earlier_version_has_versions_without_their_texts(make: Any) -> None:
-    made = make()
-    versions = made.listing.versions
-    assert versions[0].startswith("mtime ")
-    for file in (made.folder.dir / "listing").glob("versions.*"):
-        file.unlink()
-    found = listing.load(made.folder)
-    assert (found.tags == made.listing.tags).all()
-    assert [found.versions[n] for n in range(40)] == [""] * 40
-    assert len(found.versions) == 40
 
 
 def test_too_many_files_are_not_asked_for(
@@ -256,37 +243,27 @@ def test_settings_of_the_cache_that_cannot_be(
         CacheOptions(dir=tmp_path, **options)
 
 
-@pytest.mark.parametrize("file", ["labels.npy", "names.ends.npy", "listing.json"])
 @pytest.mark.parametrize("content", [b"x", b"[]", b"{}", b""])
-def test_a_kept_listing_that_is_damaged_is_named(make: Any, file: str, content: bytes) -> None:
+def test_a_kept_listing_that_is_damaged_is_named(make: Any, content: bytes) -> None:
     made = make()
-    (made.folder.dir / "listing" / file).write_bytes(content)
+    made.folder.listing_path.write_bytes(content)
     with pytest.raises(
-        DataError, match=r"listing: the list of the samples is damaged .*delete the cache's folder"
+        DataError,
+        match=r"listing.idx: the list of the samples is damaged .*delete the cache's folder",
     ):
         listing.load(made.folder)
 
 
 def test_a_turned_bit_in_a_kept_listing_is_named(make: Any) -> None:
+    """In the header, where a class has another name or the fingerprint is another, or behind it."""
     made = make()
-    for file in sorted((made.folder.dir / "listing").iterdir()):
-        whole = file.read_bytes()
-        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        with pytest.raises(DataError, match="the list of the samples is damaged"):
-            listing.load(made.folder)
-        file.write_bytes(whole)
-    listing.load(made.folder)
-
-
-def test_a_turned_bit_in_the_header_of_a_kept_listing_is_named(make: Any) -> None:
-    """It stays JSON, but a class has another name, or the fingerprint is another one."""
-    made = make()
-    file = made.folder.dir / "listing" / "listing.json"
+    file = made.folder.listing_path
     whole = file.read_bytes()
-    for text in (made.listing.classes[0], made.listing.fingerprint):
-        place = whole.index(text.encode())
-        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        json.loads(file.read_bytes())
+    texts = (made.listing.classes[0], made.listing.fingerprint)
+    for place in (*(whole.index(text.encode()) for text in texts), len(whole) // 2, -1):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        file.write_bytes(changed)
         with pytest.raises(DataError, match="the list of the samples is damaged"):
             listing.load(made.folder)
     file.write_bytes(whole)

@@ -243,6 +243,11 @@ def labelled(header: dict[str, Any], dtype: str, shape: object) -> dict[str, Any
     return header | {"arrays": arrays | {"labels": [dtype, shape, arrays["labels"][2]]}}
 
 
+def valued(header: dict[str, Any], **values: object) -> dict[str, Any]:
+    """Return the header with other values of the index's fields."""
+    return header | {"value": header["value"] | values}
+
+
 HEADERS = {
     "no object": lambda header: [1, 2],
     "no arrays": lambda header: {k: v for k, v in header.items() if k != "arrays"},
@@ -261,19 +266,21 @@ HEADERS = {
     "beyond all memory": lambda header: labelled(header, "<i8", [10**40]),
     "fewer labels than names": lambda header: labelled(header, "<i8", [1]),
     "a length for all": lambda header: labelled(header, "<i8", 3),
-    "no columns": lambda header: header | {"columns": {}},
-    "columns no object": lambda header: header | {"columns": []},
-    "a column of another kind": lambda header: (
-        header | {"columns": {"image": {"class": "SpanColumn", "root": "/images", "array": None}}}
+    "no value": lambda header: {"arrays": header["arrays"]},
+    "no columns": lambda header: valued(header, columns={}),
+    "columns no object": lambda header: valued(header, columns=[]),
+    "a column of another kind": lambda header: valued(
+        header, columns={"image": {"class": "SpanColumn", "root": "/images", "array": None}}
     ),
-    "a column's root a number": lambda header: (
-        header
-        | {"columns": {"image": {"class": "FileColumn", "root": 1, "paths": {"same": "names"}}}}
+    "a column's root a number": lambda header: valued(
+        header, columns={"image": {"class": "FileColumn", "root": 1, "paths": {"same": "names"}}}
     ),
-    "root a number": lambda header: header | {"root": 1},
-    "no root": lambda header: {k: v for k, v in header.items() if k != "root"},
-    "classes a number": lambda header: header | {"classes": 1},
-    "extra a list": lambda header: header | {"extra": []},
+    "root a number": lambda header: valued(header, root=1),
+    "no root": lambda header: (
+        header | {"value": {k: v for k, v in header["value"].items() if k != "root"}}
+    ),
+    "classes a number": lambda header: valued(header, classes=1),
+    "extra a list": lambda header: valued(header, extra=[]),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpupipe.cache import epochs, shard_files
+from gpupipe.cache import evict, shard_files
 from gpupipe.cache.cache_folder import CacheFolder
 
 
@@ -31,7 +31,7 @@ def rows_of(folder: CacheFolder) -> list[int]:
 def began(folder: CacheFolder) -> None:
     """An epoch that has all that there is, and is over."""
     with folder.lock():
-        epochs.record_epoch(
+        evict.record_epoch(
             folder,
             folder.commit_log.generation,
             sum(s.samples for s in folder.commit_log.live_shards().values()),

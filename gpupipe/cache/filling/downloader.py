@@ -22,9 +22,9 @@ import pydantic
 
 from gpupipe.cache import listing, store_listing
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.claims import Claim
 from gpupipe.cache.filling.fill import Filler, FillOutcome
 from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.cache.shared_files import Claim
 from gpupipe.cache.store import Store
 from gpupipe.errors import GpupipeError
 from gpupipe.runtime.files import hold_lock

@@ -1,33 +1,32 @@
-"""Fetches the samples of a shard at the same time, and keeps account of those that failed.
+"""Selects the samples of the next shard, and fetches them at the same time.
 
-All processes of a cache share one limit of bytes per second, RateLimit.
+The rows are drawn at random, by weight, among those that nobody has fetched. Rows that could not be
+fetched wait before they are tried again.
 """
 
 from __future__ import annotations
 
-import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 
-from gpupipe.cache.commit_log import BrokenRows
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.cache import shard_files
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.commit_log import BrokenRows, CachedShard
 from gpupipe.cache.listing import UNKNOWN, Listing
 from gpupipe.cache.shard_files import ShardSample
+from gpupipe.cache.shared_files import RateLimit
 from gpupipe.cache.store import Changed, Store, Unfetchable
-from gpupipe.runtime.files import hold_lock
 
+_MAX_DRAWN_ROWS = 100_000
+_MAX_SAMPLES_OF_UNKNOWN_SIZE = 4096
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 30.0, 3600.0
-_BURST_SECONDS = 0.5
-_MAX_SECONDS, _MAX_FOREIGN_SECONDS = 3600.0, 60.0
-"""The longest wait that the file may cause; and if another machine wrote it, or this one before a
-reboot.
-"""
-_FORMAT = struct.Struct("<dd36s")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class FailedRows:
@@ -80,6 +79,99 @@ class FetchStatistics:
     failed: FailedRows = field(default_factory=FailedRows)
     changed: BrokenRows = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
+
+
+class RowSelection:
+    """Selects rows that are neither cached nor being fetched. All methods need the lock.
+
+    Args:
+        folder: The cache.
+        listing: The rows of the data set.
+        seed: Seed of the order in which samples are drawn.
+        is_weighted: Whether to draw samples in proportion to the listing's weights.
+    """
+
+    def __init__(self, folder: CacheFolder, listing: Listing, seed: int, is_weighted: bool) -> None:
+        self._folder, self._listing, self._seed = folder, listing, seed
+        self._weights = listing.weights if is_weighted else None
+        self._rows_of_shards: dict[str, NDArray[np.int64]] = {}
+        self._generation = -1
+        self._is_uncached: NDArray[np.bool_] = np.empty(0, bool)
+
+    def draw(self, number: int, failed: FailedRows) -> NDArray[np.int64]:
+        """Draw up to 100,000 rows that no worker has cached or is fetching.
+
+        The order is random without replacement; a row's probability follows its weight. The row
+        with the smallest exponential variate divided by its weight comes first.
+
+        Args:
+            number: The number of the shard, which seeds the draw.
+            failed: Rows that could not be fetched. Those that others fetched since are removed.
+        """
+        rows = self._list_available(failed)
+        if not len(rows):
+            return rows
+        random = np.random.default_rng([self._seed, number])
+        times = random.exponential(size=len(rows))
+        if self._weights is not None:
+            times /= self._weights[rows]
+        count = min(len(rows), _MAX_DRAWN_ROWS)
+        first = np.argpartition(times, count - 1)[:count]
+        return rows[first[np.argsort(times[first])]]
+
+    def _list_available(self, failed: FailedRows) -> NDArray[np.int64]:
+        is_available = self._find_uncached().copy()
+        for claim in self._folder.read_claims().values():
+            is_available[claim.get("rows", [])] = False
+        for row in [row for row in failed.reasons if not is_available[row]]:
+            failed.remove(row)  # another worker fetched it
+        is_available[failed.list_waiting()] = False
+        return np.flatnonzero(is_available)
+
+    def _find_uncached(self) -> NDArray[np.bool_]:
+        """Return the rows of weight above 0 that are not in the newest generation, bool (N,)."""
+        log = self._folder.commit_log
+        if self._generation != log.generation:
+            is_uncached = (
+                np.ones(len(self._listing), bool)
+                if self._weights is None
+                else np.asarray(self._weights) > 0
+            )
+            self._rows_of_shards = {
+                name: self._read_rows(shard) for name, shard in log.live_shards().items()
+            }
+            for rows in self._rows_of_shards.values():
+                is_uncached[rows] = False
+            self._generation, self._is_uncached = log.generation, is_uncached
+        return self._is_uncached
+
+    def _read_rows(self, shard: CachedShard) -> NDArray[np.int64]:
+        rows = self._rows_of_shards.get(shard.name)
+        if rows is None:
+            rows = shard_files.load_table(self._folder.table_path(shard.name), shard.table_hash)[0]
+        return rows
+
+    def choose_samples(self, rows: NDArray[np.int64]) -> tuple[list[ShardSample], int]:
+        """Return the samples of the next shard, and the bytes to reserve for it.
+
+        If a sample's size is unknown, take up to 4,096 samples and reserve at least a whole shard.
+
+        Args:
+            rows: Rows in the order in which they are wanted, from `draw`.
+        """
+        samples: list[ShardSample] = []
+        total, shard_size = shard_files.END, int(self._folder.options.shard_size)
+        for row in rows.tolist():
+            sample, size = self._listing.get_sample(row), int(self._listing.sizes[row])
+            stored_size = sample.stored_size(max(size, 0))
+            if (samples and total + stored_size > shard_size) or (
+                len(samples) == _MAX_SAMPLES_OF_UNKNOWN_SIZE and size == UNKNOWN
+            ):
+                break
+            samples.append(sample)
+            total += stored_size
+        is_exact = all(self._listing.sizes[s.row] != UNKNOWN for s in samples)
+        return samples, total if is_exact else max(total, shard_size)
 
 
 class Fetcher:
@@ -150,50 +242,3 @@ class Fetcher:
         self._statistics.failed.remove(sample.row)
         self._statistics.changed[sample.row] = None
         return data
-
-
-class RateLimit:
-    """A rate limit that processes share through a file.
-
-    The file holds until when the bytes taken so far last: in seconds since 1970, in seconds of the
-    monotonic clock, and the boot that this clock belongs to. Processes of one boot use the
-    monotonic clock, which nobody can set.
-
-    Args:
-        path: The file.
-        bytes_per_second: The limit; None for no limit.
-        pause: Waits a number of seconds.
-    """
-
-    def __init__(
-        self, path: Path, bytes_per_second: int | None, pause: Callable[[float], None] = time.sleep
-    ) -> None:
-        self._path, self._rate, self._pause = path, bytes_per_second, pause
-        self._boot = _read_boot_id()
-
-    def take(self, size: int) -> None:
-        """Wait until `size` more bytes are within the limit."""
-        if self._rate is None:
-            return
-        with hold_lock(self._path), self._path.open("r+b", buffering=0) as f:
-            wait = max(self._remaining_seconds(f.read()), -_BURST_SECONDS) + size / self._rate
-            f.seek(0)
-            f.write(_FORMAT.pack(time.time() + wait, time.monotonic() + wait, self._boot))
-        self._pause(max(0.0, wait))
-
-    def _remaining_seconds(self, stored: bytes) -> float:
-        """Return how long the bytes taken so far last; negative if they are through."""
-        if len(stored) != _FORMAT.size:  # a new file, or one of an earlier version
-            return -_BURST_SECONDS
-        until, monotonic_until, boot = _FORMAT.unpack(stored)
-        if self._boot.strip(b"\0") and boot == self._boot:
-            return float(min(monotonic_until - time.monotonic(), _MAX_SECONDS))
-        return float(min(until - time.time(), _MAX_FOREIGN_SECONDS))
-
-
-def _read_boot_id() -> bytes:
-    """Return what identifies the boot of this machine, 36 bytes; zeros if the system does not."""
-    try:
-        return _BOOT_ID.read_bytes().strip()[:36].ljust(36, b"\0")
-    except OSError:
-        return bytes(36)

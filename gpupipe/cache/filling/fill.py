@@ -11,13 +11,11 @@ from typing import Literal
 
 from gpupipe.cache import evict, shard_files
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.claims import Claim
 from gpupipe.cache.commit_log import CachedShard
-from gpupipe.cache.disk import disk_size
-from gpupipe.cache.filling.fetching import Fetcher, FetchStatistics, RateLimit
+from gpupipe.cache.filling.fetching import Fetcher, FetchStatistics, RowSelection
 from gpupipe.cache.listing import Listing
-from gpupipe.cache.row_selection import RowSelection
 from gpupipe.cache.shard_files import ShardSample, ShardWriter
+from gpupipe.cache.shared_files import Claim, RateLimit, disk_size
 from gpupipe.cache.store import Store
 
 FillOutcome = Literal["published", "complete", "no room", "disk full", "failed"]
@@ -150,7 +148,7 @@ class Filler:
             if not len(writer):
                 return "no room" if is_full else "failed"
             writer.finish()
-            shard = _describe_shard(job, writer, _save_table(job, writer, table))
+            shard = _describe_shard(job, writer, shard_files.save_table(writer.table, table))
             if job.before is not None and (shard.hash, shard.table_hash) != (
                 job.before.hash,
                 job.before.table_hash,
@@ -228,14 +226,6 @@ class Filler:
             job.claim.write({"reserved": need, "rows": [s.row for s in job.samples]})
             job.reserved = need
             return True
-
-
-def _save_table(job: _ShardJob, writer: ShardWriter, path: Path) -> str:
-    """Write the table of a shard as it was published before; return its hash."""
-    table = writer.table
-    if job.before is not None:
-        table = shard_files.as_published(table, job.before.table_bytes)
-    return shard_files.save_table(table, path)
 
 
 def _describe_shard(job: _ShardJob, writer: ShardWriter, table_hash: str) -> CachedShard:

@@ -53,7 +53,7 @@ def test_a_worker_that_was_killed_is_started_again_until_the_pool_stops(make: An
 
 def test_the_reason_of_a_worker_that_failed_is_told(make: Any) -> None:
     made = make()
-    (made.folder.dir / "listing" / "labels.npy").write_bytes(b"damage")
+    made.folder.listing_path.write_bytes(b"damage")
     workers = WorkerPool(made.dataset, made.folder.options, 1, "fill")
 
     def has_failed() -> bool:

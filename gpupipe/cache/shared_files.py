@@ -1,0 +1,148 @@
+"""Small files by which the processes of a cache agree: claims, and the state of the rate limit.
+
+A claim is a file of JSON whose lock shows whether the process that created it still runs. All files
+of a cache are counted in whole disk blocks.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import struct
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpupipe.runtime.files import hold_lock, is_locked, try_lock
+
+BLOCK = 4096
+"""Bytes of a file system block: file sizes on disk are assumed to be multiples of it."""
+_BURST_SECONDS = 0.5
+_MAX_SECONDS, _MAX_FOREIGN_SECONDS = 3600.0, 60.0
+"""The longest wait that the file may cause; and if another machine wrote it, or this one before a
+reboot.
+"""
+_FORMAT = struct.Struct("<dd36s")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def disk_size(size: int) -> int:
+    """Return the bytes that a file of `size` bytes takes on disk."""
+    return -(-size // BLOCK) * BLOCK
+
+
+def write_all(file: io.FileIO, data: bytes) -> None:
+    """Write all of `data` to an unbuffered file.
+
+    Without a buffer, a full disk raises OSError here, and not when the file is closed.
+    """
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) or 0 :]
+
+
+class Claim:
+    """A file of JSON on which its creator holds a lock until it ends, however it ends.
+
+    Only the holder of the cache's lock creates claims or checks if they are abandoned. So no
+    process sees a claim between its creation and its locking.
+
+    Args:
+        path: The new file.
+        content: Its content, which must be JSON.
+
+    Raises:
+        OSError: The file exists already or cannot be written.
+    """
+
+    def __init__(self, path: Path, content: dict[str, Any]) -> None:
+        self.path, self._size = path, 0
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._release = weakref.finalize(self, _release, self._file, path, os.getpid())
+        try:
+            if not try_lock(self._file):
+                raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), str(path))
+            self.write(content)
+        except BaseException:
+            self.release()
+            raise
+
+    def write(self, content: dict[str, Any]) -> None:
+        """Replace the content in place and in whole disk blocks.
+
+        If the content needs no more blocks than before, this works even on a full disk.
+
+        Raises:
+            OSError: The disk is full, or the write fails.
+        """
+        text = json.dumps(content).encode()
+        self._size = max(self._size, disk_size(len(text)))
+        if self._release.alive and os.pwrite(self._file, text.ljust(self._size), 0) < self._size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def release(self) -> None:
+        """Remove the file and its lock. Idempotent."""
+        self._release()
+
+
+def _release(file: int, path: Path, owner: int) -> None:
+    """Remove the file and close it; in a forked child of the owner, only close it."""
+    if os.getpid() == owner:
+        path.unlink(missing_ok=True)
+    os.close(file)
+
+
+def is_abandoned(path: Path) -> bool:
+    """Return whether no living process holds the claim at `path`."""
+    return not is_locked(path)
+
+
+class RateLimit:
+    """A rate limit that processes share through a file.
+
+    The file holds until when the bytes taken so far last: in seconds since 1970, in seconds of the
+    monotonic clock, and the boot that this clock belongs to. Processes of one boot use the
+    monotonic clock, which nobody can set.
+
+    Args:
+        path: The file.
+        bytes_per_second: The limit; None for no limit.
+        pause: Waits a number of seconds.
+    """
+
+    def __init__(
+        self, path: Path, bytes_per_second: int | None, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._path, self._rate, self._pause = path, bytes_per_second, pause
+        self._boot = _read_boot_id()
+
+    def take(self, size: int) -> None:
+        """Wait until `size` more bytes are within the limit."""
+        if self._rate is None:
+            return
+        with hold_lock(self._path), self._path.open("r+b", buffering=0) as f:
+            wait = max(self._remaining_seconds(f.read()), -_BURST_SECONDS) + size / self._rate
+            f.seek(0)
+            f.write(_FORMAT.pack(time.time() + wait, time.monotonic() + wait, self._boot))
+        self._pause(max(0.0, wait))
+
+    def _remaining_seconds(self, stored: bytes) -> float:
+        """Return how long the bytes taken so far last; negative if they are through."""
+        if len(stored) != _FORMAT.size:  # a new file, or one of an earlier version
+            return -_BURST_SECONDS
+        until, monotonic_until, boot = _FORMAT.unpack(stored)
+        if self._boot.strip(b"\0") and boot == self._boot:
+            return float(min(monotonic_until - time.monotonic(), _MAX_SECONDS))
+        return float(min(until - time.time(), _MAX_FOREIGN_SECONDS))
+
+
+def _read_boot_id() -> bytes:
+    """Return what identifies the boot of this machine, 36 bytes; zeros if the system does not."""
+    try:
+        return _BOOT_ID.read_bytes().strip()[:36].ljust(36, b"\0")
+    except OSError:
+        return bytes(36)
