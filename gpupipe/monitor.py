@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from gpupipe.errors import GpupipeError
@@ -102,46 +101,30 @@ class Monitor:
             AU, 0 to 1; "data/wait_ms" and "data/step_ms": the mean waiting and the mean duration
             of a step, in milliseconds.
         """
-        return _Totals(self.steps, self.seconds, self.waited).metrics()
+        return _metrics(*self._totals())
+
+    def _totals(self) -> tuple[int, float, float]:
+        return self.steps, self.seconds, self.waited
 
     def summary(self) -> str:
         """Return the measurements as one line of text."""
         if not self.steps:
             return "waiting for data: no step was measured"
-        each = 1000 * self.seconds / self.steps
+        metrics = self.metrics()
         return (
-            f"waiting for data: {self.share:.0%} of step time "
-            f"({1000 * self.waited / self.steps:.1f} of {each:.1f} ms, over {self.steps:,} "
-            "steps)"
+            f"waiting for data: {self.share:.0%} of step time ({metrics['data/wait_ms']:.1f} of "
+            f"{metrics['data/step_ms']:.1f} ms, over {self.steps:,} steps)"
         )
 
 
-@dataclass(frozen=True)
-class _Totals:
-    """Sums over some steps of a monitor."""
-
-    steps: int
-    seconds: float
-    waited: float
-
-    @classmethod
-    def of(cls, monitor: Monitor) -> _Totals:
-        return cls(monitor.steps, monitor.seconds, monitor.waited)
-
-    def since(self, before: _Totals) -> _Totals:
-        return _Totals(
-            self.steps - before.steps, self.seconds - before.seconds, self.waited - before.waited
-        )
-
-    def metrics(self) -> dict[str, float]:
-        steps = max(1, self.steps)
-        share = self.waited / self.seconds if self.seconds else 0.0
-        return {
-            "data/wait_share": share,
-            "data/accelerator_utilisation": 1 - share if self.seconds else 0.0,
-            "data/wait_ms": 1000 * self.waited / steps,
-            "data/step_ms": 1000 * self.seconds / steps,
-        }
+def _metrics(steps: int, seconds: float, waited: float) -> dict[str, float]:
+    share = waited / seconds if seconds else 0.0
+    return {
+        "data/wait_share": share,
+        "data/accelerator_utilisation": 1 - share if seconds else 0.0,
+        "data/wait_ms": 1000 * waited / max(1, steps),
+        "data/step_ms": 1000 * seconds / max(1, steps),
+    }
 
 
 class TensorBoardExporter:
@@ -179,7 +162,7 @@ class TensorBoardExporter:
 
             writer = SummaryWriter(str(writer))
         self._monitor, self._writer, self._every = monitor, writer, every
-        self._written = _Totals.of(monitor)
+        self._written = monitor._totals()
         monitor.on_step.append(self._on_step)
 
     def close(self) -> None:
@@ -194,16 +177,16 @@ class TensorBoardExporter:
             self._writer.flush()
 
     def _on_step(self) -> None:
-        if self._monitor.steps - self._written.steps >= self._every:
+        if self._monitor.steps - self._written[0] >= self._every:
             self._write()
 
     def _write(self) -> None:
-        now = _Totals.of(self._monitor)
-        if now.steps == self._written.steps:
-            return
-        for name, value in now.since(self._written).metrics().items():
-            self._writer.add_scalar(name, value, now.steps)
-        self._written = now
+        totals = self._monitor._totals()
+        steps, seconds, waited = (new - old for new, old in zip(totals, self._written, strict=True))
+        if steps:
+            for name, value in _metrics(int(steps), seconds, waited).items():
+                self._writer.add_scalar(name, value, self._monitor.steps)
+            self._written = totals
 
     def __enter__(self) -> TensorBoardExporter:
         return self

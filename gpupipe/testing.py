@@ -56,8 +56,8 @@ class _Case:
 
     def agree(self, batches: Iterable[Any], expected: _Samples, rule: str) -> None:
         """Raise AssertionError unless the batches hold the expected samples."""
-        samples, is_all = _collect(batches, self.max_samples)
-        if not is_all:  # `expected` is in the order of delivery: compare its beginning
+        samples = _collect(batches, self.max_samples)
+        if len(samples) >= self.max_samples:  # `expected` is in the order of delivery, too
             expected = dict(itertools.islice(expected.items(), len(samples)))
         lost, more = expected.keys() - samples.keys(), samples.keys() - expected.keys()
         message = f"samples {_few(lost)} were lost, and {_few(more)} are too many"
@@ -93,7 +93,7 @@ def check_loader(make: Make) -> None:
     )
     size = max(3, count // _BATCHES)
     with _new(make, batch_size=size) as loader:
-        epochs = [_collect(loader, math.inf)[0] for _ in range(2)]
+        epochs = [_collect(loader) for _ in range(2)]
     case = _Case(make, count, size, math.inf if count <= _MAX_CHECKED else _MAX_CHECKED, epochs)
     for rule in (
         _every_sample_once,
@@ -173,7 +173,7 @@ def _ranks(case: _Case) -> None:
         for rank in range(world_size):
             shard = {"rank": rank, "world_size": world_size}
             with case.new(batch_size=case.size - 1, shard=shard) as loader:
-                samples_of_rank, _ = _collect(loader, math.inf)
+                samples_of_rank = _collect(loader)
                 steps.add(len(loader))
             shared = samples_of_rank.keys() & samples.keys()
             assert not shared, "no sample comes to two ranks"
@@ -244,25 +244,19 @@ def _raises(iterator: Iterator[Any], rule: str) -> None:
     raise AssertionError(rule)
 
 
-def _collect(batches: Iterable[Any], max_samples: float) -> tuple[_Samples, bool]:
-    """Return the samples of the first batches, and whether these were all batches.
-
-    It stops after the batch that reaches `max_samples`.
-    """
+def _collect(batches: Iterable[Any], max_samples: float = math.inf) -> _Samples:
+    """Return the samples of the first batches; stop as `_iter_samples` does."""
     samples: _Samples = {}
-    for batch in batches:
-        for id, sample in _read_batch(batch):
-            assert id not in samples, f"sample {id} came twice in an epoch"
-            samples[id] = sample
-        if len(samples) >= max_samples:
-            return samples, False
-    return samples, True
+    for id, sample in _iter_samples(batches, max_samples):
+        assert id not in samples, f"sample {id} came twice in an epoch"
+        samples[id] = sample
+    return samples
 
 
 def _iter_samples(
     batches: Iterable[Any], max_samples: float = math.inf
 ) -> Iterator[tuple[int, _Sample]]:
-    """Yield the ids and samples of the first batches; stop as `_collect` does."""
+    """Yield the ids and samples of the batches; stop after the one that reaches `max_samples`."""
     count = 0
     for batch in batches:
         for sample in _read_batch(batch):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpupipe.engines.base import Batch
+from gpupipe.engines.base import Batch, Operator
 from gpupipe.engines.batch import BatchMemory
 from gpupipe.engines.uint8_conversion import (
     can_convert_values,
@@ -45,6 +45,13 @@ class PipelineTail:
         """Return the steps of an epoch, in order."""
         entries = self.pipeline.at_epoch(epoch).entries
         return tuple(entries[n] for n in self.numbers)
+
+    def list_operators(self, maker: str, device: str) -> list[Operator]:
+        """Return the operators that run in epoch 0: `maker` elsewhere, then the steps here."""
+        tail = self.at_epoch(0)
+        head = dict.fromkeys(e.key for e in self.pipeline.entries if e not in tail)
+        here = dict.fromkeys((f"{e.name}.torch", device, (e.key,)) for e in tail)
+        return [(maker, "remote", tuple(head)), *here]
 
 
 def find_tail(pipeline: Pipeline) -> tuple[int, ...]:

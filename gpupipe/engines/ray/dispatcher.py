@@ -199,10 +199,15 @@ class PlanDispatcher(threading.Thread):
         error = answer.exception()
         if error is None:
             self._keep(step, worker, answer.result())
+        elif isinstance(error, ray.exceptions.RayActorError):
+            first_line = next(iter(str(error).splitlines()), type(error).__name__)
+            self._pool.remove(worker, first_line.rstrip(".: "))
+            for lost in list(worker.out):
+                self._requeue(lost, worker, is_death=True)
         elif isinstance(error, ray.exceptions.RayError) and not isinstance(
             error, ray.exceptions.RayTaskError
         ):
-            self._lose(step, worker, error)
+            self._requeue(step, worker, is_death=False)  # its answer is lost
         else:
             self._error = EngineError(f"a Ray worker on node {worker.facts.node}: {error}")
 
@@ -220,17 +225,8 @@ class PlanDispatcher(threading.Thread):
                 other.actor.discard.remote(self._run, step)
         task.refs.clear()
 
-    def _lose(self, step: int, worker: PoolWorker, error: Exception) -> None:
+    def _requeue(self, step: int, worker: PoolWorker, is_death: bool) -> None:
         """Make a task ready to be sent again, since its worker or its answer is lost."""
-        if isinstance(error, ray.exceptions.RayActorError):
-            self._pool.remove(worker, _describe(error))
-            for other in list(worker.out):
-                self._forget(other, worker, is_death=True)
-        else:
-            self._forget(step, worker, is_death=False)
-        worker.out.pop(step, None)
-
-    def _forget(self, step: int, worker: PoolWorker, is_death: bool) -> None:
         worker.out.pop(step, None)
         task = self._open.get(step)
         if task is None or task.answer is not None or task.refs.pop(worker, None) is None:
@@ -263,8 +259,3 @@ class PlanDispatcher(threading.Thread):
             if other is None:
                 return
             self._send(step, task, other)
-
-
-def _describe(error: Exception) -> str:
-    """Return the first line of an error of Ray."""
-    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".: ")

@@ -116,13 +116,7 @@ class RayEngine(QuarantiningEngine):
 
     def lowering(self) -> list[Operator]:
         """Return the operators that run, in order."""
-        steps = self._job.pipeline.entries
-        tail = self._tail.at_epoch(0)
-        head = tuple(dict.fromkeys(entry.key for entry in steps if entry not in tail))
-        return [
-            ("ray worker", "remote", head),
-            *((f"{entry.name}.torch", self.device, (entry.key,)) for entry in tail),
-        ]
+        return self._tail.list_operators("ray worker", self.device)
 
     def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         dispatcher = PlanDispatcher(self._pool, plans, self._window)

@@ -8,9 +8,9 @@ pipeline and an index from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pydantic
@@ -35,6 +35,7 @@ from gpupipe.schema.document import Document
 
 SERVER_SETTINGS = (*sorted(Sampler.settings), "dtype", "memory_format")
 """Settings of `loader` that the server decides."""
+_Phases = TypeVar("_Phases", Pipeline, BatchStage)
 _FIELDS = pydantic.TypeAdapter(dict[str, Spec])
 _INDEX_ATTRIBUTES = ("root", "classes", "fingerprint", "note", "warning")
 """Attributes of the index that the description holds unchanged."""
@@ -65,21 +66,14 @@ class RemoteDataset:
         index: An index of the server's size, without paths and labels.
         count: How many of its samples the server uses: all, or those of loader.subset.
         selection: How often each comes, without the rows and weights, which the server alone has.
-        tail: The numbers of the pipeline entries that the server leaves to the client.
-        dtype: Dtype of the first field after those steps; None keeps the dtype that they make.
+        tail: The steps that the server leaves to the client.
     """
 
     config: Config
     index: Index
     count: int
     selection: Selection
-    tail: tuple[int, ...]
-    dtype: str | None
-
-    @property
-    def pipeline_tail(self) -> PipelineTail:
-        """The steps that are left to the client."""
-        return PipelineTail(self.config.pipeline, self.tail, self.dtype)
+    tail: PipelineTail
 
 
 def split_pipeline(config: Config) -> tuple[Config, tuple[int, ...]]:
@@ -214,13 +208,7 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
         document = Document("the server's pipeline", plain)
         return build_pipeline(described["name"], document, ("pipeline",), fields)
 
-    later = {int(epoch): build(steps) for epoch, steps in described["later"]}
-    pipeline = replace(build(described), later=later)
-    if pipeline.fingerprint != described["fingerprint"]:
-        raise ServerError(
-            f"the server's pipeline '{pipeline.name}' is another one when it is built here: "
-            "use the same version of gpupipe on both sides"
-        )
+    pipeline = _build_phases(f"pipeline '{described['name']}'", described, described, build)
     settled = LoaderConfig.model_validate(loader.model_dump() | description["loader"])
     tail = tuple(int(n) for n in described["tail"])
     config = Config(
@@ -231,19 +219,17 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
         settled,
         _build_batch_stage(description["batch"], pipeline, settled),
     )
-    described_selection = description["selection"]
-    selection = Selection(
-        settled.repeats,
-        described_selection["epoch_size"] or settled.epoch_size,
-        settings=dict(described_selection["settings"]),
-    )
+    selection = description["selection"]
     return RemoteDataset(
         config,
         _index(description["data"], pipeline.main),
-        int(description["selection"]["count"]),
-        selection,
-        tail,
-        settled.dtype if tail else None,
+        int(selection["count"]),
+        Selection(
+            settled.repeats,
+            selection["epoch_size"] or settled.epoch_size,
+            settings=dict(selection["settings"]),
+        ),
+        PipelineTail(pipeline, tail, settled.dtype if tail else None),
     )
 
 
@@ -257,14 +243,31 @@ def _build_batch_stage(
         document = Document("the server's batch stage", {"batch": steps})
         return build_batch_stage(document, ("batch",), fields, described["main"])
 
+    return _build_phases("batch stage", described, described["steps"], build)
+
+
+def _build_phases(
+    name: str, described: Mapping[str, Any], first: Any, build: Callable[[Any], _Phases]
+) -> _Phases:
+    """Build what is served in each phase of its schedules.
+
+    Args:
+        name: What it is, for messages.
+        described: Its description.
+        first: The steps of epoch 0.
+        build: Builds it from the steps of a phase.
+
+    Raises:
+        ServerError: It is not what the server has.
+    """
     later = {int(epoch): build(steps) for epoch, steps in described["later"]}
-    stage = replace(build(described["steps"]), later=later)
-    if stage.fingerprint != described["fingerprint"]:
+    phases = replace(build(first), later=later)
+    if phases.fingerprint != described["fingerprint"]:
         raise ServerError(
-            "the server's batch stage is another one when it is built here: use the same version "
-            "of gpupipe on both sides"
+            f"the server's {name} is another one when it is built here: use the same version of "
+            "gpupipe on both sides"
         )
-    return stage
+    return phases
 
 
 def _index(data: Mapping[str, Any], main: str) -> Index:

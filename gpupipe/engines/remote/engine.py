@@ -24,9 +24,9 @@ from gpupipe.client.iteration import ReceivedBatch
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Batch, BatchStream, EngineTraits, Operator
-from gpupipe.engines.remote.connecting import ConnectedServers, connect_servers
+from gpupipe.engines.remote.connecting import ConnectedServer, connect_servers
 from gpupipe.engines.remote.description import SERVER_SETTINGS
-from gpupipe.engines.remote.sampler import ServerBatch
+from gpupipe.engines.remote.sampler import RemoteSampler, ServerBatch
 from gpupipe.errors import warn
 from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.transfer import record_stream
@@ -37,7 +37,9 @@ class RemoteEngine(BatchStream):
     """Delivers the batches of connected servers.
 
     Args:
-        servers: The connected servers; the engine closes their connections.
+        servers: The connected servers, in the order of their ranks. The engine closes their
+            connections.
+        sampler: The position in their order.
     """
 
     name = "remote"
@@ -49,14 +51,12 @@ class RemoteEngine(BatchStream):
         "sides, and whose CPU time is not counted",
     )
 
-    def __init__(self, servers: ConnectedServers) -> None:
-        self._connections, self._sampler = servers.connections, servers.sampler
-        self._finishers = servers.finishers
-        self.device = self._finishers[0].device
-        self._torch_device = self._finishers[0].torch_device
-        self._steps = tuple(servers.head), tuple(servers.tail)
+    def __init__(self, servers: Sequence[ConnectedServer], sampler: RemoteSampler) -> None:
+        self._servers, self._sampler = servers, sampler
+        self.device = servers[0].finisher.device
+        self._torch_device = servers[0].finisher.torch_device
         self.traits = self.traits.with_counts(
-            len(self._connections), sum(connection.options.hwm for connection in self._connections)
+            len(servers), sum(server.connection.options.hwm for server in servers)
         )
         self._has_received = False
         self._at_exit = ExitHandler(self.close)
@@ -70,8 +70,8 @@ class RemoteEngine(BatchStream):
         cls, loader: LoaderConfig, patience: float, own: Config | None
     ) -> tuple[RemoteEngine, Config, Index, Sampler]:
         """Connect to servers: see `gpupipe.loading.connector.Connects`."""
-        servers = connect_servers(loader, patience, own)
-        return cls(servers), servers.config, servers.index, servers.sampler
+        servers, config, sampler = connect_servers(loader, patience, own)
+        return cls(servers, sampler), config, servers[0].dataset.index, sampler
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         """Yield batches from the sampler's position on; the servers make their plans themselves.
@@ -90,25 +90,18 @@ class RemoteEngine(BatchStream):
     ) -> Generator[tuple[Plan, Batch], None, None]:
         try:
             while True:
-                for number, connection in enumerate(self._connections):
-                    connection.start_iteration(
-                        epoch,
-                        end if number < ahead else position,
-                        self._finishers[number],
-                        is_explicit,
-                    )
+                for number, server in enumerate(self._servers):
+                    start = end if number < ahead else position
+                    server.connection.start_iteration(epoch, start, server.finisher, is_explicit)
                 for plan, batch in self._epoch(position, ahead):
                     self._warn_if_missed(epoch, plan.epoch)
                     yield plan, batch
                 self._sampler.batches_left, is_explicit = None, False
-                epoch, position, ahead = (
-                    max(connection.epoch for connection in self._connections),
-                    0,
-                    0,
-                )
+                epoch = max(server.connection.epoch for server in self._servers)
+                position = ahead = 0
         finally:
-            for connection in self._connections:
-                connection.end_iteration()
+            for server in self._servers:
+                server.connection.end_iteration()
 
     def _epoch(self, before: int, turn: int) -> Iterator[tuple[Plan, Batch]]:
         """Yield the rest of an epoch.
@@ -117,10 +110,10 @@ class RemoteEngine(BatchStream):
             before: Samples of the epoch that all servers delivered before this step.
             turn: Number of the server whose batch comes first.
         """
-        servers = len(self._connections)
+        servers = len(self._servers)
         going, all_sent = set(range(servers)), set[int]()
         while going:
-            received = self._connections[turn].next() if turn in going else None
+            received = self._servers[turn].connection.next() if turn in going else None
             if received is None:
                 going.discard(turn)
             else:
@@ -135,33 +128,28 @@ class RemoteEngine(BatchStream):
         """Warn if the very first batch belongs to a later epoch than the loader expects."""
         if not self._has_received and epoch > expected:
             warn(
-                f"others consumed epoch {expected} of "
-                f"{self._connections[0].options.address} before this client began it, so it "
-                "gets none of it: this client "
-                f"goes on with its share of epoch {epoch}",
+                f"others consumed epoch {expected} of {self._servers[0].address} before this "
+                "client began it, so it gets none of it: this client goes on with its share of "
+                f"epoch {epoch}",
                 UserWarning,
             )
         self._has_received = True
 
     def _plan(self, received: ReceivedBatch, server: int, before: int, last: bool) -> Plan:
-        tag = ServerBatch(server, received.key, before, (server + 1) % len(self._connections))
+        tag = ServerBatch(server, received.key, before, (server + 1) % len(self._servers))
         return Plan(received.epoch, received.batch["id"].numpy(), received.end, last, tag)
 
     def mark_consumed(self, plan: Plan) -> None:
         if isinstance(plan.tag, ServerBatch):
-            self._connections[plan.tag.server].acknowledge(plan.tag.key)
+            self._servers[plan.tag.server].connection.acknowledge(plan.tag.key)
             if plan.last:
                 self._sampler.batches_left = None
 
     def lowering(self) -> list[Operator]:
         """Return the operators that run, in order."""
-        head, tail = self._steps
-        return [
-            ("server", "remote", head),
-            *((f"{key}.torch", self.device, (key,)) for key in tail),
-        ]
+        return self._servers[0].dataset.tail.list_operators("server", self.device)
 
     def close(self) -> None:
         self._at_exit.cancel()
-        for connection in self._connections:
-            connection.close()
+        for server in self._servers:
+            server.connection.close()

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.config import Shard
+from gpupipe.config import LoaderConfig
 from gpupipe.errors import ServerError, StateError
-from gpupipe.protocol.messages import Key, PassInProgress
+from gpupipe.protocol.messages import Key, SessionOpened
 from gpupipe.sampling.sampler import Plan, Sampler
-from gpupipe.sampling.selection import ALL_ONCE, Selection
+from gpupipe.sampling.selection import Selection
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,9 @@ class RemoteSampler(Sampler):
 
     Args:
         count: The number of samples that the servers use.
-        batch_size: Samples per batch and rank.
-        shuffle: As in Sampler.
-        seed: As in Sampler.
-        last_batch: As in Sampler.
-        shard: Rank of the first server, and the number of ranks over all servers.
-        start: (epoch, position) where the servers are.
-        joined: For each server, the pass that this client joins in the middle, or None.
+        options: The settings of the loader that the servers decide.
         selection: How often each sample comes; the servers have its rows and weights.
+        answers: The answer of each server: where it is, and which pass this client joins.
 
     Attributes:
         servers: Number of servers.
@@ -63,34 +58,30 @@ class RemoteSampler(Sampler):
     def __init__(
         self,
         count: int,
-        batch_size: int,
-        *,
-        shuffle: bool,
-        seed: int,
-        last_batch: str,
-        shard: Shard,
-        start: tuple[int, int],
-        joined: Sequence[PassInProgress | None],
-        selection: Selection = ALL_ONCE,
+        options: LoaderConfig,
+        selection: Selection,
+        answers: Sequence[SessionOpened],
     ) -> None:
         super().__init__(
             count,
-            batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            last_batch=last_batch,
-            rank=shard.rank,
-            world_size=shard.world_size,
+            options.batch_size,
+            shuffle=options.shuffle,
+            seed=options.seed,
+            last_batch=options.last_batch,
+            rank=answers[0].rank,
+            world_size=answers[0].world_size,
             selection=selection,
         )
-        self.servers, self.ahead = len(joined), 0
+        self.servers, self.ahead = len(answers), 0
         self.batches_left: int | None = None
         self._has_begun = False
-        self.load_state(self.state() | {"epoch": start[0], "position": start[1]})
+        start = {"epoch": answers[0].epoch, "position": answers[0].position}
+        self.load_state(self.state() | start)
         self.is_explicit = False
+        joined = [answer.joined for answer in answers]
         if any(joined):
             whole = super().left
-            self.batches_left = sum(server.left if server else whole for server in joined)
+            self.batches_left = sum(late.left if late else whole for late in joined)
 
     def __len__(self) -> int:
         whole = super().__len__() * self.servers
