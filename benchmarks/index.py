@@ -33,9 +33,9 @@ import round_statistics
 
 from gpupipe.bench.memory import PeakMemory
 from gpupipe.dataset import index_cache, source
-from gpupipe.dataset.columns import FileColumn
+from gpupipe.dataset.columns import StringArray
+from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.strings import StringArray
 from gpupipe.sampling import draws
 from gpupipe.sampling.sampler import Plan, Sampler
 

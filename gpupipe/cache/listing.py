@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.shard_files import ShardSample
 from gpupipe.cache.shared_files import disk_size
-from gpupipe.dataset.strings import StringArray
+from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.table_file import count_bytes, open_table, write_table
 from gpupipe.errors import DataError
 

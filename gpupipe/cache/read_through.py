@@ -32,8 +32,7 @@ from gpupipe.cache.listing import Listing
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shared_files import disk_size
 from gpupipe.cache.store import Store, StoreFailed, Unfetchable
-from gpupipe.dataset.columns import Column, Rows
-from gpupipe.dataset.strings import StringArray
+from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.errors import EngineError, describe_error
 from gpupipe.runtime.files import try_lock
 from gpupipe.runtime.installation import require_extra

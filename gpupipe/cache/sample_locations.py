@@ -13,9 +13,8 @@ from gpupipe.cache import shard_files
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.commit_log import CachedShard
 from gpupipe.cache.shard_column import NO_SHARD, ShardColumn, forget_checked
-from gpupipe.dataset.columns import Rows
+from gpupipe.dataset.columns import Rows, StringArray
 from gpupipe.dataset.population import UnmapFiles
-from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 
 

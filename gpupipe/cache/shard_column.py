@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from gpupipe.cache.filling.waiting import explain_broken_row, refetch_image
 from gpupipe.cache.settings import CacheOptions
-from gpupipe.dataset.columns import Rows, SpanColumn
+from gpupipe.dataset.columns import Rows
+from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.reading import read_spans_and_crcs
 from gpupipe.runtime.compiled_extension import compute_crc32s
 

@@ -24,7 +24,7 @@ from gpupipe.cache.listing import (
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store, read_url
 from gpupipe.dataset import labels as classes_of
-from gpupipe.dataset.strings import StringArray
+from gpupipe.dataset.columns import StringArray
 from gpupipe.errors import DataError, shown
 from gpupipe.formats.manifest import read_stream
 from gpupipe.formats.manifest_rows import ManifestColumns, ManifestRows

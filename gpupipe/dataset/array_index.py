@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset import labels
-from gpupipe.dataset.columns import ArrayLayout, SpanColumn
+from gpupipe.dataset.columns import ArrayLayout, StringArray
+from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.paths import name_file
 from gpupipe.dataset.reading import read_each
 from gpupipe.dataset.shards import find_files
-from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, counted, shown
 from gpupipe.runtime.progress import Progress
 

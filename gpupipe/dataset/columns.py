@@ -1,13 +1,14 @@
-"""The columns of an index: where the bytes of a field are, for each row.
+"""The contract of an index's columns: a Column reads the bytes of a field, by row.
 
-Image files are a FileColumn, and parts of files a SpanColumn. A source whose bytes are elsewhere,
-in a database or in a library's own files, defines a Column in its own module.
+The columns of local files are in file_columns.py. A source whose bytes are elsewhere, in a database
+or in a library's own files, defines a Column in its own module.
 """
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
@@ -15,12 +16,74 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.reading import Span, read_spans, read_states
-from gpupipe.dataset.strings import StringArray
+from gpupipe.dataset.reading import Span
 from gpupipe.errors import EngineError, GpupipeError, shown
-from gpupipe.runtime.files import is_irregular
 
 Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StringArray:
+    """N strings in one array, stored as in Arrow.
+
+    String i is data[offsets[i] : offsets[i + 1]], as the file system encodes it.
+
+    Attributes:
+        data: The bytes of all strings, concatenated, uint8 (bytes,).
+        offsets: Where each string begins, and where the last one ends, int64 (N + 1,).
+    """
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def from_strings(cls, strings: Iterable[str]) -> StringArray:
+        encoded = [os.fsencode(string) for string in strings]
+        return cls.from_ends(
+            np.frombuffer(b"".join(encoded), np.uint8),
+            np.cumsum([len(e) for e in encoded], dtype=np.int64),
+        )
+
+    @classmethod
+    def from_ends(cls, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> StringArray:
+        """Return the strings of which only the ends in `data` are known, int64 (N,)."""
+        return cls(data, np.concatenate([np.zeros(1, np.int64), ends]))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> str:
+        return os.fsdecode(self.data[self.offsets[i] : self.offsets[i + 1]].tobytes())
+
+    def pad(self, rows: NDArray[np.int64], prefix: bytes) -> NDArray[np.uint8]:
+        """Prefix each string of `rows`, and pad all to one length.
+
+        Returns:
+            uint8 (len(rows), len(prefix) + longest), padded with NUL.
+        """
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        columns = np.arange(lengths.max())
+        content = self.data[np.minimum(starts[:, None] + columns, len(self.data) - 1)]
+        padded = np.zeros((len(rows), len(prefix) + len(columns)), np.uint8)
+        padded[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
+        padded[:, len(prefix) :] = np.where(columns < lengths[:, None], content, 0)
+        return padded
+
+    @property
+    def fingerprint_parts(self) -> list[NDArray[Any]]:
+        """The arrays that a fingerprint hashes: the bytes, and where each string ends."""
+        return [self.data, self.offsets[1:]]
+
+    def take(self, rows: NDArray[np.int64]) -> StringArray:
+        return StringArray.from_strings(self[int(i)] for i in rows)
+
+
+def join_strings(every: Sequence[StringArray]) -> StringArray:
+    """Return the strings of several arrays in one."""
+    starts = np.cumsum([0, *(len(strings.data) for strings in every)])
+    ends = [strings.offsets[1:] + start for strings, start in zip(every, starts, strict=False)]
+    return StringArray.from_ends(np.concatenate([s.data for s in every]), np.concatenate(ends))
 
 
 @dataclass(frozen=True)
@@ -150,126 +213,6 @@ class Column(Protocol):
         False if that may download a row, or if it reads many other rows too.
         """
         return True
-
-
-@dataclass(frozen=True)
-class FileColumn(Column):
-    """A field with one image file per sample: row i is the file `root`/paths[i]."""
-
-    root: str
-    paths: StringArray
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
-        return read_spans([self.span(row) for row in rows.tolist()])
-
-    def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
-        return self.span(row).read_ends(head, tail)
-
-    def location(self, row: int, name: str) -> str:
-        return self.span(row).path
-
-    def fingerprint_parts(self, names: StringArray) -> list[NDArray[Any]]:
-        return [] if self.paths is names else self.paths.fingerprint_parts
-
-    def take(self, rows: Rows) -> FileColumn:
-        return FileColumn(self.root, self.paths.take(rows))
-
-    def span(self, row: int) -> Span:
-        return Span(os.path.join(self.root, self.paths[row]))
-
-    def get_sizes(self, rows: Rows) -> list[int | None]:
-        states = read_states([self.span(row).path for row in rows.tolist()])
-        return [None if state is None else state[0] for state in states]
-
-    def find_irregular(self, rows: Rows) -> list[int]:
-        """Return the positions in `rows` of FIFOs, sockets and devices; links are followed."""
-        return [n for n, row in enumerate(rows.tolist()) if is_irregular(self.span(row).path)]
-
-    def encoded_paths(self, rows: Rows) -> NDArray[np.uint8]:
-        """Return absolute paths in the form that DALI's io.file.read takes.
-
-        All paths are in one array: DALI inspects every array that it gets in Python.
-
-        Returns:
-            uint8 (len(rows), longest), padded with NUL, which ends a path for the system.
-        """
-        return self.paths.pad(rows, os.fsencode(self.root) + b"/")
-
-
-@dataclass(frozen=True)
-class SpanColumn(Column):
-    """A field whose samples are byte ranges of files.
-
-    Row i is the `length[i]` bytes from `offset[i]` on in the file `root`/files[file[i]].
-
-    Attributes:
-        root: The folder that `files` are relative to.
-        files: The files.
-        file: The number of each row's file, int32 (N,).
-        offset: The first byte of each row, int64 (N,).
-        length: The number of bytes of each row, int64 (N,).
-        array: Dtype and shapes if the bytes are arrays; None if they are image files.
-    """
-
-    root: str
-    files: StringArray
-    file: NDArray[np.int32]
-    offset: NDArray[np.int64]
-    length: NDArray[np.int64]
-    array: ArrayLayout | None = None
-
-    def __len__(self) -> int:
-        return len(self.file)
-
-    def get_sizes(self, rows: Rows) -> list[int | None]:
-        return list(self.length[rows].tolist())
-
-    def accept(self, rows: Rows, contents: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
-        """Return the bytes of rows that were read without `read`, such as slices of memory maps.
-
-        A column that checks them replaces those that are damaged; by no bytes if it cannot.
-
-        Args:
-            rows: The rows.
-            contents: Their bytes, as far as the files have them.
-        """
-        return contents
-
-    def path(self, number: int) -> str:
-        """Return the path of `files[number]`, with the root."""
-        return os.path.join(self.root, self.files[number])
-
-    def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
-        return read_spans([self.span(row) for row in rows.tolist()])
-
-    def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
-        return self.span(row).read_ends(head, tail)
-
-    def location(self, row: int, name: str) -> str:
-        """Return FILE:NAME, or FILE if the sample is named after its file."""
-        path = self.path(int(self.file[row]))
-        return path if f"/{path}".endswith(f"/{name}") else f"{path}:{name}"
-
-    def fingerprint_parts(self, names: StringArray) -> list[NDArray[Any]]:
-        shapes = [] if self.array is None or self.array.shapes is None else [self.array.shapes]
-        return [*self.files.fingerprint_parts, self.file, self.length, *shapes]
-
-    def take(self, rows: Rows) -> SpanColumn:
-        numbers, file = np.unique(self.file[rows].astype(np.int64), return_inverse=True)
-        return SpanColumn(
-            self.root,
-            self.files.take(numbers),
-            file.astype(np.int32),
-            self.offset[rows],
-            self.length[rows],
-            None if self.array is None else self.array.take(rows),
-        )
-
-    def span(self, row: int) -> Span:
-        return Span(self.path(int(self.file[row])), int(self.offset[row]), int(self.length[row]))
 
 
 def read_rows(column: Column, rows: Rows) -> list[NDArray[np.uint8]]:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.columns import Column, FileColumn, Rows, SpanColumn
-from gpupipe.dataset.strings import StringArray
+from gpupipe.dataset.columns import Column, Rows, StringArray
+from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.errors import counted
 
 

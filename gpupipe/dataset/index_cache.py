@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.columns import Column, FileColumn, SpanColumn
+from gpupipe.dataset.columns import Column, StringArray
+from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.strings import StringArray
 from gpupipe.dataset.table_file import OtherVersion, open_table, write_table
 from gpupipe.errors import UsageError
 from gpupipe.runtime.files import cache_dir, check_regular

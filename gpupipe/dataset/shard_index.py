@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset import labels as classes_of
-from gpupipe.dataset.columns import ArrayLayout, SpanColumn
+from gpupipe.dataset.columns import ArrayLayout, StringArray
+from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, counted
 
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.mixture import Mixing, Mixture
-from gpupipe.dataset.population import Growing
+from gpupipe.dataset.population import Growing, Mixing, Mixture
 from gpupipe.errors import ConfigError, DataError, Problem, did_you_mean
 from gpupipe.formats.manifest import read_ids
 from gpupipe.sampling.classes import balance_classes, choose_part, choose_share

@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.mixture import interleave
+from gpupipe.dataset.population import interleave
 from gpupipe.errors import DataError
 from gpupipe.sampling import draws
 from gpupipe.sampling.selection import Selection

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.mixture import Mixture
+from gpupipe.dataset.population import Mixture
 from gpupipe.errors import StateError, shown
 
 DEFAULTS: Mapping[str, Any] = {"repeats": 1, "weights": None, "epoch_size": None, "subset": None}

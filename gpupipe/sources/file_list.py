@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from gpupipe.dataset.columns import FileColumn
+from gpupipe.dataset.columns import StringArray
+from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.paths import explain_os_error, folder, listing, read_files
 from gpupipe.dataset.source import Progress, Source, ignore_progress
-from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 from gpupipe.formats import manifest
 from gpupipe.formats.manifest_rows import ManifestColumns

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from gpupipe.dataset import labels
-from gpupipe.dataset.columns import Column, SpanColumn
+from gpupipe.dataset.columns import Column, StringArray
+from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.shards import name_shard
 from gpupipe.dataset.source import FileSource, Progress, ignore_progress
-from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, counted
 from gpupipe.formats import Damaged, arrow_columns
 from gpupipe.runtime.installation import require_extra

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from gpupipe.dataset import labels
-from gpupipe.dataset.columns import Column, SpanColumn
+from gpupipe.dataset.columns import Column, StringArray
+from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.paths import listing, missing_file
 from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shards import name_shard
 from gpupipe.dataset.source import FileSource, Progress
-from gpupipe.dataset.strings import StringArray
 from gpupipe.decoders.image_header import read_header
 from gpupipe.errors import DataError, counted, short
 from gpupipe.formats import lmdb_keys, manifest

@@ -12,9 +12,10 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from gpupipe.dataset.columns import join_strings
+from gpupipe.dataset.file_columns import join_columns
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.mixture import Mixture, Stop, join_columns, join_strings
-from gpupipe.dataset.population import Growing
+from gpupipe.dataset.population import Growing, Mixture, Stop
 from gpupipe.dataset.source import SOURCES, Progress, Source, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, did_you_mean

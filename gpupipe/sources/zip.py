@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gpupipe.dataset import labels
-from gpupipe.dataset.columns import Column, Rows, SpanColumn
+from gpupipe.dataset.columns import Column, Rows, StringArray
+from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.reading import map_file, read_rows_in_parallel
 from gpupipe.dataset.shards import find_files, name_shard
 from gpupipe.dataset.source import FileSource
-from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, counted
 from gpupipe.formats import zip_directory
 from gpupipe.formats.zip_directory import ZipMember

@@ -13,10 +13,10 @@ import pytest
 
 from gpupipe.dataset import index as indexes
 from gpupipe.dataset import table_file
-from gpupipe.dataset.columns import ArrayLayout, Column, FileColumn, SpanColumn
+from gpupipe.dataset.columns import ArrayLayout, Column, StringArray
+from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.index_cache import open_saved, save
-from gpupipe.dataset.strings import StringArray
 
 
 def some_index(**changes: object) -> Index:

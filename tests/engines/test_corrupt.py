@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 import gpupipe
-from gpupipe.dataset.columns import FileColumn
-from gpupipe.dataset.strings import StringArray
+from gpupipe.dataset.columns import StringArray
+from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.engines.failure_reasons import describe_damage
 from helpers.corrupt_images import (
     BAD,

@@ -28,7 +28,7 @@ with atheris.instrument_imports(
         "gpupipe.dataset.labels",
     ]
 ):
-    from gpupipe.dataset.columns import SpanColumn
+    from gpupipe.dataset.file_columns import SpanColumn
     from gpupipe.dataset.index import Index
     from gpupipe.dataset.shard_index import join_shards
     from gpupipe.errors import DataError

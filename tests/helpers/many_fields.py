@@ -18,9 +18,9 @@ from helpers.plugin import install
 SOURCE = '''
 import numpy as np
 from pathlib import Path
-from gpupipe.dataset.columns import ArrayLayout, FileColumn, SpanColumn
+from gpupipe.dataset.columns import ArrayLayout, StringArray
+from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.dataset.index import build
-from gpupipe.dataset.strings import StringArray
 from gpupipe.dataset.source import Source
 from gpupipe.pipeline.step import Spec
 

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset import labels
-from gpupipe.dataset.columns import ArrayLayout, Column
+from gpupipe.dataset.columns import ArrayLayout, Column, StringArray
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.dataset.spec import Spec
-from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 
 

@@ -15,7 +15,7 @@ import torch
 
 import gpupipe
 from gpupipe.dataset import index_cache
-from gpupipe.dataset.columns import SpanColumn
+from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.errors import DataError
 from gpupipe.sources.hf import Hf
 from gpupipe.sources.hub import row_groups

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 import gpupipe
 from gpupipe.dataset import index_cache
-from gpupipe.dataset.columns import SpanColumn
+from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.lmdb import Lmdb
 from gpupipe.testing import check_loader

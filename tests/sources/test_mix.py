@@ -12,8 +12,7 @@ import torch
 
 import gpupipe
 from gpupipe.config import json_schema
-from gpupipe.dataset.columns import FileColumn, SpanColumn
-from gpupipe.dataset.mixture import JoinedColumn
+from gpupipe.dataset.file_columns import FileColumn, JoinedColumn, SpanColumn
 from gpupipe.errors import ConfigError, DataError, StateError
 from helpers.served import serving
 from helpers.zip_files import png, write_zip

@@ -13,7 +13,7 @@ import torch
 
 import gpupipe
 from gpupipe.dataset import index_cache
-from gpupipe.dataset.columns import SpanColumn
+from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.zip import Zip, ZipColumn
 from gpupipe.testing import check_loader

@@ -11,7 +11,8 @@ from collections import OrderedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.columns import ArrayLayout, SpanColumn
+from gpupipe.dataset.columns import ArrayLayout
+from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.reading import missing
 from gpupipe.engines.dali.field_reader import PLACEHOLDER, CannotRead
 from gpupipe.runtime.files import open_regular

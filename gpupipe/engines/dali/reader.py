@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
-from gpupipe.dataset.columns import FileColumn, SpanColumn
+from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.base import Job, Operator

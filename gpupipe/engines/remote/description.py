@@ -18,10 +18,10 @@ import pydantic
 from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.batch_stage.stage_builder import build_batch_stage
 from gpupipe.config import Config, LoaderConfig, list_batch_fields
-from gpupipe.dataset.columns import Column, FileColumn
+from gpupipe.dataset.columns import Column, StringArray
+from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Progress, Source, ignore_progress
-from gpupipe.dataset.strings import StringArray
 from gpupipe.engines.batch_finisher import PipelineTail, find_larger_output, find_tail
 from gpupipe.errors import ConfigError, ServerError
 from gpupipe.pipeline.build import build_pipeline

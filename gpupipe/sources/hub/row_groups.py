@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset import index_cache
-from gpupipe.dataset.columns import Column, Rows, SpanColumn
+from gpupipe.dataset.columns import Column, Rows, StringArray
+from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.reading import read_each
-from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 from gpupipe.formats import Damaged, arrow_columns
 from gpupipe.runtime.files import open_regular, write_atomically

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.dataset.columns import FileColumn
+from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.sampling.sampler import Plan, Sampler

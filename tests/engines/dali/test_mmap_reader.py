@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.dataset.columns import ArrayLayout, SpanColumn
+from gpupipe.dataset.columns import ArrayLayout, StringArray
+from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build, spans_of
-from gpupipe.dataset.strings import StringArray
 from gpupipe.engines.dali import mmap_reader
 from gpupipe.engines.dali.field_reader import CannotRead
 from gpupipe.engines.dali.mmap_reader import MmapReader

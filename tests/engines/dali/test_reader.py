@@ -13,7 +13,7 @@ from PIL import Image
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.dataset.columns import FileColumn
+from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.reader import FileReader

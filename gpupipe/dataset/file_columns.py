@@ -1,135 +1,145 @@
-"""A data set that is mixed of several: how many samples an epoch has of each, and their columns.
+"""The columns of local files: whole files, byte ranges of files, and several columns in one.
 
-`Mixture` computes the numbers, and `interleave` the order. `join_columns` makes one column of the
-rows of several, one after the other.
+Image files are a FileColumn, and parts of files a SpanColumn. `join_columns` makes one column of
+the rows of several, one after the other.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.columns import ArrayLayout, Column, FileColumn, Rows, SpanColumn
-from gpupipe.dataset.index import Index
-from gpupipe.dataset.reading import Span
-from gpupipe.dataset.strings import StringArray
-from gpupipe.errors import DataError, counted
+from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray, join_strings
+from gpupipe.dataset.reading import Span, read_spans, read_states
+from gpupipe.runtime.files import is_irregular
 
 T = TypeVar("T")
-Stop = Literal["first", "all", "never"]
-_SLACK = 1e-9
-"""Products of weights are rounded: 0.3 / 0.1 is 3."""
-
-
-@runtime_checkable
-class Mixing(Protocol):
-    """A source that mixes others."""
-
-    def mixture(self, index: Index) -> Mixture | None:
-        """The proportions of an epoch."""
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """The parts of an index, which follow each other in it, and their proportions in an epoch.
+class FileColumn(Column):
+    """A field with one image file per sample: row i is the file `root`/paths[i]."""
+
+    root: str
+    paths: StringArray
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
+        return read_spans([self.span(row) for row in rows.tolist()])
+
+    def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
+        return self.span(row).read_ends(head, tail)
+
+    def location(self, row: int, name: str) -> str:
+        return self.span(row).path
+
+    def fingerprint_parts(self, names: StringArray) -> list[NDArray[Any]]:
+        return [] if self.paths is names else self.paths.fingerprint_parts
+
+    def take(self, rows: Rows) -> FileColumn:
+        return FileColumn(self.root, self.paths.take(rows))
+
+    def span(self, row: int) -> Span:
+        return Span(os.path.join(self.root, self.paths[row]))
+
+    def get_sizes(self, rows: Rows) -> list[int | None]:
+        states = read_states([self.span(row).path for row in rows.tolist()])
+        return [None if state is None else state[0] for state in states]
+
+    def find_irregular(self, rows: Rows) -> list[int]:
+        """Return the positions in `rows` of FIFOs, sockets and devices; links are followed."""
+        return [n for n, row in enumerate(rows.tolist()) if is_irregular(self.span(row).path)]
+
+    def encoded_paths(self, rows: Rows) -> NDArray[np.uint8]:
+        """Return absolute paths in the form that DALI's io.file.read takes.
+
+        All paths are in one array: DALI inspects every array that it gets in Python.
+
+        Returns:
+            uint8 (len(rows), longest), padded with NUL, which ends a path for the system.
+        """
+        return self.paths.pad(rows, os.fsencode(self.root) + b"/")
+
+
+@dataclass(frozen=True)
+class SpanColumn(Column):
+    """A field whose samples are byte ranges of files.
+
+    Row i is the `length[i]` bytes from `offset[i]` on in the file `root`/files[file[i]].
 
     Attributes:
-        names: The names of the parts.
-        counts: The number of samples of each part.
-        weights: The weight of each part, above 0.
-        stop: When an epoch ends: after all samples of the part that is used up first; when all
-            parts are used up; or "never", after `loader.epoch_size` samples.
+        root: The folder that `files` are relative to.
+        files: The files.
+        file: The number of each row's file, int32 (N,).
+        offset: The first byte of each row, int64 (N,).
+        length: The number of bytes of each row, int64 (N,).
+        array: Dtype and shapes if the bytes are arrays; None if they are image files.
     """
 
-    names: tuple[str, ...]
-    counts: tuple[int, ...]
-    weights: tuple[float, ...]
-    stop: Stop = "first"
+    root: str
+    files: StringArray
+    file: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    array: ArrayLayout | None = None
 
-    def __str__(self) -> str:
-        """Return the proportions as a state has them: a 3, b 1, stop first."""
-        parts = zip(self.names, self.weights, strict=True)
-        return ", ".join([*(f"{name} {weight:g}" for name, weight in parts), f"stop {self.stop}"])
+    def __len__(self) -> int:
+        return len(self.file)
 
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """The first row of each part, int64 (parts,)."""
-        return np.cumsum([0, *self.counts[:-1]], dtype=np.int64)
+    def get_sizes(self, rows: Rows) -> list[int | None]:
+        return list(self.length[rows].tolist())
 
-    def restrict(self, rows: NDArray[np.int64]) -> Mixture:
-        """Return the mixture of chosen rows.
+    def accept(self, rows: Rows, contents: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+        """Return the bytes of rows that were read without `read`, such as slices of memory maps.
 
-        Args:
-            rows: The rows, ascending, int64 (n,).
-
-        Raises:
-            DataError: A part has none of them.
-        """
-        ends = np.searchsorted(rows, np.cumsum(self.counts))
-        counts = np.diff(ends, prepend=0).tolist()
-        if 0 in counts:
-            name = self.names[counts.index(0)]
-            raise DataError(f"data.parts.{name}: no sample of it is in loader.subset")
-        return replace(self, counts=tuple(counts))
-
-    def count_samples(self, size: int | None) -> NDArray[np.int64]:
-        """Return how many samples of each part an epoch has, int64 (parts,).
+        A column that checks them replaces those that are damaged; by no bytes if it cannot.
 
         Args:
-            size: The size of the epoch; None: as `stop` says.
-
-        Raises:
-            DataError: A part would have none.
+            rows: The rows.
+            contents: Their bytes, as far as the files have them.
         """
-        weights, counts = np.array(self.weights), np.array(self.counts)
-        if size is not None:
-            found = _divide(size, weights)
-        elif self.stop == "first":
-            shares = weights * (counts / weights).min()
-            found = np.minimum(np.floor(shares + _SLACK).astype(np.int64), counts)
-        else:
-            shares = weights * (counts / weights).max()
-            found = np.maximum(np.ceil(shares - _SLACK).astype(np.int64), counts)
-        if not found.all():
-            name = self.names[int(np.argmin(found))]
-            total = counted(int(found.sum()), "sample")
-            raise DataError(
-                f"data.parts.{name}.weight: so small that an epoch of {total} has none of it: "
-                "make it larger"
-            )
-        return found
+        return contents
 
+    def path(self, number: int) -> str:
+        """Return the path of `files[number]`, with the root."""
+        return os.path.join(self.root, self.files[number])
 
-def _divide(size: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Divide a number in proportion, with the largest remainders rounded up."""
-    shares = size * weights / weights.sum()
-    found: NDArray[np.int64] = np.floor(shares + _SLACK).astype(np.int64)
-    order = np.argsort(-(shares - found), kind="stable")
-    found[order[: size - int(found.sum())]] += 1
-    return found
+    def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
+        return read_spans([self.span(row) for row in rows.tolist()])
 
+    def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
+        return self.span(row).read_ends(head, tail)
 
-def interleave(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return an order in which any stretch holds the parts in proportion.
+    def location(self, row: int, name: str) -> str:
+        """Return FILE:NAME, or FILE if the sample is named after its file."""
+        path = self.path(int(self.file[row]))
+        return path if f"/{path}".endswith(f"/{name}") else f"{path}:{name}"
 
-    Each of k parts is within k - 1 samples of its proportion; of two, within a sample.
+    def fingerprint_parts(self, names: StringArray) -> list[NDArray[Any]]:
+        shapes = [] if self.array is None or self.array.shapes is None else [self.array.shapes]
+        return [*self.files.fingerprint_parts, self.file, self.length, *shapes]
 
-    Args:
-        counts: The number of samples of each part.
+    def take(self, rows: Rows) -> SpanColumn:
+        numbers, file = np.unique(self.file[rows].astype(np.int64), return_inverse=True)
+        return SpanColumn(
+            self.root,
+            self.files.take(numbers),
+            file.astype(np.int32),
+            self.offset[rows],
+            self.length[rows],
+            None if self.array is None else self.array.take(rows),
+        )
 
-    Returns:
-        The number of the part at each position, int64 (sum of counts,).
-    """
-    places = [(2 * np.arange(count) + 1) / (2 * count) for count in counts]
-    parts = np.repeat(np.arange(len(places)), [len(place) for place in places])
-    order: NDArray[np.int64] = parts[np.argsort(np.concatenate(places), kind="stable")]
-    return order
+    def span(self, row: int) -> Span:
+        return Span(self.path(int(self.file[row])), int(self.offset[row]), int(self.length[row]))
 
 
 @dataclass(frozen=True)
@@ -209,13 +219,6 @@ def join_columns(columns: Sequence[Column]) -> Column:
     part = np.repeat(np.arange(len(columns), dtype=np.int32), counts)
     row = np.concatenate([np.arange(count) for count in counts])
     return JoinedColumn(tuple(columns), part, row, layout)
-
-
-def join_strings(every: Sequence[StringArray]) -> StringArray:
-    """Return the strings of several arrays in one."""
-    starts = np.cumsum([0, *(len(strings.data) for strings in every)])
-    ends = [strings.offsets[1:] + start for strings, start in zip(every, starts, strict=False)]
-    return StringArray.from_ends(np.concatenate([s.data for s in every]), np.concatenate(ends))
 
 
 def _join_files(columns: Sequence[FileColumn]) -> FileColumn:
