@@ -18,9 +18,8 @@ import torch
 from round_statistics import ratio
 from torchvision.transforms import v2
 
-from gpupipe.batch_stage.batch_step import BatchField
 from gpupipe.batch_stage.mixer import BatchMixer
-from gpupipe.batch_stage.stage_builder import build_batch_stage
+from gpupipe.batch_stage.stage import build_batch_stage
 from gpupipe.dataset.spec import Spec
 from gpupipe.schema.document import Document
 
@@ -31,7 +30,7 @@ Batch = dict[str, torch.Tensor]
 
 def gpupipes(*steps: Any) -> Callable[[Batch, int], Any]:
     """The batch stage with these steps."""
-    fields = {"image": BatchField(Spec.of_array("float32", SHAPE[1:], "CHW"))}
+    fields = {"image": Spec.of_array("float32", SHAPE[1:], "CHW")}
     document = Document("benchmark", {"batch": list(steps)})
     stage = build_batch_stage(document, ("batch",), fields, ("image",))
     mixer = BatchMixer(stage, 0, [str(n) for n in range(NUM_CLASSES)], None)

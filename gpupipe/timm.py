@@ -12,16 +12,16 @@ from gpupipe.errors import ConfigError, Problem, warn
 from gpupipe.loader import Loader
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.runtime.registry import AUTO
-from gpupipe.timm_adapter.batch_changes import (
+from gpupipe.timm_adapter.arguments import (
     Batch,
-    Cast,
     CollateMixup,
     Erase,
-    read_collate_function,
+    check_arguments,
+    drop_schedule,
+    list_changes,
+    read_data,
 )
-from gpupipe.timm_adapter.refusals import check_arguments, drop_schedule
-from gpupipe.timm_adapter.samples import read_data
-from gpupipe.timm_adapter.transform_steps import ERASING_VALUES, TransformArguments
+from gpupipe.timm_adapter.transform_steps import list_steps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -189,9 +189,9 @@ def create_loader(  # noqa: PLR0913, PLR0917  # timm's arguments
     check_arguments(arguments)
     _warn_of_differences(auto_augment, interpolation)
     channels = _count_channels(input_size, mean)
-    finish = _list_changes(arguments)
+    finish = list_changes(arguments)
     erases_later = any(isinstance(change, Erase) for change in finish)
-    steps = _read_transform(arguments, channels, erases_later).list_steps()
+    steps = list_steps(arguments, channels, erases=not erases_later)
     data, index = read_data(dataset, channels)
     place = str(device).replace("cuda", "gpu") if use_prefetcher else "cpu"
     engine = registry.choose(str(settings.get("engine", AUTO)), place)
@@ -230,48 +230,3 @@ def _count_channels(input_size: Any, mean: Sequence[float]) -> int:
         problem = f"input_size has {channels} channels: write 3 or 1"
         raise ConfigError([Problem("gpupipe.timm.create_loader", problem)])
     return channels
-
-
-def _list_changes(a: Mapping[str, Any]) -> list[Callable[..., Batch]]:
-    """Return what runs on whole batches. In timm, erasing comes after mixing."""
-    mixes = read_collate_function(a["collate_fn"])
-    changes: list[Callable[..., Batch]] = [*mixes]
-    erases = a["re_prob"] > 0 and a["is_training"] and not a["no_aug"]
-    splits = 2 if a["re_split"] else 0
-    if erases and (mixes or splits or a["re_count"] != 1 or a["re_mode"] not in ERASING_VALUES):
-        changes.append(Erase(a["re_prob"], a["re_mode"], a["re_count"], splits))
-    if dtype := _read_dtype(a["img_dtype"], a["fp16"]):
-        changes.append(Cast(dtype))
-    return changes
-
-
-def _read_dtype(img_dtype: Any, fp16: bool) -> Any:
-    """Return the dtype that images are cast to; None if it is float32."""
-    import torch
-
-    dtype = torch.float16 if fp16 else img_dtype
-    return None if dtype in (None, torch.float32) else dtype
-
-
-def _read_transform(a: Mapping[str, Any], channels: int, erases_later: bool) -> TransformArguments:
-    size = a["input_size"]
-    return TransformArguments(
-        size=size if isinstance(size, int) else (size[-2], size[-1]),
-        channels=channels,
-        mean=_adapt(a["mean"], channels),
-        std=_adapt(a["std"], channels),
-        re_prob=0.0 if erases_later else a["re_prob"],
-        **{name: a[name] for name in _TRANSFORM_ARGUMENTS},
-    )
-
-
-_TRANSFORM_ARGUMENTS = tuple(
-    """is_training no_aug re_mode scale ratio hflip vflip color_jitter color_jitter_prob
-    grayscale_prob gaussian_blur_prob auto_augment interpolation crop_pct crop_mode""".split()
-)
-
-
-def _adapt(values: Sequence[float], channels: int) -> Sequence[float]:
-    """Return a number for each channel, as timm's adapt_to_chs: their average if they differ."""
-    values = tuple(float(value) for value in values)
-    return values if len(values) == channels else (sum(values) / len(values),) * channels

@@ -15,8 +15,8 @@ from PIL import Image
 
 from gpupipe.errors import ConfigError
 from gpupipe.timm import create_loader
-from gpupipe.timm_adapter import refusals
-from gpupipe.timm_adapter.batch_changes import Erase
+from gpupipe.timm_adapter import arguments
+from gpupipe.timm_adapter.arguments import Erase
 
 pytest.importorskip("timm")
 
@@ -58,7 +58,7 @@ def steps_of(loader: Any) -> list[str]:
 def test_every_argument_of_timm_is_taken_with_its_default() -> None:
     own = inspect.signature(create_loader).parameters
     for name, parameter in inspect.signature(timm_create_loader).parameters.items():
-        if name in refusals._SCHEDULE:
+        if name in arguments._SCHEDULE:
             continue
         assert name in own, name
         if name not in ("device", "img_dtype"):  # equal, but written without torch

@@ -1,8 +1,9 @@
 """What several steps share: policies, colours, noise, and the bases of similar steps.
 
 `policy` is the base of steps that draw operations; `policy_ops` says what the operations mean,
-`sub_policies` and `policy_mix` combine them, and `timm_policies` and `timm_ops` read timm's
-strings. `color_ops` lists the functions that change colours; `color_step` is the base of steps that
-call them. `noise` and `elastic` make numbers for each pixel. The folder imports the pipeline and
-everything below it; steps and the folders above import it. Start reading in color_ops.py.
+`policy_tables` has their magnitudes and sub-policies, and `timm_policies` and `timm_ops` read
+timm's strings. `color_ops` lists the functions that change colours; `color_step` is the base of
+steps that call them. `resampling`, `multi_crop` and `weighted_choice` are bases too; `noise` makes
+numbers for each pixel. The folder imports the pipeline and everything below it; steps and the
+folders above import it. Start reading in color_ops.py.
 """

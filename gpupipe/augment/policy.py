@@ -1,26 +1,43 @@
 """AugmentPolicy: the base of steps that draw operations from a table, such as rand_augment.
 
 A policy has slots that follow each other. `sample` draws an operation and a value for each sample
-and slot; see policy_ops.py for what they mean.
+and slot; see policy_ops.py for what they mean:
+
+    op, value   (B, slots)            the operations of each sample, one after the other
+
+A policy that blends, as AugMix (https://arxiv.org/abs/1912.02781), has chains of slots. Each chain
+runs on the image, and the results are blended with each other and with the image:
+
+    op, value   (B, chains, slots)    the operations; 0, Identity, after the end of a chain
+    weight      (B, chains + 1)       of the image and of each chain; their sum is 1
+
+`Mixture` draws the weights and the lengths of the chains. The weights come from gamma
+distributions, whose draws are the quantiles of uniform draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.augment.policy_ops import Warping, apply_op, lower_op, op_numbers
+from gpupipe.augment.policy_ops import Warping, apply_op, lower_op
+from gpupipe.augment.policy_tables import choose
 from gpupipe.pipeline.spec_checks import check_color, check_per_channel, check_picture
-from gpupipe.pipeline.step import Params, Primitives, Spec, Step
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Step, StepIncompatibleError
 from gpupipe.schema.field_types import Fill, Resampling
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
+
+_MAX_DRAWN_DEPTH = 3
+"""The longest chain, if its length is drawn."""
+_POINTS = 20_001
+_TAIL = 40.0
 
 
 class AugmentPolicy(Step):
@@ -29,13 +46,15 @@ class AugmentPolicy(Step):
     On a mask, the operations that move pixels take nearest pixels, and those that change colours
     leave it alone.
 
-    Subclasses define `op_names` and `sample`, which returns op (B, slots), int32, and value
-    (B, slots), float64.
+    Subclasses define `op_names` and `sample`, which returns op, int32, and value, float64, as the
+    head of this module says.
 
     Attributes:
         interpolation: "nearest" (the default) or "bilinear", for the operations that move pixels.
         fill: The value outside the image, 0 to 255: one number, or one per channel. The default
             is black.
+        has_whole_shifts: Whether shifts are cut to whole pixels, as torchvision's are.
+        blends: Whether chains are blended. Such a policy refuses masks.
     """
 
     interpolation: Resampling = "nearest"
@@ -43,6 +62,7 @@ class AugmentPolicy(Step):
 
     interpolates = True
     has_whole_shifts: ClassVar[bool] = True
+    blends: ClassVar[bool] = False
 
     @property
     def op_names(self) -> Sequence[str]:
@@ -55,138 +75,155 @@ class AugmentPolicy(Step):
         return Warping(self.interpolation, self.fill, self.has_whole_shifts)
 
     def infer_spec(self, input_spec: Spec) -> Spec:
-        if input_spec.kind == "mask":
-            check_picture(input_spec)
-        else:
+        if input_spec.kind != "mask":
             check_color(input_spec, ("uint8",))
+        elif self.blends:
+            raise StepIncompatibleError(
+                "it blends images, and no masks: leave the mask out of 'on'"
+            )
+        else:
+            check_picture(input_spec)
         return input_spec if self.fill is None else check_per_channel("fill", self.fill, input_spec)
 
     def lower(self, image: Primitives, p: Params) -> None:
-        for slot in range(p["op"].shape[-1]):
-            self.lower_slot(image, p["op"][:, slot], p["value"][:, slot])
+        if not self.blends:
+            self._lower_chain(image, p["op"], p["value"])
+            return
+        chains = [
+            partial(self._lower_chain, op=p["op"][:, n], value=p["value"][:, n])
+            for n in range(p["op"].shape[1])
+        ]
+        image.blend([lambda part: None, *chains], p["weight"])
 
-    def lower_slot(self, image: Primitives, op: Ints, value: Floats) -> None:
-        """Apply one operation to each sample of a batch."""
-        lower_op(image, self.op_names, op, value, self.warping, self._kind != "mask")
+    def _lower_chain(self, image: Primitives, op: Ints, value: Floats) -> None:
+        for slot in range(op.shape[1]):
+            changes_colors = self._kind != "mask"
+            ops, values = op[:, slot], value[:, slot]
+            lower_op(image, self.op_names, ops, values, self.warping, changes_colors)
 
     def torch(self, image: Any, p: Params) -> Any:
-        for op, value in zip(p["op"], p["value"], strict=True):
-            image = self.torch_slot(image, op, value)
+        if not self.blends:
+            return self._torch_chain(image, p["op"], p["value"])
+        import torch
+
+        weight = p["weight"].tolist()
+        mix = weight[0] * image.to(torch.float32)
+        for share, op, value in zip(weight[1:], p["op"], p["value"], strict=True):
+            mix.add_(self._torch_chain(image, op, value), alpha=share)
+        return mix.to(image.dtype)
+
+    def _torch_chain(self, image: Any, ops: Any, values: Any) -> Any:
+        for op, value in zip(ops, values, strict=True):
+            image = apply_op(image, int(op), float(value), self.warping, self._kind != "mask")
         return image
 
-    def torch_slot(self, image: Any, op: Any, value: Any) -> Any:
-        """Apply one operation to an image in torch."""
-        return apply_op(image, int(op), float(value), self.warping, self._kind != "mask")
-
 
 @dataclass(frozen=True)
-class OpTable:
-    """The operations of a torchvision policy, each with a value per magnitude bin.
+class Mixture:
+    """The chains of a policy that blends.
 
     Attributes:
-        names: The operations.
-        magnitudes: float64 (operations, bins).
-        is_signed: Whether a draw decides the sign of the magnitude, bool (operations,).
-        neutral: What the signed magnitude is added to, float64 (operations,).
+        width: The number of chains.
+        depth: The number of operations in a chain; 0 to draw it from 1 to 3 for each.
+        alpha: The parameter of the Dirichlet and the beta distribution of the weights, above 0.
     """
 
-    names: tuple[str, ...]
-    magnitudes: Floats
-    is_signed: NDArray[np.bool_]
-    neutral: Floats
+    width: int
+    depth: int
+    alpha: float
 
-    def look_up(self, index: Any, magnitude_bin: Any, is_negative: Any) -> dict[str, Any]:
-        """Return op and value of draws.
+    @property
+    def slots(self) -> int:
+        """The number of operations in the longest chain."""
+        return self.depth or _MAX_DRAWN_DEPTH
+
+    def num_uniforms(self, draws_per_op: int) -> int:
+        """Return how many uniform draws `draw` needs."""
+        return self.width + 2 + self.width + self.width * self.slots * draws_per_op
+
+    def draw(self, u: Floats, draws_per_op: int, draw_ops: Callable[[Floats], Sampled]) -> Sampled:
+        """Draw weights, lengths and operations.
 
         Args:
-            index: The drawn operations, as positions in `names`.
-            magnitude_bin: The drawn magnitude bins, of the same shape.
-            is_negative: Whether the sign of a signed magnitude is negative, of the same shape.
+            u: Uniform draws, (B, num_uniforms(draws_per_op)).
+            draws_per_op: How many of them each operation needs.
+            draw_ops: Returns op and value for the draws of all operations, (draws_per_op, B, width,
+                slots).
 
         Returns:
-            op: int32, the operations as numbers in OPS.
-            value: float64, their values.
+            op, value and weight: see the head of this module.
         """
-        sign = np.where(self.is_signed[index] & is_negative, -1.0, 1.0)
-        value = self.neutral[index] + sign * self.magnitudes[index, magnitude_bin]
-        return {"op": op_numbers(self.names)[index], "value": value}
+        num_weights = self.width + 2
+        weight = draw_weights(u[:, :num_weights], self.alpha, self.width)
+        depth = draw_depths(u[:, num_weights : num_weights + self.width])
+        of_ops = u[:, num_weights + self.width :]
+        shape = len(u), draws_per_op, self.width, self.slots
+        drawn = draw_ops(np.moveaxis(of_ops.reshape(shape), 1, 0))
+        depth = np.full_like(depth, self.depth) if self.depth else depth
+        return {"op": cut_chains(drawn["op"], depth), "value": drawn["value"], "weight": weight}
 
 
-@dataclass(frozen=True)
-class Magnitudes:
-    """The largest magnitudes of a torchvision policy, from which its table follows.
+def draw_weights(u: Floats, alpha: float, width: int) -> Floats:
+    """Draw the weights with which AugMix blends.
 
-    Attributes:
-        shear: The tangent of the shear angle.
-        translate: The name of the operation without X or Y's suffix: "" for pixels, "Rel" for a
-            fraction of the size; and the shift in that unit.
-        rotate: Degrees.
-        enhance: The change of the factor of Brightness, Color, Contrast and Sharpness.
-        posterize: Bits at the first bin, and how many fewer at the last.
+    Args:
+        u: Uniform draws, (B, width + 2).
+        alpha: The parameter of the Dirichlet and the beta distribution.
+        width: The number of chains.
+
+    Returns:
+        (B, width + 1): the weight of the image, then those of the chains. Each row sums to 1.
     """
+    gamma = np.maximum(gamma_quantile(u, alpha), np.finfo(np.float64).tiny)
+    between, among = gamma[:, :2], gamma[:, 2:]
+    share = between / between.sum(1, keepdims=True)
+    chains = among / among.sum(1, keepdims=True) * share[:, 1:]
+    return np.concatenate([share[:, :1], chains], 1)
 
-    shear: float
-    translate: tuple[str, float]
-    rotate: float
-    enhance: float
-    posterize: tuple[int, int]
+
+def draw_depths(u: Floats) -> NDArray[np.int64]:
+    """Turn uniform draws into lengths of chains from 1 to 3, as AugMix does by default."""
+    return 1 + choose(u, _MAX_DRAWN_DEPTH)
 
 
-RAND_AUGMENT_MAGNITUDES = Magnitudes(0.3, ("Rel", 150.0 / 331.0), 30.0, 0.9, (8, 4))
-"""Those of torchvision's AutoAugment and RandAugment."""
-RAND_AUGMENT_OPS = tuple(
-    """Identity ShearX ShearY TranslateX TranslateY Rotate Brightness Color Contrast Sharpness
-    Posterize Solarize AutoContrast Equalize""".split()
-)
-"""The operations of torchvision's RandAugment and TrivialAugmentWide."""
-_ENHANCING = ("Brightness", "Color", "Contrast", "Sharpness")
+def cut_chains(op: Ints, depth: NDArray[np.int64]) -> Ints:
+    """Replace the operations after the end of each chain with Identity.
+
+    Args:
+        op: (B, width, slots): the operations.
+        depth: (B, width): the lengths of the chains.
+    """
+    return np.where(np.arange(op.shape[-1]) < depth[..., None], op, 0).astype(np.int32)
+
+
+def gamma_quantile(u: Floats, alpha: float) -> Floats:
+    """Return the quantiles of the gamma distribution with shape `alpha` and scale 1.
+
+    Args:
+        u: Probabilities, of any shape.
+        alpha: The shape, above 0.
+    """
+    cumulative, quantiles = _gamma_table(alpha)
+    return np.interp(u, cumulative, quantiles)
 
 
 @cache
-def make_table(names: tuple[str, ...], largest: Magnitudes, num_bins: int) -> OpTable:
-    """Return the table of a torchvision policy.
+def _gamma_table(alpha: float) -> tuple[Floats, Floats]:
+    """Return the cumulative distribution at points x, and the points.
 
-    Args:
-        names: torchvision's names of the operations.
-        largest: The largest magnitudes.
-        num_bins: The number of magnitude bins, at least 2.
+    For small shapes the density is steep at 0, or infinite. With y = x ** alpha it is exp(-x): the
+    points are then equally spaced in y.
     """
-    kind, shift = largest.translate
-    first, fewer = largest.posterize
-    bins = np.arange(num_bins, dtype=np.float32)
-    rows = {
-        "Shear": linspace(0.0, largest.shear, num_bins),
-        "Translate": np.linspace(0.0, shift, num_bins) if kind else linspace(0.0, shift, num_bins),
-        "Rotate": linspace(0.0, largest.rotate, num_bins),
-        "Posterize": np.rint(first - bins / np.float32((num_bins - 1) / fewer)).astype(np.float64),
-        "Solarize": 255.0 * linspace(1.0, 0.0, num_bins),
-        **dict.fromkeys(_ENHANCING, linspace(0.0, largest.enhance, num_bins)),
-    }
-    keys = [name.removesuffix("X").removesuffix("Y") for name in names]
-    is_moving = [key in ("Shear", "Translate", "Rotate") for key in keys]
-    is_enhancing = [name in _ENHANCING for name in names]
-    return OpTable(
-        tuple(f"{name}{kind}" if "Translate" in name else name for name in names),
-        np.stack([rows.get(key, np.zeros(num_bins)) for key in keys]),
-        np.array(is_moving) | is_enhancing,
-        np.array(is_enhancing, np.float64),
-    )
-
-
-def linspace(start: float, end: float, count: int) -> Floats:
-    """Return `count` numbers from `start` to `end`, float32 as torch.linspace rounds them.
-
-    torch counts from the nearer end, and rounds once: its CPU kernel multiplies and adds in one
-    instruction.
-    """
-    low, high = np.float32(start), np.float32(end)
-    step = float((high - low) / np.float32(count - 1))
-    n = np.arange(count)
-    numbers = np.where(n < count // 2, float(low) + step * n, float(high) - step * (count - 1 - n))
-    return numbers.astype(np.float32).astype(np.float64)
-
-
-def choose(u: Floats, count: int) -> NDArray[np.int64]:
-    """Turn uniform draws into numbers from 0 to count - 1, all equally probable."""
-    numbers: NDArray[np.int64] = np.minimum((u * count).astype(np.int64), count - 1)
-    return numbers
+    if alpha < 1.5:
+        y = np.linspace(0.0, _TAIL**alpha, _POINTS)
+        x = y ** (1.0 / alpha)
+        density = np.exp(-x)
+    else:
+        reach = 12.0 * np.sqrt(alpha)
+        y = x = np.linspace(max(alpha - reach, 0.0), alpha + reach + _TAIL, _POINTS)
+        mode = alpha - 1.0
+        with np.errstate(divide="ignore"):
+            density = np.exp(mode * np.log(x / mode) - (x - mode))
+    steps = np.diff(y) * (density[1:] + density[:-1]) / 2.0
+    cumulative = np.concatenate([[0.0], np.cumsum(steps)])
+    return cumulative / cumulative[-1], x

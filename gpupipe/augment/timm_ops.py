@@ -91,7 +91,7 @@ def draw_levels(magnitude: Any, std: float, largest: float, u: Floats) -> Any:
     return np.clip(levels, 0.0, largest)
 
 
-def look_up(names: Sequence[str], index: Any, level: Any, u: Floats) -> dict[str, NDArray[Any]]:
+def get_ops(names: Sequence[str], index: Any, level: Any, u: Floats) -> dict[str, NDArray[Any]]:
     """Return op and value of draws.
 
     Args:

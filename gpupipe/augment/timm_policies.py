@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from gpupipe.augment.sub_policies import IMAGENET, V0, SubPolicies
+from gpupipe.augment.policy import Mixture
+from gpupipe.augment.policy_tables import IMAGENET, V0, SubPolicies
 from gpupipe.augment.timm_ops import MAX_LEVEL, UNIFORM
 from gpupipe.errors import did_you_mean, nearest
 
@@ -27,60 +28,27 @@ MIX_OPS = tuple(
     for n in RAND_INCREASING_OPS
     if n not in ("Invert", "SolarizeAdd")
 )
-_OP_SETS: dict[str, dict[str, float]] = {
-    "weights": {
-        "Rotate": 3,
-        "ShearX": 2,
-        "ShearY": 2,
-        "TranslateXRel": 1,
-        "TranslateYRel": 1,
-        "ColorIncreasing": 0.25,
-        "SharpnessIncreasing": 0.25,
-        "AutoContrast": 0.25,
-        "SolarizeIncreasing": 0.05,
-        "SolarizeAdd": 0.05,
-        "ContrastIncreasing": 0.05,
-        "BrightnessIncreasing": 0.05,
-        "Equalize": 0.05,
-        "PosterizeIncreasing": 0.05,
-        "Invert": 0.05,
-    },
-    "3aw": {
-        "SolarizeIncreasing": 6,
-        "Desaturate": 6,
-        "GaussianBlur": 6,
-        "Rotate": 3,
-        "ShearX": 2,
-        "ShearY": 2,
-        "PosterizeIncreasing": 1,
-        "AutoContrast": 1,
-        "ColorIncreasing": 1,
-        "SharpnessIncreasing": 1,
-        "ContrastIncreasing": 1,
-        "BrightnessIncreasing": 1,
-        "Equalize": 1,
-        "Invert": 1,
-    },
+
+
+def _weights(table: str) -> dict[str, float]:
+    """Parse "Rotate 3, ShearX 2"."""
+    return {name: float(weight) for name, weight in map(str.split, table.split(","))}
+
+
+_OP_SETS = {
+    "weights": _weights("""Rotate 3, ShearX 2, ShearY 2, TranslateXRel 1, TranslateYRel 1,
+        ColorIncreasing .25, SharpnessIncreasing .25, AutoContrast .25, SolarizeIncreasing .05,
+        SolarizeAdd .05, ContrastIncreasing .05, BrightnessIncreasing .05, Equalize .05,
+        PosterizeIncreasing .05, Invert .05"""),
+    "3aw": _weights("""SolarizeIncreasing 6, Desaturate 6, GaussianBlur 6, Rotate 3, ShearX 2,
+        ShearY 2, PosterizeIncreasing 1, AutoContrast 1, ColorIncreasing 1, SharpnessIncreasing 1,
+        ContrastIncreasing 1, BrightnessIncreasing 1, Equalize 1, Invert 1"""),
 }
 """Weighted sets of operations, by what follows `t`."""
 _3A = ("SolarizeIncreasing", "Desaturate", "GaussianBlur")
-_W0 = {
-    "Rotate": 0.3,
-    "ShearX": 0.2,
-    "ShearY": 0.2,
-    "TranslateXRel": 0.1,
-    "TranslateYRel": 0.1,
-    "Color": 0.025,
-    "Sharpness": 0.025,
-    "AutoContrast": 0.025,
-    "Solarize": 0.005,
-    "SolarizeAdd": 0.005,
-    "Contrast": 0.005,
-    "Brightness": 0.005,
-    "Equalize": 0.005,
-    "Posterize": 0.0,
-    "Invert": 0.0,
-}
+_W0 = _weights("""Rotate .3, ShearX .2, ShearY .2, TranslateXRel .1, TranslateYRel .1, Color .025,
+    Sharpness .025, AutoContrast .025, Solarize .005, SolarizeAdd .005, Contrast .005,
+    Brightness .005, Equalize .005, Posterize 0, Invert 0""")
 """The weights of `w0`, which timm had until 2022, and refuses since."""
 
 
@@ -119,14 +87,12 @@ class TimmPolicy:
         sub_policies: For "auto".
         weights: For "rand": the weights of the operations. Weighted operations are drawn without
             replacement. None draws them with equal probabilities.
-        num_ops: For "rand": how many operations follow each other.
+        num_ops: For "auto" and "rand": how many operations follow each other.
         probability: For "rand": the probability that each of them is applied.
         magnitude: The magnitude of all operations, for "rand" and "augmix".
         std: The standard deviation of the levels; UNIFORM draws from 0 to the magnitude.
         largest: The largest level.
-        width: For "augmix": the number of chains.
-        depth: For "augmix": the length of the chains; 0 to draw it from 1 to 3.
-        alpha: For "augmix": the parameter of its distributions.
+        mixture: For "augmix": its chains.
     """
 
     kind: str
@@ -138,9 +104,7 @@ class TimmPolicy:
     magnitude: float = MAX_LEVEL
     std: float = 0.0
     largest: float = MAX_LEVEL
-    width: int = 3
-    depth: int = 0
-    alpha: float = 1.0
+    mixture: Mixture | None = None
 
 
 @cache
@@ -205,7 +169,8 @@ def _explain_unknown(kind: str, section: str, key: str) -> str:
 def _auto(name: str, numbers: Mapping[str, float]) -> TimmPolicy:
     table = AUTO_POLICIES[name]
     ops = tuple(sorted({op for sub_policy in table for op, _, _ in sub_policy}))
-    return TimmPolicy("auto", ops, table, std=numbers.get("mstd", 0.0))
+    longest = max(map(len, table))
+    return TimmPolicy("auto", ops, table, num_ops=longest, std=numbers.get("mstd", 0.0))
 
 
 def _rand(numbers: Mapping[str, float], op_set: str) -> TimmPolicy:
@@ -254,14 +219,13 @@ def _augmix(numbers: Mapping[str, float]) -> TimmPolicy:
     alpha = numbers.get("a", 1.0)
     if not 0.05 <= alpha <= 100.0:
         raise ValueError(f"a is {alpha:g}: write a number from 0.05 to 100")
+    depth = _count("d", numbers, 0) if "d" in numbers else 0
     return TimmPolicy(
         "augmix",
         MIX_OPS,
         magnitude=numbers.get("m", 3.0),
         std=numbers.get("mstd", UNIFORM),
-        width=_count("w", numbers, 3),
-        depth=_count("d", numbers, 0) if "d" in numbers else 0,
-        alpha=alpha,
+        mixture=Mixture(width=_count("w", numbers, 3), depth=depth, alpha=alpha),
     )
 
 

@@ -18,7 +18,6 @@ run with the same batch size and number of ranks delivers the same batches, bit 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -39,17 +38,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NumClasses = Annotated[int, Field(ge=1, le=MAX_CLASSES), WHOLE]
-
-
-@dataclass(frozen=True)
-class BatchField:
-    """A field of a batch.
-
-    Attributes:
-        spec: Shape, dtype, layout and kind of one sample, as it is delivered.
-    """
-
-    spec: Spec
 
 
 class BatchStep(BaseStep):
@@ -77,11 +65,12 @@ class BatchStep(BaseStep):
         """Return every number of classes that the step, or a step inside it, was given."""
         return [] if self.num_classes is None else [self.num_classes]
 
-    def check(self, fields: Mapping[str, BatchField]) -> None:
+    def check(self, fields: Mapping[str, Spec]) -> None:
         """Refuse fields that the step cannot process; by default it takes all.
 
         Args:
-            fields: The fields that the step works on, by name.
+            fields: The fields that the step works on, by name: the spec of one sample of each, as
+                it is delivered.
 
         Raises:
             StepIncompatibleError: If it cannot process them. The message says why and what to write
@@ -151,7 +140,7 @@ class BatchContainer(BaseContainer, BatchStep):
         nested = [n for inner in self.transforms for n in inner.step.list_num_classes()]
         return super().list_num_classes() + nested
 
-    def check(self, fields: Mapping[str, BatchField]) -> None:
+    def check(self, fields: Mapping[str, Spec]) -> None:
         for nested in self.transforms:
             try:
                 nested.step.check(fields)

@@ -1,21 +1,33 @@
-"""BatchStage: the checked steps of `batch:` in a config, in order."""
+"""BatchStage: the checked steps of `batch:` in a config, built from the list in a YAML document."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch_stage.batch_step import BatchStep
+from gpupipe.batch_stage.batch_step import (
+    BATCH_STEPS,
+    BatchContainer,
+    BatchStep,
+    NestedBatchStep,
+)
 from gpupipe.batch_stage.mixing import find_shift
-from gpupipe.pipeline.entry import BaseEntry
-from gpupipe.pipeline.schedules import Phased
+from gpupipe.dataset.spec import Spec
+from gpupipe.errors import ConfigError, Problem
+from gpupipe.pipeline.entry import BaseEntry, make_key
+from gpupipe.pipeline.parsing import ParsedStep, StepKind, parse_item
+from gpupipe.pipeline.schedules import Phased, build_with_schedules
+from gpupipe.pipeline.step import StepIncompatibleError
+from gpupipe.runtime import plugins
 from gpupipe.sampling import draws
+from gpupipe.schema.document import Document, Loc
 
 
 @dataclass(frozen=True)
@@ -91,3 +103,115 @@ class BatchStage(Phased):
         content += [["from epoch", epoch, s.fingerprint] for epoch, s in self.later.items()]
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+_ON_BATCHES = StepKind(
+    BATCH_STEPS, BatchContainer, NestedBatchStep, "write it beside 'transforms', for all steps"
+)
+
+
+def build_batch_stage(
+    document: Document, loc: Loc, fields: Mapping[str, Spec] | None, main: Sequence[str] = ()
+) -> BatchStage:
+    """Build the batch stage from the list of steps at `loc` of a document.
+
+    If numbers of steps have schedules, the stages of all epochs are built.
+
+    Args:
+        document: The YAML document.
+        loc: The path of keys to the list.
+        fields: The fields of a batch, by name; None if they are not known, because other parts of
+            the config are wrong. Then only the parameters of the steps are checked.
+        main: The fields that a step works on unless it has `on:`.
+
+    Raises:
+        ConfigError: With all mistakes in the list.
+    """
+    return build_with_schedules(
+        document,
+        loc,
+        [loc],
+        lambda plain: _build_phase(plain, loc, fields, tuple(main)),
+        _describe_change,
+    )
+
+
+def _describe_change(first: BatchStage, later: BatchStage, when: str) -> str:
+    if first.num_classes == later.num_classes:
+        return ""
+    change = f"num_classes is {first.num_classes} in epoch 0, but {later.num_classes} {when}"
+    return f"{change}: write one number"
+
+
+def check_later_fields(stage: BatchStage, fields: Mapping[str, Spec], epoch: int) -> list[Problem]:
+    """Return the mistakes of a stage with the fields that batches have from an epoch on.
+
+    Args:
+        stage: The stage, which was built for the fields of epoch 0.
+        fields: The fields, which differ from those only in sizes.
+        epoch: The epoch.
+    """
+    problems = [
+        _check(e.name, e.step, e.where, {name: fields[name] for name in e.layouts})
+        for e in stage.entries
+    ]
+    return [Problem(p.where, f"{p.what} (from epoch {epoch} on)") for p in problems if p]
+
+
+def _check(name: str, step: BatchStep, where: str, fields: Mapping[str, Spec]) -> Problem | None:
+    """Return why a step cannot process its fields; None if it can."""
+    try:
+        with plugins.blamed(name, type(step), where, "check()", StepIncompatibleError):
+            step.check(fields)
+    except StepIncompatibleError as e:
+        return Problem(e.where or where, f"{name} cannot stand here: {e}")
+    return None
+
+
+def _build_phase(
+    document: Document, loc: Loc, fields: Mapping[str, Spec] | None, main: tuple[str, ...]
+) -> BatchStage:
+    """Build the stage from a document without schedules; `build_batch_stage` says the rest."""
+    problems: list[Problem] = []
+    parsed = [
+        parse_item(_ON_BATCHES, item, document, (*loc, i), problems, fields, main)
+        for i, item in enumerate(document.at(loc))
+    ]
+    entries = [] if fields is None else _make_entries(parsed, fields, problems)
+    _check_num_classes(parsed, problems)
+    if problems:
+        raise ConfigError(problems)
+    return BatchStage(tuple(entries), main if entries else ())
+
+
+def _make_entries(
+    steps: Sequence[ParsedStep[BatchStep]], fields: Mapping[str, Spec], problems: list[Problem]
+) -> list[BatchEntry]:
+    """Check each step against its fields; append what does not fit to `problems`."""
+    entries: list[BatchEntry] = []
+    seen = Counter[str]()
+    for p in steps:
+        if p.step is None or not p.on:
+            continue
+        if problem := _check(p.name, p.step, p.where, {name: fields[name] for name in p.on}):
+            problems.append(problem)
+            continue
+        seen[p.name] += 1
+        layouts = {name: fields[name].layout for name in p.on}
+        key = make_key(p.name, seen[p.name])
+        entries.append(BatchEntry(p.name, key, p.step, p.where, layouts))
+    return entries
+
+
+def _check_num_classes(steps: Sequence[ParsedStep[BatchStep]], problems: list[Problem]) -> None:
+    """Report a step whose number of classes differs from that of an earlier step."""
+    given = [(p, number) for p in steps if p.step for number in p.step.list_num_classes()]
+    problems += [
+        Problem(
+            p.where,
+            f"{p.name}.num_classes is {number}, but {given[0][0].name} has {given[0][1]}: write "
+            "the same, or leave both out to take the classes of the data",
+        )
+        for p, number in given
+        if number != given[0][1]
+    ]

@@ -10,9 +10,7 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import BeforeValidator
 
-from gpupipe.batch_stage.batch_step import BatchField
-from gpupipe.batch_stage.stage import BatchStage
-from gpupipe.batch_stage.stage_builder import build_batch_stage, check_later_fields
+from gpupipe.batch_stage.stage import BatchStage, build_batch_stage, check_later_fields
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.dataset import source
 from gpupipe.dataset.source import RESERVED_NAMES, Source
@@ -240,20 +238,20 @@ def _build_pipeline(
         return None
 
 
-def list_batch_fields(pipeline: Pipeline, loader: LoaderConfig) -> dict[str, BatchField]:
+def list_batch_fields(pipeline: Pipeline, loader: LoaderConfig) -> dict[str, Spec]:
     """Return the fields of a batch as the loader delivers them, by name."""
     fields = {}
     for name in pipeline.outputs:
         spec = pipeline.output_spec_of(name)
         if name in pipeline.main_outputs and loader.dtype is not None:
             spec = replace(spec, dtype=loader.dtype)
-        fields[name] = BatchField(spec)
+        fields[name] = spec
     return fields
 
 
 def _build_batch_stage(
     document: Document,
-    fields: Mapping[str, BatchField] | None,
+    fields: Mapping[str, Spec] | None,
     pipeline: Pipeline | None,
     problems: list[Problem],
 ) -> BatchStage:

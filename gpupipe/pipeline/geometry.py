@@ -118,6 +118,32 @@ def _misfit(
     )
 
 
+def draw_between(bounds: tuple[float, float], u: Floats) -> Floats:
+    """Return numbers between [min, max] for draws in [0, 1)."""
+    return bounds[0] + u * (bounds[1] - bounds[0])
+
+
+def draw_windows(
+    scale: tuple[float, float], ratio: tuple[float, float], areas: Floats, ratios: Floats
+) -> Floats:
+    """Return windows [height, width], each divided by the square root of the image's area.
+
+    Args:
+        scale: [min, max] of the window's share of the image's area, drawn uniformly.
+        ratio: [min, max] of the window's width / height, drawn log-uniformly.
+        areas: Uniform draws, (...).
+        ratios: Uniform draws of the same shape.
+    """
+    low, high = np.log(ratio)
+    area, aspect = draw_between(scale, areas), np.exp(draw_between((low, high), ratios))
+    return np.stack([np.sqrt(area / aspect), np.sqrt(area * aspect)], -1)
+
+
+def take_first(windows: Any, fits: Any) -> Any:
+    """Return the first of the windows (..., tries, 2) that fits, (..., tries); else the first."""
+    return np.take_along_axis(windows, fits.argmax(-1)[..., None, None], -2)[..., 0, :]
+
+
 def center_offset(inner: Any, outer: Any) -> Any:
     """Return the offset at which torchvision's center_crop cuts `inner` out of `outer` pixels.
 

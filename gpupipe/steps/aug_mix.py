@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 from pydantic import Field, field_validator
 
-from gpupipe.augment.policy import AugmentPolicy, Magnitudes, OpTable, choose, make_table
-from gpupipe.augment.policy_mix import (
-    MAX_DRAWN_DEPTH,
-    cut_chains,
-    draw_depths,
-    draw_weights,
-    lower_mix,
-    num_weight_uniforms,
-    torch_mix,
-)
-from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, StepIncompatibleError, Uniforms
+from gpupipe.augment.policy import AugmentPolicy, Mixture
+from gpupipe.augment.policy_tables import Magnitudes, OpTable, choose, make_table
+from gpupipe.pipeline.step import Sampled, Uniforms
 from gpupipe.schema.field_types import NUMBER, WHOLE, Resampling
 
 _OPS = tuple(
@@ -28,7 +19,6 @@ _FURTHER_OPS = ("Brightness", "Color", "Contrast", "Sharpness")
 _LARGEST = Magnitudes(0.3, ("Rel", 1.0 / 3.0), 30.0, 0.9, (4, 4))
 _NUM_BINS = 10
 _DRAWS_PER_OP = 3
-_NEGATIVE_BELOW = 0.5
 
 
 class AugMix(AugmentPolicy):
@@ -56,6 +46,8 @@ class AugMix(AugmentPolicy):
     all_ops: bool = True
     interpolation: Resampling = "bilinear"
 
+    blends = True
+
     @field_validator("chain_depth")
     @classmethod
     def _check_depth(cls, value: int) -> int:
@@ -66,8 +58,7 @@ class AugMix(AugmentPolicy):
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]
         """The number of uniform draws that one sample needs."""
-        chains = self.mixture_width * (_DRAWS_PER_OP * self._longest + 1)
-        return num_weight_uniforms(self.mixture_width) + chains
+        return self._mixture.num_uniforms(_DRAWS_PER_OP)
 
     def sample(self, u: Uniforms) -> Sampled:
         """Draw the chains of each sample.
@@ -77,37 +68,19 @@ class AugMix(AugmentPolicy):
             value: float64 of the same shape, their values: see policy_ops.
             weight: float64 (B, mixture_width + 1), of the image and of each chain.
         """
-        first = num_weight_uniforms(self.mixture_width)
-        weight = draw_weights(u[:, :first], self.alpha, self.mixture_width)
-        last = first + self.mixture_width
-        depth = draw_depths(u[:, first:last]) if self.chain_depth < 0 else self.chain_depth
-        of_ops = u[:, last:].reshape(len(u), _DRAWS_PER_OP, self.mixture_width, self._longest)
-        index = choose(of_ops[:, 0], len(self.op_names))
-        magnitude_bin = choose(of_ops[:, 1], self.severity)
-        drawn = self._table.look_up(index, magnitude_bin, of_ops[:, 2] < _NEGATIVE_BELOW)
-        depths = np.broadcast_to(depth, index.shape[:2])
-        return {"op": cut_chains(drawn["op"], depths), "value": drawn["value"], "weight": weight}
+        return self._mixture.draw(u, _DRAWS_PER_OP, self._draw_ops)
 
-    def infer_spec(self, input_spec: Spec) -> Spec:
-        if input_spec.kind == "mask":
-            raise StepIncompatibleError(
-                "it blends images, and no masks: leave the mask out of 'on'"
-            )
-        return super().infer_spec(input_spec)
-
-    def lower(self, image: Primitives, p: Params) -> None:
-        lower_mix(self, image, p)
-
-    def torch(self, image: Any, p: Params) -> Any:
-        return torch_mix(self, image, p)
+    def _draw_ops(self, draws: Uniforms) -> Sampled:
+        index = choose(draws[0], len(self._table.names))
+        return self._table.get(index, choose(draws[1], self.severity), draws[2])
 
     @property
     def op_names(self) -> Sequence[str]:
         return self._table.names
 
     @property
-    def _longest(self) -> int:
-        return MAX_DRAWN_DEPTH if self.chain_depth < 0 else self.chain_depth
+    def _mixture(self) -> Mixture:
+        return Mixture(self.mixture_width, max(self.chain_depth, 0), self.alpha)
 
     @property
     def _table(self) -> OpTable:

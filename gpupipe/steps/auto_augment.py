@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpupipe.augment.policy import (
+from gpupipe.augment.policy import AugmentPolicy
+from gpupipe.augment.policy_tables import (
+    CIFAR10,
+    IMAGENET,
     RAND_AUGMENT_MAGNITUDES,
-    AugmentPolicy,
+    SVHN,
     OpTable,
     choose,
     make_table,
+    to_arrays,
 )
-from gpupipe.augment.sub_policies import CIFAR10, IMAGENET, SVHN
 from gpupipe.pipeline.step import Sampled, Uniforms
 
 _SUB_POLICIES = {"imagenet": IMAGENET, "cifar10": CIFAR10, "svhn": SVHN}
 _NUM_BINS = 10
-_NEGATIVE_BELOW = 0.5
 
 
 class AutoAugment(AugmentPolicy):
@@ -47,26 +47,20 @@ class AutoAugment(AugmentPolicy):
             op: int32 (B, 2), numbers in OPS.
             value: float64 (B, 2), their values: see policy_ops.
         """
-        table, index, probability, level = _tables(self.policy)
+        index, probability, level = to_arrays(_SUB_POLICIES[self.policy], self._names)
         pair = choose(u[:, 0], len(index))
+        drawn = self._table.get(index[pair], level[pair], u[:, 3:5])
         is_applied = u[:, 1:3] < probability[pair]
-        drawn = table.look_up(index[pair], level[pair], u[:, 3:5] < _NEGATIVE_BELOW)
-        return {
-            "op": np.where(is_applied, drawn["op"], 0).astype(np.int32),
-            "value": drawn["value"],
-        }
+        return drawn | {"op": np.where(is_applied, drawn["op"], 0).astype(np.int32)}
 
     @property
     def op_names(self) -> Sequence[str]:
-        return _tables(self.policy)[0].names
+        return self._table.names
 
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(sorted({name for pair in _SUB_POLICIES[self.policy] for name, _, _ in pair}))
 
-@cache
-def _tables(policy: str) -> tuple[OpTable, NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return the operations, and per pair: positions, probabilities and levels, (25, 2) each."""
-    pairs = _SUB_POLICIES[policy]
-    names = sorted({name for pair in pairs for name, _, _ in pair})
-    index = np.array([[names.index(name) for name, _, _ in pair] for pair in pairs])
-    probability = np.array([[p for _, p, _ in pair] for pair in pairs])
-    level = np.array([[level for _, _, level in pair] for pair in pairs])
-    return make_table(tuple(names), RAND_AUGMENT_MAGNITUDES, _NUM_BINS), index, probability, level
+    @property
+    def _table(self) -> OpTable:
+        return make_table(self._names, RAND_AUGMENT_MAGNITUDES, _NUM_BINS)

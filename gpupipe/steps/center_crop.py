@@ -28,24 +28,16 @@ class CenterCrop(Step):
     example = {"size": 150}
 
     def resolve(self, input_spec: Spec) -> Self:
-        return (
-            super()
-            .resolve(input_spec)
-            .model_copy(update={"size": expand_sides("size", self.size, input_spec)})
-        )
+        size = expand_sides("size", self.size, input_spec)
+        return super().resolve(input_spec).model_copy(update={"size": size})
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         return input_spec.with_size(expand_sides("size", self.size, input_spec))
 
     def lower(self, image: Primitives, p: Params) -> None:
-        fits = all(
-            least >= side for least, side in zip(image.spec.at_least, self.size, strict=True)
-        )
-        image.crop(
-            center_offset(np.array(self.size, np.float64), image.size),
-            self.size,
-            fill=None if fits else (0.0,),
-        )
+        fits = (np.array(image.spec.at_least) >= self.size).all()
+        anchor = center_offset(np.array(self.size, np.float64), image.size)
+        image.crop(anchor, self.size, fill=None if fits else (0.0,))
 
     def torch(self, image: Any, p: Params) -> Any:
         size = np.array(image.shape[-len(self.size) :], np.float64)

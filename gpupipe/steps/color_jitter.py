@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.augment.color_adjustments import (
+from gpupipe.augment.color_step import (
     ADJUSTMENTS,
+    ColorStep,
     Factors,
     Turns,
-    draw_between,
     lower_adjustment,
     torch_adjustment,
 )
-from gpupipe.augment.color_step import ColorStep
+from gpupipe.pipeline.geometry import draw_between
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Uniforms
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from gpupipe.augment import noise
-from gpupipe.augment.elastic import kernel_size, make_displacement
+from gpupipe.augment.noise import kernel_size, make_displacement
 from gpupipe.augment.resampling import WarpingStep, torch_interpolation
 from gpupipe.pipeline.geometry import describe_small
 from gpupipe.pipeline.primitives import IMAGE_DTYPES

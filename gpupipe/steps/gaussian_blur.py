@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import AfterValidator
 
 from gpupipe.augment.color_step import ColorStep
-from gpupipe.pipeline.geometry import describe_small
+from gpupipe.pipeline.geometry import describe_small, draw_between
 from gpupipe.pipeline.step import Params, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.schema.field_types import ORDERED, Positive, Side, one_for_both, should_be
 
@@ -54,8 +54,7 @@ class GaussianBlur(ColorStep):
 
     def sample(self, u: Uniforms) -> Sampled:
         """Return sigma: float64 (B,), in pixels."""
-        low, high = self.sigma
-        return {"sigma": low + (high - low) * u[:, 0]}
+        return {"sigma": draw_between(self.sigma, u[:, 0])}
 
     def infer_color(self, input_spec: Spec) -> Spec:
         output_spec = super().infer_color(input_spec)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 from typing_extensions import Self
 
 from gpupipe.pipeline.geometry import before_and_after, check_mirror, expand_margins
@@ -30,25 +29,22 @@ class Pad(Step):
     """
 
     padding: Padding
-    fill: AnyFill = Field(default=(0.0,))
+    fill: AnyFill = (0.0,)
     padding_mode: PaddingMode = "constant"
 
     example = {"padding": 25, "padding_mode": "reflect"}
 
     def resolve(self, input_spec: Spec) -> Self:
-        return (
-            super()
-            .resolve(input_spec)
-            .model_copy(update={"padding": expand_margins("padding", self.padding, input_spec)})
-        )
+        padding = expand_margins("padding", self.padding, input_spec)
+        return super().resolve(input_spec).model_copy(update={"padding": padding})
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         check_fill(self.fill, input_spec)
         before, after = before_and_after(expand_margins("padding", self.padding, input_spec))
         if self.padding_mode != "constant":
             check_picture(input_spec)
-        most = np.maximum(before, after)
-        if input_spec.size and self.padding_mode == "reflect" and (most >= input_spec.size).any():
+        margin = np.maximum(before, after)
+        if input_spec.size and self.padding_mode == "reflect" and (margin >= input_spec.size).any():
             raise StepIncompatibleError(
                 "reflect cannot add more pixels than the image has, less one: it is "
                 f"{input_spec.size[0]}x{input_spec.size[1]}"
@@ -72,8 +68,7 @@ class Pad(Step):
 
         before, after = before_and_after(self.padding)
         if self.padding_mode == "constant":
-            return cut(
-                image, -before, np.array(image.shape[-len(before) :]) + before + after, self.fill
-            )
+            shape = np.array(image.shape[-len(before) :]) + before + after
+            return cut(image, -before, shape, self.fill)
         check_mirror(self.padding_mode, before, after, image.shape[-2:])
         return F.pad(image, list(self.padding), padding_mode=self.padding_mode)

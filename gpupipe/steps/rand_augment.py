@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from gpupipe.augment.policy import (
+from gpupipe.augment.policy import AugmentPolicy
+from gpupipe.augment.policy_tables import (
     RAND_AUGMENT_MAGNITUDES,
     RAND_AUGMENT_OPS,
-    AugmentPolicy,
     OpTable,
     choose,
     make_table,
@@ -19,7 +19,6 @@ from gpupipe.pipeline.step import Sampled, Uniforms
 from gpupipe.schema.field_types import WHOLE
 
 _DRAWS_PER_OP = 2
-_NEGATIVE_BELOW = 0.5
 
 
 class RandAugment(AugmentPolicy):
@@ -63,8 +62,7 @@ class RandAugment(AugmentPolicy):
             value: float64 (B, num_ops), their values: see policy_ops.
         """
         index = choose(u[:, : self.num_ops], len(RAND_AUGMENT_OPS))
-        is_negative = u[:, self.num_ops :] < _NEGATIVE_BELOW
-        return self._table.look_up(index, self.magnitude, is_negative)
+        return self._table.get(index, self.magnitude, u[:, self.num_ops :])
 
     @property
     def op_names(self) -> Sequence[str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
 from gpupipe.augment.resampling import WarpingStep, torch_interpolation
-from gpupipe.pipeline.geometry import affine_inverse
+from gpupipe.pipeline.geometry import affine_inverse, draw_between
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Uniforms
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import (
@@ -87,13 +86,13 @@ class RandomAffine(WarpingStep):
             translate: (B, 2), [x, y] as fractions of the size, -1 to 1.
             linear: (B, 2, 2), the linear part of the inverse matrix, computed from the others.
         """
-        angle = _between(self.degrees, u[:, 0])
+        angle = draw_between(self.degrees, u[:, 0])
         reach = np.array(self.translate or (0.0, 0.0))
         translate = (2.0 * u[:, 1:3] - 1.0) * reach
-        scale = _between(self.scale or (1.0, 1.0), u[:, 3])
+        scale = draw_between(self.scale or (1.0, 1.0), u[:, 3])
         low_x, high_x, low_y, high_y = self.shear or (0.0, 0.0, 0.0, 0.0)
         shear = np.stack(
-            [_between((low_x, high_x), u[:, 4]), _between((low_y, high_y), u[:, 5])], -1
+            [draw_between((low_x, high_x), u[:, 4]), draw_between((low_y, high_y), u[:, 5])], -1
         )
         linear = affine_inverse(angle, scale, shear[:, 0], shear[:, 1])
         return {
@@ -130,7 +129,3 @@ class RandomAffine(WarpingStep):
             center,
         )
         return in_float32(image, lambda pixels: F.affine(pixels, *how))
-
-
-def _between(bounds: tuple[float, float], u: NDArray[np.float64]) -> NDArray[np.float64]:
-    return bounds[0] + u * (bounds[1] - bounds[0])

@@ -65,16 +65,10 @@ class RandomCrop(Step):
         return {"position": u[:, :2], "front": u[:, 2:]}
 
     def resolve(self, input_spec: Spec) -> Self:
-        padding = (
-            None if self.padding is None else expand_margins("padding", self.padding, input_spec)
-        )
-        return (
-            super()
-            .resolve(input_spec)
-            .model_copy(
-                update={"size": expand_sides("size", self.size, input_spec), "padding": padding}
-            )
-        )
+        written = {"size": expand_sides("size", self.size, input_spec)}
+        if self.padding is not None:
+            written["padding"] = expand_margins("padding", self.padding, input_spec)
+        return super().resolve(input_spec).model_copy(update=written)
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         check_fill(self.fill, input_spec)
@@ -82,13 +76,9 @@ class RandomCrop(Step):
         if self.pads and self.padding_mode != "constant":
             check_picture(input_spec)
         if input_spec.size and not self.pad_if_needed:
-            room = [
-                int(n)
-                for n in sum(
-                    self.margins(np.array(input_spec.size, np.float64)), np.array(input_spec.size)
-                )
-            ]
-            if any(n < side for n, side in zip(room, size, strict=True)):
+            sides = np.array(input_spec.size, np.float64)
+            room = sides + sum(self.margins(sides))
+            if (room < size).any():
                 raise StepIncompatibleError(describe_small_image(room, size))
         fill = self.fill if self.pads and self.padding_mode == "constant" else ()
         return add_fill(fill, input_spec).with_size(size)
@@ -115,14 +105,18 @@ class RandomCrop(Step):
         return before, after
 
     def anchor(self, p: Params, padded: Any) -> Any:
-        """Return [top, left] of the window in an image whose padded size is `padded`."""
-        axes = len(self.size)
-        position = (
-            np.concatenate([p["front"], p["position"]], -1)
-            if axes == 3
-            else p["position"][..., :axes]
-        )
-        return np.floor(position * (padded - np.array(self.size) + 1.0))
+        """Return [top, left] of the window in an image that is padded already.
+
+        All of the places where the window fits are equally probable.
+
+        Args:
+            p: What `sample` returned.
+            padded: [height, width] of the padded image in pixels.
+        """
+        drawn = p["position"]
+        if len(self.size) == 3:
+            drawn = np.concatenate([p["front"], drawn], -1)
+        return np.floor(drawn[..., : len(self.size)] * (padded - np.array(self.size) + 1.0))
 
     def lower(self, image: Primitives, p: Params) -> None:
         size = image.size

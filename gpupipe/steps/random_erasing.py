@@ -10,6 +10,7 @@ from pydantic import BeforeValidator
 from typing_extensions import Self
 
 from gpupipe.augment import noise
+from gpupipe.pipeline.geometry import draw_windows, take_first
 from gpupipe.pipeline.spec_checks import add_fill, check_decoded, check_fill, check_picture
 from gpupipe.pipeline.step import (
     Params,
@@ -91,14 +92,11 @@ class RandomErasing(Step):
                 [0, 1).
             seed: int64 (B,), the seed of the noise, if there is any.
         """
-        areas, ratios = u[:, 1 : _TRIES + 1], u[:, _TRIES + 1 : 2 * _TRIES + 1]
-        area = self.scale[0] + areas * (self.scale[1] - self.scale[0])
-        low, high = np.log(self.ratio)
-        ratio = np.exp(low + ratios * (high - low))
-        sampled = {
-            "runs": (u[:, 0] < self.p).astype(np.int32),
-            "factors": np.stack([np.sqrt(area * ratio), np.sqrt(area / ratio)], -1),
-            "position": u[:, 2 * _TRIES + 1 : _SEED],
+        runs, areas, ratios, position, _ = np.split(u, (1, _TRIES + 1, 2 * _TRIES + 1, _SEED), 1)
+        sampled: Sampled = {
+            "runs": (runs[:, 0] < self.p).astype(np.int32),
+            "factors": draw_windows(self.scale, self.ratio, areas, ratios)[..., ::-1],
+            "position": position,
         }
         return sampled | ({"seed": noise.draw_seeds(u[:, _SEED])} if self.value == RANDOM else {})
 
@@ -142,8 +140,7 @@ class RandomErasing(Step):
         tries = np.rint(p["factors"] * np.sqrt(size.prod(-1))[..., None, None])
         fits = (tries < size[..., None, :]).all(-1)
         erased = fits.any(-1) & (p["runs"] > 0)
-        drawn = np.take_along_axis(tries, fits.argmax(-1)[..., None, None], -2)[..., 0, :]
-        shape = np.where(erased[..., None], drawn, 0.0)
+        shape = np.where(erased[..., None], take_first(tries, fits), 0.0)
         return np.floor(p["position"] * (size - shape + 1.0)), shape, erased
 
     def lower(self, image: Primitives, p: Params) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpupipe.augment.color_adjustments import FactorPair, draw_between
-from gpupipe.augment.color_step import RandomColorStep
+from gpupipe.augment.color_step import FactorPair, RandomColorStep
+from gpupipe.pipeline.geometry import draw_between
 from gpupipe.pipeline.step import Sampled, Uniforms
 
 

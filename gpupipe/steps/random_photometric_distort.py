@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 
 from gpupipe.augment import color_ops
-from gpupipe.augment.color_adjustments import (
+from gpupipe.augment.color_step import (
     ADJUSTMENTS,
+    ColorStep,
     FactorPair,
     TurnPair,
-    draw_between,
+    apply_where,
     lower_adjustment,
     torch_adjustment,
 )
-from gpupipe.augment.color_step import ColorStep, apply_where
+from gpupipe.pipeline.geometry import draw_between
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Uniforms
 from gpupipe.schema.field_types import Probability
 

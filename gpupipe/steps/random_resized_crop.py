@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.augment.resampling import ResamplingStep, torch_interpolation
+from gpupipe.pipeline.geometry import draw_windows, take_first
 from gpupipe.pipeline.spec_checks import check_resampling
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Uniforms
 from gpupipe.schema.field_types import PositiveRange, Size
@@ -47,13 +48,9 @@ class RandomResizedCrop(ResamplingStep):
             position: (B, 2), [top, left] as fractions of the free space around the window, in
                 [0, 1).
         """
-        area = self.scale[0] + u[:, :_TRIES] * (self.scale[1] - self.scale[0])
-        low, high = np.log(self.ratio)
-        ratio = np.exp(low + u[:, _TRIES : 2 * _TRIES] * (high - low))
-        return {
-            "factors": np.stack([np.sqrt(area / ratio), np.sqrt(area * ratio)], -1),
-            "position": u[:, 2 * _TRIES :],
-        }
+        areas, ratios, position = np.split(u, (_TRIES, 2 * _TRIES), 1)
+        factors = draw_windows(self.scale, self.ratio, areas, ratios)
+        return {"factors": factors, "position": position}
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         return check_resampling(input_spec).with_size(self.size)
@@ -71,11 +68,10 @@ class RandomResizedCrop(ResamplingStep):
         height, width = size[..., 0], size[..., 1]
         tries = np.rint(p["factors"] * np.sqrt(height * width)[..., None, None])
         fits = ((tries <= size[..., None, :]) & (tries > 0)).all(-1)
-        drawn = np.take_along_axis(tries, fits.argmax(-1)[..., None, None], -2)[..., 0, :]
         lowest, highest = self.ratio
         whole = np.minimum(size, np.rint(np.stack([width / lowest, height * highest], -1)))
         any_fits = fits.any(-1)[..., None]
-        shape = np.where(any_fits, drawn, whole)
+        shape = np.where(any_fits, take_first(tries, fits), whole)
         room = size - shape
         drawn_anchor, centred_anchor = np.floor(p["position"] * (room + 1.0)), np.floor(room / 2.0)
         return np.where(any_fits, drawn_anchor, centred_anchor), shape

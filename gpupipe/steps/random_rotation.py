@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.augment.resampling import WarpingStep, torch_interpolation
-from gpupipe.pipeline.geometry import affine_inverse
+from gpupipe.pipeline.geometry import affine_inverse, draw_between
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Uniforms
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import Degrees, Point
@@ -52,7 +52,7 @@ class RandomRotation(WarpingStep):
             quarter_turn: (B,), 1 for multiples of 90 degrees, else 0. For these torchvision's
                 `expand` swaps the sides and does not measure the corners.
         """
-        angle = self.degrees[0] + u[:, 0] * (self.degrees[1] - self.degrees[0])
+        angle = draw_between(self.degrees, u[:, 0])
         zero = np.zeros_like(angle)
         linear = affine_inverse(-angle, zero + 1.0, zero, zero)
         extent = np.abs(linear).round(_DECIMALS)

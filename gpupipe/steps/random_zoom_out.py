@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from gpupipe.pipeline.geometry import draw_between
 from gpupipe.pipeline.spec_checks import add_fill, check_fill, check_plane
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Step, Uniforms
 from gpupipe.pipeline.tensors import cut
@@ -46,10 +47,9 @@ class RandomZoomOut(Step):
             factor: (B, 1), the canvas's sides relative to the image's.
             position: (B, 2), [top, left] as fractions of the free space, in [0, 1).
         """
-        low, high = self.side_range
         return {
             "runs": (u[:, 0] < self.p).astype(np.int32),
-            "factor": low + u[:, 1:2] * (high - low),
+            "factor": draw_between(self.side_range, u[:, 1:2]),
             "position": u[:, 2:],
         }
 

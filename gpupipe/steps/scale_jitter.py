@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from gpupipe.augment.resampling import ResizingStep
+from gpupipe.pipeline.geometry import draw_between
 from gpupipe.pipeline.step import Params, Sampled, Uniforms
 from gpupipe.schema.field_types import PositiveRange, Side, two_numbers
 
@@ -34,8 +35,7 @@ class ScaleJitter(ResizingStep):
 
     def sample(self, u: Uniforms) -> Sampled:
         """Return scale: (B,), the factor relative to the largest size that fits."""
-        low, high = self.scale_range
-        return {"scale": low + u[:, 0] * (high - low)}
+        return {"scale": draw_between(self.scale_range, u[:, 0])}
 
     def shape(self, p: Params, size: Any) -> Any:
         fit = (np.array(self.target_size[::-1], np.float64) / size).min(-1, keepdims=True)

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import field_validator
 
-from gpupipe.augment.policy import AugmentPolicy, choose
-from gpupipe.augment.policy_mix import (
-    MAX_DRAWN_DEPTH,
-    cut_chains,
-    draw_depths,
-    draw_weights,
-    lower_mix,
-    num_weight_uniforms,
-    torch_mix,
-)
-from gpupipe.augment.timm_ops import draw_levels, look_up, op_names
+from gpupipe.augment.policy import AugmentPolicy
+from gpupipe.augment.policy_tables import choose, to_arrays
+from gpupipe.augment.timm_ops import draw_levels, get_ops, op_names
 from gpupipe.augment.timm_policies import TimmPolicy, read_policy
-from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, StepIncompatibleError, Uniforms
+from gpupipe.pipeline.step import Sampled, Uniforms
 from gpupipe.schema.field_types import Fill, Resampling
 
 Floats = NDArray[np.float64]
@@ -74,10 +67,14 @@ class TimmAugment(AugmentPolicy):
     def num_uniforms(self) -> int:  # type: ignore[override]
         """The number of uniform draws that one sample needs."""
         policy = self._read
-        if policy.kind == "augmix":
-            of_ops = policy.width * _longest(policy) * _DRAWS_PER_OP
-            return num_weight_uniforms(policy.width) + policy.width + of_ops
-        return _num_slots(policy) * _DRAWS_PER_OP + (policy.kind == "auto")
+        if policy.mixture:
+            return policy.mixture.num_uniforms(_DRAWS_PER_OP)
+        return policy.num_ops * _DRAWS_PER_OP + (policy.kind == "auto")
+
+    @property
+    def blends(self) -> bool:  # type: ignore[override]
+        """Whether chains are blended: augmix does."""
+        return self._read.mixture is not None
 
     def sample(self, u: Uniforms) -> Sampled:
         """Draw the operations of each sample.
@@ -88,23 +85,9 @@ class TimmAugment(AugmentPolicy):
             weight: float64 (B, chains + 1), of the image and of each chain; only for augmix.
         """
         policy = self._read
-        return {"auto": _draw_auto, "rand": _draw_rand, "augmix": _draw_mix}[policy.kind](policy, u)
-
-    def infer_spec(self, input_spec: Spec) -> Spec:
-        if input_spec.kind == "mask" and self._read.kind == "augmix":
-            raise StepIncompatibleError(
-                "it blends images, and no masks: leave the mask out of 'on'"
-            )
-        return super().infer_spec(input_spec)
-
-    def lower(self, image: Primitives, p: Params) -> None:
-        if self._read.kind == "augmix":
-            lower_mix(self, image, p)
-        else:
-            super().lower(image, p)
-
-    def torch(self, image: Any, p: Params) -> Any:
-        return torch_mix(self, image, p) if self._read.kind == "augmix" else super().torch(image, p)
+        if policy.mixture:
+            return policy.mixture.draw(u, _DRAWS_PER_OP, partial(_draw_equally, policy))
+        return _draw_auto(policy, u) if policy.kind == "auto" else _draw_rand(policy, u)
 
     @property
     def op_names(self) -> Sequence[str]:
@@ -115,61 +98,40 @@ class TimmAugment(AugmentPolicy):
         return read_policy(self.policy)
 
 
-def _longest(policy: TimmPolicy) -> int:
-    return policy.depth or MAX_DRAWN_DEPTH
-
-
-def _num_slots(policy: TimmPolicy) -> int:
-    return max(map(len, policy.sub_policies)) if policy.kind == "auto" else policy.num_ops
+def _draw_equally(policy: TimmPolicy, draws: Floats) -> Sampled:
+    """Draw operations, all equally probable, with levels around the magnitude."""
+    return _get(policy, choose(draws[0], len(policy.ops)), policy.magnitude, draws)
 
 
 def _draw_rand(policy: TimmPolicy, u: Floats) -> Sampled:
     draws = _by_draw(u, policy.num_ops)
     if policy.weights is None:
-        index = choose(draws[0], len(policy.ops))
-    else:
-        index = _choose_weighted(draws[0], policy.weights)
-    level = draw_levels(policy.magnitude, policy.std, policy.largest, draws[2:4])
-    drawn = look_up(policy.ops, index, level, draws[4:])
-    return _apply_with(policy.probability, drawn, draws[1])
+        return _apply_with(policy.probability, _draw_equally(policy, draws), draws[1])
+    index = _choose_weighted(draws[0], policy.weights)
+    return _apply_with(policy.probability, _get(policy, index, policy.magnitude, draws), draws[1])
 
 
 def _draw_auto(policy: TimmPolicy, u: Floats) -> Sampled:
-    """Draw a sub-policy; those with fewer operations than others end with Identity."""
-    slots = _num_slots(policy)
-    padded = [
-        (*ops, *[(policy.ops[0], 0.0, 0)] * (slots - len(ops))) for ops in policy.sub_policies
-    ]
-    drawn_policy = choose(u[:, 0], len(padded))
-    index = np.array([[policy.ops.index(op) for op, _, _ in ops] for ops in padded])[drawn_policy]
-    probability = np.array([[p for _, p, _ in ops] for ops in padded])[drawn_policy]
-    magnitude = np.array([[level for _, _, level in ops] for ops in padded])[drawn_policy]
-    draws = _by_draw(u[:, 1:], slots)
+    """Draw a sub-policy, of which each operation is applied with a probability of its own."""
+    index, probability, magnitude = to_arrays(policy.sub_policies, policy.ops)
+    row, draws = choose(u[:, 0], len(index)), _by_draw(u[:, 1:], policy.num_ops)
+    return _apply_with(probability[row], _get(policy, index[row], magnitude[row], draws), draws[1])
+
+
+def _get(policy: TimmPolicy, index: Any, magnitude: Any, draws: Floats) -> Sampled:
+    """Return op and value of drawn operations; their levels, signs and values are still drawn."""
     level = draw_levels(magnitude, policy.std, policy.largest, draws[2:4])
-    return _apply_with(probability, look_up(policy.ops, index, level, draws[4:]), draws[1])
+    return get_ops(policy.ops, index, level, draws[4:])
 
 
-def _draw_mix(policy: TimmPolicy, u: Floats) -> Sampled:
-    width, longest = policy.width, _longest(policy)
-    first = num_weight_uniforms(width)
-    weight = draw_weights(u[:, :first], policy.alpha, width)
-    drawn_depth = draw_depths(u[:, first : first + width])
-    depth = np.full_like(drawn_depth, policy.depth) if policy.depth else drawn_depth
-    draws = _by_draw(u[:, first + width :], width, longest)
-    level = draw_levels(policy.magnitude, policy.std, policy.largest, draws[2:4])
-    drawn = look_up(policy.ops, choose(draws[0], len(policy.ops)), level, draws[4:])
-    return {"op": cut_chains(drawn["op"], depth), "value": drawn["value"], "weight": weight}
-
-
-def _by_draw(u: Floats, *shape: int) -> Floats:
-    """Return (draws per operation, B, *shape)."""
-    return np.moveaxis(u.reshape(len(u), _DRAWS_PER_OP, *shape), 1, 0)
+def _by_draw(u: Floats, slots: int) -> Floats:
+    """Return (draws per operation, B, slots)."""
+    return np.moveaxis(u.reshape(len(u), _DRAWS_PER_OP, slots), 1, 0)
 
 
 def _apply_with(probability: Any, drawn: Sampled, u: Floats) -> Sampled:
     """Replace operations with Identity where the draw is not below the probability."""
-    op = np.where(u < probability, drawn["op"], 0).astype(np.int32)
-    return {"op": op, "value": drawn["value"]}
+    return drawn | {"op": np.where(u < probability, drawn["op"], 0).astype(np.int32)}
 
 
 def _choose_weighted(u: Floats, weights: Sequence[float]) -> NDArray[np.int64]:

@@ -7,19 +7,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gpupipe.augment.policy import (
-    RAND_AUGMENT_OPS,
-    AugmentPolicy,
-    Magnitudes,
-    OpTable,
-    choose,
-    make_table,
-)
+from gpupipe.augment.policy import AugmentPolicy
+from gpupipe.augment.policy_tables import RAND_AUGMENT_OPS, Magnitudes, OpTable, choose, make_table
 from gpupipe.pipeline.step import Sampled, Uniforms
 from gpupipe.schema.field_types import WHOLE
 
 _LARGEST = Magnitudes(0.99, ("", 32.0), 135.0, 0.99, (8, 6))
-_NEGATIVE_BELOW = 0.5
 
 
 class TrivialAugmentWide(AugmentPolicy):
@@ -46,7 +39,7 @@ class TrivialAugmentWide(AugmentPolicy):
         """
         index = choose(u[:, :1], len(RAND_AUGMENT_OPS))
         magnitude_bin = choose(u[:, 1:2], self.num_magnitude_bins)
-        return self._table.look_up(index, magnitude_bin, u[:, 2:] < _NEGATIVE_BELOW)
+        return self._table.get(index, magnitude_bin, u[:, 2:])
 
     @property
     def op_names(self) -> Sequence[str]:

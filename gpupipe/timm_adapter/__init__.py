@@ -1,6 +1,6 @@
 """Turns the arguments of timm.data.create_loader into a config, for gpupipe.timm.
 
-`transform_steps` has the steps that do what timm's create_transform does; `samples` makes an index
-of timm's dataset; `refusals` names the arguments that cannot be honoured. Only `samples` imports
-timm. Start reading in transform_steps.py.
+`transform_steps` has the steps that do what timm's create_transform does; `arguments` reads the
+others, and refuses those that cannot be honoured. timm is imported on use. Start reading in
+transform_steps.py.
 """

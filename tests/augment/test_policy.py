@@ -1,68 +1,41 @@
-"""The tables of torchvision's policies."""
-
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torchvision.transforms import v2
 
-from gpupipe.augment.policy import (
-    RAND_AUGMENT_MAGNITUDES,
-    RAND_AUGMENT_OPS,
-    choose,
-    linspace,
-    make_table,
-)
-from gpupipe.augment.policy_ops import OPS
-
-ENHANCING = {"Brightness", "Color", "Contrast", "Sharpness"}
+from gpupipe.augment.policy import cut_chains, draw_depths, draw_weights, gamma_quantile
 
 
-@pytest.mark.parametrize("count", [2, 5, 10, 31])
-def test_linspace_is_torchs_to_the_bit(count: int) -> None:
-    for start, end in ((0.0, 0.3), (0.0, 30.0), (1.0, 0.0), (0.0, 150.0 / 331.0), (0.0, 0.99)):
-        expected = torch.linspace(start, end, count).double().tolist()
-        assert linspace(start, end, count).tolist() == expected, (start, end)
+@pytest.mark.parametrize("alpha", [0.05, 0.3, 0.99, 1.0, 1.01, 2.5, 20.0, 100.0])
+def test_quantiles_invert_the_distribution(alpha: float) -> None:
+    """torch's regularised incomplete gamma function is the distribution."""
+    u = np.linspace(0.001, 0.999, 999)
+    x = torch.from_numpy(gamma_quantile(u, alpha))
+    back = torch.special.gammainc(torch.tensor(alpha, dtype=torch.float64), x).numpy()
+    np.testing.assert_allclose(back, u, atol=2e-5)
 
 
-@pytest.mark.parametrize("num_bins", [2, 11, 31])
-def test_the_table_is_torchvisions_augmentation_space(num_bins: int) -> None:
-    side = 331
-    space: dict[str, Any] = v2.RandAugment(num_magnitude_bins=num_bins)._AUGMENTATION_SPACE
-    table = make_table(RAND_AUGMENT_OPS, RAND_AUGMENT_MAGNITUDES, num_bins)
-    assert space.keys() == set(RAND_AUGMENT_OPS)
-    for name, magnitudes, is_signed in zip(
-        RAND_AUGMENT_OPS, table.magnitudes, table.is_signed, strict=True
-    ):
-        make, expected_signed = space[name]
-        expected = make(num_bins, side, side)
-        values = magnitudes * {"Translate": side, "Solarize": 1 / 255}.get(name.rstrip("XY"), 1)
-        assert bool(is_signed) is expected_signed, name
-        if expected is not None:
-            np.testing.assert_allclose(values, expected, rtol=1e-6, atol=1e-7, err_msg=name)
+def test_the_quantiles_of_shape_one_are_those_of_the_exponential_distribution() -> None:
+    u = np.linspace(0.0, 0.999, 1000)
+    np.testing.assert_allclose(gamma_quantile(u, 1.0), -np.log1p(-u), rtol=1e-3, atol=1e-5)
 
 
-def test_a_look_up_adds_the_signed_magnitude_to_what_changes_nothing() -> None:
-    table = make_table(RAND_AUGMENT_OPS, RAND_AUGMENT_MAGNITUDES, 31)
-    index = np.array([RAND_AUGMENT_OPS.index(name) for name in ("Rotate", "Color", "Posterize")])
-    for is_negative, values in ((False, [30.0, 1.9, 4.0]), (True, [-30.0, 0.1, 4.0])):
-        found = table.look_up(index, np.full(3, 30), np.full(3, is_negative))
-        assert [OPS[op] for op in found["op"]] == ["Rotate", "Color", "Posterize"]
-        np.testing.assert_allclose(found["value"], values, atol=1e-6)
+@pytest.mark.parametrize("alpha", [0.05, 1.0, 100.0])
+def test_weights_are_shares_at_any_draw(alpha: float) -> None:
+    u = np.array([[0.0] * 5, [np.nextafter(1.0, 0.0)] * 5, [0.0, 0.5, 0.5, 0.0, 0.9]])
+    weight = draw_weights(u, alpha, 3)
+    assert weight.shape == (3, 4)
+    assert (weight >= 0).all()
+    np.testing.assert_allclose(weight.sum(1), 1)
 
 
-def test_shifts_are_fractions_of_the_size() -> None:
-    table = make_table(RAND_AUGMENT_OPS, RAND_AUGMENT_MAGNITUDES, 31)
-    assert {name for name in table.names if name not in RAND_AUGMENT_OPS} == {
-        "TranslateXRel",
-        "TranslateYRel",
-    }
+def test_lengths_of_chains_are_equally_probable() -> None:
+    depths = draw_depths(np.random.default_rng(0).random(30_000))
+    assert np.abs(np.bincount(depths)[1:] - 10_000).max() < 450
+    assert np.bincount(depths)[0] == 0
 
 
-def test_draws_become_numbers_that_are_equally_probable() -> None:
-    u = np.array([0.0, 0.2499, 0.25, 0.999, np.nextafter(1.0, 0.0)])
-    assert choose(u, 4).tolist() == [0, 0, 1, 3, 3]
-    assert choose(np.array([1 - 2.0**-53]), 3).tolist() == [2]
+def test_chains_end_with_identity() -> None:
+    op = np.full((1, 3, 3), 7, np.int32)
+    assert cut_chains(op, np.array([[1, 2, 3]])).tolist() == [[[7, 0, 0], [7, 7, 0], [7, 7, 7]]]

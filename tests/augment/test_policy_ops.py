@@ -48,7 +48,8 @@ EXACT = ("Posterize", "Solarize", "SolarizeAdd", "Invert")
 CODE = '''
 import numpy as np
 from gpupipe.augment.policy_ops import OPS
-from gpupipe.augment.policy import AugmentPolicy, choose
+from gpupipe.augment.policy import AugmentPolicy
+from gpupipe.augment.policy_tables import choose
 
 class OneOp(AugmentPolicy):
     """One operation, with one of the values."""
@@ -141,7 +142,7 @@ def test_in_torch_it_is_what_torchvisions_class_does(
         expected = theirs._apply_image_or_video_transform(
             image, name, float(magnitude), InterpolationMode(interpolation), _setup_fill_arg(fill)
         )
-        assert torch.equal(step.torch_slot(image, op, value), expected), name
+        assert torch.equal(apply_op(image, op, value, step.warping), expected), name
         seen.add(name)
     assert len(seen) > 9
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpupipe.augment.policy_ops import OPS
-from gpupipe.augment.timm_ops import UNIFORM, draw_levels, look_up
+from gpupipe.augment.timm_ops import UNIFORM, draw_levels, get_ops
 from gpupipe.augment.timm_policies import read_policy
 
 LEVELS = [
@@ -47,7 +47,7 @@ SIGNED = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
 def test_levels_mean_what_they_mean_in_timm(sign: int) -> None:
     u = np.array([[0.2 if sign > 0 else 0.8], [0.5]])
     for name, level, (meant, positive_value) in LEVELS:
-        found = look_up(["Invert", name], np.array([1]), level, u)
+        found = get_ops(["Invert", name], np.array([1]), level, u)
         value = positive_value * (sign if name.startswith(SIGNED) else 1)
         if name.endswith("Increasing") and meant in ("Color", "Sharpness"):
             value = max(0.1, 1 + sign * (value - 1))
@@ -64,7 +64,7 @@ def test_values_are_those_of_timms_create_transform(policy: str) -> None:
     assert len(ours) == len(theirs)
     for theirs_op in theirs:
         name = theirs_op.name + "Mix" * (theirs_op.name + "Mix" in ours)
-        found = look_up(ours, np.array([ours.index(name)]), 4.0, np.array([[0.2], [0.5]]))
+        found = get_ops(ours, np.array([ours.index(name)]), 4.0, np.array([[0.2], [0.5]]))
         if theirs_op.level_fn is None:
             continue
         (expected,) = theirs_op.level_fn(4.0, theirs_op.hparams)
@@ -76,7 +76,7 @@ def test_values_are_those_of_timms_create_transform(policy: str) -> None:
 
 
 def test_factors_stay_above_a_tenth() -> None:
-    found = look_up(["ColorIncreasing"], np.array([0]), 20, np.array([[0.8], [0.5]]))
+    found = get_ops(["ColorIncreasing"], np.array([0]), 20, np.array([[0.8], [0.5]]))
     assert found["value"][0] == 0.1
 
 

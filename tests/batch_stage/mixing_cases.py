@@ -10,22 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpupipe.batch_stage.batch_step import BatchField
 from gpupipe.batch_stage.mixer import BatchMixer
-from gpupipe.batch_stage.stage import BatchStage
-from gpupipe.batch_stage.stage_builder import build_batch_stage
+from gpupipe.batch_stage.stage import BatchStage, build_batch_stage
 from gpupipe.dataset.spec import Spec
 from gpupipe.schema import yaml_parser
 from gpupipe.schema.document import Document
 
 CLASSES = ["ape", "bee", "cow", "dog"]
-IMAGE = BatchField(Spec.of_array("float32", (3, 12, 10), "CHW"))
-BYTES = BatchField(Spec.of_array("uint8", (3, 12, 10), "CHW"))
-MASK = BatchField(replace(Spec.of_array("uint8", (1, 12, 10), "CHW"), kind="mask"))
+IMAGE = Spec.of_array("float32", (3, 12, 10), "CHW")
+BYTES = Spec.of_array("uint8", (3, 12, 10), "CHW")
+MASK = replace(Spec.of_array("uint8", (1, 12, 10), "CHW"), kind="mask")
 
 
 def stage_of(
-    *steps: Any, fields: dict[str, BatchField] | None = None, main: Sequence[str] = ("image",)
+    *steps: Any, fields: dict[str, Spec] | None = None, main: Sequence[str] = ("image",)
 ) -> BatchStage:
     """Build a stage from steps as YAML has them; on float32 images (3, 12, 10) by default."""
     document = Document("c.yaml", {"batch": list(steps)})

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from batch_stage.mixing_cases import CLASSES, ids, made_batch, mixer_of, stage_of
-from gpupipe.batch_stage.batch_step import BatchField
 from gpupipe.batch_stage.mixer import BatchMixer, check_labels
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
@@ -63,7 +62,7 @@ def test_labels_become_soft_and_other_fields_stay() -> None:
 )
 def test_any_layout(step: str, layout: str, shape: tuple[int, ...]) -> None:
     """The same box and share for every layout with height and width."""
-    field = BatchField(Spec.of_array("float32", shape, layout))
+    field = Spec.of_array("float32", shape, layout)
     array = torch.rand(5, *shape)
     batch = {"array": array, "label": torch.arange(5) % 4}
     mixed = mixer_of(step, fields={"array": field}, main=("array",)).mix(0, ids(5), batch)
@@ -77,7 +76,7 @@ def test_any_layout(step: str, layout: str, shape: tuple[int, ...]) -> None:
 
 
 def test_a_series_is_mixed() -> None:
-    field = BatchField(Spec.of_array("float64", (50,), "L"))
+    field = Spec.of_array("float64", (50,), "L")
     batch = {"array": torch.rand(5, 50, dtype=torch.float64), "label": torch.arange(5) % 4}
     mixed = mixer_of("mixup", fields={"array": field}, main=("array",)).mix(0, ids(5), batch)
     share = float(mixed["label"][1, 1])

@@ -10,6 +10,7 @@ from torchvision.transforms import v2
 
 import gpupipe
 from gpupipe import config
+from gpupipe.augment.policy_ops import apply_op
 from gpupipe.steps.aug_mix import AugMix
 from helpers import augment_draws, many_fields
 from helpers.augment_draws import names_and_magnitudes, rounded
@@ -76,7 +77,8 @@ def test_it_mixes_as_torchvision(small_gallery: Path) -> None:
             return self.weights.pop(0).float()
 
         def _apply_image_or_video_transform(self, image: Any, *args: Any, **kwargs: Any) -> Any:
-            return step.torch_slot(image[0], *self.ops.pop(0))[None]
+            op, value = self.ops.pop(0)
+            return apply_op(image[0], int(op), float(value), step.warping)[None]
 
     image = torch.randint(0, 256, (3, 40, 50), dtype=torch.uint8)
     for n in range(5):

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 from torchvision.transforms import v2
 
-from gpupipe.augment.color_adjustments import ADJUSTMENTS
+from gpupipe.augment.color_step import ADJUSTMENTS
 from gpupipe.steps.color_jitter import ColorJitter
 from helpers.color_differences import EXACT, compared, drawn, is_uniform, most
 from helpers.reference import emitted, load

@@ -11,7 +11,7 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 import gpupipe
-from gpupipe.augment.elastic import make_displacement
+from gpupipe.augment.noise import make_displacement
 from gpupipe.engines.dali.operators.image import FusingImage
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.elastic_transform import ElasticTransform

@@ -6,16 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpupipe.batch_stage.batch_step import BatchField, BatchStep
-from gpupipe.batch_stage.beta import symmetric_beta
-from gpupipe.batch_stage.mixing import mix_with_earlier, paste_from_earlier
-from gpupipe.pipeline.step import Params, Sampled, StepIncompatibleError, Uniforms
+from gpupipe.batch_stage.batch_step import BatchStep
+from gpupipe.batch_stage.mixing import mix_with_earlier, paste_from_earlier, symmetric_beta
+from gpupipe.pipeline.step import Params, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.schema.field_types import Positive
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_SAME_SIZE = "resize them to one size, or name only fields of one size in 'on:'"
 
 
 class Cutmix(BatchStep):
@@ -39,22 +36,15 @@ class Cutmix(BatchStep):
     num_uniforms = 4
     mixes_samples = True
 
-    def check(self, fields: Mapping[str, BatchField]) -> None:
+    def check(self, fields: Mapping[str, Spec]) -> None:
         for name, field in fields.items():
-            if not set("HW") <= set(field.spec.layout):
+            if not set("HW") <= set(field.layout):
                 raise StepIncompatibleError(
-                    f"it needs images, but '{name}' has the layout {field.spec.layout or 'of one'}"
+                    f"it needs images, but '{name}' has the layout {field.layout or 'of one'}"
                     ", without height and width: name other fields in 'on:', or write 'mixup'"
                 )
-        sizes = {
-            name: (field.spec.height, field.spec.width)
-            for name, field in fields.items()
-            if None not in (field.spec.height, field.spec.width)
-        }
-        if len(set(sizes.values())) > 1:
-            raise StepIncompatibleError(
-                f"the fields differ in height x width ({_list_sizes(sizes)}): {_SAME_SIZE}"
-            )
+        sizes = {name: (field.height, field.width) for name, field in fields.items()}
+        _check_sizes({name: size for name, size in sizes.items() if None not in size})
 
     def sample(self, u: Uniforms) -> Sampled:
         """Return lam, x and y, float64 (N,).
@@ -68,10 +58,7 @@ class Cutmix(BatchStep):
         self, images: Mapping[str, Tensor], labels: Tensor, p: Params
     ) -> tuple[dict[str, Tensor], Tensor]:
         sizes = {name: tuple(image.shape[-2:]) for name, image in images.items()}
-        if len(set(sizes.values())) > 1:
-            raise StepIncompatibleError(
-                f"the fields differ in height x width ({_list_sizes(sizes)}): {_SAME_SIZE}"
-            )
+        _check_sizes(sizes)
         height, width = next(iter(sizes.values()))
         box, lam = find_box(height, width, p)
         shift = p["shift"]
@@ -98,5 +85,11 @@ def find_box(height: int, width: int, p: Params) -> tuple[tuple[int, int, int, i
     return (left, top, right, bottom), outside
 
 
-def _list_sizes(sizes: Mapping[str, tuple[int | None, ...]]) -> str:
-    return ", ".join(f"{name}: {'x'.join(map(str, size))}" for name, size in sizes.items())
+def _check_sizes(sizes: Mapping[str, tuple[int | None, ...]]) -> None:
+    """Raise StepIncompatibleError if fields differ in size, (height, width)."""
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{name}: {'x'.join(map(str, size))}" for name, size in sizes.items())
+        raise StepIncompatibleError(
+            f"the fields differ in height x width ({listed}): resize them to one size, or name "
+            "only fields of one size in 'on:'"
+        )

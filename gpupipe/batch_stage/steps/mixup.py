@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpupipe.batch_stage.batch_step import BatchField, BatchStep
-from gpupipe.batch_stage.beta import symmetric_beta
-from gpupipe.batch_stage.mixing import mix_with_earlier
+from gpupipe.batch_stage.batch_step import BatchStep
+from gpupipe.batch_stage.mixing import mix_with_earlier, symmetric_beta
 from gpupipe.dataset.spec import FLOATS
-from gpupipe.pipeline.step import Params, Sampled, StepIncompatibleError, Uniforms
+from gpupipe.pipeline.step import Params, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.schema.field_types import Positive
 
 if TYPE_CHECKING:
@@ -33,21 +32,21 @@ class Mixup(BatchStep):
     num_uniforms = 2
     mixes_samples = True
 
-    def check(self, fields: Mapping[str, BatchField]) -> None:
+    def check(self, fields: Mapping[str, Spec]) -> None:
         for name, field in fields.items():
-            if field.spec.kind == "mask":
+            if field.kind == "mask":
                 raise StepIncompatibleError(
                     f"the field '{name}' is a mask, and a mean of class numbers is no class: leave "
                     f"'{name}' out of 'on:', or write 'cutmix', which moves masks too"
                 )
-            if field.spec.dtype not in (*FLOATS, "float64"):
+            if field.dtype not in (*FLOATS, "float64"):
                 raise StepIncompatibleError(
-                    f"it needs floats, but '{name}' is {field.spec.dtype}: write 'to_dtype: "
+                    f"it needs floats, but '{name}' is {field.dtype}: write 'to_dtype: "
                     "{dtype: float32, scale: true}' as the last step of the pipeline"
                 )
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return lam: float64 (N,), the share of each sample in its own mean."""
+        """Return lam: float64 (N,), one per batch: x[i] = lam * x[i] + (1 - lam) * x[i - k]."""
         return {"lam": symmetric_beta(u, self.alpha)}
 
     def torch(

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pydantic
 
-from gpupipe.batch_stage.stage import BatchStage
-from gpupipe.batch_stage.stage_builder import build_batch_stage
+from gpupipe.batch_stage.stage import BatchStage, build_batch_stage
 from gpupipe.config import Config, LoaderConfig, list_batch_fields
 from gpupipe.dataset.columns import Column, StringArray
 from gpupipe.dataset.file_columns import FileColumn

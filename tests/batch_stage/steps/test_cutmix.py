@@ -10,16 +10,15 @@ import torch
 from torchvision.transforms import v2
 
 from batch_stage.mixing_cases import BYTES, IMAGE, MASK, made_batch, mixer_of, stage_of
-from gpupipe.batch_stage.batch_step import BatchField
 from gpupipe.batch_stage.mixer import to_soft_labels
 from gpupipe.batch_stage.steps.cutmix import Cutmix, find_box
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, ShapeError
 from gpupipe.sampling import draws
 
-SMALL = BatchField(Spec.of_array("float32", (3, 6, 5), "CHW"))
-UNKNOWN = BatchField(Spec.of_array("float32", (3, None, None), "CHW"))
-SERIES = BatchField(Spec.of_array("float32", (2, 50), "CL"))
+SMALL = Spec.of_array("float32", (3, 6, 5), "CHW")
+UNKNOWN = Spec.of_array("float32", (3, None, None), "CHW")
+SERIES = Spec.of_array("float32", (2, 50), "CL")
 
 
 @pytest.mark.parametrize(("height", "width"), [(12, 10), (7, 31), (1, 1)])

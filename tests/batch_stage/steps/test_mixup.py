@@ -10,7 +10,6 @@ import torch
 from torchvision.transforms import v2
 
 from batch_stage.mixing_cases import BYTES, IMAGE, MASK, made_batch, stage_of
-from gpupipe.batch_stage.batch_step import BatchField
 from gpupipe.batch_stage.mixer import to_soft_labels
 from gpupipe.batch_stage.steps.mixup import Mixup
 from gpupipe.dataset.spec import Spec
@@ -84,7 +83,7 @@ def test_the_default_is_torchvisions() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_it_takes_every_float(dtype: str) -> None:
-    Mixup().check({"image": BatchField(Spec.of_array(dtype, (3, 12, 10), "CHW"))})
+    Mixup().check({"image": Spec.of_array(dtype, (3, 12, 10), "CHW")})
 
 
 @pytest.mark.parametrize(

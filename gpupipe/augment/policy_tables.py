@@ -1,0 +1,270 @@
+"""The tables of policies: magnitudes by operation and bin, and the sub-policies of AutoAugment.
+
+A sub-policy is a pair of operations, each with a probability and a level. They are the tables of
+torchvision (AutoAugment._get_policies), from the paper's appendix
+(https://arxiv.org/abs/1805.09501), and timm's `v0` (auto_augment_policy_v0), from the EfficientNet
+implementation for TPUs. Operations without a level have level 0 here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.augment.policy_ops import op_numbers
+from gpupipe.pipeline.step import Sampled
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class OpTable:
+    """The operations of a torchvision policy, each with a value per magnitude bin.
+
+    Attributes:
+        names: The operations.
+        magnitudes: float64 (operations, bins).
+        is_signed: Whether a draw decides the sign of the magnitude, bool (operations,).
+        neutral: What the signed magnitude is added to, float64 (operations,).
+    """
+
+    names: tuple[str, ...]
+    magnitudes: Floats
+    is_signed: NDArray[np.bool_]
+    neutral: Floats
+
+    def get(self, index: Any, magnitude_bin: Any, u: Floats) -> Sampled:
+        """Return op and value of draws.
+
+        Args:
+            index: The drawn operations, as positions in `names`.
+            magnitude_bin: The drawn magnitude bins, of the same shape.
+            u: Uniform draws of the same shape: a signed magnitude is negative below 0.5.
+
+        Returns:
+            op: int32, the operations as numbers in OPS.
+            value: float64, their values.
+        """
+        sign = np.where(self.is_signed[index] & (u < 0.5), -1.0, 1.0)
+        value = self.neutral[index] + sign * self.magnitudes[index, magnitude_bin]
+        return {"op": op_numbers(self.names)[index], "value": value}
+
+
+@dataclass(frozen=True)
+class Magnitudes:
+    """The largest magnitudes of a torchvision policy, from which its table follows.
+
+    Attributes:
+        shear: The tangent of the shear angle.
+        translate: The name of the operation without X or Y's suffix: "" for pixels, "Rel" for a
+            fraction of the size; and the shift in that unit.
+        rotate: Degrees.
+        enhance: The change of the factor of Brightness, Color, Contrast and Sharpness.
+        posterize: Bits at the first bin, and how many fewer at the last.
+    """
+
+    shear: float
+    translate: tuple[str, float]
+    rotate: float
+    enhance: float
+    posterize: tuple[int, int]
+
+
+RAND_AUGMENT_MAGNITUDES = Magnitudes(0.3, ("Rel", 150.0 / 331.0), 30.0, 0.9, (8, 4))
+"""Those of torchvision's AutoAugment and RandAugment."""
+RAND_AUGMENT_OPS = tuple(
+    """Identity ShearX ShearY TranslateX TranslateY Rotate Brightness Color Contrast Sharpness
+    Posterize Solarize AutoContrast Equalize""".split()
+)
+"""The operations of torchvision's RandAugment and TrivialAugmentWide."""
+_ENHANCING = ("Brightness", "Color", "Contrast", "Sharpness")
+
+
+@cache
+def make_table(names: tuple[str, ...], largest: Magnitudes, num_bins: int) -> OpTable:
+    """Return the table of a torchvision policy.
+
+    Args:
+        names: torchvision's names of the operations.
+        largest: The largest magnitudes.
+        num_bins: The number of magnitude bins, at least 2.
+    """
+    kind, shift = largest.translate
+    first, fewer = largest.posterize
+    bins = np.arange(num_bins, dtype=np.float32)
+    rows = {
+        "Shear": linspace(0.0, largest.shear, num_bins),
+        "Translate": np.linspace(0.0, shift, num_bins) if kind else linspace(0.0, shift, num_bins),
+        "Rotate": linspace(0.0, largest.rotate, num_bins),
+        "Posterize": np.rint(first - bins / np.float32((num_bins - 1) / fewer)).astype(np.float64),
+        "Solarize": 255.0 * linspace(1.0, 0.0, num_bins),
+        **dict.fromkeys(_ENHANCING, linspace(0.0, largest.enhance, num_bins)),
+    }
+    keys = [name.removesuffix("X").removesuffix("Y") for name in names]
+    is_moving = [key in ("Shear", "Translate", "Rotate") for key in keys]
+    is_enhancing = [name in _ENHANCING for name in names]
+    return OpTable(
+        tuple(f"{name}{kind}" if "Translate" in name else name for name in names),
+        np.stack([rows.get(key, np.zeros(num_bins)) for key in keys]),
+        np.array(is_moving) | is_enhancing,
+        np.array(is_enhancing, np.float64),
+    )
+
+
+def linspace(start: float, end: float, count: int) -> Floats:
+    """Return `count` numbers from `start` to `end`, float32 as torch.linspace rounds them.
+
+    torch counts from the nearer end, and rounds once: its CPU kernel multiplies and adds in one
+    instruction.
+    """
+    low, high = np.float32(start), np.float32(end)
+    step = float((high - low) / np.float32(count - 1))
+    n = np.arange(count)
+    numbers = np.where(n < count // 2, float(low) + step * n, float(high) - step * (count - 1 - n))
+    return numbers.astype(np.float32).astype(np.float64)
+
+
+def choose(u: Floats, count: int) -> NDArray[np.int64]:
+    """Turn uniform draws into numbers from 0 to count - 1, all equally probable."""
+    numbers: NDArray[np.int64] = np.minimum((u * count).astype(np.int64), count - 1)
+    return numbers
+
+
+SubPolicies = tuple[tuple[tuple[str, float, int], ...], ...]
+
+
+def _parse(table: str) -> SubPolicies:
+    """Parse one sub-policy a line: "Posterize 0.4 8, Rotate 0.6 9"."""
+    return tuple(
+        tuple((name, float(p), int(level)) for name, p, level in map(str.split, line.split(",")))
+        for line in table.strip().splitlines()
+    )
+
+
+@cache
+def to_arrays(
+    policies: SubPolicies, names: tuple[str, ...]
+) -> tuple[NDArray[np.int64], Floats, NDArray[np.int64]]:
+    """Return positions in `names`, probabilities and levels, each (sub-policies, operations).
+
+    A sub-policy with fewer operations than others ends with the first one, with probability 0.
+    """
+    slots = max(map(len, policies))
+    padded = [(*ops, *[(names[0], 0.0, 0)] * (slots - len(ops))) for ops in policies]
+    index = np.array([[names.index(name) for name, _, _ in ops] for ops in padded])
+    probability = np.array([[p for _, p, _ in ops] for ops in padded])
+    return index, probability, np.array([[level for _, _, level in ops] for ops in padded])
+
+
+IMAGENET = _parse("""
+Posterize 0.4 8, Rotate 0.6 9
+Solarize 0.6 5, AutoContrast 0.6 0
+Equalize 0.8 0, Equalize 0.6 0
+Posterize 0.6 7, Posterize 0.6 6
+Equalize 0.4 0, Solarize 0.2 4
+Equalize 0.4 0, Rotate 0.8 8
+Solarize 0.6 3, Equalize 0.6 0
+Posterize 0.8 5, Equalize 1.0 0
+Rotate 0.2 3, Solarize 0.6 8
+Equalize 0.6 0, Posterize 0.4 6
+Rotate 0.8 8, Color 0.4 0
+Rotate 0.4 9, Equalize 0.6 0
+Equalize 0.0 0, Equalize 0.8 0
+Invert 0.6 0, Equalize 1.0 0
+Color 0.6 4, Contrast 1.0 8
+Rotate 0.8 8, Color 1.0 2
+Color 0.8 8, Solarize 0.8 7
+Sharpness 0.4 7, Invert 0.6 0
+ShearX 0.6 5, Equalize 1.0 0
+Color 0.4 0, Equalize 0.6 0
+Equalize 0.4 0, Solarize 0.2 4
+Solarize 0.6 5, AutoContrast 0.6 0
+Invert 0.6 0, Equalize 1.0 0
+Color 0.6 4, Contrast 1.0 8
+Equalize 0.8 0, Equalize 0.6 0
+""")
+CIFAR10 = _parse("""
+Invert 0.1 0, Contrast 0.2 6
+Rotate 0.7 2, TranslateX 0.3 9
+Sharpness 0.8 1, Sharpness 0.9 3
+ShearY 0.5 8, TranslateY 0.7 9
+AutoContrast 0.5 0, Equalize 0.9 0
+ShearY 0.2 7, Posterize 0.3 7
+Color 0.4 3, Brightness 0.6 7
+Sharpness 0.3 9, Brightness 0.7 9
+Equalize 0.6 0, Equalize 0.5 0
+Contrast 0.6 7, Sharpness 0.6 5
+Color 0.7 7, TranslateX 0.5 8
+Equalize 0.3 0, AutoContrast 0.4 0
+TranslateY 0.4 3, Sharpness 0.2 6
+Brightness 0.9 6, Color 0.2 8
+Solarize 0.5 2, Invert 0.0 0
+Equalize 0.2 0, AutoContrast 0.6 0
+Equalize 0.2 0, Equalize 0.6 0
+Color 0.9 9, Equalize 0.6 0
+AutoContrast 0.8 0, Solarize 0.2 8
+Brightness 0.1 3, Color 0.7 0
+Solarize 0.4 5, AutoContrast 0.9 0
+TranslateY 0.9 9, TranslateY 0.7 9
+AutoContrast 0.9 0, Solarize 0.8 3
+Equalize 0.8 0, Invert 0.1 0
+TranslateY 0.7 9, AutoContrast 0.9 0
+""")
+SVHN = _parse("""
+ShearX 0.9 4, Invert 0.2 0
+ShearY 0.9 8, Invert 0.7 0
+Equalize 0.6 0, Solarize 0.6 6
+Invert 0.9 0, Equalize 0.6 0
+Equalize 0.6 0, Rotate 0.9 3
+ShearX 0.9 4, AutoContrast 0.8 0
+ShearY 0.9 8, Invert 0.4 0
+ShearY 0.9 5, Solarize 0.2 6
+Invert 0.9 0, AutoContrast 0.8 0
+Equalize 0.6 0, Rotate 0.9 3
+ShearX 0.9 4, Solarize 0.3 3
+ShearY 0.8 8, Invert 0.7 0
+Equalize 0.9 0, TranslateY 0.6 6
+Invert 0.9 0, Equalize 0.6 0
+Contrast 0.3 3, Rotate 0.8 4
+Invert 0.8 0, TranslateY 0.0 2
+ShearY 0.7 6, Solarize 0.4 8
+Invert 0.6 0, Rotate 0.8 4
+ShearY 0.3 7, TranslateX 0.9 3
+ShearX 0.1 6, Invert 0.6 0
+Solarize 0.7 2, TranslateY 0.6 7
+ShearY 0.8 4, Invert 0.8 0
+ShearX 0.7 9, TranslateY 0.8 3
+ShearY 0.8 5, AutoContrast 0.7 0
+ShearX 0.7 2, Invert 0.1 0
+""")
+V0 = _parse("""
+Equalize 0.8 0, ShearY 0.8 4
+Color 0.4 9, Equalize 0.6 0
+Color 0.4 1, Rotate 0.6 8
+Solarize 0.8 3, Equalize 0.4 0
+Solarize 0.4 2, Solarize 0.6 2
+Color 0.2 0, Equalize 0.8 0
+Equalize 0.4 0, SolarizeAdd 0.8 3
+ShearX 0.2 9, Rotate 0.6 8
+Color 0.6 1, Equalize 1.0 0
+Invert 0.4 0, Rotate 0.6 0
+Equalize 1.0 0, ShearY 0.6 3
+Color 0.4 7, Equalize 0.6 0
+Posterize 0.4 6, AutoContrast 0.4 0
+Solarize 0.6 8, Color 0.6 9
+Solarize 0.2 4, Rotate 0.8 9
+Rotate 1.0 7, TranslateYRel 0.8 9
+ShearX 0.0 0, Solarize 0.8 4
+ShearY 0.8 0, Color 0.6 4
+Color 1.0 0, Rotate 0.6 2
+Equalize 0.8 0, Equalize 0.0 0
+Equalize 1.0 0, AutoContrast 0.6 0
+ShearY 0.4 7, SolarizeAdd 0.6 7
+Posterize 0.8 2, Solarize 0.6 10
+Solarize 0.6 8, Equalize 0.6 0
+Color 0.8 6, Rotate 0.4 5
+""")
