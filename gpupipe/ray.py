@@ -89,13 +89,13 @@ def dataset(
     from gpupipe.engines.ray.cluster import connect
 
     checked = config if isinstance(config, Config) else configs.read(config, overrides, **changes)
-    _refuse_what_has_no_rows(checked)
+    _check_settings(checked)
     index = checked.source.index()
     if index.warning:
         warn(index.warning, StandInWarning)
     job = _create_job(checked, index)
     settings = job.loader.ray
-    _refuse_lack_of_cpus(connect(settings.address), settings.cpus)
+    _check_cpus(connect(settings.address), settings.cpus)
     return ray.data.from_arrow(_order(checked, index, epoch)).map_batches(
         _Worker,
         batch_size=None,  # the whole block
@@ -159,7 +159,7 @@ def _count_repeats(plan: Plan) -> NDArray[np.int64]:
     return np.zeros(len(plan.ids), np.int64) if plan.repeats is None else plan.repeats
 
 
-def _refuse_lack_of_cpus(cluster: Cluster, cpus: int) -> None:
+def _check_cpus(cluster: Cluster, cpus: int) -> None:
     """Raise EngineError if no node can hold an actor: Ray Data would wait for one without end."""
     if (largest := int(cluster.largest_node_cpus())) < cpus:
         raise EngineError(
@@ -168,7 +168,7 @@ def _refuse_lack_of_cpus(cluster: Cluster, cpus: int) -> None:
         )
 
 
-def _refuse_what_has_no_rows(config: Config) -> None:
+def _check_settings(config: Config) -> None:
     """Raise ConfigError for settings that a Dataset of single samples cannot have."""
     problems = []
     if config.batch.entries:

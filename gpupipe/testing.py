@@ -202,8 +202,8 @@ def _repeats(case: _Case) -> None:
     with case.new(repeats=2, batch_size=size) as loader:
         loader.load_state_dict(states[0])
         rest = list(_iter_samples(loader, case.max_samples))
-    least = min(case.max_samples, len(samples) - size)
-    assert rest == samples[size:][: max(len(rest), int(least))], (
+    min_count = min(case.max_samples, len(samples) - size)
+    assert rest == samples[size:][: max(len(rest), int(min_count))], (
         "a state between two repeats of a sample goes on with the second"
     )
     shared: Counter[tuple[int, _Sample]] = Counter()

@@ -92,9 +92,10 @@ class Job:
 
 @dataclass(frozen=True)
 class EngineTraits:
-    """Facts about an engine, for messages and for the loader. A class has those of all its engines.
+    """Facts about an engine, for messages and for the loader.
 
-    An engine replaces the two numbers by its own, in its constructor.
+    The class attribute `traits` says what is true of all engines of the class. The constructor of
+    an engine replaces `parallelism` and `batches_ahead` by its own.
 
     Attributes:
         parallelism: How many threads, workers or servers produce the batches.
@@ -131,7 +132,7 @@ class EngineTraits:
         return counted(self.parallelism, self.unit)
 
     def with_counts(self, parallelism: int, batches_ahead: int) -> EngineTraits:
-        """Return the traits of an engine that was made."""
+        """Return the traits with the counts of one engine."""
         return replace(self, parallelism=parallelism, batches_ahead=batches_ahead)
 
 

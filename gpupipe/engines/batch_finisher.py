@@ -33,18 +33,18 @@ class PipelineTail:
 
     Attributes:
         pipeline: The whole pipeline.
-        numbers: The numbers of those steps among its entries.
+        positions: The positions of those steps among its entries.
         dtype: Dtype of the first field after them; None keeps the dtype that they make.
     """
 
     pipeline: Pipeline
-    numbers: tuple[int, ...]
+    positions: tuple[int, ...]
     dtype: str | None
 
     def at_epoch(self, epoch: int) -> tuple[Entry, ...]:
         """Return the steps of an epoch, in order."""
         entries = self.pipeline.at_epoch(epoch).entries
-        return tuple(entries[n] for n in self.numbers)
+        return tuple(entries[n] for n in self.positions)
 
     def list_operators(self, maker: str, device: str) -> list[Operator]:
         """Return the operators that run in epoch 0: `maker` elsewhere, then the steps here."""
@@ -55,7 +55,7 @@ class PipelineTail:
 
 
 def find_tail(pipeline: Pipeline) -> tuple[int, ...]:
-    """Return the numbers of the last entries that can run on uint8 batches.
+    """Return the positions of the last entries that can run on uint8 batches.
 
     Each field of a batch, such as a view, has last steps of its own.
     """
@@ -69,11 +69,11 @@ def find_larger_output(pipeline: Pipeline) -> Spec | None:
 
 
 def _find_tail(pipeline: Pipeline, name: str) -> list[int]:
-    """Return the numbers of the last steps on a field, if they can run on uint8 batches of it."""
-    numbers = [n for n, entry in enumerate(pipeline.entries) if entry.field == name]
+    """Return the positions of the last steps on a field, if they can run on uint8 batches of it."""
+    positions = [n for n, entry in enumerate(pipeline.entries) if entry.field == name]
     tail: list[int] = []
-    while numbers and pipeline.entries[numbers[-1]].step.can_run_on_batches:
-        tail.append(numbers.pop())
+    while positions and pipeline.entries[positions[-1]].step.can_run_on_batches:
+        tail.append(positions.pop())
     return tail if tail and _is_uint8(pipeline.entries[tail[-1]].input_spec) else []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def maker(root: Path, **options: Any) -> Iterator[tuple[BatchMaker, Job]]:
     data = {"source": "folder", "root": root}
     config = configs.read({"data": data, "pipeline": ["decode"]}, device="cpu", **options)
     job = Job(config.source.index(), config.pipeline, config.loader, 1)
-    with BatchMaker(job, "cpu") as batch_maker:
+    with closing(BatchMaker(job, "cpu")) as batch_maker:
         yield batch_maker, job
 
 

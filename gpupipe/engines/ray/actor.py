@@ -46,11 +46,16 @@ class WorkerFacts:
 
 
 class WorkerActor:
-    """Holds one engine. Its methods return errors, and raise none."""
+    """Holds one engine. Its methods return errors, and raise none.
+
+    The trainer calls `describe` and `build` first. It discards plans of workers that it has built,
+    and lets only these end their engine.
+    """
+
+    _maker: BatchMaker
 
     def __init__(self) -> None:
         self._node = node_name()
-        self._maker: BatchMaker | None = None
 
     def describe(self) -> WorkerFacts:
         """Return what decides whether this worker fits the others."""
@@ -93,7 +98,6 @@ class WorkerActor:
         """
         from gpupipe.engines.ray.messages import BatchAnswer
 
-        assert self._maker is not None
         try:
             return self._maker.make(plan, (run, step))
         except Exception as e:
@@ -101,18 +105,15 @@ class WorkerActor:
 
     def discard(self, run: int, step: int) -> None:
         """Discard a plan, if its batch is not begun."""
-        if self._maker is not None:
-            self._maker.discard((run, step))
+        self._maker.discard((run, step))
 
     def discard_before(self, run: int) -> None:
         """Discard the plans of earlier iterations whose batches are not begun."""
-        if self._maker is not None:
-            self._maker.discard_before(run)
+        self._maker.discard_before(run)
 
     def close(self) -> None:
         """End the engine."""
-        if self._maker is not None:
-            self._maker.close()
+        self._maker.close()
 
 
 def node_name() -> str:

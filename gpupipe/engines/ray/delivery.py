@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
 
 import torch
 
@@ -20,6 +19,7 @@ from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.batch_finisher import BatchFinisher
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
 from gpupipe.engines.ray.messages import BatchAnswer, unpack
+from gpupipe.engines.ray.pool import RayWorkerPool
 from gpupipe.sampling.sampler import Plan
 
 _log = logging.getLogger("gpupipe")
@@ -122,23 +122,6 @@ class Delivery(threading.Thread):
         return plan, self._finish(tensors, plan.epoch)
 
 
-class Resizable(Protocol):
-    """A pool of workers.
-
-    Attributes:
-        target: How many workers there should be.
-    """
-
-    target: int
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether as many are ready."""
-
-    def resize(self, count: int) -> None:
-        """Change the number of workers."""
-
-
 class Autoscaler:
     """Adds a worker while the trainer waits in over 5 % of its time, removes one under 1 %.
 
@@ -149,7 +132,7 @@ class Autoscaler:
         limits: The smallest and the largest number of workers.
     """
 
-    def __init__(self, pool: Resizable, limits: tuple[int, int]) -> None:
+    def __init__(self, pool: RayWorkerPool, limits: tuple[int, int]) -> None:
         self._pool, self._limits = pool, limits
         self._seconds = self._waited = 0.0
 

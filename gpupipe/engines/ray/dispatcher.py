@@ -13,7 +13,7 @@ import itertools
 import statistics
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ class PlanDispatcher(threading.Thread):
         self._run = next(_runs)
         self._steps = itertools.count()
         self._changed = pool.changed
-        self._open: OrderedDict[int, _OpenTask] = OrderedDict()
+        self._open: dict[int, _OpenTask] = {}
         self._times: deque[float] = deque(maxlen=_TIMES_KEPT)
         self._answers: deque[tuple[int, PoolWorker, Future[BatchAnswer | None]]] = deque()
         """What Ray delivered and this thread has not looked at."""
@@ -178,10 +178,9 @@ class PlanDispatcher(threading.Thread):
         return min(able, key=lambda worker: len(worker.out), default=None)
 
     def _send(self, step: int, task: _OpenTask, worker: PoolWorker) -> None:
-        now = time.monotonic()
         if not worker.out:
-            worker.answered = now
-        worker.out[step] = now
+            worker.answered = time.monotonic()
+        worker.out.add(step)
         task.refs[worker], answer = worker.send(self._run, step, task.plan)
         answer.add_done_callback(partial(self._receive, step, worker))
 
@@ -198,7 +197,7 @@ class PlanDispatcher(threading.Thread):
     def _process(self, step: int, worker: PoolWorker, answer: Future[BatchAnswer | None]) -> None:
         error = answer.exception()
         if error is None:
-            self._keep(step, worker, answer.result())
+            self._accept(step, worker, answer.result())
         elif isinstance(error, ray.exceptions.RayActorError):
             first_line = next(iter(str(error).splitlines()), type(error).__name__)
             self._pool.remove(worker, first_line.rstrip(".: "))
@@ -211,9 +210,10 @@ class PlanDispatcher(threading.Thread):
         else:
             self._error = EngineError(f"a Ray worker on node {worker.facts.node}: {error}")
 
-    def _keep(self, step: int, worker: PoolWorker, answer: BatchAnswer | None) -> None:
+    def _accept(self, step: int, worker: PoolWorker, answer: BatchAnswer | None) -> None:
         now = time.monotonic()
-        if worker.out.pop(step, None) is not None:
+        if step in worker.out:
+            worker.out.remove(step)
             self._times.append(now - worker.answered)
             worker.answered = now
         task = self._open.get(step)
@@ -227,7 +227,7 @@ class PlanDispatcher(threading.Thread):
 
     def _requeue(self, step: int, worker: PoolWorker, is_death: bool) -> None:
         """Make a task ready to be sent again, since its worker or its answer is lost."""
-        worker.out.pop(step, None)
+        worker.out.discard(step)
         task = self._open.get(step)
         if task is None or task.answer is not None or task.refs.pop(worker, None) is None:
             return

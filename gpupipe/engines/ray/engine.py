@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from gpupipe.engines.ray.capacity import (
     choose_window,
     count_workers,
 )
-from gpupipe.engines.ray.cluster import Cluster, connect
+from gpupipe.engines.ray.cluster import connect
 from gpupipe.engines.ray.delivery import Autoscaler, Delivery, WaitMeter
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
 from gpupipe.engines.ray.pool import RayWorkerPool
@@ -47,7 +48,6 @@ class RayEngine(QuarantiningEngine):
     Args:
         job: Samples, steps and settings of the loader.
         gpu: Number of the trainer's GPU; None delivers on the CPU.
-        cluster: The connection to Ray. The engine closes it.
 
     Raises:
         EngineError: The workers cannot be placed, or cannot do the job.
@@ -68,32 +68,27 @@ class RayEngine(QuarantiningEngine):
         "starts Ray itself: a Ray cluster that runs here already has cores of its own",
     )
 
-    def __init__(self, job: Job, gpu: int | None, cluster: Cluster) -> None:
+    def __init__(self, job: Job, gpu: int | None) -> None:
         super().__init__(job, gpu)
-        self._cluster = cluster
         options = job.loader.ray
-        worker_job, tail = split_job(job)
-        self._tail = tail
-        self._finish = BatchFinisher(tail, gpu)
+        worker_job, self._tail = split_job(job)
+        self._finish = BatchFinisher(self._tail, gpu)
         self._delivery: Delivery | None = None
-        self._status_file: StatusFile | None = None
-        self._pool = RayWorkerPool(
-            cluster, options, share_job(worker_job), count_workers(job.loader, cluster)
-        )
-        self._at_exit = ExitHandler(self.close)
-        try:
+        with ExitStack() as opened:
+            self._cluster = connect(options.address)
+            opened.callback(self._cluster.close)
+            workers = count_workers(job.loader, self._cluster)
+            self._pool = RayWorkerPool(self._cluster, options, share_job(worker_job), workers)
+            opened.callback(self._pool.close)
             self._pool.start()
             self._window = self._choose_window(worker_job)
-        except BaseException:
-            self.close()
-            raise
+            self._opened = opened.pop_all()
         self.traits = self.traits.with_counts(self._pool.target, self._window)
-        limits = options.workers
-        self._meter = WaitMeter(
-            Autoscaler(self._pool, limits) if isinstance(limits, tuple) else None
-        )
+        limits = options.workers if isinstance(options.workers, tuple) else None
+        self._meter = WaitMeter(Autoscaler(self._pool, limits) if limits else None)
         self._store = StoreReader()
-        self._status_file = StatusFile(self._describe)
+        self._opened.callback(StatusFile(self._describe).close)
+        self._at_exit = ExitHandler(self.close)
 
     @property
     def workers(self) -> tuple[PoolWorker, ...]:
@@ -106,13 +101,7 @@ class RayEngine(QuarantiningEngine):
 
     @classmethod
     def on(cls, job: Job, device: str) -> RayEngine:
-        gpu = resolve(device)
-        cluster = connect(job.loader.ray.address)
-        try:
-            return cls(job, gpu, cluster)
-        except BaseException:
-            cluster.close()
-            raise
+        return cls(job, resolve(device))
 
     def lowering(self) -> list[Operator]:
         """Return the operators that run, in order."""
@@ -169,7 +158,4 @@ class RayEngine(QuarantiningEngine):
         self._at_exit.cancel()
         if self._delivery is not None:
             self._delivery.end()
-        if self._status_file is not None:
-            self._status_file.close()
-        self._pool.close()
-        self._cluster.close()
+        self._opened.close()

@@ -44,12 +44,12 @@ def split_job(job: Job) -> tuple[Job, PipelineTail]:
     With `ray.ship: uint8` those are the last steps that can run on uint8 batches.
     """
     options = job.loader
-    numbers = find_tail(job.pipeline) if options.ray.ship == "uint8" else ()
-    shorter = job.pipeline.without_entries(numbers)
+    positions = find_tail(job.pipeline) if options.ray.ship == "uint8" else ()
+    shorter = job.pipeline.without_entries(positions)
     if find_larger_output(shorter) is not None:
-        numbers, shorter = (), job.pipeline
+        positions, shorter = (), job.pipeline
     threads = options.ray.cpus
-    settings: dict[str, Any] = {"dtype": None if numbers else options.dtype, "threads": threads}
+    settings: dict[str, Any] = {"dtype": None if positions else options.dtype, "threads": threads}
     # For the DataLoader inside a worker. A fork would copy the locks of Ray's threads.
     settings |= {"workers": threads if threads > 1 else 0}
     if options.multiprocessing_context in (None, "fork"):
@@ -57,7 +57,7 @@ def split_job(job: Job) -> tuple[Job, PipelineTail]:
     worker_job = replace(
         job, pipeline=shorter, loader=options.model_copy(update=settings), threads=threads
     )
-    return worker_job, PipelineTail(job.pipeline, numbers, options.dtype if numbers else None)
+    return worker_job, PipelineTail(job.pipeline, positions, options.dtype if positions else None)
 
 
 def share_job(job: Job) -> SharedJob:
@@ -84,14 +84,14 @@ class PoolWorker:
     Attributes:
         actor: Ray's handle.
         facts: What it says of itself.
-        out: When each of its tasks was sent, by the task's step.
+        out: Its tasks, by their step.
         answered: When it answered last, or became ready.
         is_leaving: It gets no more tasks, and ends after those that it has.
     """
 
     actor: Any
     facts: WorkerFacts
-    out: dict[int, float] = field(default_factory=dict)
+    out: set[int] = field(default_factory=set)
     answered: float = field(default_factory=time.monotonic)
     is_leaving: bool = False
 

@@ -29,7 +29,7 @@ _SECONDS = 1.0
 _STORE_SECONDS = 5.0
 _SILENT_SECONDS = 10.0
 _FORGOTTEN_SECONDS = 600.0
-_numbers = count()
+_file_numbers = count()
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class StatusFile:
 
     def __init__(self, describe: Callable[[], TrainerStatus]) -> None:
         self._describe = describe
-        name = f"{os.uname().nodename}-{os.getpid()}-{next(_numbers)}.json"
+        name = f"{os.uname().nodename}-{os.getpid()}-{next(_file_numbers)}.json"
         self._path = _folder() / name
         self._started = time.time()
         self._closed = threading.Event()

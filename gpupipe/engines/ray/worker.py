@@ -63,10 +63,11 @@ class BatchMaker:
         EngineError: The engine cannot run this job.
 
     Example:
-        >>> with BatchMaker(Job(index, config.pipeline, config.loader, threads=2)) as maker:
-        ...     for plan in sampler.begin():
-        ...         answer = maker.make(plan)
-        ...         unpack(answer.fields["image"])  # uint8 (64, 3, 224, 224)
+        >>> maker = BatchMaker(Job(index, config.pipeline, config.loader, threads=2))
+        >>> for plan in sampler.begin():
+        ...     answer = maker.make(plan)
+        ...     unpack(answer.fields["image"])  # uint8 (64, 3, 224, 224)
+        >>> maker.close()
     """
 
     def __init__(self, job: Job, engine: str = AUTO, device: str = "cpu") -> None:
@@ -164,8 +165,11 @@ class BatchMaker:
         while self._wait_for_plan():
             try:
                 # The trainer counts the bad samples of all workers: for it, these were skipped.
-                with suppress(TooManyBadError), closing(self.engine.batches(self._take())) as made:
-                    for plan, batch in made:
+                with (
+                    suppress(TooManyBadError),
+                    closing(self.engine.batches(self._take())) as batches,
+                ):
+                    for plan, batch in batches:
                         self._finish(plan, batch)
                         del batch  # its memory can be used again
                 while self._taken:
@@ -211,9 +215,3 @@ class BatchMaker:
             self._waiting = [*self._taken, *self._waiting]
             self._taken.clear()
         first.result.set_exception(error)
-
-    def __enter__(self) -> BatchMaker:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

@@ -33,13 +33,6 @@ def test_an_engine_that_cannot_be_built_is_an_error_with_the_traceback() -> None
     assert "IndexError" in str(error) and "actor.py" in str(error) and node_name() in str(error)
 
 
-def test_without_an_engine_there_is_nothing_to_discard_or_to_end() -> None:
-    actor = WorkerActor()
-    actor.discard(0, 0)
-    actor.discard_before(1)
-    actor.close()
-
-
 def test_an_error_keeps_its_class_and_names_the_node() -> None:
     sample = pickle.loads(
         pickle.dumps(name_node(SampleError("/a.jpg", "cut off"), "n1 (10.0.0.1)"))

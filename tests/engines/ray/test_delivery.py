@@ -81,7 +81,7 @@ class Trainer:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.pool = Pool()
+        self.pool: Any = Pool()
         self.meter = WaitMeter(Autoscaler(self.pool, (1, 3)), lambda: self.now)
 
     def train(self, share: float, steps: int = int(PERIOD), validation: float = 0.0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_makes_the_batches_of_a_loader(faces: Path) -> None:
 def test_a_dataloader_inside_a_worker(faces: Path, cpus: int) -> None:
     with maker(faces, ray={"cpus": cpus}) as (ours, job):
         expected = make_batch(ours, plan(3, 1, 2))
-    with BatchMaker(split_job(job)[0], "dataloader") as ours:
+    with closing(BatchMaker(split_job(job)[0], "dataloader")) as ours:
         assert ours.engine.traits.parallelism == (0 if cpus == 1 else cpus)
         made = make_batch(ours, plan(3, 1, 2))
     assert made["id"].tolist() == [3, 1, 2]
