@@ -67,6 +67,11 @@ class ConfigError(GpupipeError, ValueError):
         self.problems = _sort_problems(problems)
         super().__init__("\n".join(str(p) for p in self.problems))
 
+    @classmethod
+    def at(cls, where: str, what: str) -> ConfigError:
+        """Return the error of a single mistake: see `Problem`."""
+        return cls([Problem(where, what)])
+
 
 class DeviceError(GpupipeError):
     """The requested device or engine is not available."""

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.config import read_in_layers
+from gpupipe.config import read_with
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.loader import Loader, load
 from gpupipe.monitor import Monitor
@@ -168,11 +168,9 @@ class PipeDataModule(LightningDataModule):
         if which in self._loaders:
             self._loaders.pop(which).close()
         own = self._overrides_of_one[which] or {}
-        layers = [
-            list(d.items()) for d in (self._trainer_settings(), self._overrides, own, changes)
-        ]
+        overrides = (self._trainer_settings(), self._overrides, own, changes)
         with assume_ranks_on_machine(1 if self.trainer is None else self.trainer.num_devices):
-            self._loaders[which] = load(read_in_layers(config, *layers))
+            self._loaders[which] = load(read_with(config, *(list(d.items()) for d in overrides)))
         if not self._allow_same_samples:
             self._check_samples_differ()
         return self._loaders[which]

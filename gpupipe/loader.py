@@ -19,8 +19,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.engines import registry
 from gpupipe.engines.base import Engine
 from gpupipe.errors import GpupipeError, StandInWarning, UsageError, counted, warn
-from gpupipe.loading import connector
-from gpupipe.loading.assembly import LoaderParts, assemble, count_threads
+from gpupipe.loading.assembly import LoaderParts, assemble, connect, count_threads
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
 from gpupipe.loading.run_state import RunState
@@ -97,7 +96,7 @@ def create_loader(
     """
     engine = registry.find_for(config)
     if not issubclass(engine, Engine):
-        return Loader(connector.connect(engine, config.loader, config))
+        return Loader(connect(engine, config.loader, config))
     samples = config.source.index(progress) if index is None else index
     return Loader(assemble(config, samples, engine))
 
@@ -123,7 +122,7 @@ def connect_loader(
         DeviceError: If the device is not available.
         ServerError: If a server cannot be reached, or serves something else.
     """
-    return Loader(connector.connect(registry.find(options.engine), options, own, patience))
+    return Loader(connect(registry.find(options.engine), options, own, patience))
 
 
 class Loader:

@@ -134,7 +134,7 @@ def _gpu() -> str | None:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"gpupipe": own_version()} | {name: installed_version([name]) for name in _PACKAGES}
+    versions = {"gpupipe": own_version()} | {name: installed_version(name) for name in _PACKAGES}
     return {name: version for name, version in versions.items() if version is not None}
 
 

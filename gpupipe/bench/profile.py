@@ -25,7 +25,7 @@ from gpupipe.engines import registry
 from gpupipe.engines.base import BatchStream, Engine
 from gpupipe.errors import EngineError
 from gpupipe.loader import Loader, create_loader
-from gpupipe.loading.connector import connect
+from gpupipe.loading.assembly import connect
 from gpupipe.sampling.sampler import Plan
 
 SCHEMA = "gpupipe-profile-1"

@@ -1,16 +1,20 @@
 """JSON Schemas of configs and of pipelines, for editors: completion, hover texts, red marks.
 
 They are made from the models of the settings, sources and steps, those of installed plugins too.
-What depends on the data, or on other keys, a schema does not check: `gpupipe check` does.
+Each field is described as YAML writes it: with short forms, ${...} and schedules. What depends on
+the data, or on other keys, a schema does not check: `gpupipe check` does.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import pydantic
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
 from gpupipe.batch_stage.batch_step import BATCH_STEPS, BatchContainer
-from gpupipe.config.json_schema_types import INTERPOLATION, Schema, describe_model
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.config.validation import TopLevel
 from gpupipe.dataset import source
@@ -21,6 +25,7 @@ from gpupipe.pipeline.schedule_parsing import MAX_EPOCH
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime.registry import AUTO, ENGINES
 from gpupipe.schema import builtin_configs
+from gpupipe.schema.field_types import read_fill
 from gpupipe.schema.validation_errors import describe_field
 
 Kind = Literal["config", "pipeline"]
@@ -30,6 +35,103 @@ _SCHEDULE = {"$ref": "#/$defs/schedule"}
 _STEPS, _BATCH_STEPS = (
     {"type": "array", "items": {"$ref": f"#/$defs/{name}"}} for name in ("step", "batch_step")
 )
+Schema = dict[str, Any]
+INTERPOLATION: Schema = {"type": "string", "pattern": r"\$\{"}
+"""A text with ${...}, which may stand for any value."""
+_UNUSED_KEYS = ("title", "ge")
+"""What pydantic adds and JSON Schema does not use."""
+_KEPT = ("description", "default")
+"""What stays beside the alternatives of a value: editors show it."""
+
+
+class _YamlForms(GenerateJsonSchema):
+    """Widens the schema of a field to the short forms that its validator expands.
+
+    A validator before a list takes a single item too, or fewer of them: `size: 224`. It may take
+    less than that, so the schema refuses nothing that gpupipe takes.
+    """
+
+    def function_before_schema(self, schema: Any) -> JsonSchemaValue:
+        return _add_short_forms(super().function_before_schema(schema))
+
+    def function_wrap_schema(self, schema: Any) -> JsonSchemaValue:
+        wide = _add_short_forms(super().function_wrap_schema(schema))
+        if schema["function"]["function"] is not read_fill:
+            return wide
+        by_kind = {"type": "object", "additionalProperties": False}
+        kinds = {"properties": {"image": wide, "mask": wide}, "required": ["image", "mask"]}
+        return {"anyOf": [wide, by_kind | kinds]}
+
+    def is_instance_schema(self, schema: Any) -> JsonSchemaValue:
+        return {}
+
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        """Describe each field by its sentence in the model's docstring."""
+        described = super().model_schema(schema)
+        described.pop("description", None)
+        for name, value in described.get("properties", {}).items():
+            if description := describe_field(schema["cls"], name):
+                value["description"] = description
+        return described
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        """Say nothing of defaults that JSON cannot hold: they are left out."""
+
+
+def _add_short_forms(schema: Schema) -> Schema:
+    if schema.get("type") != "array":
+        return schema
+    items = schema.get("prefixItems", [schema.get("items", {})])
+    unequal = [item for n, item in enumerate(items) if item not in items[:n]]
+    item = unequal[0] if len(unequal) == 1 else {"anyOf": unequal}
+    several: Schema = {"type": "array", "items": item, "minItems": 1}
+    if "maxItems" in schema:
+        several["maxItems"] = schema["maxItems"]
+    return {"anyOf": [item, several]}
+
+
+def describe_model(
+    name: str,
+    model: type[pydantic.BaseModel],
+    definitions: Schema,
+    numbers: Sequence[Mapping[str, Any]] = (),
+) -> Schema:
+    """Return the schema of a model, and add those of the models inside it to `definitions`.
+
+    Args:
+        name: What the schemas of inner models are called by: NAME.Model.
+        model: The model.
+        definitions: The schemas under $defs.
+        numbers: What may stand in place of any number, besides ${...}.
+    """
+    schema = model.model_json_schema(
+        ref_template=f"#/$defs/{name}.{{model}}", schema_generator=_YamlForms
+    )
+    for title, part in schema.pop("$defs", {}).items():
+        definitions[f"{name}.{title}"] = _widen(part, numbers)
+    return _widen(schema, numbers)
+
+
+def _widen(schema: Schema, numbers: Sequence[Mapping[str, Any]]) -> Schema:
+    """Let ${...} stand for a value, and `numbers` for a number, at any depth."""
+    schema = {key: value for key, value in schema.items() if key not in _UNUSED_KEYS}
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            schema[key] = _widen(schema[key], numbers)
+    for key in ("anyOf", "oneOf", "prefixItems"):
+        if key in schema:
+            schema[key] = [_widen(part, numbers) for part in schema[key]]
+    if "properties" in schema:
+        schema["properties"] = {k: _widen(v, numbers) for k, v in schema["properties"].items()}
+    others: list[Mapping[str, Any]] = []
+    if schema.get("type") in ("number", "integer"):
+        others = [*numbers, INTERPOLATION]
+    elif schema.get("type") in ("boolean", "array") or "enum" in schema or "const" in schema:
+        others = [INTERPOLATION]
+    if not others:
+        return schema
+    core = {key: value for key, value in schema.items() if key not in _KEPT}
+    return _only(schema, {"anyOf": [core, *others]})
 
 
 def make_schema(kind: Kind) -> Schema:
@@ -45,9 +147,11 @@ def make_schema(kind: Kind) -> Schema:
     if kind == "pipeline":
         return head | {"$defs": definitions} | pipeline
     _add_steps(definitions, "batch_step", BATCH_STEPS, BatchContainer)
+    names = builtin_configs.names("pipelines")
+    by_name = {"type": "string", "examples": names, "description": "A name, or a path of a file."}
     parts = {
         "data": _data(definitions),
-        "pipeline": {"anyOf": [_name_of_pipeline(), *pipeline["anyOf"]]},
+        "pipeline": {"anyOf": [by_name, *pipeline["anyOf"]]},
         "batch": _BATCH_STEPS,
         "loader": _loader(definitions),
     }
@@ -94,40 +198,28 @@ def _add_steps(definitions: Schema, kind: str, registry: Any, container: type[An
             "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
         }
         if issubclass(model, container):
-            steps = {"$ref": f"#/$defs/{kind}"}
-            fields["transforms"] = fields["transforms"] | {"type": "array", "minItems": 1}
-            for key in ("anyOf", "items"):
-                fields["transforms"].pop(key, None)
-            fields["transforms"]["items"] = steps
+            steps = {"type": "array", "minItems": 1, "items": {"$ref": f"#/$defs/{kind}"}}
+            fields["transforms"] = _only(fields["transforms"], steps)
         definitions[f"{kind}.{name}"] = schema
-        summary = _summary(model)
-        reference: Schema = {"$ref": f"#/$defs/{kind}.{name}"}
+        reference = {"$ref": f"#/$defs/{kind}.{name}"}
+        properties[name] = {"description": _summary(model), "allOf": [reference]}
         if not schema.get("required"):
             plain.append(name)
-            reference = {"anyOf": [reference, {"type": "null"}]}
-        else:
-            reference = {"allOf": [reference]}
-        properties[name] = {"description": summary} | reference
+            nothing_or_keys = {"anyOf": [reference, {"type": "null"}]}
+            properties[name] = {"description": _summary(model), **nothing_or_keys}
     item = _object(properties) | {"minProperties": 1, "maxProperties": 1}
     definitions[kind] = {"anyOf": [{"type": "string", "enum": plain}, item, INTERPOLATION]}
 
 
 def _pipeline(definitions: Schema) -> Schema:
     view = describe_model("view", ViewConfig, definitions)
-    view["properties"]["steps"] = view["properties"]["steps"] | _STEPS
-    definitions["view"] = view
     several = describe_model("pipeline", PipelineConfig, definitions)
-    several["properties"]["steps"] = several["properties"]["steps"] | _STEPS
+    for schema in (view, several):
+        schema["properties"]["steps"] |= _STEPS
+    definitions["view"] = view
     views = {"type": "object", "additionalProperties": {"$ref": "#/$defs/view"}}
-    several["properties"]["views"] = {
-        "description": describe_field(PipelineConfig, "views")
-    } | views
+    several["properties"]["views"] = _only(several["properties"]["views"], views)
     return {"anyOf": [_STEPS, several]}
-
-
-def _name_of_pipeline() -> Schema:
-    names = builtin_configs.names("pipelines")
-    return {"type": "string", "examples": names, "description": "A name, or a path of a file."}
 
 
 def _data(definitions: Schema) -> Schema:
@@ -138,17 +230,12 @@ def _data(definitions: Schema) -> Schema:
         except LookupError:
             continue  # As in _add_steps.
         schema = describe_model(f"source.{name}", model, definitions)
-        schema["properties"] = {
-            "source": {"const": name, "description": _summary(model)}
-        } | schema.get("properties", {})
+        of_name = {"source": {"const": name, "description": _summary(model)}}
+        schema["properties"] = of_name | schema.get("properties", {})
         definitions[f"source.{name}"] = schema
         names.append(name)
-        branches.append(
-            {
-                "if": {"properties": {"source": {"const": name}}, "required": ["source"]},
-                "then": {"$ref": f"#/$defs/source.{name}"},
-            }
-        )
+        is_source = {"properties": {"source": {"const": name}}, "required": ["source"]}
+        branches.append({"if": is_source, "then": {"$ref": f"#/$defs/source.{name}"}})
     return {
         "type": "object",
         "properties": {"source": {"enum": names, "description": "What reads the data."}},
@@ -161,17 +248,21 @@ def _loader(definitions: Schema) -> Schema:
     schema = describe_model("loader", LoaderConfig, definitions)
     properties = schema["properties"]
     engines = [AUTO, *ENGINES.names()]
-    properties["engine"] = _only(properties["engine"], {"enum": engines})
-    properties["decoder"] = _only(properties["decoder"], {"enum": list_names()})
-    properties["device"] = _only(
-        properties["device"], {"pattern": r"^(auto|cpu|(gpu|cuda)(:\d+)?)$|\$\{", "type": "string"}
-    )
-    shard = {"anyOf": [{"const": "auto"}, {"$ref": "#/$defs/loader.Shard"}]}
-    properties["shard"] = _only(properties["shard"], shard) | {"default": "auto"}
-    return schema
+    device = {"pattern": r"^(auto|cpu|(gpu|cuda)(:\d+)?)$|\$\{", "type": "string"}
+    values: dict[str, Schema] = {
+        "engine": {"anyOf": [{"enum": engines}, INTERPOLATION]},
+        "decoder": {"anyOf": [{"enum": list_names()}, INTERPOLATION]},
+        "device": device,
+        "shard": {
+            "anyOf": [{"const": "auto"}, {"$ref": "#/$defs/loader.Shard"}],
+            "default": "auto",
+        },
+    }
+    return schema | {
+        "properties": properties | {k: _only(properties[k], v) for k, v in values.items()}
+    }
 
 
 def _only(schema: Schema, values: Schema) -> Schema:
     """Return a schema of other values with the description and the default of `schema`."""
-    kept = {key: schema[key] for key in ("description", "default") if key in schema}
-    return kept | (values if "enum" not in values else {"anyOf": [values, INTERPOLATION]})
+    return {key: schema[key] for key in _KEPT if key in schema} | values

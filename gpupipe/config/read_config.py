@@ -1,36 +1,46 @@
-"""Reads a config: finds the YAML, applies overrides, resolves ${...}, and validates the result."""
+"""Reads a config: finds the YAML, applies overrides, resolves ${...}, and validates the result.
+
+An override changes one key: the text "data.root=/images", or the pair ("data.root", "/images").
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpupipe.config.overrides import Change, apply_overrides, to_plain_types
+import numpy as np
+
+from gpupipe.config.loader_config import LoaderConfig, Shard
 from gpupipe.config.validation import Config, validate
-from gpupipe.errors import ConfigError, Problem, shown
+from gpupipe.errors import ConfigError, Problem, nearest, short, shown
 from gpupipe.schema import builtin_configs, interpolation, yaml_parser
-from gpupipe.schema.document import Document
+from gpupipe.schema.document import Document, join_keys
+
+Override = str | tuple[str, Any]
+"""A text "key=value", or a tuple (key, value)."""
+_TOP_LEVEL = ("data", "pipeline", "batch", "loader")
 
 
 def read(
-    config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), **changes: Any
+    config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), **more: Any
 ) -> Config:
     """Read and validate a config.
 
-    If an override or a change names another source, all other keys of `data` in the config are
-    dropped, because they belong to the old source.
+    If an override names another source, all other keys of `data` in the config are dropped, because
+    they belong to the old source.
 
     Args:
         config: Path of a YAML file, a shipped name such as "lfw", or a dict of the same shape.
         overrides: Texts "key=value", with dots between nested keys: "data.root=/images". Keys of
             `loader` need no prefix: "batch_size=64".
-        **changes: The same as keyword arguments, applied after the overrides. A dict changes only
-            the keys that it has; a list replaces the whole list.
+        **more: Overrides as keyword arguments, applied last. A dict sets only the keys that it
+            has; a list replaces the whole list.
 
     Returns:
-        The config with all overrides and changes.
+        The config with all overrides.
 
     Raises:
         ConfigError: If anything is wrong; it holds all mistakes.
@@ -38,48 +48,169 @@ def read(
     Example:
         >>> read("lfw", ["batch_size=64"], data={"root": "/images"})
     """
-    return read_in_layers(config, [*overrides, *changes.items()])
+    return read_with(config, [*overrides, *more.items()])
 
 
-def read_in_layers(config: str | Path | Mapping[str, Any], *layers: Sequence[Change]) -> Config:
-    """Read and validate a config with several sets of changes; later sets win.
+def read_with(config: str | Path | Mapping[str, Any], *overrides: Sequence[Override]) -> Config:
+    """Read and validate a config with several lists of overrides; later lists win.
 
     Args:
         config: Path of a YAML file, a shipped name, or a dict of the same shape.
-        *layers: Sets of changes. A change is a text "key=value", or a tuple (key, value).
+        *overrides: Lists of overrides.
 
     Returns:
-        The config with all changes.
+        The config with all overrides.
 
     Raises:
         ConfigError: If anything is wrong; it holds all mistakes.
     """
-    document, config_dir = _open(config)
+    if isinstance(config, Mapping):
+        document, folder = Document("config", to_plain_types(config)), None
+    else:
+        path = builtin_configs.locate("configs", str(config))
+        document, folder = yaml_parser.read(path), path.parent
+        document = replace(document, data=to_plain_types(document.data))
     if not isinstance(document.data, dict):
-        actual = (
-            "this is a list"
-            if isinstance(document.data, list)
-            else f"this is {shown(document.data)}"
-        )
-        raise ConfigError(
-            [
-                Problem(
-                    document.where(()),
-                    f"{actual}, but a config holds 'data:', 'pipeline:' and 'loader:', with "
-                    "values after or below them",
-                )
-            ]
+        is_list = isinstance(document.data, list)
+        raise ConfigError.at(
+            document.where(()),
+            f"this is {'a list' if is_list else shown(document.data)}, but a config holds 'data:', "
+            "'pipeline:' and 'loader:', with values after or below them",
         )
     problems: list[Problem] = []
-    for layer in layers:
-        apply_overrides(document, layer, problems)
+    for several in overrides:
+        apply_overrides(document, several, problems)
     document, unresolved = interpolation.resolve(document)
-    return validate(document, config_dir, problems + unresolved)
+    return validate(document, folder, problems + unresolved)
 
 
-def _open(config: str | Path | Mapping[str, Any]) -> tuple[Document, Path | None]:
-    if isinstance(config, Mapping):
-        return Document("config", to_plain_types(config)), None
-    path = builtin_configs.locate("configs", str(config))
-    document = yaml_parser.read(path)
-    return replace(document, data=to_plain_types(document.data)), path.parent
+def to_plain_types(value: Any, location: str = "config", depth: int = 0) -> Any:
+    """Convert a value to plain YAML types: dict, list, str, int, float, bool, None.
+
+    Mappings, sequences, paths, dtypes of NumPy and torch, and NumPy scalars are converted; other
+    values are returned as they are. Containers are copied, so that no two keys share one (as YAML
+    aliases do).
+
+    Args:
+        value: The value.
+        location: What the value is called in messages.
+        depth: How many containers the value stands in.
+
+    Raises:
+        ConfigError: Containers are nested too deeply, or hold themselves.
+    """
+    if depth > yaml_parser.MAX_DEPTH:
+        raise ConfigError.at(location, yaml_parser.TOO_DEEP)
+    if isinstance(value, Mapping):
+        return {str(k): to_plain_types(v, location, depth + 1) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain_types(v, location, depth + 1) for v in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return np.dtype(value).name
+    kind = type(value)
+    if kind.__module__ == "torch" and kind.__name__ == "dtype":  # torch may not be imported
+        return str(value).removeprefix("torch.")
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+@dataclass(frozen=True)
+class _KeyValue:
+    """An override: the key as it was written, the value, and the override's name in messages."""
+
+    key: str
+    value: Any
+    location: str
+
+
+def apply_overrides(
+    document: Document, overrides: Sequence[Override], problems: list[Problem]
+) -> None:
+    """Apply overrides to the document in order, and append what is wrong to `problems`."""
+    parsed: list[_KeyValue] = []
+    for override in overrides:
+        try:
+            parsed.append(_parse(override))
+        except ConfigError as e:
+            problems += e.problems
+    _replace_source(document, parsed)
+    for each in parsed:
+        try:
+            _apply(document, each)
+        except ConfigError as e:
+            problems += e.problems
+
+
+def _parse(override: Override) -> _KeyValue:
+    """Parse an override. Raises ConfigError."""
+    if not isinstance(override, str):
+        key, value = override
+        return _KeyValue(key, to_plain_types(value, key), f"'{short(f'{key}={value!r}')}'")
+    key, equals, text = override.partition("=")
+    location = f"'{override}'"
+    if not equals or not all(key.strip().split(".")):
+        example = "for instance batch_size=64 or data.root=/images"
+        raise ConfigError.at(location, f"an override is key=value, {example}")
+    try:
+        return _KeyValue(key.strip(), yaml_parser.parse(text, "").data, location)
+    except ConfigError as e:
+        problems = [Problem(location, f"the value is {p.what}") for p in e.problems]
+        raise ConfigError(problems) from None
+
+
+def _replace_source(document: Document, overrides: Sequence[_KeyValue]) -> None:
+    """Empty `data` if an override names another source: its keys belong to the old source.
+
+    This happens before any override is applied, so that data.source=... may come before or after
+    the keys of the new source. If several overrides name a source, the last one counts.
+    """
+    data = document.data.get("data")
+    for override in reversed(overrides):
+        key, source = override.key, override.value
+        if key == "data" and isinstance(source, dict) and "source" in source:
+            key, source = "data.source", source["source"]
+        if key == "data.source":
+            if isinstance(data, dict) and "source" in data and data["source"] != source:
+                document.replace(("data",), {"source": source}, override.location)
+            return
+
+
+def _apply(document: Document, override: _KeyValue) -> None:
+    """Apply one override. Raises ConfigError, which names it."""
+    loc = tuple(override.key.split("."))
+    if loc[0] in LoaderConfig.model_fields:
+        loc = ("loader", *loc)
+    elif loc[0] not in _TOP_LEVEL:
+        hint = _suggest_key(override.key, document)
+        raise ConfigError.at(override.location, f"{loc[0]}: unknown key{hint}")
+    if loc[0] in ("pipeline", "batch"):
+        _check_step(document, loc, override.location)
+    document.put(loc, override.value, override.location)
+
+
+def _suggest_key(key: str, document: Document) -> str:
+    """Return the end of the message about an unknown key: a similar key, or a nested one."""
+    first, dot, rest = key.partition(".")
+    near = nearest(first, (*LoaderConfig.model_fields, *_TOP_LEVEL))
+    further = {str(loc[-1]): join_keys(loc) for loc in document.keys}
+    further |= {name: f"shard.{name}" for name in Shard.model_fields}
+    leaf = nearest(key, further)
+    if near or leaf:
+        return f"; did you mean '{near + dot + rest if near else further[str(leaf)]}'?"
+    return f"; known: {', '.join(_TOP_LEVEL)}, and what stands in them, such as data.root"
+
+
+def _check_step(document: Document, loc: tuple[str, ...], location: str) -> None:
+    """Raise ConfigError if an override of a step names a step that is not at that position."""
+    part, steps = loc[0], document.at((loc[0],))
+    if isinstance(steps, str) and len(loc) > 1:
+        raise ConfigError.at(
+            location,
+            f"{part} is a name, '{steps}': to change a step of it, write the list of its steps in "
+            "the config instead",
+        )
+    step = document.at((part, int(loc[1]))) if len(loc) > 2 and loc[1].isdecimal() else None
+    if isinstance(step, dict) and loc[2] not in step:
+        actual = next(iter(step), "")
+        raise ConfigError.at(location, f"{part}.{loc[1]} is not '{loc[2]}' but '{actual}'")

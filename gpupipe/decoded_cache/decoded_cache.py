@@ -268,6 +268,6 @@ def describe_job(
         "engine": producer,
         "steps": {name: prefix.steps for name, prefix in sorted(prefixes.items())},
         "versions": {"gpupipe": own_version()}
-        | {name: installed_version([name]) or "" for name in (*_DECODERS, *packages)},
+        | {name: installed_version(name) or "" for name in (*_DECODERS, *packages)},
         "format": _FORMAT,
     }

@@ -1,28 +1,20 @@
-"""All checks of `gpupipe doctor`."""
+"""All checks of `gpupipe doctor`, and those of cores, memory, open files and the cache folder."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
-from gpupipe.doctor import gpu_checks, machine_checks, software_checks
-from gpupipe.doctor.finding import Finding
+from gpupipe.doctor import gpu_checks, software_checks
+from gpupipe.doctor.finding import Finding, judge
+from gpupipe.runtime.devices import cores
+from gpupipe.runtime.files import cache_dir
 
-CHECKS: dict[str, Callable[[], Iterable[Finding]]] = {
-    "gpupipe": software_checks.check_python,
-    "packages": software_checks.check_packages,
-    "extras": software_checks.check_extras,
-    "kernels": software_checks.check_kernels,
-    "DALI on the CPU": gpu_checks.check_cpu_decoding,
-    "CUDA": gpu_checks.check_cuda,
-    "driver": gpu_checks.check_driver,
-    "GPU": gpu_checks.check_gpus,
-    "cores": machine_checks.check_cores,
-    "memory": machine_checks.check_memory,
-    "shared memory": machine_checks.check_shared_memory,
-    "open files": machine_checks.check_open_files,
-    "cache folder": machine_checks.check_cache_folder,
-}
-"""The checks by subject, in the order of the report."""
+GIB = 2**30
+_MIN_FILES, _ENOUGH_FILES = 4096, 65536
 
 
 def run_checks() -> list[Finding]:
@@ -37,3 +29,138 @@ def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[
     except Exception as e:
         observation = f"could not be examined: {type(e).__name__}: {e}"
         yield Finding(subject, observation, "warning", "please report this")
+
+
+def _check_cores() -> Iterator[Finding]:
+    every = os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
+    yield judge_cores(cores(), allowed, every)
+
+
+def judge_cores(usable: int, allowed: int, all_of_them: int) -> Finding:
+    """Judge the cores: `usable` by affinity and quota, `allowed` by affinity alone."""
+    quota = f", quota of the control group {usable}" if usable < allowed else ""
+    observation = f"{usable} usable (affinity {allowed}{quota}; the machine has {all_of_them})"
+    advice = "give the process 2 or more: reading and decoding run beside training"
+    return judge("cores", observation, (usable < 2, "warning", "", advice))
+
+
+def _check_memory() -> Iterator[Finding]:
+    fields = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
+    size = {key.rstrip(":"): int(kibibytes) * 1024 for key, kibibytes, *_ in fields}
+    limit = read_memory_limit(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"))
+    yield judge_memory(size["MemTotal"], size["MemAvailable"], limit)
+
+
+def judge_memory(total: int, available: int, limit: int | None) -> Finding:
+    """Judge the memory in bytes; `limit` is that of the control group, None for no limit."""
+    observation = f"{total / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
+    if limit is not None and limit < total:
+        observation += f"; the control group may use {limit / GIB:.1f} GiB"
+        available = min(available, limit)
+    advice = "use a smaller loader.batch_size and loader.prefetch, or free memory"
+    return judge("memory", observation, (available < 2 * GIB, "warning", "", advice))
+
+
+def read_memory_limit(membership: str, root: Path) -> int | None:
+    """Return the lowest memory limit of this process's control groups and their parents.
+
+    Args:
+        membership: The text of /proc/self/cgroup.
+        root: The folder where control groups are mounted.
+
+    Returns:
+        Bytes; None for no limit.
+    """
+    limits = []
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        file = "memory/memory.limit_in_bytes" if controllers else "memory.max"
+        top, name = root / Path(file).parent, Path(file).name
+        inner = Path(path.lstrip("/"))
+        files = [top / part / name for part in (inner, *inner.parents)]
+        texts = [file.read_text().strip() for file in files if file.is_file()]
+        limits += [int(text) for text in texts if text.isdigit()]
+    return min(limits, default=None)
+
+
+def _check_shared_memory() -> Iterator[Finding]:
+    if Path("/dev/shm").is_dir():
+        disk = shutil.disk_usage("/dev/shm")
+        yield judge_shared_memory(disk.total, disk.free)
+
+
+def judge_shared_memory(size: int, free: int) -> Finding:
+    """Judge the size and free space of /dev/shm in bytes."""
+    observation = f"{size / GIB:.1f} GiB, {free / GIB:.1f} GiB free (/dev/shm)"
+    advice = (
+        "DataLoader workers pass batches through it: docker run --shm-size=8g, or "
+        "remove what fills /dev/shm"
+    )
+    return judge("shared memory", observation, (free < GIB, "warning", "", advice))
+
+
+def _check_open_files() -> Iterator[Finding]:
+    import resource
+
+    yield judge_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
+
+
+def judge_open_files(soft: int, hard: int) -> Finding:
+    """Judge the soft and hard limits of RLIMIT_NOFILE; negative is no limit."""
+    limits = ("no limit" if soft < 0 else soft, "none" if hard < 0 else hard)
+    needs_root = (
+        "raise the hard limit as root (/etc/security/limits.conf, or docker run --ulimit "
+        f"nofile={_ENOUGH_FILES}), then ulimit -n"
+    )
+    ulimit = f"ulimit -n {_ENOUGH_FILES if hard < 0 else min(hard, _ENOUGH_FILES)}"
+    is_low = 0 <= soft < _MIN_FILES
+    return judge(
+        "open files",
+        "{} (hard limit: {})".format(*limits),
+        (is_low and 0 <= hard < _MIN_FILES, "warning", "", needs_root),
+        (is_low, "warning", "", ulimit),
+    )
+
+
+def _check_cache_folder() -> Iterator[Finding]:
+    """Try to write a file: permission bits ignore read-only file systems, and root ignores them."""
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as f:
+            f.write(b"gpupipe")
+        yield judge_cache_folder(folder, shutil.disk_usage(folder).free, "")
+    except OSError as e:
+        yield judge_cache_folder(folder, 0, str(e))
+
+
+def judge_cache_folder(folder: Path, free: int, error: str) -> Finding:
+    """Judge the cache folder: `free` bytes, and `error`, the message of a failed write."""
+    failure, another = f"{folder} cannot be written: {error}", "set GPUPIPE_CACHE to a folder"
+    return judge(
+        "cache folder",
+        f"{folder}, {free / GIB:.1f} GiB free",
+        (error, "problem", failure, f"{another} that can be"),
+        (free < GIB, "warning", "", f"free some space, or {another} on a larger disk"),
+    )
+
+
+CHECKS: dict[str, Callable[[], Iterable[Finding]]] = {
+    "gpupipe": software_checks.check_python,
+    "packages": software_checks.check_packages,
+    "extras": software_checks.check_extras,
+    "kernels": software_checks.check_extensions,
+    "DALI on the CPU": gpu_checks.check_cpu_decoding,
+    "CUDA": gpu_checks.check_cuda,
+    "driver": gpu_checks.check_driver,
+    "GPU": gpu_checks.check_gpus,
+    "cores": _check_cores,
+    "memory": _check_memory,
+    "shared memory": _check_shared_memory,
+    "open files": _check_open_files,
+    "cache folder": _check_cache_folder,
+}
+"""The checks by subject, in the order of the report."""

@@ -26,15 +26,21 @@ class Finding:
 
 
 def judge(
-    subject: str, observation: str, *rules: tuple[object, str, Status, str], advice: str = ""
+    subject: str, observation: str, *rules: tuple[object, Status, str, str], advice: str = ""
 ) -> Finding:
     """Judge an observation by the first rule whose condition is true.
 
+    Example:
+        >>> judge("cores", "1 usable", (cores < 2, "warning", "", "give the process 2 or more"))
+
     Args:
         subject: What was checked.
-        observation: What it is if no rule applies: that is sufficient.
-        *rules: (condition, observation, status, advice) of the other cases.
+        observation: What it is.
+        *rules: (condition, status, observation, advice) of the cases that are not sufficient, or
+            that have another observation. "" stands for `observation`.
         advice: What would be better, though it is not needed, if no rule applies.
     """
-    verdicts = (Finding(subject, *rule[1:]) for rule in rules if rule[0])
-    return next(verdicts, Finding(subject, observation, advice=advice))
+    for condition, status, other, remedy in rules:
+        if condition:
+            return Finding(subject, other or observation, status, remedy)
+    return Finding(subject, observation, advice=advice)

@@ -6,18 +6,15 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpupipe.doctor.finding import Finding, judge
-from gpupipe.doctor.machine_checks import GIB
 from gpupipe.doctor.software_checks import dali_packages
-from gpupipe.runtime import nvml
 from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome, jpeg_engines, probe
 from gpupipe.runtime.capability_probe_child import NVJPEG
 from gpupipe.runtime.devices import gpu_count
 from gpupipe.runtime.installation import install_command, installed_version, parse_release
+from gpupipe.runtime.nvml import Driver, find_driver
 
 DRIVERS = {11: 450, 12: 525, 13: 580}
 """The first driver of each CUDA major version, from docs.nvidia.com/deploy/cuda-compatibility."""
@@ -58,49 +55,15 @@ def judge_cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int
     return judge(
         "CUDA",
         ", ".join([torch, *(f"DALI for {major}" for major in dali_cuda)]),
-        (torch_error, failure, "problem", "pip install --force-reinstall torch"),
+        (torch_error, "problem", failure, "pip install --force-reinstall torch"),
     )
-
-
-@dataclass(frozen=True)
-class Driver:
-    """NVIDIA's driver.
-
-    Attributes:
-        version: Its version.
-        cuda: The CUDA version that it supports, (major, minor); None if NVML has no answer.
-        cards: The names and memory sizes of the cards that it sees.
-    """
-
-    version: str
-    cuda: tuple[int, int] | None
-    cards: tuple[str, ...]
 
 
 def check_driver() -> Iterator[Finding]:
     """Check whether the driver is new enough for torch and DALI."""
     needs = {"torch": parse_release(_torch_cuda()[0] or ""), "DALI": _dali_cuda()}
     majors = {package: versions[0] for package, versions in needs.items() if versions}
-    yield judge_driver(_find_driver(), majors, _has_card_on_bus())
-
-
-def _find_driver() -> Driver | None:
-    """Query the driver through NVML; None if the driver or the NVML package is missing."""
-    with nvml.session() as library:
-        if library is None:
-            return None
-        number = nvml.query(library, 0, library.nvmlDeviceGetCount)
-        version = nvml.query(library, "of unknown version", library.nvmlSystemGetDriverVersion)
-        cards = tuple(_describe_card(library, i) for i in range(number))
-        return Driver(version, nvml.supported_cuda(library), cards)
-
-
-def _describe_card(library: Any, number: int) -> str:
-    """Return the name and memory of a card, by NVML's number."""
-    name = nvml.card_name(library, number)
-    handle = nvml.query(library, None, library.nvmlDeviceGetHandleByIndex, number)
-    memory = nvml.query(library, None, library.nvmlDeviceGetMemoryInfo, handle) if handle else None
-    return f"{name}, {memory.total / GIB:.0f} GiB" if memory else name
+    yield judge_driver(find_driver(), majors, _has_card_on_bus())
 
 
 def _has_card_on_bus() -> bool:
@@ -125,10 +88,8 @@ def judge_driver(installed: Driver | None, needs: Mapping[str, int], card_on_bus
             "install NVIDIA's driver, and nvidia-ml-py, which asks it; in a container: docker "
             "run --gpus all"
         )
-        observation = "none answers, but there is an NVIDIA card"
-        return judge(
-            "driver", "none, and no NVIDIA card", (card_on_bus, observation, "warning", advice)
-        )
+        none, silent = "none, and no NVIDIA card", "none answers, but there is an NVIDIA card"
+        return judge("driver", none, (card_on_bus, "warning", silent, advice))
     cuda = f", runs CUDA {'.'.join(map(str, installed.cuda))}" if installed.cuda else ""
     lacking = ", ".join(
         f"{who} needs CUDA {major} (driver {DRIVERS.get(major, '?')} or newer)"
@@ -137,7 +98,7 @@ def judge_driver(installed: Driver | None, needs: Mapping[str, int], card_on_bus
     )
     version = f"{installed.version}{cuda}"
     advice = "update NVIDIA's driver, or install packages for an older CUDA"
-    return judge("driver", version, (lacking, f"{version}; {lacking}", "problem", advice))
+    return judge("driver", version, (lacking, "problem", f"{version}; {lacking}", advice))
 
 
 def runs_cuda(installed: Driver, major: int) -> bool:
@@ -160,7 +121,7 @@ def check_gpus() -> Iterator[Finding]:
     with warnings.catch_warnings(record=True) as torch_warnings:
         warnings.simplefilter("always")
         seen = gpu_count()
-    driver, hidden = _find_driver(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    driver, hidden = find_driver(), os.environ.get("CUDA_VISIBLE_DEVICES")
     warning = str(torch_warnings[-1].message) if torch_warnings else ""
     yield judge_gpus(driver.cards if driver else (), torch_cuda, seen, hidden, warning)
     if not seen:
@@ -188,18 +149,14 @@ def judge_gpus(
     unset = "unset CUDA_VISIBLE_DEVICES to use it; until then everything runs on the CPU"
     without_cuda = f"{names}, but torch is built without CUDA"
     for_cuda = "install torch for CUDA: see pytorch.org/get-started"
+    unseen = f"{names}, but torch sees none: {torch_warning or 'it does not say why'}"
     return judge(
         "GPU",
         f"{names or 'the driver does not say'} (torch sees {seen})",
-        (not seen and not cards, "none: everything runs on the CPU", "ok", ""),
-        (not seen and torch_cuda is None, without_cuda, "problem", for_cuda),
-        (not seen and setting is not None, hidden, "warning", unset),
-        (
-            not seen,
-            f"{names}, but torch sees none: {torch_warning or 'it does not say why'}",
-            "problem",
-            "update NVIDIA's driver, or install torch for its CUDA",
-        ),
+        (not seen and not cards, "ok", "none: everything runs on the CPU", ""),
+        (not seen and torch_cuda is None, "problem", without_cuda, for_cuda),
+        (not seen and setting is not None, "warning", hidden, unset),
+        (not seen, "problem", unseen, "update NVIDIA's driver, or install torch for its CUDA"),
     )
 
 
@@ -207,18 +164,19 @@ def _check_gpu(number: int) -> list[Finding]:
     """Check one GPU, by torch's number."""
     import torch
 
-    capability, subject = torch.cuda.get_device_capability(number), f"GPU {number}"
+    capability, gpu = torch.cuda.get_device_capability(number), f"GPU {number}"
     name = torch.cuda.get_device_name(number)
     findings = [judge_card(number, name, capability, _compute_error(number))]
     if dali_packages():
-        outcome, nvjpeg = probe(number), installed_version(NVJPEG)
-        findings.append(judge_decoding(f"{subject}: DALI", outcome))
+        outcome, nvjpeg = probe(number), installed_version(*NVJPEG)
+        findings.append(judge_decoding(f"{gpu}: DALI", outcome))
         if outcome.decode:
-            region = f"{subject}: region-of-interest decoding"
-            findings.append(judge_region_decoding(region, outcome))
-        damaged, command = f"{subject}: damaged JPEGs", install_command("cuda13")
-        findings.append(judge_damaged_jpegs(damaged, nvjpeg, capability, _find_driver(), command))
-    hardware = f"{subject}: hardware JPEG decoder"
+            region = judge_region_decoding(f"{gpu}: region-of-interest decoding", outcome)
+            findings.append(region)
+        driver, command = find_driver(), install_command("cuda13")
+        damaged = f"{gpu}: damaged JPEGs"
+        findings.append(judge_damaged_jpegs(damaged, nvjpeg, capability, driver, command))
+    hardware = f"{gpu}: hardware JPEG decoder"
     return [*findings, judge_jpeg_decoder(hardware, jpeg_engines(number), capability)]
 
 
@@ -241,7 +199,7 @@ def judge_card(number: int, name: str, capability: tuple[int, int], error: str) 
     observation = f"{name}, compute capability {capability[0]}.{capability[1]}"
     failure = f"{observation}; torch cannot compute on it: {error}"
     advice = "free the card's memory, or install a torch that is built for this card"
-    return judge(f"GPU {number}", observation, (error, failure, "problem", advice))
+    return judge(f"GPU {number}", observation, (error, "problem", failure, advice))
 
 
 def check_cpu_decoding() -> Iterator[Finding]:
@@ -260,7 +218,7 @@ def judge_decoding(subject: str, outcome: ProbeOutcome) -> Finding:
     return judge(
         subject,
         "runs, and decodes JPEG images",
-        (not outcome.decode, f"{failure}: {outcome.reason}", "problem", advice),
+        (not outcome.decode, "problem", f"{failure}: {outcome.reason}", advice),
     )
 
 
@@ -268,7 +226,7 @@ def judge_region_decoding(subject: str, outcome: ProbeOutcome) -> Finding:
     """Judge whether DALI decodes regions of images on a GPU."""
     failure = f"not used: {outcome.reason}"
     advice = "nothing to do: gpupipe decodes whole images there, then crops"
-    return judge(subject, "works", (not outcome.region, failure, "warning", advice))
+    return judge(subject, "works", (not outcome.region, "warning", failure, advice))
 
 
 def judge_damaged_jpegs(
@@ -300,8 +258,8 @@ def judge_damaged_jpegs(
     return judge(
         subject,
         f"nvJPEG {nvjpeg or 'of unknown version'}",
-        (is_old and is_supported, danger, "warning", advice),
-        (is_old, danger, "ok", ""),
+        (is_old and is_supported, "warning", danger, advice),
+        (is_old, "ok", danger, ""),
     )
 
 
@@ -328,5 +286,5 @@ def judge_jpeg_decoder(subject: str, engines: JpegEngines, capability: tuple[int
     return judge(
         subject,
         f"{counted if engines.number else 'none: CUDA cores decode'} (counted by nvJPEG)",
-        (engines.number is None, estimate, "warning", advice),
+        (engines.number is None, "warning", estimate, advice),
     )

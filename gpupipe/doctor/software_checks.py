@@ -10,14 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 
 from gpupipe.doctor.finding import Finding, judge
-from gpupipe.runtime import compiled_extension, nvml
+from gpupipe.runtime.compiled_extension import VARIABLE, find_extension
 from gpupipe.runtime.installation import (
     find_distribution,
     install_command,
     installed_version,
+    list_requirements,
     parse_release,
     rebuild_command,
 )
+from gpupipe.runtime.nvml import find_driver
 
 PYTHONS = ((3, 10), (3, 13))
 NEEDS = {"torch": "2.11", "torchvision": "0.26", "nvidia-dali-cuda120": "2.4"}
@@ -56,17 +58,18 @@ def judge_python(version: tuple[int, ...]) -> Finding:
     observation = ".".join(map(str, version))
     advice = "make a virtual environment with Python 3.10 to 3.13"
     is_other = not PYTHONS[0] <= version[:2] <= PYTHONS[1]
-    return judge("Python", observation, (is_other, observation, "problem", advice))
+    return judge("Python", observation, (is_other, "problem", "", advice))
 
 
 def check_packages() -> Iterator[Finding]:
     """Check the installed versions, without importing the packages."""
-    torch, torchvision = installed_version(["torch"]), installed_version(["torchvision"])
+    torch, torchvision = installed_version("torch"), installed_version("torchvision")
     yield judge_package("torch", torch)
     yield judge_package("torchvision", torchvision)
     if torchvision:
         yield from judge_torch_pair(metadata.requires("torchvision") or [], torch)
-    yield judge_dali(dali_packages(), bool(nvml.cards()))
+    driver = find_driver()
+    yield judge_dali(dali_packages(), bool(driver and driver.cards))
 
 
 def dali_packages() -> dict[str, str]:
@@ -88,8 +91,8 @@ def judge_package(name: str, version: str | None) -> Finding:
     return judge(
         "DALI" if is_dali else name,
         str(version),
-        (version is None, "not installed", "problem", install),
-        (is_old, f"{version}, and {lowest} or newer is needed", "problem", install),
+        (version is None, "problem", "not installed", install),
+        (is_old, "problem", f"{version}, and {lowest} or newer is needed", install),
     )
 
 
@@ -135,23 +138,12 @@ def check_extras() -> Iterator[Finding]:
     """Report what each extra lacks."""
     copy = find_distribution()
     requirements = (copy and copy.requires) or []  # none if it is not installed
-    for extra, packages in list_extra_packages(requirements).items():
-        versions = {name: installed_version([name]) for name in packages}
-        yield judge_extra(extra, versions, install_command(extra))
-
-
-def list_extra_packages(requirements: Sequence[str]) -> dict[str, list[str]]:
-    """Return the packages of each extra in EXTRAS.
-
-    Args:
-        requirements: gpupipe's requirements, such as "pyzmq>=26; extra == 'server'".
-    """
-    packages: dict[str, list[str]] = {}
-    for requirement in requirements:
-        match = re.match(r"([\w.-]+).*extra == ['\"](\w+)['\"]", requirement)
-        if match:
-            packages.setdefault(match[2], []).append(match[1])
-    return {extra: packages[extra] for extra in EXTRAS if extra in packages}
+    for extra in EXTRAS:
+        required = list_requirements(requirements, extra)
+        names = [re.split(r"[^\w.-]", requirement)[0] for requirement in required]
+        versions = {name: installed_version(name) for name in names}
+        if versions:
+            yield judge_extra(extra, versions, install_command(extra))
 
 
 def judge_extra(extra: str, packages: Mapping[str, str | None], install: str) -> Finding:
@@ -169,13 +161,12 @@ def judge_extra(extra: str, packages: Mapping[str, str | None], install: str) ->
     return Finding(f"extra {extra}", observation, "ok", advice)
 
 
-def check_kernels() -> Iterator[Finding]:
+def check_extensions() -> Iterator[Finding]:
     """Report whether the extensions in C++ are built."""
-    kernels = compiled_extension.find_extension()
-    is_off = os.environ.get(compiled_extension.VARIABLE) == "off"
-    yield judge_kernels(kernels and kernels.variants(), is_off, rebuild_command())
-    has_jpeg = compiled_extension.find_extension("_jpeg") is not None
-    yield judge_region_decoding(has_jpeg, is_off, rebuild_command())
+    kernels, jpeg = find_extension("_kernels"), find_extension("_jpeg")
+    is_off, rebuild = os.environ.get(VARIABLE) == "off", rebuild_command()
+    yield judge_kernels(kernels and kernels.variants(), is_off, rebuild)
+    yield judge_region_decoding(jpeg is not None, is_off, rebuild)
 
 
 def judge_kernels(variants: Sequence[str] | None, is_off: bool, rebuild: str) -> Finding:
@@ -187,12 +178,15 @@ def judge_kernels(variants: Sequence[str] | None, is_off: bool, rebuild: str) ->
         is_off: Whether GPUPIPE_KERNELS=off.
         rebuild: The command that compiles the extensions again.
     """
-    state = f"with {variants[0]}" if variants else ""
-    install = (
-        "for a faster engine: cpu: install a C++ compiler and Python's headers (apt-get install "
-        f"g++ python3-dev), then {rebuild}"
+    purpose, install = "of engine: cpu, in C++", "apt-get install g++ python3-dev"
+    return judge(
+        "kernels",
+        f"{purpose}: not built",
+        (variants, "ok", f"{purpose}, with {variants and variants[0]}", ""),
+        (is_off, "ok", f"{purpose}: off", "unset GPUPIPE_KERNELS"),
+        advice="for a faster engine: cpu: install a C++ compiler and Python's headers "
+        f"({install}), then {rebuild}",
     )
-    return _judge_extension("kernels", "of engine: cpu, in C++", state, is_off, install)
 
 
 def judge_region_decoding(is_built: bool, is_off: bool, rebuild: str) -> Finding:
@@ -203,21 +197,12 @@ def judge_region_decoding(is_built: bool, is_off: bool, rebuild: str) -> Finding
         is_off: Whether GPUPIPE_KERNELS=off.
         rebuild: The command that compiles the extensions again.
     """
-    state = "with libjpeg-turbo" if is_built else ""
-    install = (
-        "to decode only the window of a crop: install a C++ compiler, Python's headers and "
-        "libjpeg-turbo 2.1 or newer (apt-get install g++ python3-dev libjpeg-dev), then "
-        f"{rebuild}"
-    )
-    return _judge_extension("region decoding", "of engine: cpu", state, is_off, install)
-
-
-def _judge_extension(subject: str, purpose: str, state: str, is_off: bool, install: str) -> Finding:
-    """Report a compiled extension: `state` is how it runs, or "" if it does not."""
+    purpose, install = "of engine: cpu", "apt-get install g++ python3-dev libjpeg-dev"
     return judge(
-        subject,
+        "region decoding",
         f"{purpose}: not built",
-        (state, f"{purpose}, {state}", "ok", ""),
-        (is_off, f"{purpose}: off", "ok", "unset GPUPIPE_KERNELS"),
-        advice=install,
+        (is_built, "ok", f"{purpose}, with libjpeg-turbo", ""),
+        (is_off, "ok", f"{purpose}: off", "unset GPUPIPE_KERNELS"),
+        advice="to decode only the window of a crop: install a C++ compiler, Python's headers and "
+        f"libjpeg-turbo 2.1 or newer ({install}), then {rebuild}",
     )

@@ -3,7 +3,7 @@
 A protocol that one command or one kind of source needs stands beside its user:
 `gpupipe.bench.tune.Tunable`, `gpupipe.bench.compare.Comparable`, `gpupipe.bench.plan.Checkable`,
 `gpupipe.bench.profile.Profilable`, `gpupipe.loading.assembly.HoldsFiles`,
-`gpupipe.loading.ignored_settings.ExplainsUnused` and `gpupipe.loading.connector.Connects`.
+`gpupipe.loading.ignored_settings.ExplainsUnused` and `gpupipe.loading.assembly.Connects`.
 """
 
 from __future__ import annotations

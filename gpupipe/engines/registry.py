@@ -21,7 +21,7 @@ def find(name: str) -> type[BatchStream]:
 
     Built-in engines come first (`gpupipe/engines/NAME/`), then entry points of the group
     `gpupipe.engines`. A class that is no Engine connects to servers, which read the data: see
-    `gpupipe.loading.connector`.
+    `gpupipe.loading.assembly`.
 
     Args:
         name: The engine's name.

@@ -1,22 +1,94 @@
-"""What a state holds beside the position: the data's identity, a history, and skipped samples."""
+"""The state of a loader: what identifies its data and pipeline, a history, and skipped samples."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 from gpupipe.engines.bad_samples import list_skipped
 from gpupipe.engines.base import Engine
-from gpupipe.errors import StateError, counted
+from gpupipe.errors import StateError, counted, short
 from gpupipe.loading.assembly import LoaderParts
 from gpupipe.loading.content_sample import find_difference, sample_content
-from gpupipe.loading.resume import check_state, identify
+from gpupipe.sampling.selection import DEFAULTS
 
 _log = logging.getLogger("gpupipe")
-_MAX_HISTORY = 32
-_MAX_SKIPPED = 1000
+_MAX_HISTORY, _MAX_SKIPPED = 32, 1000
+_VERSION = 2
+_VERSIONS = (1, _VERSION)
+"""Those that can be loaded. A state of version 1 ends at "shuffle" of `_IS_VALID`."""
+_TAKES = "load_state_dict() takes the dict that state_dict() of a loader returned"
+_ENTRY = ("step", "epoch", "position", "world_size", "batch_size")
+"""Keys of an entry of the history."""
+
+
+def _is(kind: type) -> Callable[[Any], bool]:
+    return lambda value: type(value) is kind
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_entry(value: object) -> bool:
+    return isinstance(value, Mapping) and all(_is_count(value.get(key)) for key in _ENTRY)
+
+
+_IS_VALID: dict[str, Callable[[Any], bool]] = {
+    "version": _is(int),
+    "data": _is(str),
+    "pipeline": _is(str),
+    "batch": _is(str),
+    "seed": _is(int),
+    "shuffle": _is(bool),
+    "step": _is_count,
+    "content": lambda value: isinstance(value, Mapping),
+    "functions": lambda value: isinstance(value, Mapping),
+    "skipped": lambda value: isinstance(value, list) and all(map(_is_count, value)),
+    "history": lambda value: isinstance(value, list) and all(map(_is_entry, value)),
+}
+
+
+_DIFFERENCES = {
+    "data": "other data (the paths or labels differ)",
+    "pipeline": "another pipeline (its steps or their parameters differ)",
+    "batch": "another batch stage (its steps or their parameters differ)",
+}
+"""What differs if a state has another value of a key."""
+
+
+def check_state(state: object, own: Mapping[str, Any], strict: bool) -> Mapping[str, Any]:
+    """Return a state; raise StateError if it is none, or does not fit a loader.
+
+    Args:
+        state: The argument of load_state_dict().
+        own: A state of the loader itself, or the part of it that has no defaults.
+        strict: Whether the state must belong to the same data and pipeline.
+    """
+    if not isinstance(state, Mapping):
+        actual = "None" if state is None else f"a {type(state).__name__}"
+        raise StateError(f"{_TAKES}, and not {actual}")
+    missing = [key for key in own if key not in state and key not in (*DEFAULTS, "batch")]
+    if missing:
+        keys = ", ".join(repr(key) for key in state)
+        contents = f"that has {short(keys)}" if keys else "that is empty"
+        raise StateError(f"{_TAKES}, and not one {contents}: it lacks {missing[0]!r}")
+    version = state["version"]
+    if type(version) is int and version not in _VERSIONS:
+        raise StateError(f"the state is of another version of gpupipe: {version}, not {_VERSION}")
+    for key, is_valid in _IS_VALID.items():
+        if key in state and not is_valid(state[key]):
+            raise StateError(f"{_TAKES}, and not one whose {key!r} is {short(repr(state[key]))}")
+    for key, difference in _DIFFERENCES.items():
+        theirs, mine = state.get(key), own.get(key)
+        if strict and theirs != mine:
+            raise StateError(
+                f"the state belongs to {difference}: {key} {theirs or 'none'} there, "
+                f"{mine or 'none'} here; strict=False goes on all the same"
+            )
+    return state
 
 
 class RunState:
@@ -28,7 +100,13 @@ class RunState:
 
     def __init__(self, parts: LoaderParts) -> None:
         self._index, self._engine = parts.index, parts.engine
-        self._identity = identify(parts.config, parts.index)
+        self._identity = {
+            "version": _VERSION,
+            "data": parts.index.fingerprint,
+            "pipeline": parts.config.pipeline.fingerprint,
+        }
+        if batch := parts.config.batch.fingerprint:
+            self._identity["batch"] = batch
         self._settings = {
             "world_size": parts.sampler.world_size,
             "batch_size": parts.sampler.batch_size,
@@ -91,15 +169,14 @@ class RunState:
         if not history or history[-1] != history[-1] | self._settings:
             history.append(now | self._settings)
         self._history = history[:1] + history[1:][1 - _MAX_HISTORY :]
-        self._skipped = set()
-        if state["data"] == self._identity["data"]:
-            self._skipped = {row for row in state.get("skipped", ()) if row < len(self._index)}
+        skipped = state.get("skipped", ()) if state["data"] == self._identity["data"] else ()
+        self._skipped = {row for row in skipped if row < len(self._index)}
         if self._skipped:
-            first = self._index.location(min(self._skipped))
+            count, first = counted(len(self._skipped), "sample"), min(self._skipped)
             _log.warning(
                 "the run that the state is of skipped %s, the first of them %s",
-                counted(len(self._skipped), "sample"),
-                first,
+                count,
+                self._index.location(first),
             )
 
     @cached_property

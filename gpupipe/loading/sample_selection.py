@@ -1,4 +1,7 @@
-"""Reads the settings repeats, weights, epoch_size and subset of `loader:` into a Selection."""
+"""Reads the settings repeats, weights, epoch_size, subset and split of `loader:` into a Selection.
+
+Shares of samples, and weights that balance the classes, are drawn from each class alike.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from numpy.typing import NDArray
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.population import Growing, Mixing, Mixture
-from gpupipe.errors import ConfigError, DataError, Problem, did_you_mean
+from gpupipe.errors import ConfigError, DataError, did_you_mean
 from gpupipe.formats.manifest import read_ids
-from gpupipe.sampling.classes import balance_classes, choose_part, choose_share
+from gpupipe.sampling import draws
+from gpupipe.sampling.epochs import count_earlier
 from gpupipe.sampling.selection import DEFAULTS, MIXTURE, Selection
 
 _CLASS_BALANCED = "class_balanced"
@@ -41,11 +45,8 @@ def select_samples(config: Config, index: Index) -> Selection:
             "source a list of only those samples (data.manifest)",
         )
     rows = _choose_rows(options, index)
-    settings = {
-        name: getattr(options, name)
-        for name in DEFAULTS
-        if getattr(options, name) != DEFAULTS[name]
-    }
+    settings = {name: getattr(options, name) for name in DEFAULTS}
+    settings = {name: value for name, value in settings.items() if value != DEFAULTS[name]}
     if rows is not None and isinstance(options.subset, Path):
         digest = hashlib.blake2b(rows.tobytes(), digest_size=8).hexdigest()
         part = f"{options.subset}, " if options.split is not None else ""
@@ -64,33 +65,32 @@ def _read_mixture(config: Config, index: Index, rows: NDArray[np.int64] | None) 
     if mixture is None:
         return None
     options = config.loader
-    for setting, is_set in (
-        ("weights", options.weights is not None),
-        ("repeats", options.repeats > 1),
-        ("epoch_size", options.epoch_size == "all"),
-    ):
-        if is_set:
-            raise _mistake(
-                setting,
-                "the proportions of a mixed data set are the weights of data.parts, and data.stop "
-                "says when an epoch ends: leave it out",
-            )
+    is_set = {
+        "weights": options.weights is not None,
+        "repeats": options.repeats > 1,
+        "epoch_size": options.epoch_size == "all",
+    }
+    wrong = [setting for setting, value in is_set.items() if value]
+    if wrong:
+        raise _mistake(
+            wrong[0],
+            "the proportions of a mixed data set are the weights of data.parts, and data.stop "
+            "says when an epoch ends: leave it out",
+        )
     if mixture.stop == "never" and options.epoch_size is None:
         raise _mistake("epoch_size", "data.stop is never: say how many samples an epoch has")
     return mixture if rows is None else mixture.restrict(rows)
 
 
 def _choose_rows(options: LoaderConfig, index: Index) -> NDArray[np.int64] | None:
-    if options.subset is None or not len(index):
+    subset, split = options.subset, options.split
+    if subset is None or not len(index):
         return None
-    if options.split is not None:
-        return _choose_part(str(options.subset), options.split, index)
-    if isinstance(options.subset, Path):
-        return read_ids(options.subset, len(index))
-    return choose_share(options.subset, index.labels, options.seed)
-
-
-def _choose_part(name: str, split: Mapping[str, float], index: Index) -> NDArray[np.int64]:
+    if split is None:
+        if isinstance(subset, Path):
+            return read_ids(subset, len(index))
+        return choose_share(subset, index.labels, options.seed)
+    name = str(subset)
     rows = choose_part(name, split, index.labels)
     if not len(rows):
         raise _mistake(
@@ -149,4 +149,76 @@ def _check_weights(name: str, column: NDArray[Any], index: Index) -> NDArray[np.
 
 
 def _mistake(setting: str, text: str) -> ConfigError:
-    return ConfigError([Problem(f"loader.{setting}", text)])
+    return ConfigError.at(f"loader.{setting}", text)
+
+
+def choose_share(share: float, labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """Choose a share of the samples of each class, at random.
+
+    The share of each class is rounded to whole samples, and is at least one sample. With the same
+    seed, a larger share contains a smaller one.
+
+    Args:
+        share: The share, above 0 and at most 1.
+        labels: The class of each sample, int64 (N,).
+        seed: The loader's seed.
+
+    Returns:
+        The chosen rows, ascending, int64 (n,).
+    """
+    order, places, sizes = _shuffle_classes(labels, seed, "subset")
+    return np.sort(order[places < np.maximum(np.rint(share * sizes), 1)])
+
+
+def choose_part(
+    name: str, shares: Mapping[str, float], labels: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Choose the samples of one of several parts, which are drawn at random from each class.
+
+    Each class is cut where the sums of the shares fall, rounded to whole samples. So a part has no
+    sample of a class that is too small. The draw depends on nothing but the shares and the labels.
+
+    Args:
+        name: The part.
+        shares: The share of each part, above 0; at most 1 in all.
+        labels: The class of each sample, int64 (N,).
+
+    Returns:
+        The rows of the part, ascending, int64 (n,). No row is in two parts.
+    """
+    order, places, sizes = _shuffle_classes(labels, 0, "split")
+    cuts, number = np.cumsum([0.0, *shares.values()]), list(shares).index(name)
+    first, end = (np.rint(np.round(share * sizes, 6)) for share in cuts[number : number + 2])
+    return np.sort(order[(places >= first) & (places < end)])
+
+
+def _shuffle_classes(
+    labels: NDArray[np.int64], seed: int, purpose: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Permute all samples.
+
+    Returns:
+        The rows in their new order; the place of each in its own class; the size of that class.
+        All are int64 (N,).
+    """
+    order = draws.permutation(seed, 0, len(labels), purpose)
+    _, members, sizes = np.unique(labels[order], return_inverse=True, return_counts=True)
+    return order, count_earlier(members), sizes[members]
+
+
+def balance_classes(
+    labels: NDArray[np.int64], rows: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
+    """Return weights with which all classes are drawn equally often.
+
+    Args:
+        labels: The class of each sample, int64 (N,).
+        rows: The samples to choose from; None: all. The others do not count.
+
+    Returns:
+        1 / the number of samples to choose from in the sample's class, float64 (N,).
+    """
+    _, members = np.unique(labels, return_inverse=True)
+    chosen = members if rows is None else members[rows]
+    sizes = np.bincount(chosen, minlength=len(labels))
+    return 1.0 / np.maximum(sizes, 1)[members]

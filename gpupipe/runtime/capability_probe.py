@@ -103,7 +103,7 @@ def installed_codec_fault() -> str:
         The reason, or "" if no fault of the installed version is known.
     """
     return codec_fault(
-        installed_version(NVIMGCODEC), installed_version(capability_probe_child.NVJPEG)
+        installed_version(*NVIMGCODEC), installed_version(*capability_probe_child.NVJPEG)
     )
 
 

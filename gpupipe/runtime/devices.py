@@ -99,11 +99,10 @@ def _driver_runs_torch(torch_cuda: str | None) -> bool:
 
     True if torch has another back end or if NVML is missing: torch then has asked the driver.
     """
-    with nvml.session() as library:
-        if library is None or torch_cuda is None:
-            return True
-        supported = nvml.supported_cuda(library)
-    return supported is not None and supported[0] >= int(torch_cuda.partition(".")[0])
+    driver = nvml.find_driver()
+    if driver is None or torch_cuda is None:
+        return True
+    return driver.cuda is not None and driver.cuda[0] >= int(torch_cuda.partition(".")[0])
 
 
 def backend_of(device: str) -> Backend:
@@ -157,7 +156,8 @@ def _warn_of_unused_gpus() -> None:
     """Warn once in a process."""
     import torch
 
-    reason = why_unused(nvml.cards(), torch.version.cuda, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    driver, setting = nvml.find_driver(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    reason = why_unused(driver.cards if driver else (), torch.version.cuda, setting)
     if reason:
         warnings.warn(
             f"loader.device=auto runs on the CPU: {reason}. loader.device=cpu says nothing of it",
@@ -169,7 +169,7 @@ def why_unused(cards: Sequence[str], torch_cuda: str | None, setting: str | None
     """Return why torch sees no GPU although the driver does.
 
     Args:
-        cards: Names of the GPUs that the driver sees.
+        cards: The GPUs that the driver sees.
         torch_cuda: CUDA version that torch is built for; None without CUDA.
         setting: CUDA_VISIBLE_DEVICES; None if it is not set.
 

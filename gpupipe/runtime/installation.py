@@ -37,7 +37,8 @@ def install_command(extra: str) -> str:
         removed, the command names the packages of the extra.
     """
     copy = find_distribution()
-    sources = _list_sources(copy, f"[{extra}]") or _list_requirements(copy, extra)
+    requirements = (copy and copy.requires) or []
+    sources = _list_sources(copy, f"[{extra}]") or list_requirements(requirements, extra)
     if not sources:
         return f"pip install '.[{extra}]' {_IN_A_CLONE}"
     return shlex.join(["pip", "install", *sources])
@@ -61,7 +62,7 @@ def own_version() -> str:
     return str(importlib.import_module("gpupipe").__version__)
 
 
-def installed_version(names: Iterable[str]) -> str | None:
+def installed_version(*names: str) -> str | None:
     """Return the version of the first of these packages that is installed, or None."""
     return next((copy.version for name in names for copy in distributions(name=name)), None)
 
@@ -121,12 +122,16 @@ def _local_path(url: str) -> Path:
     return Path(url2pathname(urlsplit(url).path))
 
 
-def _list_requirements(copy: Distribution | None, extra: str) -> list[str]:
-    """Return the packages of extras, with their versions: "pyzmq>=26"."""
+def list_requirements(requirements: Iterable[str], extra: str) -> list[str]:
+    """Return the packages of extras, with their versions: "pyzmq>=26".
+
+    Args:
+        requirements: All requirements of gpupipe, such as "pyzmq>=26; extra == 'server'".
+        extra: The name of the extra, or several with commas.
+    """
     names = "|".join(map(re.escape, extra.split(",")))
     of_extra = re.compile(rf"extra == ['\"]({names})['\"]")
-    lines = (copy and copy.requires) or []
-    return [line.partition(";")[0].strip() for line in lines if of_extra.search(line)]
+    return [line.partition(";")[0].strip() for line in requirements if of_extra.search(line)]
 
 
 def require_extra(

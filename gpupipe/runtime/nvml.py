@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -47,34 +48,41 @@ def query(nvml: Any, otherwise: Any, question: Callable[..., Any], *arguments: A
         return otherwise
 
 
-def driver_version() -> str | None:
-    """Return the version of NVIDIA's driver, or None if NVML does not answer."""
-    with session() as nvml:
-        return None if nvml is None else query(nvml, None, nvml.nvmlSystemGetDriverVersion)
+@dataclass(frozen=True)
+class Driver:
+    """NVIDIA's driver.
+
+    Attributes:
+        version: Its version, or "of unknown version".
+        cuda: The CUDA version that libcuda supports, (major, minor); None if there is none.
+        cards: Name and memory of each card, in NVML's order, which is not CUDA's. A card is here
+            even if CUDA_VISIBLE_DEVICES hides it.
+    """
+
+    version: str
+    cuda: tuple[int, int] | None = None
+    cards: tuple[str, ...] = ()
 
 
-def supported_cuda(nvml: Any) -> tuple[int, int] | None:
-    """Return the CUDA version, (major, minor), that libcuda supports; None if there is none."""
-    number = query(nvml, 0, nvml.nvmlSystemGetCudaDriverVersion)  # 13020 is CUDA 13.2
-    return (number // 1000, number % 1000 // 10) if number else None
-
-
-def cards() -> list[str]:
-    """Return the name of each GPU that the driver sees, even if CUDA_VISIBLE_DEVICES hides it."""
+def find_driver() -> Driver | None:
+    """Return what NVML says of the driver; None if it does not answer."""
     with session() as nvml:
         if nvml is None:
-            return []
-        return [card_name(nvml, i) for i in range(query(nvml, 0, nvml.nvmlDeviceGetCount))]
+            return None
+        version = query(nvml, "of unknown version", nvml.nvmlSystemGetDriverVersion)
+        number = query(nvml, 0, nvml.nvmlSystemGetCudaDriverVersion)  # 13020 is CUDA 13.2
+        cuda = (number // 1000, number % 1000 // 10) if number else None
+        cards = range(query(nvml, 0, nvml.nvmlDeviceGetCount))
+        return Driver(version, cuda, tuple(_describe_card(nvml, card) for card in cards))
 
 
-def card_name(nvml: Any, number: int) -> str:
-    """Return the name of card `number` in NVML's order, which is not CUDA's."""
+def _describe_card(nvml: Any, number: int) -> str:
     handle = query(nvml, None, nvml.nvmlDeviceGetHandleByIndex, number)
-    return (
-        str(query(nvml, "a card without a name", nvml.nvmlDeviceGetName, handle))
-        if handle
-        else "a card that does not answer"
-    )
+    if not handle:
+        return "a card that does not answer"
+    name = query(nvml, "a card without a name", nvml.nvmlDeviceGetName, handle)
+    memory = query(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle)
+    return f"{name}, {memory.total / 2**30:.0f} GiB" if memory else str(name)
 
 
 def handle_of(nvml: Any, device_id: int) -> Any:

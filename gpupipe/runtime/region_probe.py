@@ -83,11 +83,12 @@ def key(number: int) -> str:
 
 def versions(gpu: str, dali: str) -> str:
     """Return the key for a GPU's name and a DALI version."""
+    driver = nvml.find_driver()
     parts = {
-        "driver": nvml.driver_version(),
+        "driver": driver and driver.version,
         "DALI": dali,
-        "nvImageCodec": installed_version(NVIMGCODEC),
-        "nvJPEG": installed_version(NVJPEG),
+        "nvImageCodec": installed_version(*NVIMGCODEC),
+        "nvJPEG": installed_version(*NVJPEG),
     }
     return ", ".join([gpu, *(f"{name} {version or 'unknown'}" for name, version in parts.items())])
 

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.population import Population
-from gpupipe.errors import ConfigError, Problem, StateError, short, shown
-from gpupipe.sampling.epoch_layout import EpochLayout
-from gpupipe.sampling.epoch_order import count_earlier, order_epoch
+from gpupipe.errors import ConfigError, StateError, short, shown
+from gpupipe.sampling.epochs import EpochLayout, count_earlier, order_epoch
 from gpupipe.sampling.selection import ALL_ONCE, DEFAULTS, Selection, check_settings
 
 
@@ -102,7 +101,7 @@ class Sampler:
         self._epoch, self._position = 0, 0
         problem = self._problem(self.count)
         if problem:
-            raise ConfigError([Problem("loader", problem)])
+            raise ConfigError.at("loader", problem)
 
     def __len__(self) -> int:
         """Return the number of batches of the whole next epoch on this rank."""
@@ -154,9 +153,15 @@ class Sampler:
         Raises:
             ConfigError: if `epoch` is anything else.
         """
-        number = _whole_epoch(epoch)
-        if number != self._epoch:
-            self._epoch, self._position = number, 0
+        is_whole = isinstance(epoch, numbers.Integral) and not isinstance(epoch, bool)
+        if not is_whole or int(epoch) < 0:
+            raise ConfigError.at(
+                "",
+                f"set_epoch({short(repr(epoch))}): an epoch is a whole number from 0 on, such as "
+                "sampler.epoch or the epoch of the trainer",
+            )
+        if int(epoch) != self._epoch:
+            self._epoch, self._position = int(epoch), 0
 
     def begin(self) -> Iterator[Plan]:
         """Return the plans of the next epoch, or of its rest, and advance to the epoch after it."""
@@ -169,26 +174,27 @@ class Sampler:
 
         It does not advance the sampler.
         """
-        epoch, position = self._epoch, self._position
-        later = (self._plans(e, 0) for e in itertools.count(epoch + 1))
-        return itertools.chain(self._plans(epoch, position), itertools.chain.from_iterable(later))
+        return self._iter_epochs(itertools.count(self._epoch + 1))
 
     def plans_ahead(self) -> Iterator[Plan]:
-        """The plans of the next epoch, then those of all following epochs that can begin without
-        waiting.
+        """Return the plans of the next epoch, then those of all later ones that need not wait.
 
         An engine works ahead on these. It must not wait for samples of a later epoch while the
         consumer waits for the rest of this one: a cache that is full of this epoch's samples only
         makes room when this epoch ends.
         """
-        epoch, position = self._epoch, self._position
-        return itertools.chain(self._plans(epoch, position), self._ready_after(epoch))
+        return self._iter_epochs(
+            itertools.takewhile(self._is_ready, itertools.count(self._epoch + 1))
+        )
 
-    def _ready_after(self, epoch: int) -> Iterator[Plan]:
-        for later in itertools.count(epoch + 1):
-            if self.population is not None and not self.population.is_ready(later, self._problem):
-                return
-            yield from self._plans(later, 0)
+    def _iter_epochs(self, later: Iterator[int]) -> Iterator[Plan]:
+        """Return the plans of the next epoch, or of its rest, then those of later epochs."""
+        following = (self._plans(epoch, 0) for epoch in later)
+        rest = self._plans(self._epoch, self._position)
+        return itertools.chain(rest, itertools.chain.from_iterable(following))
+
+    def _is_ready(self, epoch: int) -> bool:
+        return self.population is None or self.population.is_ready(epoch, self._problem)
 
     def state_after(self, plan: Plan) -> dict[str, Any]:
         """Return the state with which `load_state` continues after a batch.
@@ -204,13 +210,11 @@ class Sampler:
         return self._state(self._epoch, self._position)
 
     def _state(self, epoch: int, position: int) -> dict[str, Any]:
-        state = {"seed": self.seed, "shuffle": self.shuffle, "epoch": epoch, "position": position}
-        state |= self.selection.settings
-        return (
-            state
-            if self.population is None
-            else state | {"generation": self.population.generation(epoch)}
-        )
+        order = {"seed": self.seed, "shuffle": self.shuffle, "epoch": epoch, "position": position}
+        state: dict[str, Any] = {**order, **self.selection.settings}
+        if self.population is not None:
+            state["generation"] = self.population.generation(epoch)
+        return state
 
     def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
         """Continue at a saved position.
@@ -249,40 +253,33 @@ class Sampler:
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """Return all ids in the order of an epoch, with repeats, int64 (`epoch_size`,)."""
-        rows = self.selection.rows
-        if self.population is not None:
-            rows = self.population.ids(epoch, self._problem)
+        rows, count = self._rows(epoch)
         order = order_epoch(
-            self.selection,
-            self.count if rows is None else len(rows),
-            rows,
-            seed=self.seed,
-            epoch=epoch,
-            shuffle=self.shuffle,
+            self.selection, count, rows, seed=self.seed, epoch=epoch, shuffle=self.shuffle
         )
         return order if rows is None else rows[order]
 
+    def _rows(self, epoch: int) -> tuple[NDArray[np.int64] | None, int]:
+        """Return the rows that an epoch chooses from, None for all, and how many they are."""
+        if self.population is None:
+            return self.selection.rows, self.count
+        rows = self.population.ids(epoch, self._problem)
+        return rows, len(rows)
+
     def _size(self, epoch: int) -> int:
         """Return how many samples an epoch has."""
-        count = self.count
-        if self.population is not None:
-            count = len(self.population.ids(epoch, self._problem))
-        return self.selection.epoch_size_of(count)
+        return self.selection.epoch_size_of(self._rows(epoch)[1])
 
     def _size_at(self, state: dict[str, Any]) -> int:
         """Return how many samples a state's epoch has.
 
         A state of a growing data set has a generation, which restores the samples of its epoch.
         """
-        generation = state.get("generation")
-        if (
-            self.population is None
-            or type(generation) is not int
-            or type(state["epoch"]) is not int
-        ):
+        epoch, generation = state["epoch"], state.get("generation")
+        if self.population is None or type(epoch) is not int or type(generation) is not int:
             return self.selection.epoch_size_of(self.count)
-        self.population.resume(state["epoch"], generation)
-        return self._size(state["epoch"])
+        self.population.resume(epoch, generation)
+        return self._size(epoch)
 
     def _problem(self, count: int) -> str:
         """Return why `count` samples cannot be divided, or ""."""
@@ -309,11 +306,3 @@ class Sampler:
                 step == layout.num_steps - 1,
                 repeats=None if earlier is None else earlier[positions],
             )
-
-
-def _whole_epoch(epoch: object) -> int:
-    """Return `epoch` as an int; raise ConfigError if it is no whole number from 0 on."""
-    if isinstance(epoch, numbers.Integral) and not isinstance(epoch, bool) and int(epoch) >= 0:
-        return int(epoch)
-    rule = "an epoch is a whole number from 0 on, such as sampler.epoch or the epoch of the trainer"
-    raise ConfigError([Problem("", f"set_epoch({short(repr(epoch))}): {rule}")])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from gpupipe.errors import ConfigError, Problem, did_you_mean, shown
+from gpupipe.errors import ConfigError, did_you_mean, shown
 from gpupipe.runtime.files import expand_user
 
 Kind = Literal["configs", "pipelines"]
@@ -46,17 +46,14 @@ def locate(kind: Kind, name: str, beside: Path | None = None) -> Path:
         ConfigError: There is no such file. The message suggests the nearest shipped name, or
             lists all of them.
     """
-    around = [Path()] + ([beside, beside.absolute().parent] if beside else [])
     path = expand_user(name)
-    paths = (
-        [base / path for base in [Path(), *([beside] if beside else [])]]
-        if path.suffix in SUFFIXES
-        else []
-    )
-    paths += [base / kind / f"{name}.yaml" for base in around] + [folder(kind) / f"{name}.yaml"]
+    folders = [Path(), beside] if beside else [Path()]
+    paths = [base / path for base in folders] if path.suffix in SUFFIXES else []
+    folders += [beside.absolute().parent] if beside else []
+    paths += [base / kind / f"{name}.yaml" for base in folders] + [folder(kind) / f"{name}.yaml"]
     match = next((p for p in paths if _exists(p, Path.is_file)), None)
     if match is None:
-        raise ConfigError([Problem("", _explain_absence(kind, name, path))])
+        raise ConfigError.at("", _explain_absence(kind, name, path))
     return match
 
 

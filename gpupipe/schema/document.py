@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpupipe.errors import ConfigError, Problem, shown
+from gpupipe.errors import ConfigError, shown
 
 Key = str | int
 Loc = tuple[Key, ...]
 
 UNRESOLVED: Any = type("Unresolved", (), {"__repr__": lambda self: "..."})()
 """Stands for a value whose ${...} could not be resolved: validation does not report it again."""
+
+
+def join_keys(loc: Sequence[Key]) -> str:
+    """Return a path in a document as messages write it: "data.parts.0.root"."""
+    return ".".join(map(str, loc))
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,10 @@ class Document:
         """
         for end in range(len(loc), -1, -1):
             part = tuple(loc[:end])
-            first, second = (
-                (self.keys, self.values) if of_key and end == len(loc) else (self.values, self.keys)
-            )
-            if part in first or part in second:
-                return first.get(part, second.get(part, "")) + _item(loc, end)
+            tables = [self.values, self.keys]
+            for table in reversed(tables) if of_key and end == len(loc) else tables:
+                if part in table:
+                    return table[part] + _item(loc, end)
         return self.name + _item(loc, 0)
 
     def at(self, loc: Sequence[Key]) -> Any:
@@ -77,23 +81,16 @@ class Document:
             ConfigError: A parent is neither a mapping nor a list, or has no such item.
         """
         holder, loc = self._holder(loc, location)
-        key: Any = loc[-1]
-        if (
-            isinstance(value, dict)
-            and isinstance(holder, dict)
-            and isinstance(holder.get(key), dict)
-        ):
+        old = holder.get(loc[-1]) if isinstance(holder, dict) else None
+        if isinstance(value, dict) and isinstance(old, dict):
             for inner, part in value.items():
                 self.put((*loc, inner), part, location)
         else:
-            self._set(holder, loc, value, location)
+            self.replace(loc, value, location)
 
     def replace(self, loc: Loc, value: Any, location: str) -> None:
         """Set the value at `loc` like `put`, but replace a mapping instead of merging into it."""
         holder, loc = self._holder(loc, location)
-        self._set(holder, loc, value, location)
-
-    def _set(self, holder: Any, loc: Loc, value: Any, location: str) -> None:
         holder[loc[-1]] = value
         for table in (self.keys, self.values):
             for old in [k for k in table if k[: len(loc)] == loc]:
@@ -121,35 +118,25 @@ class Document:
 
 
 def _has(holder: Any, key: Key) -> bool:
-    return (
-        key in holder
-        if isinstance(holder, dict)
-        else isinstance(holder, list) and isinstance(key, int) and key < len(holder)
-    )
+    if isinstance(holder, dict):
+        return key in holder
+    return isinstance(holder, list) and isinstance(key, int) and key < len(holder)
 
 
 def _index(holder: Any, key: Key, above: list[Key], location: str) -> Key:
     """Convert `key` to the type of key that `holder` takes. Raises ConfigError if it cannot."""
     if isinstance(holder, dict):
         return key
-    name = ".".join(map(str, above))
+    name = join_keys(above)
     if not isinstance(holder, list):
-        raise ConfigError(
-            [Problem(location, f"{name} is {shown(holder)}: there is no '{key}' in it to change")]
-        )
+        wrong = f"{name} is {shown(holder)}: there is no '{key}' in it to change"
+        raise ConfigError.at(location, wrong)
     if not str(key).isdecimal() or int(key) >= len(holder):
-        raise ConfigError(
-            [
-                Problem(
-                    location,
-                    f"there is no {name}.{key}: {name} is a list of {len(holder)}, which "
-                    "count from 0",
-                )
-            ]
-        )
+        wrong = f"there is no {name}.{key}: {name} is a list of {len(holder)}, which count from 0"
+        raise ConfigError.at(location, wrong)
     return int(key)
 
 
 def _item(loc: Sequence[Key], end: int) -> str:
     number = next((i for i in range(end, len(loc)) if isinstance(loc[i], int)), None)
-    return "" if number is None else f": {'.'.join(map(str, loc[: number + 1]))}"
+    return "" if number is None else f": {join_keys(loc[: number + 1])}"

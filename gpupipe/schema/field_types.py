@@ -20,35 +20,34 @@ PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 _MAX_CHANNELS = 1024
 
 
-def should_be(words: str) -> PydanticCustomError:
-    """Return the error that a value "should be `words`".
+def should_be(rule: str) -> PydanticCustomError:
+    """Return the error that a value "should be `rule`".
 
     Validators raise it when pydantic's own message says too little.
     """
-    return PydanticCustomError("form", "{words}", {"words": words})
+    return PydanticCustomError("form", "{rule}", {"rule": rule})
 
 
-def wrong_key(words: str) -> PydanticCustomError:
-    """Return the error of a key that should not be there: `words` says why, and what to write.
+def wrong_key(advice: str) -> PydanticCustomError:
+    """Return the error of a key that should not be there: `advice` says why, and what to write.
 
     Validators raise it for keys that pydantic does not know.
     """
-    return PydanticCustomError("wrong_key", "{words}", {"words": words})
+    return PydanticCustomError("wrong_key", "{advice}", {"advice": advice})
 
 
-def _whole(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise PydanticKnownError("int_type")
-    return value
+def _refuse_bool(error: Literal["int_type", "float_type"]) -> BeforeValidator:
+    """Return a validator that refuses bool, which is a subclass of int."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, bool):
+            raise PydanticKnownError(error)
+        return value
+
+    return BeforeValidator(check)
 
 
-def _not_a_flag(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise PydanticKnownError("float_type")
-    return value
-
-
-def _bytes(value: Any) -> Any:
+def _check_bytes(value: Any) -> Any:
     if isinstance(value, bool) or not re.fullmatch(
         r"\s*[0-9]+(\.[0-9]+)?\s*([kKmMgGtTpP]i?)?[bB]?\s*", str(value)
     ):
@@ -68,10 +67,10 @@ def expand_home(path: Path) -> Path:
     return expanded
 
 
-WHOLE = BeforeValidator(_whole)
-"""Annotates int to reject bool, a subclass of int: `batch_size: yes` must not mean 1."""
-NUMBER = BeforeValidator(_not_a_flag)
-"""Annotates float to reject bool."""
+WHOLE = _refuse_bool("int_type")
+"""Annotates int: `batch_size: yes` must not mean 1."""
+NUMBER = _refuse_bool("float_type")
+"""Annotates float."""
 
 
 def is_number(value: Any) -> bool:
@@ -79,35 +78,35 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def check_list(value: Any, lengths: Container[int], words: str) -> list[Any]:
-    """Return `value` as a list; raise `should_be(words)` unless it is one of an allowed length."""
-    if not isinstance(value, (list, tuple)) or len(value) not in lengths:
-        raise should_be(words)
-    return list(value)
+def check_list(value: Any, lengths: Container[int], rule: str) -> list[Any]:
+    """Return `value` as a list; a number is a list of one.
+
+    Raises:
+        PydanticCustomError: `should_be(rule)`, if it is no list of an allowed length.
+    """
+    values = [value] if is_number(value) else value
+    if not isinstance(values, (list, tuple)) or len(values) not in lengths:
+        raise should_be(rule)
+    return list(values)
 
 
-def one_for_both(words: str) -> BeforeValidator:
-    """Return a validator of two numbers, or one that stands for both; `words` say so."""
-
-    def expand(value: Any) -> list[Any]:
-        numbers = [value] if is_number(value) else check_list(value, (1, 2), words)
-        return numbers * (2 // len(numbers))
-
-    return BeforeValidator(expand)
+def one_for_both(rule: str) -> BeforeValidator:
+    """Return a validator of two numbers, or of one that stands for both; `rule` says so."""
+    return BeforeValidator(lambda value: (check_list(value, (1, 2), rule) * 2)[-2:])
 
 
-def two_numbers(words: str) -> BeforeValidator:
-    """Return a validator of a list of two numbers; `words` say which."""
-    return BeforeValidator(lambda value: check_list(value, (2,), words))
+def two_numbers(rule: str) -> BeforeValidator:
+    """Return a validator of a list of two numbers; another value "should be `rule`"."""
+    return BeforeValidator(lambda value: check_list(value, (2,), rule))
 
 
 def spread(
-    words: str, center: float = 0.0, lowest: float = -math.inf, max_spread: float = math.inf
+    rule: str, center: float = 0.0, lowest: float = -math.inf, max_spread: float = math.inf
 ) -> BeforeValidator:
     """Return a validator of [min, max], or of a number a that stands for [center - a, center + a].
 
     Args:
-        words: What the value should be, for messages.
+        rule: What the value should be, for messages.
         center: The center.
         lowest: Where the range of a number is cut off.
         max_spread: The largest number.
@@ -115,9 +114,9 @@ def spread(
 
     def expand(value: Any) -> list[Any]:
         if not is_number(value):
-            return check_list(value, (2,), words)
+            return check_list(value, (2,), rule)
         if not 0 <= value <= max_spread:
-            raise should_be(words)
+            raise should_be(rule)
         return [max(lowest, center - value), center + value]
 
     return BeforeValidator(expand)
@@ -133,22 +132,17 @@ class Short(tuple[int, ...]):
     written: tuple[int, ...]
 
 
-def _written(full: int, longer: tuple[int, ...], words: str) -> WrapValidator:
+def _written(full: int, longer: tuple[int, ...], rule: str) -> WrapValidator:
     """Return a validator of `full` numbers, short forms of them, or the lengths in `longer`.
 
     Arrays with more axes than an image need the longer forms.
     """
 
     def read(value: Any, handler: Callable[[Any], tuple[int, ...]]) -> tuple[int, ...]:
-        numbers = (
-            [value]
-            if is_number(value)
-            else check_list(value, (*range(1, full + 1), *longer), words)
-        )
+        lengths = [length for length in range(1, full + 1) if full % length == 0]
+        numbers = check_list(value, (*lengths, *longer), rule)
         if len(numbers) in longer or len(numbers) == full:
             return handler(numbers)
-        if full % len(numbers):
-            raise should_be(words)
         short = Short(handler(numbers * (full // len(numbers))))
         short.written = short[: len(numbers)]
         return short
@@ -157,8 +151,8 @@ def _written(full: int, longer: tuple[int, ...], words: str) -> WrapValidator:
 
 
 def _one_for_all(value: Any) -> Any:
-    words = "one number, or a list with one for each channel"
-    return [value] if is_number(value) else check_list(value, range(1, _MAX_CHANNELS + 1), words)
+    rule = "one number, or a list with one for each channel"
+    return check_list(value, range(1, _MAX_CHANNELS + 1), rule)
 
 
 class FillByKind(tuple[float, ...]):
@@ -201,7 +195,7 @@ def check_ordered(value: tuple[float, ...]) -> tuple[float, ...]:
 ORDERED = AfterValidator(check_ordered)
 """Annotates pairs of [min, max] to reject a descending one."""
 
-Bytes = Annotated[ByteSize, BeforeValidator(_bytes), Field(ge=1)]
+Bytes = Annotated[ByteSize, BeforeValidator(_check_bytes), Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False), NUMBER]
 Side = Annotated[int, Field(ge=1, le=65535), WHOLE]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import omegaconf
 from omegaconf import OmegaConf
 
 from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
-from gpupipe.schema.document import UNRESOLVED, Document, Loc
+from gpupipe.schema.document import UNRESOLVED, Document, Loc, join_keys
 
 _SHELL_VARIABLE = re.compile(r"(?:^|/)\$([A-Za-z_]\w*)(?=/|$)")
 """Matches $HOME as a part of a path."""
@@ -41,36 +44,22 @@ def resolve(document: Document) -> tuple[Document, list[Problem]]:
         flags={"allow_objects": True},
     )
 
-    def replaced(loc: Loc, text: str) -> Any:
+    def resolve_text(loc: Loc, text: str) -> Any:
         if variable := _SHELL_VARIABLE.search(text):
-            rule = f"environment variables are ${{oc.env:{variable[1]}}}"
-            problems.append(
-                Problem(
-                    document.where(loc),
-                    f"{'.'.join(map(str, loc))} is {shown(text)}: {rule}, and no shell reads this",
-                )
-            )
-            return UNRESOLVED
-        try:
-            value = config
-            for key in loc:
-                value = value[key]
-            return (
-                OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-            )
-        except (omegaconf.errors.OmegaConfBaseException, RecursionError) as e:
-            problems.append(
-                Problem(
-                    document.where(loc),
-                    f"{'.'.join(map(str, loc))}: "
-                    + (_describe_depth(text, e) or _describe_failure(text, e, document)),
-                )
-            )
-            return UNRESOLVED
+            rule = f"environment variables are ${{oc.env:{variable[1]}}}, and no shell reads this"
+            problem = f" is {shown(text)}: {rule}"
+        else:
+            try:
+                value = functools.reduce(operator.getitem, loc, config)
+                is_config = OmegaConf.is_config(value)
+                return OmegaConf.to_container(value, resolve=True) if is_config else value
+            except (omegaconf.errors.OmegaConfBaseException, RecursionError) as e:
+                failure = _describe_depth(text, e) or _describe_failure(text, e, document)
+                problem = f": {failure}"
+        problems.append(Problem(document.where(loc), join_keys(loc) + problem))
+        return UNRESOLVED
 
-    return Document(
-        document.name, _map(document.data, (), replaced), document.keys, document.values
-    ), problems
+    return replace(document, data=_map(document.data, (), resolve_text)), problems
 
 
 class _ReferenceCounter:
@@ -90,11 +79,11 @@ class _ReferenceCounter:
                 count, length = 0, _MAX_NESTED + 1
             total += count
             if length > _MAX_NESTED or total > _MAX_RESOLVED:
-                what = (
-                    f"{'.'.join(map(str, loc))}: {shown(text)} refers to others that refer to "
-                    f"others: at most {_MAX_NESTED} in a row, and {_MAX_RESOLVED:,} in all"
+                raise ConfigError.at(
+                    self._document.where(loc),
+                    f"{join_keys(loc)}: {shown(text)} refers to others that refer to others: at "
+                    f"most {_MAX_NESTED} in a row, and {_MAX_RESOLVED:,} in all",
                 )
-                raise ConfigError([Problem(self._document.where(loc), what)])
 
     def _count(self, loc: Loc, depth: int) -> tuple[int, int]:
         """Return how many references the value at `loc` leads to, and how many in a row."""
@@ -184,13 +173,10 @@ def _describe_failure(text: str, error: Exception, document: Document) -> str:
             f"${{oc.env:{quoted},default}}"
         )
     if isinstance(error, omegaconf.errors.InterpolationKeyError):
-        near = nearest(quoted, {".".join(map(str, k)) for k in document.keys})
-        return f"{shown(text)}: there is no key '{quoted}'" + (
-            f"; did you mean '{near}'?" if near else ""
-        )
+        near = nearest(quoted, map(join_keys, document.keys))
+        hint = f"; did you mean '{near}'?" if near else ""
+        return f"{shown(text)}: there is no key '{quoted}'{hint}"
     if isinstance(error, omegaconf.errors.UnsupportedInterpolationType):
-        return (
-            f"{shown(text)}: unknown "
-            f"resolver{did_you_mean(message.split()[-1], ('oc.env', 'oc.decode', 'oc.select'))}"
-        )
+        hint = did_you_mean(message.split()[-1], ("oc.env", "oc.decode", "oc.select"))
+        return f"{shown(text)}: unknown resolver{hint}"
     return f"{shown(text)} cannot be resolved: {message}"

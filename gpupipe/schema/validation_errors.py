@@ -14,12 +14,12 @@ import pydantic
 from pydantic_core import ErrorDetails
 
 from gpupipe.errors import Problem, did_you_mean, nearest, shown
-from gpupipe.schema.document import UNRESOLVED, Document, Loc
+from gpupipe.schema.document import UNRESOLVED, Document, Loc, join_keys
 
 _Model = type[pydantic.BaseModel]
 
 _RULES = {
-    "form": "{words}",
+    "form": "{rule}",
     "literal_error": "{expected}",
     "greater_than_equal": "at least {ge}",
     "greater_than": "above {gt}",
@@ -44,7 +44,8 @@ _RULES = {
 }
 """Completes "should be ...", by the type of pydantic's error."""
 _MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
-_WORDS = ("form", "literal_error", "path_type", "string_type")
+_OF_TEXT = ("form", "literal_error", "path_type", "string_type")
+"""Types of errors of fields that may take a text."""
 _HINT = "; YAML reads yes, no, on and off as true and false: put a word in quotes"
 
 
@@ -110,47 +111,37 @@ def _problem(
     model: _Model,
 ) -> Problem:
     first, value, inner = details[0], document.at(location), location[depth:]
-    name = ".".join(map(str, (prefix, *inner) if prefix else inner))
-    if first["type"] == "extra_forbidden":
-        return Problem(
-            document.where(location, of_key=True), f"{name}: unknown key{_suggest(model, inner)}"
-        )
-    if first["type"] == "wrong_key":
-        return Problem(document.where(location, of_key=True), f"{name}: {first['msg']}")
-    if first["type"] == "missing" and not document.holds(location):
-        return Problem(
-            document.where(location[:-1], of_key=True),
-            f"{name}: missing; write '{location[-1]}: ...'{_quote_description(model, inner)}",
-        )
-    if first["type"] in ("value_error", "assertion_error"):
-        rule = first["msg"].partition(", ")[2]
-        return Problem(document.where(location), f"{name}: {rule}" if name else rule)
+    name = join_keys((prefix, *inner) if prefix else inner)
+    where, of_key = document.where(location), document.where(location, of_key=True)
+    match first["type"]:
+        case "extra_forbidden":
+            return Problem(of_key, f"{name}: unknown key{_suggest(model, inner)}")
+        case "wrong_key":
+            return Problem(of_key, f"{name}: {first['msg']}")
+        case "missing" if not document.holds(location):
+            entry = f"write '{location[-1]}: ...'{_quote_description(model, inner)}"
+            parent = document.where(location[:-1], of_key=True)
+            return Problem(parent, f"{name}: missing; {entry}")
+        case "value_error" | "assertion_error":
+            rule = first["msg"].partition(", ")[2]
+            return Problem(where, f"{name}: {rule}" if name else rule)
     forms = [d for d in details if d["type"] == "form"]
     rules = dict.fromkeys(_rule(d, model, inner, value) for d in forms or details)
-    hint = (
-        _HINT
-        if isinstance(value, bool)
-        and not any("number" in rule for rule in rules)
-        and all(d["type"] in _WORDS for d in details)
-        else ""
-    )
-    return Problem(
-        document.where(location),
-        f"{name} is {shown(value)}, but should be {' or '.join(rules)}{hint}",
-    )
+    takes_text = all(d["type"] in _OF_TEXT for d in details) and "number" not in str(rules)
+    hint = _HINT if isinstance(value, bool) and takes_text else ""
+    return Problem(where, f"{name} is {shown(value)}, but should be {' or '.join(rules)}{hint}")
 
 
 def _rule(detail: ErrorDetails, model: _Model, inner: Loc, value: Any) -> str:
     kind = detail["type"]
     if kind in _MAPPINGS:
         inner_model = _model_at(model, inner)
-        fields = own_fields_first(inner_model) if inner_model else []
-        example = (
-            "..." if inner or value is None else json.dumps(value, default=str).replace('"', "")
-        )
-        return "keys with values" + (
-            f", such as {{{fields[0]}: {example}}}" if fields else _quote_description(model, inner)
-        )
+        field = next(iter(own_fields_first(inner_model)), None) if inner_model else None
+        if field is None:
+            return f"keys with values{_quote_description(model, inner)}"
+        is_unknown = inner or value is None
+        example = "..." if is_unknown else json.dumps(value, default=str).replace('"', "")
+        return f"keys with values, such as {{{field}: {example}}}"
     if kind in _RULES:
         return _RULES[kind].format(**{k: _number(v) for k, v in detail.get("ctx", {}).items()})
     return detail["msg"].removeprefix("Input should be ")
@@ -168,19 +159,11 @@ def _model_at(model: Any, inner: Loc) -> _Model | None:
     parts = iter(inner)
     for part in parts:
         field = model.model_fields.get(part) if model else None
-        model = (
-            next(
-                (
-                    a
-                    for a in (field.annotation, *get_args(field.annotation))
-                    if hasattr(a, "model_fields")
-                ),
-                None,
-            )
-            if field
-            else None
-        )
-        if field and get_origin(field.annotation) is dict and next(parts, None) is None:
+        if field is None:
+            return None
+        kinds = (field.annotation, *get_args(field.annotation))
+        model = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
+        if get_origin(field.annotation) is dict and next(parts, None) is None:
             return None
     return model  # type: ignore[no-any-return]  # It has model_fields.
 

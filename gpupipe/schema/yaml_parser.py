@@ -36,7 +36,7 @@ class _Loader(yaml.SafeLoader):
         """Compose a node, which recurses into the nodes that it holds."""
         if self._depth > MAX_DEPTH:
             event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise ConfigError([Problem(_locate(self._name, event), TOO_DEEP)])
+            raise ConfigError.at(_locate(self._name, event.start_mark), TOO_DEEP)
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -63,6 +63,7 @@ _Loader.add_implicit_resolver(
     list("-+0123456789."),
 )
 
+_BRACKETS = {"while parsing a flow sequence": "[", "while parsing a flow mapping": "{"}
 _UNCLOSED = "found unexpected end of stream"
 _PLAINER = {
     "found character '\\t' that cannot start any token": "a tab: indent with spaces",
@@ -85,9 +86,8 @@ def read(path: Path) -> Document:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(
-            [Problem(str(path), f"cannot be read: {getattr(e, 'strerror', None) or e}")]
-        ) from None
+        reason = getattr(e, "strerror", None) or e
+        raise ConfigError.at(str(path), f"cannot be read: {reason}") from None
     if path.suffix == ".json":  # a tab within a JSON string is written \t
         text = text.replace("\t", " ")
     return parse(text, str(path))
@@ -117,29 +117,17 @@ def parse(text: str, name: str) -> Document:
         return Document(name, _construct(loader, node, marks.values[()]), marks.keys, marks.values)
     except yaml.MarkedYAMLError as e:
         mark = e.context_mark if e.problem == _UNCLOSED else e.problem_mark or e.context_mark
-        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        around = text.split("\n")[mark.line] if mark else ""
-        raise ConfigError(
-            [Problem(where, f"not YAML: {_describe_yaml_error(e, around)}")]
-        ) from None
+        line = text.split("\n")[mark.line] if mark else ""
+        where, problem = _locate(name, mark), _describe_yaml_error(e, line)
     except yaml.reader.ReaderError as e:
-        line, column = (
-            text.count("\n", 0, e.position) + 1,
-            e.position - text.rfind("\n", 0, e.position),
-        )
-        raise ConfigError(
-            [
-                Problem(
-                    f"{name}:{line}:{column}",
-                    f"not YAML: the character {chr(e.character)!r} must not stand in it",
-                )
-            ]
-        ) from None
+        before = text[: e.position].split("\n")
+        where = f"{name}:{len(before)}:{len(before[-1]) + 1}"
+        problem = f"the character {chr(e.character)!r} must not stand in it"
+    raise ConfigError.at(where, f"not YAML: {problem}")
 
 
-def _locate(name: str, node: yaml.Node | yaml.Event) -> str:
-    mark: Any = node.start_mark  # of every event that the parser makes
-    return f"{name}:{mark.line + 1}:{mark.column + 1}"
+def _locate(name: str, mark: Any) -> str:  # a yaml.Mark, or None
+    return f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
 
 
 def _construct(loader: _Loader, node: yaml.Node, where: str) -> Any:
@@ -147,14 +135,8 @@ def _construct(loader: _Loader, node: yaml.Node, where: str) -> Any:
         return loader.construct_document(node)
     # PyYAML lets these escape for "!!bool perhaps", "!!int ''" and the like.
     except (ValueError, LookupError, AttributeError, TypeError) as e:
-        raise ConfigError(
-            [
-                Problem(
-                    where,
-                    f"not YAML: a tag (!!...) stands before a value that does not fit it ({e})",
-                )
-            ]
-        ) from None
+        wrong = f"not YAML: a tag (!!...) stands before a value that does not fit it ({e})"
+        raise ConfigError.at(where, wrong) from None
 
 
 def _describe_yaml_error(error: yaml.MarkedYAMLError, line: str) -> str:
@@ -163,12 +145,7 @@ def _describe_yaml_error(error: yaml.MarkedYAMLError, line: str) -> str:
         return "tags such as !!python/... are not read: remove it"
     if problem.startswith("expected <block end>"):
         return "the indentation does not fit the lines above"
-    bracket, start = (
-        {"while parsing a flow sequence": "[", "while parsing a flow mapping": "{"}.get(
-            error.context or ""
-        ),
-        error.context_mark,
-    )
+    bracket, start = _BRACKETS.get(error.context or ""), error.context_mark
     if bracket and start and problem.startswith("expected"):
         quotes = "; a value with ${...} needs quotes here" if "${" in line else ""
         return f"{problem}, after the {bracket} at {start.line + 1}:{start.column + 1}{quotes}"
@@ -213,7 +190,7 @@ class _Marks:
                 "as all that its anchor (&name) holds"
             )
         if problem:
-            raise ConfigError([Problem(self._locate(node), problem)])
+            raise ConfigError.at(self._locate(node), problem)
 
     def _own_keys(self, node: yaml.MappingNode, loc: Loc) -> set[str]:
         """Return the mapping's keys, after tagging each as text. Reports duplicate keys."""
@@ -221,17 +198,12 @@ class _Marks:
         for key, _ in node.value:
             location = self._locate(key)
             if not isinstance(key, yaml.ScalarNode):
-                self.problems.append(
-                    Problem(location, "a key must be a name, not a list or a mapping")
-                )
+                rule = "a key must be a name, not a list or a mapping"
+                self.problems.append(Problem(location, rule))
                 continue
             if key.value in own:
-                self.problems.append(
-                    Problem(
-                        location,
-                        f"'{key.value}' stands here twice (first at {own[key.value]}): remove one",
-                    )
-                )
+                twice = f"stands here twice (first at {own[key.value]}): remove one"
+                self.problems.append(Problem(location, f"'{key.value}' {twice}"))
             own[key.value] = location
             if key.tag != f"{_TAG}merge":
                 key.tag = f"{_TAG}str"
@@ -244,13 +216,9 @@ class _Marks:
             inner = _Marks(self.name, self._visited)
             inner.visit(mapping, loc, depth)
             for mine, theirs in ((self.keys, inner.keys), (self.values, inner.values)):
-                mine.update(
-                    {
-                        k: v
-                        for k, v in theirs.items()
-                        if len(k) > len(loc) and k[len(loc)] not in own and k not in mine
-                    }
-                )
+                for key, location in theirs.items():
+                    if len(key) > len(loc) and key[len(loc)] not in own:
+                        mine.setdefault(key, location)
 
     def _locate(self, node: yaml.Node) -> str:
-        return _locate(self.name, node)
+        return _locate(self.name, node.start_mark)

@@ -17,7 +17,7 @@ import gpupipe
 from batch_stage.mixing_cases import mixer_of
 from gpupipe.batch_stage.mixing import count_pairs_of_one_sample, find_shift, symmetric_beta
 from gpupipe.sampling import draws
-from gpupipe.sampling.epoch_layout import EpochLayout
+from gpupipe.sampling.epochs import EpochLayout
 
 STEPS = ["mixup", "cutmix", {"random_choice": {"transforms": ["mixup", "cutmix"]}}]
 

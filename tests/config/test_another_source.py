@@ -71,8 +71,8 @@ def test_what_the_other_source_lacks_or_does_not_know_is_said_of_the_override() 
 
 
 def test_layers_of_changes_follow_one_another() -> None:
-    shards: list[config.Change] = [("data", {"source": "webdataset", "shards": SHARDS})]
-    folder: list[config.Change] = [("data.root", "/y"), ("data.source", "folder")]
-    found = config.read_in_layers("c.yaml", shards, ["batch_size=3"], folder)
+    shards: list[config.Override] = [("data", {"source": "webdataset", "shards": SHARDS})]
+    folder: list[config.Override] = [("data.root", "/y"), ("data.source", "folder")]
+    found = config.read_with("c.yaml", shards, ["batch_size=3"], folder)
     assert found.source.model_dump(exclude_unset=True) == {"root": Path("/y")}
     assert found.loader.batch_size == 3

@@ -2,8 +2,8 @@ import pytest
 
 from gpupipe.doctor import gpu_checks
 from gpupipe.doctor.finding import Finding
-from gpupipe.doctor.gpu_checks import Driver
 from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome
+from gpupipe.runtime.nvml import Driver
 
 
 def test_cuda_of_builds():

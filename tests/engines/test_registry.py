@@ -14,7 +14,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.engines import registry
 from gpupipe.errors import EngineError
-from gpupipe.loading.connector import connect
+from gpupipe.loading.assembly import connect
 from gpupipe.runtime.devices import gpu_count
 from gpupipe.runtime.registry import ENGINES, list_by_priority
 from helpers import forked_python

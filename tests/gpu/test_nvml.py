@@ -45,8 +45,10 @@ def test_numbers_follow_cuda_visible_devices() -> None:
 
 
 def test_the_driver_and_the_cards_are_told() -> None:
-    assert nvml.driver_version()
-    assert len(nvml.cards()) >= 1
+    driver = nvml.find_driver()
+    assert driver is not None
+    assert driver.version
+    assert len(driver.cards) >= 1
 
 
 def test_the_loaders_gpu_is_waited_for_and_not_the_current_one(faces: Path) -> None:

@@ -1,4 +1,4 @@
-"""repeats, weights, epoch_size and subset, from the YAML to the ids of batches."""
+"""Settings of loader: that choose samples."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.index import build
-from gpupipe.loading.sample_selection import select_samples
+from gpupipe.loading.sample_selection import balance_classes, choose_share, select_samples
 from helpers.loaders import load
 
 CLASSES = [0] * 12 + [1] * 6 + [2] * 2
@@ -227,3 +229,41 @@ def test_splits_that_cannot_be(table: Path, split: Any, subset: Any, words: str)
 def test_a_part_without_a_sample_is_an_error(table: Path) -> None:
     with pytest.raises(gpupipe.ConfigError, match=r"no sample is in .val.*make its share larger"):
         opened(table, split={"train": 0.99, "val": 0.01}, subset="val")
+
+
+LABELS = st.lists(st.integers(-1, 6), min_size=1, max_size=80).map(lambda n: np.array(n, np.int64))
+SHARES = st.floats(0.001, 1.0)
+
+
+@given(LABELS, SHARES, st.integers(0, 2**63 - 1))
+def test_a_share_is_of_each_class(labels: np.ndarray, share: float, seed: int) -> None:
+    rows = choose_share(share, labels, seed)
+    assert rows.dtype == np.int64
+    assert (np.diff(rows) > 0).all()
+    for label in np.unique(labels):
+        size = (labels == label).sum()
+        assert (labels[rows] == label).sum() == max(1, np.rint(share * size))
+
+
+@given(LABELS, SHARES, SHARES)
+def test_a_larger_share_contains_a_smaller(labels: np.ndarray, one: float, other: float) -> None:
+    small, large = (set(choose_share(s, labels, 7).tolist()) for s in sorted((one, other)))
+    assert small <= large
+
+
+def test_shares_are_drawn_by_the_seed_and_uniformly() -> None:
+    labels = np.arange(40) % 2
+    counts = np.zeros(40)
+    for seed in range(2000):
+        counts[choose_share(0.25, labels, seed)] += 1
+    assert counts.sum() == 20_000
+    assert ((counts - 500) ** 2 / (500 * 0.75)).sum() < 85, "about 38 degrees of freedom: 38 +- 9"
+
+
+def test_balanced_classes_are_equally_likely() -> None:
+    labels = np.array([5, 5, 5, 0, 2, 2])
+    weights = balance_classes(labels)
+    assert [weights[labels == n].sum() for n in (0, 2, 5)] == [1.0, 1.0, 1.0]
+    rows = np.array([0, 3, 4, 5])
+    weights = balance_classes(labels, rows)
+    assert [weights[rows][labels[rows] == n].sum() for n in (0, 2, 5)] == [1.0, 1.0, 1.0]

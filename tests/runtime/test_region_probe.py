@@ -155,7 +155,7 @@ def test_which_outcomes_are_answers(outcome: ProbeOutcome, lasting: bool) -> Non
 
 def test_the_key_has_all_that_the_answer_depends_on() -> None:
     key = region_probe.versions("NVIDIA H100", "2.4.0")
-    codec, nvjpeg = installed_version(probes.NVIMGCODEC), installed_version(NVJPEG)
+    codec, nvjpeg = installed_version(*probes.NVIMGCODEC), installed_version(*NVJPEG)
     assert codec is not None
     assert nvjpeg is not None
     assert key.startswith("NVIDIA H100, driver ")

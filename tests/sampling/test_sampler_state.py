@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpupipe.errors import StateError, shown
-from gpupipe.sampling.epoch_order import count_earlier
+from gpupipe.sampling.epochs import count_earlier
 from gpupipe.sampling.sampler import Plan, Sampler
 from gpupipe.sampling.selection import ALL_ONCE, Selection
 from helpers.epochs_of_ranks import (

@@ -145,7 +145,7 @@ def list_versions() -> dict[str, str]:
     The names of the packages are the keys.
     """
     versions = {
-        name: installed_version(distributions) or "none"
+        name: installed_version(*distributions) or "none"
         for name, distributions in _PACKAGES.items()
     }
     return {"gpupipe": own_version(), **versions}

@@ -69,7 +69,7 @@ class RemoteEngine(BatchStream):
     def connect(
         cls, loader: LoaderConfig, patience: float, own: Config | None
     ) -> tuple[RemoteEngine, Config, Index, Sampler]:
-        """Connect to servers: see `gpupipe.loading.connector.Connects`."""
+        """Connect to servers: see `gpupipe.loading.assembly.Connects`."""
         servers, config, sampler = connect_servers(loader, patience, own)
         return cls(servers, sampler), config, servers[0].dataset.index, sampler
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from gpupipe.errors import did_you_mean
-from gpupipe.sampling.distributions import Choice, Distribution, Flip, Normal, Uniform, Vector
+from gpupipe.sampling.draws import Choice, Distribution, Flip, Normal, Uniform, Vector
 from gpupipe.schema.field_types import is_number, should_be, wrong_key
 from gpupipe.steps.dali_operators.operators import Argument, Operator
 
