@@ -1,4 +1,4 @@
-"""No module of the package imports another that imports it, directly or through others.
+"""No module imports another that imports it, directly or through others, or by a name in a text.
 
 Imports in functions do not count: they run when both modules exist. Those for type checkers do, as
 who reads one file has to know the other.
@@ -47,3 +47,16 @@ def test_no_import_leads_back() -> None:
     }
     assert sum(map(len, graph.values())) > 1000
     list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names the circle
+
+
+def test_only_the_registry_names_the_folder_of_engines_below_it() -> None:
+    """An import by a dotted name is one that import-linter does not see."""
+    above = ("engines", "loading", "bench", "server", "cli", "__init__", "loader", "lightning")
+    below = {name: path for name, path in MODULES.items() if not f"{name}..".split(".")[1] in above}
+    naming = {
+        name
+        for name, path in below.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and str(node.value).startswith("gpupipe.engines")
+    }
+    assert naming == {"gpupipe.runtime.plugins", "gpupipe.runtime.registry"}

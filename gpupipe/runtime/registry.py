@@ -136,12 +136,15 @@ class Registration:
             there.
         required_settings: Settings of `loader:` without which the engine cannot run. Each has the
             message for the case that it is missing.
+        try_operator: Runs one of the engine's own operators on small images, for a step that
+            stands for any of them: see `gpupipe/steps/dali_operators/trial.py`.
     """
 
     title: str
     load: Callable[[], type[Any]]
     auto_priority: Mapping[Backend, int] = field(default_factory=dict)
     required_settings: Mapping[str, str] = field(default_factory=dict)
+    try_operator: Callable[..., Any] | None = None
 
 
 ENGINES: Registry[Any] = Registry(

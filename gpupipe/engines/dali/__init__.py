@@ -8,7 +8,7 @@ engines imports this package by name. Start reading in engine.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpupipe.errors import DeviceError
 from gpupipe.runtime.registry import Registration
@@ -33,4 +33,12 @@ def _load() -> type[Engine]:
     return DaliEngine
 
 
-REGISTRATION = Registration("DALI", _load, auto_priority={"gpu": 20, "cpu": 20})
+def _try_operator(*arguments: Any) -> Any:
+    from gpupipe.engines.dali.operators.trial import try_operator
+
+    return try_operator(*arguments)
+
+
+REGISTRATION = Registration(
+    "DALI", _load, auto_priority={"gpu": 20, "cpu": 20}, try_operator=_try_operator
+)

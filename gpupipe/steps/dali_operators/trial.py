@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import Step
+from gpupipe.runtime.registry import find_registration
 from gpupipe.steps.dali_operators.operators import Operator
-
-_ENGINE = "gpupipe.engines.dali.operators.trial"
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,7 @@ class TryOperator(Protocol):
 
 
 def find_trial() -> TryOperator:
-    """Return the DALI engine's trial, by its name: engines stand above steps."""
-    trial: TryOperator = importlib.import_module(_ENGINE).try_operator
-    return trial
+    """Return the trial that the DALI engine registers."""
+    registration = find_registration("dali")
+    assert registration is not None and registration.try_operator is not None
+    return registration.try_operator
