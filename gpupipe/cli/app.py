@@ -221,7 +221,7 @@ def _print_skipped(loader: "Loader", result: "Measurement") -> None:
     if result.skipped and isinstance(engine, QuarantiningEngine):
         click.echo(
             f"{counted(result.skipped, 'sample')} left out; each is listed with its reason in "
-            f"{engine.quarantine_file}"
+            f"{engine.quarantine.file}"
         )
 
 

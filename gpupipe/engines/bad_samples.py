@@ -144,40 +144,28 @@ class QuarantiningEngine(Engine, abstract=True):
     Args:
         job: The samples, the steps and the loader settings.
         device_id: Number of the GPU where batches are delivered; None for the CPU.
+
+    Attributes:
+        quarantine: The samples that were skipped so far.
     """
 
     def __init__(self, job: Job, device_id: int | None) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = torch.device(self.device.replace("gpu", "cuda"))
         self._job = job
-        self._quarantine = Quarantine(job)
+        self.quarantine = Quarantine(job)
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         with machine_errors():
-            self._quarantine.check()
-            self._quarantine.refusal = None
-            yield from self._batches(self._quarantine.iter_good_plans(plans))
-            if self._quarantine.refusal is not None:
-                raise self._quarantine.refusal
+            self.quarantine.check()
+            self.quarantine.refusal = None
+            yield from self._batches(self.quarantine.iter_good_plans(plans))
+            if self.quarantine.refusal is not None:
+                raise self.quarantine.refusal
 
     @abstractmethod
     def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         """Yield each plan with its batch, as `batches` does. The plans have no known bad sample."""
-
-    @property
-    def skipped(self) -> int:
-        """How many samples were skipped so far."""
-        return len(self._quarantine)
-
-    @property
-    def skipped_samples(self) -> Mapping[int, str]:
-        """Why each sample was skipped, in one line, by its row in the index."""
-        return self._quarantine.reasons
-
-    @property
-    def quarantine_file(self) -> str:
-        """The path of the file that lists the skipped samples."""
-        return str(self._quarantine.file)
 
     def _quarantine_failed(self, plan: Plan, failed: Mapping[int, str]) -> Plan:
         """Quarantine the samples that failed; return the plan without their ids.
@@ -188,15 +176,15 @@ class QuarantiningEngine(Engine, abstract=True):
         """
         for position, message in failed.items():
             id = int(plan.ids[position])
-            self._quarantine.add(id, explain_sample_failure(self._job.index, id, message))
+            self.quarantine.add(id, explain_sample_failure(self._job.index, id, message))
         if not failed:
             return plan
         left = plan.select([n not in failed for n in range(len(plan.ids))])
         if not len(left.ids):
-            self._quarantine.refuse_to_lose_a_step()
+            self.quarantine.refuse_to_lose_a_step()
         return left
 
 
 def list_skipped(engine: BatchStream) -> Mapping[int, str]:
     """Return why each sample was skipped, in one line, by its row in the index."""
-    return engine.skipped_samples if isinstance(engine, QuarantiningEngine) else {}
+    return engine.quarantine.reasons if isinstance(engine, QuarantiningEngine) else {}

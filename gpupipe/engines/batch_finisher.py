@@ -1,16 +1,17 @@
 """Finishes batches that were made elsewhere: the last steps, and the copy to the device.
 
-PipelineTail is the last steps of a pipeline that can run on whole uint8 batches.
+Batches travel as uint8 if the last steps of the pipeline can run on whole batches: `find_tail`
+finds these steps, and `leave_steps` makes the receiver's job of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import torch
 
-from gpupipe.engines.base import Batch, Operator
+from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.batch import BatchMemory
 from gpupipe.engines.uint8_conversion import (
     can_convert_values,
@@ -18,40 +19,13 @@ from gpupipe.engines.uint8_conversion import (
     convert_values,
     find_conversions,
 )
-from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec, Step
 from gpupipe.runtime.transfer import on_stream
+from gpupipe.sampling.sampler import Plan
 
 _SPARE_BATCHES = 4
 """Finished batches whose memory waits to be used again: the loader's prefetch, and some more."""
-
-
-@dataclass(frozen=True)
-class PipelineTail:
-    """The steps that are left to the receiver of batches.
-
-    Attributes:
-        pipeline: The whole pipeline.
-        positions: The positions of those steps among its entries.
-        dtype: Dtype of the first field after them; None keeps the dtype that they make.
-    """
-
-    pipeline: Pipeline
-    positions: tuple[int, ...]
-    dtype: str | None
-
-    def at_epoch(self, epoch: int) -> tuple[Entry, ...]:
-        """Return the steps of an epoch, in order."""
-        entries = self.pipeline.at_epoch(epoch).entries
-        return tuple(entries[n] for n in self.positions)
-
-    def list_operators(self, maker: str, device: str) -> list[Operator]:
-        """Return the operators that run in epoch 0: `maker` elsewhere, then the steps here."""
-        tail = self.at_epoch(0)
-        head = dict.fromkeys(e.key for e in self.pipeline.entries if e not in tail)
-        here = dict.fromkeys((f"{e.name}.torch", device, (e.key,)) for e in tail)
-        return [(maker, "remote", tuple(head)), *here]
 
 
 def find_tail(pipeline: Pipeline) -> tuple[int, ...]:
@@ -81,11 +55,25 @@ def _is_uint8(spec: Spec) -> bool:
     return spec.dtype == "uint8" and not spec.encoded
 
 
+def leave_steps(job: Job, positions: Collection[int]) -> Job:
+    """Return the job of a receiver to whom some steps are left, and `loader.dtype` after them.
+
+    Args:
+        job: The whole job.
+        positions: The positions of those steps among its entries. If there are none, the sender
+            has converted the dtype.
+    """
+    others = set(range(len(job.pipeline.entries))).difference(positions)
+    loader = job.loader if positions else job.loader.model_copy(update={"dtype": None})
+    return replace(job, pipeline=job.pipeline.without_entries(others), loader=loader)
+
+
 class BatchFinisher:
     """Finishes received batches: copies them to the device, and runs the steps left to this side.
 
     Args:
-        tail: The steps that are left to this side.
+        job: The steps that are left to this side: see `leave_steps`. They draw nothing, so that
+            each runs on a whole batch.
         gpu: Number of the GPU; None for the CPU.
 
     Attributes:
@@ -93,35 +81,38 @@ class BatchFinisher:
         torch_device: The same for torch.
     """
 
-    def __init__(self, tail: PipelineTail, gpu: int | None) -> None:
-        self._tail = tail
+    def __init__(self, job: Job, gpu: int | None) -> None:
+        self._job = job
         self.device = "cpu" if gpu is None else f"gpu:{gpu}"
         self.torch_device = torch.device("cpu") if gpu is None else torch.device("cuda", gpu)
         self._stream: torch.cuda.Stream | None = None
         if gpu is not None:
             self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
-        self._memory = BatchMemory(_SPARE_BATCHES * len(tail.pipeline.outputs))
+        self._memory = BatchMemory(_SPARE_BATCHES * len(job.pipeline.outputs))
 
-    def __call__(self, tensors: dict[str, torch.Tensor], epoch: int) -> Batch:
+    def __call__(self, tensors: dict[str, torch.Tensor], plan: Plan) -> Batch:
         if self._stream is None:
-            return self._run_steps(tensors, epoch)
+            return self._run_steps(tensors, plan)
         with on_stream(self._stream):
-            batch = self._run_steps(copy_to_gpu(tensors, self.torch_device), epoch)
+            batch = self._run_steps(copy_to_gpu(tensors, self.torch_device), plan)
         # The receive buffer can be used again only after the copies. The training thread does not
         # wait here.
         self._stream.synchronize()
         return batch
 
-    def _run_steps(self, tensors: dict[str, torch.Tensor], epoch: int) -> Batch:
+    def _run_steps(self, tensors: dict[str, torch.Tensor], plan: Plan) -> Batch:
         return tensors | {
-            name: self._finish(name, tensors[name], steps)
-            for name, steps in self._steps_at(epoch).items()
+            name: self._finish(name, tensors[name], [entry.step for entry, _ in steps])
+            for name, steps in self._job.steps_for(plan).items()
+            if name in tensors
         }
 
     def _finish(self, name: str, images: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:
         """Run steps on a field, and convert it to the last dtype."""
-        pipeline = self._tail.pipeline
-        dtype = self._tail.dtype if name in pipeline.main_outputs else None
+        pipeline = self._job.pipeline
+        dtype = self._job.loader.dtype if name in pipeline.main_outputs else None
+        if not steps and dtype in (None, str(images.dtype).removeprefix("torch.")):
+            return images
 
         def convert(images: torch.Tensor) -> torch.Tensor:
             for step in steps:
@@ -130,21 +121,10 @@ class BatchFinisher:
 
         if images.is_cuda:
             return convert(images)
-        if not steps and str(images.dtype) == f"torch.{dtype}":
-            return images
         conversions = find_conversions(steps) if pipeline.is_image_file(name) else None
         if conversions is not None and can_convert_values(images, conversions, dtype):
             return convert_values(images, conversions, dtype, self._memory)
         return convert_in_parts(images, convert, self._memory)
-
-    def _steps_at(self, epoch: int) -> dict[str, list[Step]]:
-        """Return the steps of an epoch, for each field that has some or gets another dtype."""
-        steps: dict[str, list[Step]] = {}
-        if self._tail.dtype is not None:
-            steps = {name: [] for name in self._tail.pipeline.main_outputs}
-        for entry in self._tail.at_epoch(epoch):
-            steps.setdefault(entry.field, []).append(entry.step)
-        return steps
 
 
 def copy_to_gpu(tensors: dict[str, torch.Tensor], gpu: torch.device) -> Batch:

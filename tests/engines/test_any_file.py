@@ -44,7 +44,7 @@ with gpupipe.load(config, device="cpu", **options) as loader:
     for _ in range(2):
         ids = [i for batch in loader for i in batch["id"].tolist()]
         delivered.append([loader.index.location(i) for i in ids])
-lines = list(open(options["quarantine"])) if loader.engine.skipped else []
+lines = list(open(options["quarantine"])) if len(loader.engine.quarantine) else []
 bad = [json.loads(line)["path"] for line in lines]
 status = Path("/proc/self/status").read_text()
 print(json.dumps({
@@ -294,7 +294,7 @@ with gpupipe.load(config, device="cpu", on_error="skip", max_bad=0.9, **options)
         path.write_bytes(damaged)
     for _ in range(8):  # the first of them were read ahead
         list(loader)
-    print(loader.engine.skipped)
+    print(len(loader.engine.quarantine))
 """
 
 

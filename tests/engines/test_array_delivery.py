@@ -108,7 +108,7 @@ def test_a_file_that_is_cut_off_after_it_was_indexed_is_skipped_and_named(tmp_pa
             assert found == [0, 1, 2, 4], engine
             assert (
                 "3.npy ends 100 bytes before the sample does"
-                in Path(loader.engine.quarantine_file).read_text()
+                in loader.engine.quarantine.file.read_text()
             )
         np.save(tmp_path / "3.npy", numbers("float32", (2, 300), 3))
 

@@ -46,7 +46,7 @@ def test_raise_names_the_sample_and_the_reason(
             assert "\n" not in str(caught.value)
         mend(bad, pictures[4])
         assert ids(epoch(loader)) == [0, 1, 2, 3, 4, 5], "the loader can be used again"
-    assert loader.engine.skipped == 0
+    assert len(loader.engine.quarantine) == 0
     assert not (cache / "quarantine").exists()
 
 
@@ -125,7 +125,7 @@ def test_a_jpeg_that_lacks_only_its_end_marker_is_delivered_right_or_refused(
         change(loader)
         sample(few, 3).write_bytes(sample(few, 3).read_bytes()[:-2])
         batch = epoch(loader)[0]
-        assert loader.engine.skipped == 6 - len(batch["id"])
+        assert len(loader.engine.quarantine) == 6 - len(batch["id"])
         assert torch.equal(batch["image"], before[batch["id"]])
 
 
@@ -196,7 +196,7 @@ def test_a_difference_in_size_beside_a_bad_sample(unequal: Path) -> None:
         sample(unequal, 1).unlink()
         with pytest.raises(gpupipe.ShapeError, match=f"{sample(unequal, 4)} is 70x50"):
             epoch(loader)
-        assert loader.engine.skipped == 1
+        assert len(loader.engine.quarantine) == 1
 
 
 def test_batches_of_equal_size_may_differ_from_each_other(unequal: Path) -> None:

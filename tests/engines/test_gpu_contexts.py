@@ -14,8 +14,9 @@ import torch
 
 import gpupipe
 from gpupipe import config as configs
+from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job
-from gpupipe.engines.batch_finisher import BatchFinisher, PipelineTail, find_tail
+from gpupipe.engines.batch_finisher import BatchFinisher, find_tail, leave_steps
 from gpupipe.engines.cpu.gpu_copier import GpuCopier
 from gpupipe.engines.dataloader.engine import _create_samples
 from gpupipe.engines.dataloader.workers import Workers
@@ -50,9 +51,9 @@ def test_the_copies_of_the_cpu_engine(cuda: FakeCuda) -> None:
 
 def test_the_steps_and_copies_of_a_batch_that_was_received(cuda: FakeCuda) -> None:
     config = configs.read({"data": {"source": "folder", "root": "/nowhere"}, "pipeline": "affine"})
-    tail = PipelineTail(config.pipeline, find_tail(config.pipeline), None)
-    finish = BatchFinisher(tail, 1)
-    in_thread(lambda batch: finish(batch, 0))
+    job = Job(build_empty(), config.pipeline, config.loader, 1)
+    finish = BatchFinisher(leave_steps(job, find_tail(config.pipeline)), 1)
+    in_thread(lambda batch: finish(batch, Plan(0, np.arange(4), 0, last=False)))
     assert (cuda.contexts, cuda.waits) == ({1}, [1])
 
 

@@ -27,4 +27,4 @@ def test_a_fifo_is_a_broken_sample(engine: str, faces: Path, tmp_path: Path) -> 
         list(loader)
     with load(tmp_path, on_error="skip", max_bad=0.5, **options) as loader:
         assert [i for batch in loader for i in batch["id"].tolist()] == [0, 1, 2, 4, 5]
-        assert list(loader.engine.skipped_samples) == [3]
+        assert list(loader.engine.quarantine.reasons) == [3]

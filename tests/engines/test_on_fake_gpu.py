@@ -17,8 +17,9 @@ import torch
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.index import build_empty
+from gpupipe.engines.base import Job
 from gpupipe.engines.batch import labels_and_values
-from gpupipe.engines.batch_finisher import BatchFinisher, PipelineTail, copy_to_gpu, find_tail
+from gpupipe.engines.batch_finisher import BatchFinisher, copy_to_gpu, find_tail, leave_steps
 from gpupipe.runtime.transfer import record_stream
 from gpupipe.sampling.sampler import Plan
 from helpers.fake_gpu import GPU, STREAM, FakeGpu
@@ -46,8 +47,8 @@ def left(steps: list[Any], dtype: str | None) -> BatchFinisher:
         {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode", *steps]},
         **changes,
     )
-    tail = PipelineTail(config.pipeline, find_tail(config.pipeline), config.loader.dtype)
-    return BatchFinisher(tail, None)
+    job = Job(build_empty(), config.pipeline, config.loader, 1)
+    return BatchFinisher(leave_steps(job, find_tail(config.pipeline)), None)
 
 
 def received() -> dict[str, torch.Tensor]:
@@ -67,7 +68,7 @@ def test_what_is_left_to_a_client_is_done_on_its_gpu(
     finish = left(steps, dtype)
     with FakeGpu() as gpu:
         arrived = received()
-        batch = finish._run_steps(copy_to_gpu(arrived, GPU), 0)
+        batch = finish._run_steps(copy_to_gpu(arrived, GPU), Plan(0, np.arange(4), 0, last=False))
         assert {name: tensor.device for name, tensor in batch.items()} == {
             "image": GPU,
             "label": GPU,

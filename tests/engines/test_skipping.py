@@ -73,7 +73,7 @@ def test_every_good_sample_arrives_once_as_if_nothing_were_wrong(
                         f"sample {id} of epoch {number} differs from what it is in a batch "
                         "of its own"
                     )
-            assert loader.engine.skipped == len(BAD_IDS)
+            assert len(loader.engine.quarantine) == len(BAD_IDS)
 
 
 def test_the_quarantine_lists_every_bad_sample_once(
@@ -87,7 +87,7 @@ def test_the_quarantine_lists_every_bad_sample_once(
         text = file.read_text()
         epoch(loader)
         assert file.read_text() == text, "not once more in the next epoch"
-        assert loader.engine.quarantine_file == str(file)
+        assert str(loader.engine.quarantine.file) == str(file)
     records = [json.loads(line) for line in text.splitlines()]
     assert sorted(r["path"] for r in records) == [str(sample(sick, id)) for id in BAD_IDS]
     for record in records:
@@ -102,10 +102,10 @@ def test_by_default_the_quarantine_lies_in_the_cache(sick: Path, cache: Path) ->
     with load(sick, on_error="skip", max_bad=0.5) as loader:
         sample(sick, 3).unlink()
         epoch(loader)
-        assert loader.engine.quarantine_file == str(
+        assert str(loader.engine.quarantine.file) == str(
             cache / "quarantine" / f"{loader.index.fingerprint}.jsonl"
         )
-        assert str(sample(sick, 3)) in Path(loader.engine.quarantine_file).read_text()
+        assert str(sample(sick, 3)) in loader.engine.quarantine.file.read_text()
 
 
 def test_a_quarantine_that_cannot_be_written_is_an_error_and_no_silent_loss(
@@ -131,7 +131,7 @@ def test_a_sample_that_breaks_between_epochs_is_skipped_from_then_on(sick: Path)
         sample(sick, 20).write_bytes(b"")
         for _ in range(2):
             assert sorted(ids(epoch(loader))) == [n for n in range(len(SLOTS)) if n != 20]
-        assert loader.engine.skipped == 1
+        assert len(loader.engine.quarantine) == 1
 
 
 def test_samples_that_are_repeated_to_fill_a_batch_are_listed_once(
@@ -149,7 +149,7 @@ def test_samples_that_are_repeated_to_fill_a_batch_are_listed_once(
         sample(sick, 1).unlink()
         assert ids(epoch(loader)) == [0, *range(2, len(SLOTS)), 0, 2]
         assert len((tmp_path / "bad.jsonl").read_text().splitlines()) == 1
-        assert loader.engine.skipped == 1
+        assert len(loader.engine.quarantine) == 1
 
 
 def test_max_bad_stops_and_names_the_limit(
@@ -191,7 +191,7 @@ def test_a_file_that_comes_back_in_time_is_no_error(sick: Path, on_error: str) -
         time.sleep(0.3)  # until the batch with sample 7 has been tried and has failed
         away.rename(sample(sick, 7))
         assert ids([*delivered, *iterator]) == list(range(len(SLOTS)))
-        assert loader.engine.skipped == 0
+        assert len(loader.engine.quarantine) == 0
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 64])

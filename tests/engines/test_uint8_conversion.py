@@ -13,10 +13,13 @@ import torch
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe import config as configs
+from gpupipe.dataset.index import build_empty
 from gpupipe.engines import uint8_conversion
+from gpupipe.engines.base import Job
 from gpupipe.engines.batch import BatchMemory
-from gpupipe.engines.batch_finisher import BatchFinisher, PipelineTail, find_tail
+from gpupipe.engines.batch_finisher import BatchFinisher, find_tail, leave_steps
 from gpupipe.engines.uint8_conversion import convert_in_parts, make_coefficients, make_table
+from gpupipe.sampling.sampler import Plan
 
 FLOATS: dict[str, Any] = {"to_dtype": {"dtype": "float32", "scale": True}}
 PLAIN: dict[str, Any] = {"to_dtype": {"dtype": "float32", "scale": False}}
@@ -26,6 +29,8 @@ ONE: dict[str, Any] = {"normalize": {"mean": 0.4, "std": 0.2}}
 THREE: dict[str, Any] = {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
 TAILS = [[FLOATS], [PLAIN], [HALVES], [WHOLE], [FLOATS, ONE], [FLOATS, THREE], [HALVES, THREE]]
 SHAPES = [(1, 3, 5, 7), (5, 3, 31, 16), (3, 3, 200, 190), (4, 1, 9, 9), (2, 3, 1, 1), (0, 3, 4, 4)]
+
+FIRST = Plan(0, np.arange(2), 0, last=False)
 
 
 @pytest.fixture(params=[True, False], ids=["extension", "torch"])
@@ -44,8 +49,8 @@ def finisher(steps: list[Any], dtype: str | None = None) -> BatchFinisher:
         {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode", *steps]},
         **changes,
     )
-    tail = PipelineTail(config.pipeline, find_tail(config.pipeline), config.loader.dtype)
-    return BatchFinisher(tail, None)
+    job = Job(build_empty(), config.pipeline, config.loader, 1)
+    return BatchFinisher(leave_steps(job, find_tail(config.pipeline)), None)
 
 
 def images(shape: tuple[int, ...], memory_format: torch.memory_format) -> torch.Tensor:
@@ -54,7 +59,7 @@ def images(shape: tuple[int, ...], memory_format: torch.memory_format) -> torch.
 
 
 def finished(finish: BatchFinisher, batch: torch.Tensor) -> torch.Tensor:
-    return finish({"image": batch}, 0)["image"]
+    return finish({"image": batch}, FIRST)["image"]
 
 
 @pytest.mark.parametrize("steps", TAILS, ids=str)
@@ -68,7 +73,10 @@ def test_a_batch_has_the_bits_and_strides_that_torch_makes(
             if steps[-1] is THREE and shape[1] != len(THREE["normalize"]["mean"]):
                 continue
             batch = images(shape, memory_format)
-            expected = finish._run_steps({"image": batch}, 0)["image"]
+            expected = batch
+            for entry in finish._job.pipeline.entries:
+                expected = entry.step.torch(expected, {})
+            expected = expected if dtype is None else expected.to(getattr(torch, dtype))
             made = finished(finish, batch)
             assert made.dtype == expected.dtype
             assert torch.equal(made, expected), (shape, memory_format)

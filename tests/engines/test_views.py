@@ -11,6 +11,7 @@ import torch
 
 import gpupipe
 from gpupipe.decoders.chain import EncodedImage
+from helpers.reference import emitted
 from helpers.served import serving
 
 ENGINES = [
@@ -90,7 +91,7 @@ def test_a_file_is_decoded_once_for_all_views(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with gpupipe.load(config(photos), engine="dali") as loader:
-        operators = [op for op, _, _ in loader.engine.lowering()]
+        operators = emitted(loader)
     assert operators.count("decoders.image") == 1
     assert not [op for op in operators if op == "decoders.image_slice"]
 

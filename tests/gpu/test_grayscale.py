@@ -11,7 +11,7 @@ from PIL import Image
 
 import gpupipe
 from helpers.either_device import DEVICE
-from helpers.reference import by_id, reference
+from helpers.reference import by_id, operators, reference
 
 pytestmark = pytest.mark.either_device
 
@@ -35,9 +35,7 @@ def test_pixels_are_within_a_level_of_torchvision(
     ]
     config = {"data": {"source": "folder", "root": tmp_path}, "pipeline": steps}
     with gpupipe.load(config, batch_size=16, ids=True, engine="dali", device=DEVICE) as loader:
-        assert ("coord_transform", DEVICE) in [
-            (op, device) for op, device, _ in loader.engine.lowering()
-        ]
+        assert ("coord_transform", DEVICE) in [(op, device) for op, device, _ in operators(loader)]
         for id, image in by_id(loader).items():
             expected = reference(loader, 0, id)
             assert image.shape == expected.shape

@@ -10,6 +10,7 @@ import pytest
 from gpupipe.runtime import region_probe
 from gpupipe.runtime.capability_probe import installed_codec_fault, jpeg_engines, probe
 from helpers.loaders import loading
+from helpers.reference import emitted
 
 
 def test_a_gpu_answers() -> None:
@@ -40,7 +41,7 @@ def test_only_a_pipeline_that_cuts_asks(cache: Path, faces: Path) -> None:
         assert not (cache / "region-decode.json").exists()
     with load(faces, "imagenet_train") as loader:
         assert next(iter(loader))["image"].shape[-2:] == (224, 224)
-        operators = [op for op, _, _ in loader.engine.lowering()]
+        operators = emitted(loader)
     kept = cache / "region-decode.json"
     if installed_codec_fault():
         assert not kept.exists()

@@ -103,7 +103,7 @@ def run(what: str, folder: Path, config: dict[str, Any], options: dict[str, Any]
                     pass
                 iterator = iter(loader)
         except gpupipe.GpupipeError as e:
-            print(type(e).__name__, str(e), loader.engine.skipped, sep="\n", flush=True)
+            print(type(e).__name__, str(e), len(loader.engine.quarantine), sep="\n", flush=True)
             if loader.engine.name == "dali":
                 os._exit(0)  # the destructors of a DALI pipeline may end the process
             raise

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 import gpupipe
+from gpupipe.engines.base import Operator
 from gpupipe.pipeline.pipeline import Pipeline
 from helpers import loaders
 
@@ -120,5 +121,13 @@ def _samples(batch: Any) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 def emitted(loader: gpupipe.Loader) -> list[str]:
-    """The DALI operators over pixels, in order."""
-    return [op for op, _, _ in loader.engine.lowering()[1:]]
+    """The names of the operators over pixels, in order."""
+    return [op for op, _, _ in operators(loader)]
+
+
+def operators(loader: gpupipe.Loader) -> list[Operator]:
+    """The operators over pixels that engine cpu or dali built, in order."""
+    engine: Any = loader.engine
+    if engine.name == "cpu":
+        return engine._phases[0].operators()
+    return [(e.op, e.device, e.steps) for e in engine._built.lowering.operators()]

@@ -73,13 +73,13 @@ def python(site: Path, code: str) -> str:
 def test_a_step_and_a_source_of_a_plugin_run_and_agree(site: Path) -> None:
     code = f"""
 import gpupipe
-from helpers.reference import by_id, reference
+from helpers.reference import by_id, operators, reference
 data = {{"source": "two_files", "root": {str(site)!r}}}
 config = {{"data": data, "pipeline": ["decode", "invert", "random_horizontal_flip"]}}
 with gpupipe.load(config, batch_size=2, ids=True) as loader:
     images = by_id(loader)
     same = all((images[i] == reference(loader, 0, i)).all() for i in images)
-    print(len(images), same, loader.engine.lowering()[2][2])
+    print(len(images), same, operators(loader)[1][2])
 """
     assert python(site, code) == "2 True ('invert',)"
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpupipe.pipeline.step import Spec, StepIncompatibleError
 from gpupipe.steps.normalize import Normalize
-from helpers.reference import differences, load
+from helpers.reference import differences, load, operators
 
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 IMAGENET = {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
@@ -42,7 +42,7 @@ def test_flip_floats_and_layout_are_one_operator(small_gallery: Path) -> None:
     steps = ("random_horizontal_flip", FLOATS, IMAGENET)
     assert max(d.most for d in differences(small_gallery, *steps)) < 2e-6
     with load(small_gallery, *steps) as loader:
-        assert loader.engine.lowering()[-1] == (
+        assert operators(loader)[-1] == (
             "crop_mirror_normalize",
             "cpu",
             ("random_horizontal_flip", "to_dtype", "normalize"),

@@ -42,7 +42,6 @@ from gpupipe.runtime.installation import import_torchvision
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 
-_READ = ("dataset.columns.read", "cpu", ())
 _OF_FAILED_GPUS: list[tuple[GpuCopier, BatchMemory]] = []
 """Page-locked memory that lasts as long as the process; see GpuCopier.close()."""
 
@@ -102,7 +101,8 @@ class CpuEngine(QuarantiningEngine):
 
     @classmethod
     def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
-        return {"cpu": [_READ, *_lower_phases(job)[0].operators()]}
+        read = ("dataset.columns.read", "cpu", ())
+        return {"cpu": [read, *_lower_phases(job)[0].operators()]}
 
     @classmethod
     def on(cls, job: Job, device: str) -> CpuEngine:
@@ -111,10 +111,6 @@ class CpuEngine(QuarantiningEngine):
     @classmethod
     def contestants(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, str]]:
         return {"CPU engine": {"device": "gpu:0" if gpus else "cpu"}}
-
-    def lowering(self) -> list[Operator]:
-        """Return the operators that run, in order."""
-        return [_READ, *self._phases[0].operators()]
 
     def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         for plan, result in self._run(plans, self._starter):

@@ -24,7 +24,6 @@ from gpupipe.engines.dali.graph_runner import GraphRunner, Outcome, Tensors
 from gpupipe.engines.dali.graph_source import GraphSource
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.engines.dali.lowering import Lowering
-from gpupipe.engines.dali.operators.pending_ops import Emitted
 from gpupipe.engines.dali.reader import Reader, make_reader
 from gpupipe.engines.dali.repair import BatchRepair, raise_unless_sample_failed
 from gpupipe.sampling.sampler import Plan
@@ -99,11 +98,6 @@ class BuiltPipeline:
     @property
     def is_closed(self) -> bool:
         return self._runner.is_closed
-
-    def operators(self) -> list[Emitted]:
-        """Return the operators of the graph, and of the graph that fills the decoded cache."""
-        before = self._reader.operators() if isinstance(self._reader, CachedReader) else []
-        return [*before, *self.lowering.operators()]
 
     def run(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Tensors]]:
         """Yield each plan with its tensors, until the plans end or the quarantine refuses one.

@@ -32,7 +32,6 @@ from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.graph_runner import GraphRunner
 from gpupipe.engines.dali.graph_source import GraphSource
 from gpupipe.engines.dali.lowering import Lowering
-from gpupipe.engines.dali.operators.pending_ops import Emitted
 from gpupipe.engines.dali.reader import Read, make_reader
 from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan
@@ -82,10 +81,6 @@ class CachedReader:
         self._runner = GraphRunner(graph, source, self._files, list(cache.prefixes), 0)
         self._plans: Iterator[Plan] = iter(())
         self._reads: Generator[Read, None, None] = self._iter_reads()
-
-    def operators(self) -> list[Emitted]:
-        """Return the operators of the first steps."""
-        return self._lowering.operators()
 
     def start(self, plans: Iterable[Plan]) -> None:
         self._plans, self._reads = iter(plans), self._iter_reads()

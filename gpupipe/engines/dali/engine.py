@@ -65,7 +65,7 @@ from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.engines.dali.lowering import Device, Lowering, decodes_regions
 from gpupipe.engines.dali.memory import check_memory
-from gpupipe.engines.dali.reader import open_fields, reader_operators
+from gpupipe.engines.dali.reader import open_fields
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.devices import backend_of, resolve
 from gpupipe.runtime.exit_handler import ExitHandler
@@ -194,13 +194,6 @@ class DaliEngine(QuarantiningEngine):
                 check_memory(phase, job.loader.gpu_memory, may_cut)
         return cls(job, number, may_cut)
 
-    def lowering(self) -> list[Operator]:
-        """Return the operators that run, in order."""
-        return [
-            *reader_operators(self._job),
-            *((e.op, e.device, e.steps) for e in self._built.operators()),
-        ]
-
     def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         self._built.stop()
         try:
@@ -226,7 +219,7 @@ class DaliEngine(QuarantiningEngine):
     def _build(self, phase: int) -> BuiltPipeline:
         """Build the pipeline of a phase of the schedules."""
         job = self._job.list_phases()[phase]
-        return BuiltPipeline(job, self._options, self._fields, self._quarantine, self._known_good)
+        return BuiltPipeline(job, self._options, self._fields, self.quarantine, self._known_good)
 
     def _trim_memory(self, plan: Plan) -> None:
         """Return free memory to the system after the last batch of every eighth epoch."""

@@ -26,7 +26,7 @@ from nvidia.dali import Pipeline, fn, types
 from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
 from gpupipe.decoders.chain import DecodeOptions
-from gpupipe.engines.base import Job, Operator
+from gpupipe.engines.base import Job
 from gpupipe.engines.dali.field_reader import PLACEHOLDER, ColumnReader, FieldReader
 from gpupipe.engines.dali.files import ImageFiles
 from gpupipe.engines.dali.jpeg_end import check_ends
@@ -97,16 +97,6 @@ def open_fields(job: Job) -> dict[str, FieldReader]:
         for name, column in columns.items()
         if column is not None and not isinstance(column, FileColumn)
     }
-
-
-def reader_operators(job: Job) -> list[Operator]:
-    """Return the DALI operator that reads the fields of a job, in the form of Engine.lowering.
-
-    Image files are read with io.file.read. Other fields are fed through external_source.
-    """
-    columns = job.index.columns.values()
-    files = not columns or any(isinstance(column, FileColumn) for column in columns)
-    return [("io.file.read" if files else "external_source", "cpu", ())]
 
 
 def make_reader(

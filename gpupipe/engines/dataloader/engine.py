@@ -62,7 +62,7 @@ class DataLoaderEngine(QuarantiningEngine):
 
     def __init__(self, job: Job, device_id: int | None) -> None:
         super().__init__(job, device_id)
-        self._operators(job)
+        _check_has_torch(job)
         workers = _count_workers(job)
         self.traits = self.traits.with_counts(workers, workers * job.loader.prefetch)
         self._cache = open_decoded_cache(
@@ -97,7 +97,9 @@ class DataLoaderEngine(QuarantiningEngine):
 
     @classmethod
     def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
-        return {"cpu": cls._operators(job)}
+        _check_has_torch(job)
+        steps = [(f"{e.name}.torch", "cpu", (e.key,)) for e in job.pipeline.entries]
+        return {"cpu": [("torch.utils.data", "cpu", ()), *steps]}
 
     @classmethod
     def tunable(cls, on_gpu: bool, cores: Sequence[int]) -> dict[str, list[Any]]:
@@ -111,26 +113,8 @@ class DataLoaderEngine(QuarantiningEngine):
         }
 
     @classmethod
-    def _operators(cls, job: Job) -> list[Operator]:
-        """Return the operators of a job. Raises EngineError if a step has no torch lowering."""
-        for entry in chain.from_iterable(p.entries for p in job.pipeline.phases):
-            if not entry.step.has_torch:
-                raise EngineError(
-                    f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it "
-                    "cannot run on the DataLoader engine, but on DALI only: use engine: dali"
-                )
-        return [
-            ("torch.utils.data", "cpu", ()),
-            *((f"{e.name}.torch", "cpu", (e.key,)) for e in job.pipeline.entries),
-        ]
-
-    @classmethod
     def on(cls, job: Job, device: str) -> DataLoaderEngine:
         return cls(job, resolve(device))
-
-    def lowering(self) -> list[Operator]:
-        """Return the operators that run, in order."""
-        return self._operators(self._job)
 
     def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         while True:
@@ -139,7 +123,7 @@ class DataLoaderEngine(QuarantiningEngine):
                 return
             except WorkerCrashError as e:
                 crash = e
-            plans = self._quarantine.iter_good_plans(chain(self._workers.in_flight, plans))
+            plans = self.quarantine.iter_good_plans(chain(self._workers.in_flight, plans))
             self._quarantine_killers(crash)
             self._workers.restart()
 
@@ -185,7 +169,7 @@ class DataLoaderEngine(QuarantiningEngine):
         except EngineError as e:
             raise EngineError(f"{crash.description}, and {e}") from e
         for position, name in crashes:
-            self._quarantine.add(
+            self.quarantine.add(
                 ids[position], f"the process that decodes or transforms it dies of {name}"
             )
         if items and not crashes:
@@ -198,6 +182,16 @@ class DataLoaderEngine(QuarantiningEngine):
                 for name, tensor in fields.items()
             }
         return batch | labels_and_values(self._job.index, plan, self._torch_device)
+
+
+def _check_has_torch(job: Job) -> None:
+    """Raise EngineError if a step has no torch lowering."""
+    for entry in chain.from_iterable(p.entries for p in job.pipeline.phases):
+        if not entry.step.has_torch:
+            raise EngineError(
+                f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it cannot run "
+                "on the DataLoader engine, but on DALI only: use engine: dali"
+            )
 
 
 def _count_workers(job: Job) -> int:

@@ -119,7 +119,7 @@ class Delivery(threading.Thread):
                 return None
         fields = {name: unpack(packed) for name, packed in answer.fields.items()}
         tensors = fields | labels_and_values(self._job.index, plan, _CPU)
-        return plan, self._finish(tensors, plan.epoch)
+        return plan, self._finish(tensors, plan)
 
 
 class Autoscaler:

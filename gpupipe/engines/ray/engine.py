@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
-from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
+from gpupipe.engines.base import Batch, EngineTraits, Job
 from gpupipe.engines.batch_finisher import BatchFinisher
 from gpupipe.engines.ray.capacity import (
     Demand,
@@ -71,8 +71,8 @@ class RayEngine(QuarantiningEngine):
     def __init__(self, job: Job, gpu: int | None) -> None:
         super().__init__(job, gpu)
         options = job.loader.ray
-        worker_job, self._tail = split_job(job)
-        self._finish = BatchFinisher(self._tail, gpu)
+        worker_job, own_job = split_job(job)
+        self._finish = BatchFinisher(own_job, gpu)
         self._delivery: Delivery | None = None
         with ExitStack() as opened:
             self._cluster = connect(options.address)
@@ -103,13 +103,9 @@ class RayEngine(QuarantiningEngine):
     def on(cls, job: Job, device: str) -> RayEngine:
         return cls(job, resolve(device))
 
-    def lowering(self) -> list[Operator]:
-        """Return the operators that run, in order."""
-        return self._tail.list_operators("ray worker", self.device)
-
     def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         dispatcher = PlanDispatcher(self._pool, plans, self._window)
-        delivery = Delivery(self._job, dispatcher, self._finish, self._quarantine)
+        delivery = Delivery(self._job, dispatcher, self._finish, self.quarantine)
         self._delivery = delivery
         delivery.start()
         try:

@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from gpupipe.config import RayConfig
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Job
-from gpupipe.engines.batch_finisher import PipelineTail, find_larger_output, find_tail
+from gpupipe.engines.batch_finisher import find_larger_output, find_tail, leave_steps
 from gpupipe.engines.ray.actor import WorkerActor, WorkerFacts
 from gpupipe.engines.ray.cluster import Cluster
 from gpupipe.engines.ray.messages import BatchAnswer
@@ -38,8 +38,8 @@ class SharedJob:
     depth: int
 
 
-def split_job(job: Job) -> tuple[Job, PipelineTail]:
-    """Return the job of the workers, and the steps that are left to the trainer.
+def split_job(job: Job) -> tuple[Job, Job]:
+    """Return the job of the workers, and the job that is left to the trainer.
 
     With `ray.ship: uint8` those are the last steps that can run on uint8 batches.
     """
@@ -57,7 +57,7 @@ def split_job(job: Job) -> tuple[Job, PipelineTail]:
     worker_job = replace(
         job, pipeline=shorter, loader=options.model_copy(update=settings), threads=threads
     )
-    return worker_job, PipelineTail(job.pipeline, positions, options.dtype if positions else None)
+    return worker_job, leave_steps(job, positions)
 
 
 def share_job(job: Job) -> SharedJob:

@@ -70,7 +70,7 @@ def connect_servers(
         first = servers[0]
         if own is not None:
             _check_own(own, first.dataset.config, first.address)
-        if first.dataset.tail.at_epoch(0):
+        if first.dataset.tail.pipeline.entries:
             # The import takes seconds. In the thread of a connection it would delay the heartbeats.
             import_torchvision()
         config = _with_server_shard(first.dataset.config, first.answer, own)

@@ -21,7 +21,8 @@ from gpupipe.dataset.columns import Column, StringArray
 from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Progress, Source, ignore_progress
-from gpupipe.engines.batch_finisher import PipelineTail, find_larger_output, find_tail
+from gpupipe.engines.base import Job
+from gpupipe.engines.batch_finisher import find_larger_output, find_tail, leave_steps
 from gpupipe.errors import ConfigError, ServerError
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.entry import Entry
@@ -65,14 +66,14 @@ class RemoteDataset:
         index: An index of the server's size, without paths and labels.
         count: How many of its samples the server uses: all, or those of loader.subset.
         selection: How often each comes, without the rows and weights, which the server alone has.
-        tail: The steps that the server leaves to the client.
+        tail: The job that the server leaves to the client: see `leave_steps`.
     """
 
     config: Config
     index: Index
     count: int
     selection: Selection
-    tail: PipelineTail
+    tail: Job
 
 
 def split_pipeline(config: Config) -> tuple[Config, tuple[int, ...]]:
@@ -209,7 +210,6 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
 
     pipeline = _build_phases(f"pipeline '{described['name']}'", described, described, build)
     settled = LoaderConfig.model_validate(loader.model_dump() | description["loader"])
-    tail = tuple(int(n) for n in described["tail"])
     config = Config(
         description["name"],
         description["source"],
@@ -219,16 +219,17 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
         _build_batch_stage(description["batch"], pipeline, settled),
     )
     selection = description["selection"]
+    index = _index(description["data"], pipeline.main)
     return RemoteDataset(
         config,
-        _index(description["data"], pipeline.main),
+        index,
         int(selection["count"]),
         Selection(
             settled.repeats,
             selection["epoch_size"] or settled.epoch_size,
             settings=dict(selection["settings"]),
         ),
-        PipelineTail(pipeline, tail, settled.dtype if tail else None),
+        leave_steps(Job(index, pipeline, settled, 1), [int(n) for n in described["tail"]]),
     )
 
 

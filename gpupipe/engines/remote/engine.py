@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ import torch
 from gpupipe.client.iteration import ReceivedBatch
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
-from gpupipe.engines.base import Batch, BatchStream, EngineTraits, Operator
+from gpupipe.engines.base import Batch, BatchStream, EngineTraits
+from gpupipe.engines.batch_finisher import BatchFinisher
 from gpupipe.engines.remote.connecting import ConnectedServer, connect_servers
 from gpupipe.engines.remote.description import SERVER_SETTINGS
 from gpupipe.engines.remote.sampler import RemoteSampler, ServerBatch
@@ -92,7 +94,8 @@ class RemoteEngine(BatchStream):
             while True:
                 for number, server in enumerate(self._servers):
                     start = end if number < ahead else position
-                    server.connection.start_iteration(epoch, start, server.finisher, is_explicit)
+                    finish = partial(_finish, server.finisher)
+                    server.connection.start_iteration(epoch, start, finish, is_explicit)
                 for plan, batch in self._epoch(position, ahead):
                     self._warn_if_missed(epoch, plan.epoch)
                     yield plan, batch
@@ -145,11 +148,12 @@ class RemoteEngine(BatchStream):
             if plan.last:
                 self._sampler.batches_left = None
 
-    def lowering(self) -> list[Operator]:
-        """Return the operators that run, in order."""
-        return self._servers[0].dataset.tail.list_operators("server", self.device)
-
     def close(self) -> None:
         self._at_exit.cancel()
         for server in self._servers:
             server.connection.close()
+
+
+def _finish(finisher: BatchFinisher, tensors: dict[str, torch.Tensor], epoch: int) -> Batch:
+    """Finish a batch that the server planned."""
+    return finisher(tensors, Plan(epoch, tensors["id"].numpy(), 0, last=False))

@@ -15,7 +15,7 @@ from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.compiled_extension import find_extension
 from helpers.loaders import loading
-from helpers.reference import by_id
+from helpers.reference import by_id, operators
 
 load = loading(engine="cpu", threads=2, batch_size=8)
 REFERENCE: dict[str, Any] = {"engine": "dataloader", "workers": 0}
@@ -87,6 +87,6 @@ def test_most_are_erased_in_part(few_photos: Path) -> None:
 
 def test_the_conversion_and_the_erasing_are_one_kernel(few_photos: Path) -> None:
     with load(few_photos, [*CROP, *FLOATS, erasing(0)]) as loader:
-        name, _, steps = loader.engine.lowering()[-1]
+        name, _, steps = operators(loader)[-1]
     assert steps[-3:] == ("to_dtype", "normalize", "random_erasing")
     assert (name == "kernels.resize") == (find_extension() is not None)

@@ -17,6 +17,7 @@ from gpupipe.runtime.compiled_extension import find_extension
 from helpers.fresh_python import Program, run_each
 from helpers.loaders import loading
 from helpers.odd_steps import installer
+from helpers.reference import operators
 
 load = loading(engine="cpu", threads=2, batch_size=4, shuffle=False)
 CROP = {"center_crop": {"size": [6, 8]}}
@@ -86,7 +87,7 @@ def test_a_plugin_calls_torch(few: Path, plugins: Path, monkeypatch: pytest.Monk
     step = plugin(plugins, monkeypatch, "image.call_torch(lambda pixels: pixels.flip(-1))")
     assert torch.equal(levels(few, step), levels(few).flip(-1))
     with load(few, ["decode", CROP, step]) as loader:
-        assert ("call_torch", "cpu", (step,)) in loader.engine.lowering()
+        assert ("call_torch", "cpu", (step,)) in operators(loader)
 
 
 @pytest.mark.parametrize("step", ["gaussian_noise", {"elastic_transform": {"sigma": 0.5}}], ids=str)
@@ -94,9 +95,9 @@ def test_numbers_for_each_pixel_are_made_by_all_threads(few: Path, step: Any) ->
     """In torch, and so inside a container."""
     name = step if isinstance(step, str) else next(iter(step))
     with load(few, ["decode", CROP, step]) as loader:
-        assert ("torch", "cpu", (name,)) in loader.engine.lowering()
+        assert ("torch", "cpu", (name,)) in operators(loader)
     with load(few, ["decode", CROP, {"random_apply": {"transforms": [step]}}]) as loader:
-        assert ("torch", "cpu", ("random_apply",)) in loader.engine.lowering()
+        assert ("torch", "cpu", ("random_apply",)) in operators(loader)
 
 
 def test_the_warp_writes_into_the_batch(few: Path) -> None:
@@ -104,7 +105,7 @@ def test_the_warp_writes_into_the_batch(few: Path) -> None:
     with load(few, ["decode", AFFINE, *FLOATS]) as loader:
         steps = ("random_affine", "to_dtype", "normalize")
         warp = "kernels.warp" if find_extension() else "cv2.warpAffine"
-        assert loader.engine.lowering()[-1] == (warp, "cpu", steps)
+        assert operators(loader)[-1] == (warp, "cpu", steps)
 
 
 @pytest.mark.skipif(find_extension() is None, reason="the extension is not built, or is off")
@@ -119,7 +120,7 @@ def test_the_warp_writes_into_the_batch(few: Path) -> None:
 def test_the_resize_writes_into_the_batch(few: Path, steps: list[Any]) -> None:
     with load(few, ["decode", *steps, *FLOATS]) as loader:
         names = [s if isinstance(s, str) else next(iter(s)) for s in (*steps, *FLOATS)]
-        last = loader.engine.lowering()[-1]
+        last = operators(loader)[-1]
         assert last == ("kernels.resize", "cpu", tuple(names))
 
 
@@ -159,7 +160,7 @@ engines = {{"engine": "cpu", "threads": 2}}, {{"engine": "dataloader", "workers"
 loaders = [gpupipe.load(config, device="cpu", batch_size=3, **engine) for engine in engines]
 for own, reference in zip(*loaders, strict=True):
     print(tuple(own["image"].shape), float((own["image"] - reference["image"]).abs().max()))
-print(*[operator for operator, _, _ in loaders[0].engine.lowering()], sep=", ")
+print(*[operator for operator, _, _ in loaders[0].engine._phases[0].operators()], sep=", ")
 """
 
 

@@ -24,7 +24,7 @@ def test_a_file_that_is_missing_is_named_and_costs_no_other_sample(few: Path) ->
         finally:
             (few / "gone").rename(paths[2])
         assert batch["id"].tolist() == [0, 1, 3, 4, 5]
-        (reason,) = loader.engine.skipped_samples.values()
+        (reason,) = loader.engine.quarantine.reasons.values()
         assert "no such file" in reason
 
 

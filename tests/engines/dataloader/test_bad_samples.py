@@ -41,7 +41,7 @@ def test_skip_leaves_out_the_bad_alone_and_lists_them_once(
             break_(twelve_files[place], kind)
         for _ in range(2):
             assert [b["id"].tolist() for b in loader] == [[1, 2, 3], [6, 7], [8, 9, 10]]
-        assert loader.engine.skipped == len(BAD) == len(file.read_text().splitlines())
+        assert len(loader.engine.quarantine) == len(BAD) == len(file.read_text().splitlines())
 
 
 def test_a_batch_of_bad_samples_alone_is_left_out(twelve_files: list[Path]) -> None:

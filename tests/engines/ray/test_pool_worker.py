@@ -47,10 +47,10 @@ def test_the_last_steps_on_uint8_are_left_to_the_trainer(
 ) -> None:
     job = job_of(faces, dtype="float16", ray={"ship": ship, "cpus": 3})
     theirs, tail = split_job(job)
-    assert [entry.key for entry in tail.at_epoch(0)] == left
+    assert keys_of(tail) == left
     assert keys_of(theirs) + left == keys_of(job)
     assert theirs.loader.dtype == (None if left else "float16")
-    assert tail.dtype == ("float16" if left else None)
+    assert tail.loader.dtype == ("float16" if left else None)
     assert theirs.threads == theirs.loader.threads == 3
 
 

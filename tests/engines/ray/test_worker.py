@@ -57,8 +57,8 @@ def test_skipped_samples_are_left_out_with_their_reason(tmp_path: Path, faces: P
         for ids, left in (((1, 2, 3), [1, 3]), ((2, 4), [4]), ((2,), [])):
             made = ours.submit(plan(*ids)).result()
             assert made is not None and made[0].ids.tolist() == left
-        assert list(ours.engine.skipped_samples) == [2]
-        assert "cut off" in ours.engine.skipped_samples[2]
+        assert list(ours.engine.quarantine.reasons) == [2]
+        assert "cut off" in ours.engine.quarantine.reasons[2]
 
 
 def test_an_answer_has_the_fields_of_the_pipeline(faces: Path) -> None:
