@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpupipe import config as configs
 from gpupipe import loader as loaders
 from gpupipe.engines import registry
-from gpupipe.errors import ConfigError, Problem, warn
+from gpupipe.errors import ConfigError, warn
 from gpupipe.loader import Loader
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.runtime.registry import AUTO
@@ -228,5 +228,5 @@ def _count_channels(input_size: Any, mean: Sequence[float]) -> int:
     channels: int = input_size[0] if with_channels else len(mean)
     if channels not in (1, 3):
         problem = f"input_size has {channels} channels: write 3 or 1"
-        raise ConfigError([Problem("gpupipe.timm.create_loader", problem)])
+        raise ConfigError.at("gpupipe.timm.create_loader", problem)
     return channels

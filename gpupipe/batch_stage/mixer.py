@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch_stage.stage import BatchEntry, BatchStage
 from gpupipe.dataset.labels import make_unlabelled
-from gpupipe.errors import ConfigError, Problem, ShapeError, counted
+from gpupipe.errors import ConfigError, ShapeError, counted
 from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.pipeline.tensors import from_steps, to_steps
 
@@ -114,7 +114,7 @@ def check_labels(
     """
     first, num_classes = stage.entries[0], stage.num_classes or len(classes)
     if wrong := _explain_wrong_labels(num_classes, classes, labels):
-        raise ConfigError([Problem(first.where, f"{first.name} cannot stand here: {wrong}")])
+        raise ConfigError.at(first.where, f"{first.name} cannot stand here: {wrong}")
 
 
 def _explain_wrong_labels(

@@ -27,7 +27,7 @@ from gpupipe.pipeline.schedules import Phased, build_with_schedules
 from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.runtime import plugins
 from gpupipe.sampling import draws
-from gpupipe.schema.document import Document, Loc
+from gpupipe.schema.document import Document, Loc, Node
 
 
 @dataclass(frozen=True)
@@ -173,10 +173,8 @@ def _build_phase(
 ) -> BatchStage:
     """Build the stage from a document without schedules; `build_batch_stage` says the rest."""
     problems: list[Problem] = []
-    parsed = [
-        parse_item(_ON_BATCHES, item, document, (*loc, i), problems, fields, main)
-        for i, item in enumerate(document.at(loc))
-    ]
+    items = Node(document, loc, problems).items()
+    parsed = [parse_item(_ON_BATCHES, item, fields, main) for item in items]
     entries = [] if fields is None else _make_entries(parsed, fields, problems)
     _check_num_classes(parsed, problems)
     if problems:

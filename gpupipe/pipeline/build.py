@@ -37,7 +37,7 @@ from gpupipe.pipeline.pipeline import IMAGE, Pipeline
 from gpupipe.pipeline.schedules import build_with_schedules
 from gpupipe.pipeline.step import Step
 from gpupipe.schema import builtin_configs, yaml_parser
-from gpupipe.schema.document import Document, Loc
+from gpupipe.schema.document import Document, Loc, Node
 from gpupipe.schema.field_types import WHOLE
 from gpupipe.schema.validation_errors import to_problems
 
@@ -93,24 +93,22 @@ def _describe_change(first: Pipeline, later: Pipeline, when: str) -> str:
 def _build_phase(name: str, document: Document, loc: Loc, fields: Mapping[str, Spec]) -> Pipeline:
     """Build the pipeline from a document without schedules; `build_pipeline` says the rest."""
     problems: list[Problem] = []
+    node = Node(document, loc, problems)
     views: dict[str, ViewField] = {}
-    if has_views(document.at(loc)):
-        views, loc = read_views(document, loc, fields, problems), (*loc, "steps")
-    steps = document.at(loc)
-    needed = any(spec.encoded for spec in fields.values())
+    if has_views(node.value):
+        views, node = read_views(node, fields), node.inside("steps")
+    steps, needed = node.value, any(spec.encoded for spec in fields.values())
     if not isinstance(steps, list) or (needed and not steps):
         what = "this is no list" if steps else "there is no step"
         if isinstance(steps, dict) and "pipeline" in steps:
             what = "this is a config, and no pipeline"
-        rule = f"{what}: a pipeline is a list of steps, {STEP_SHAPE}"
-        raise ConfigError([*problems, Problem(document.where(loc), rule)])
-    parsed = [
-        parse_step(item, document, (*loc, i), problems, fields) for i, item in enumerate(steps)
-    ]
+        node.report(f"{what}: a pipeline is a list of steps, {STEP_SHAPE}")
+        raise ConfigError(problems)
+    parsed = [parse_step(item, fields) for item in node.items()]
     entries = chain_steps(parsed, fields, problems)
     pipeline = Pipeline(name, tuple(entries), dict(fields))
     if not problems:
-        pipeline = add_views(pipeline, views, document, problems)
+        pipeline = add_views(pipeline, views)
     if problems:
         raise ConfigError(problems)
     return pipeline
@@ -152,12 +150,12 @@ class ViewField:
     """A field that a view makes.
 
     Attributes:
-        loc: The place of the view's steps in the YAML document.
+        steps: The view's list of steps in the YAML document.
         number: The number of the field among those of the view, from 0.
         count: How many fields the view makes.
     """
 
-    loc: Loc
+    steps: Node
     number: int
     count: int
 
@@ -177,70 +175,58 @@ def list_step_lists(document: Document, loc: Loc) -> list[Loc]:
     return [(*loc, "steps"), *((*loc, "views", name, "steps") for name in names)]
 
 
-def read_views(
-    document: Document, loc: Loc, fields: Mapping[str, Spec], problems: list[Problem]
-) -> dict[str, ViewField]:
+def read_views(node: Node, fields: Mapping[str, Spec]) -> dict[str, ViewField]:
     """Return the fields that views make, by name.
 
     Args:
-        document: The YAML document.
-        loc: The place of the pipeline.
+        node: The pipeline.
         fields: The fields of a sample.
-        problems: Gets the mistakes appended.
     """
     try:
-        checked = PipelineConfig.model_validate(document.at(loc))
+        checked = PipelineConfig.model_validate(node.value)
     except pydantic.ValidationError as e:
-        problems += to_problems(e, PipelineConfig, document, loc, prefix="pipeline")
+        node.problems.extend(
+            to_problems(e, PipelineConfig, node.document, node.loc, prefix="pipeline")
+        )
         return {}
     views: dict[str, ViewField] = {}
     taken = {*fields, *RESERVED_NAMES}
     for name, view in checked.views.items():
-        where = document.where((*loc, "views", name), of_key=True)
+        inner = node.inside("views", name)
         if not name.isidentifier():
-            problems.append(Problem(where, f"views: '{name}' is no name: letters, digits and _"))
+            inner.report(f"views: '{name}' is no name: letters, digits and _", of_key=True)
         made = [name] if view.count == 1 else [f"{name}_{n}" for n in range(view.count)]
         for number, field in enumerate(made):
             if field in taken:
-                problems.append(
-                    Problem(
-                        where,
-                        f"views: a view must not be called '{field}': a batch has a field of "
-                        "that name",
-                    )
-                )
+                why = "a batch has a field of that name"
+                inner.report(f"views: a view must not be called '{field}': {why}", of_key=True)
             taken.add(field)
-            views[field] = ViewField((*loc, "views", name, "steps"), number, view.count)
+            views[field] = ViewField(inner.inside("steps"), number, view.count)
     return views
 
 
-def add_views(
-    pipeline: Pipeline, views: Mapping[str, ViewField], document: Document, problems: list[Problem]
-) -> Pipeline:
-    """Return a pipeline with views.
+def add_views(pipeline: Pipeline, views: Mapping[str, ViewField]) -> Pipeline:
+    """Return a pipeline with views; mistakes in their steps are reported.
 
     Args:
         pipeline: The steps before all views.
         views: What `read_views` returned.
-        document: The YAML document.
-        problems: Gets the mistakes in the steps of views appended.
     """
     entries, before = list(pipeline.entries), pipeline.output_spec
     if views and before.encoded:
-        where = document.where(next(iter(views.values())).loc)
-        problems.append(Problem(where, "views begin with an image: write 'decode' under 'steps'"))
+        first = next(iter(views.values())).steps
+        first.report("views begin with an image: write 'decode' under 'steps'")
         return pipeline
-    for view, made in views.items():
+    for name, view in views.items():
         found: list[Problem] = []
-        field, loc = {view: before}, made.loc
-        items = enumerate(document.at(loc))
-        read = [parse_nested_step(item, document, (*loc, n), found, field) for n, item in items]
-        parsed = [p for p in read if p is not None]
+        field, steps = {name: before}, replace(view.steps, problems=found)
+        parsed = [p for item in steps.items() if (p := parse_nested_step(item, field))]
         if parsed:
-            parsed[0] = _select_view(parsed[0], made)
+            parsed[0] = _select_view(parsed[0], view)
         chained = chain_steps(parsed, field, found)
-        entries += [replace(entry, key=f"{view}/{entry.key}") for entry in chained]
-        problems += [p for p in found if p not in problems]  # copies have the same mistakes
+        entries += [replace(entry, key=f"{name}/{entry.key}") for entry in chained]
+        # Copies of a view have the same mistakes.
+        view.steps.problems.extend(p for p in found if p not in view.steps.problems)
     sources = dict.fromkeys(views, pipeline.main)
     return replace(pipeline, entries=tuple(entries), views=sources)
 

@@ -15,7 +15,7 @@ from gpupipe.pipeline.step import BaseStep, Step
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime import plugins
 from gpupipe.runtime.registry import Registry
-from gpupipe.schema.document import UNRESOLVED, Document, Loc
+from gpupipe.schema.document import UNRESOLVED, Node
 from gpupipe.schema.validation_errors import to_problems
 
 _Step = TypeVar("_Step", bound=BaseStep)
@@ -62,115 +62,83 @@ _ON_SAMPLES = StepKind(
 )
 
 
-def parse_step(
-    item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]
-) -> ParsedStep[Step]:
+def parse_step(node: Node, fields: Mapping[str, Spec]) -> ParsedStep[Step]:
     """Parse one item of a list of steps on samples.
 
     Args:
-        item: The item.
-        document: The YAML document.
-        loc: The place of the item.
-        problems: Gets the mistakes appended.
+        node: The item.
         fields: The fields of a sample, the main field first.
     """
-    main = (next(iter(fields)),)
-    parsed = parse_item(_ON_SAMPLES, item, document, loc, problems, fields, main)
+    parsed = parse_item(_ON_SAMPLES, node, fields, (next(iter(fields)),))
     return parsed if parsed.on else replace(parsed, step=None, on=tuple(fields))
 
 
-def parse_nested_step(
-    item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]
-) -> ParsedStep[Step] | None:
+def parse_nested_step(node: Node, fields: Mapping[str, Spec]) -> ParsedStep[Step] | None:
     """Parse a step of a view, which has no `on:`; None if it has one."""
-    if _has_on(_ON_SAMPLES, item, document, loc, problems):
-        return None
-    return parse_step(item, document, loc, problems, fields)
+    return None if _report_on(_ON_SAMPLES, node) else parse_step(node, fields)
 
 
 def parse_item(
-    kind: StepKind[_Step],
-    item: Any,
-    document: Document,
-    loc: Loc,
-    problems: list[Problem],
-    fields: Collection[str] | None,
-    main: tuple[str, ...],
+    kind: StepKind[_Step], node: Node, fields: Collection[str] | None, main: tuple[str, ...]
 ) -> ParsedStep[_Step]:
     """Parse one item of a list of steps.
 
     Args:
         kind: What the items are.
-        item: The item.
-        document: The YAML document.
-        loc: The place of the item.
-        problems: Gets the mistakes appended.
+        node: The item.
         fields: The fields that `on:` may name; None if they are not known, so that all may be.
         main: The fields that a step works on unless it has `on:`.
     """
-    name, parameters = split_item(item)
-    where = document.where((*loc, name) if isinstance(item, dict) and name else loc, of_key=True)
+    name, parameters = split_item(node.value)
+    inner = node.inside(name) if name else node
+    where = (inner if isinstance(node.value, dict) else node).where(of_key=True)
     on = main
     if isinstance(parameters, dict) and "on" in parameters:
         if fields is not None:
-            place = document.where((*loc, name, "on"))
-            on = parse_targets(parameters["on"], fields, place, problems)
+            on = parse_targets(inner.inside("on"), fields)
         parameters = {key: value for key, value in parameters.items() if key != "on"}
     wrong = ParsedStep[_Step](name, None, where, on)
     if not name:
-        if item is not UNRESOLVED:
-            problems.append(Problem(where, _describe_item(item)))
+        if node.value is not UNRESOLVED:
+            node.report(_describe_item(node.value), of_key=True)
         return wrong
     try:
         model = kind.registry.find(name)
     except LookupError as e:
-        problems.append(Problem(where, e.args[0]))
+        node.problems.append(Problem(where, e.args[0]))
         return wrong
-    before = len(problems)
+    before = len(node.problems)
     if issubclass(model, kind.container) and isinstance(parameters, dict):
-        parameters = _parse_transforms(kind, parameters, document, (*loc, name), problems)
-    if len(problems) > before:
+        parameters = _parse_transforms(kind, inner, parameters)
+    if len(node.problems) > before:
         return wrong
     try:
         with plugins.blamed(name, model, where, "validation", pydantic.ValidationError):
             step = model.model_validate({} if parameters is None else parameters)
     except pydantic.ValidationError as e:
-        problems.extend(to_problems(e, model, document, (*loc, name), prefix=name))
+        node.problems.extend(to_problems(e, model, node.document, inner.loc, prefix=name))
         return wrong
     return replace(wrong, step=step)
 
 
 def _parse_transforms(
-    kind: StepKind[Any],
-    parameters: dict[str, Any],
-    document: Document,
-    loc: Loc,
-    problems: list[Problem],
+    kind: StepKind[Any], node: Node, parameters: dict[str, Any]
 ) -> dict[str, Any]:
     """Return a container's parameters with its list of steps parsed."""
-    items = parameters.get("transforms")
-    if not isinstance(items, list):
+    if not isinstance(parameters.get("transforms"), list):
         return parameters
-    nested = []
-    for i, item in enumerate(items):
-        place = (*loc, "transforms", i)
-        if _has_on(kind, item, document, place, problems):
-            continue
-        p = parse_item(kind, item, document, place, problems, None, ())
-        if p.step is not None:
-            nested.append(kind.nested(name=p.name, step=p.step, where=p.where))
+    items = node.inside("transforms").items()
+    parsed = [parse_item(kind, item, None, ()) for item in items if not _report_on(kind, item)]
+    nested = [kind.nested(name=p.name, step=p.step, where=p.where) for p in parsed if p.step]
     return parameters | {"transforms": nested}
 
 
-def _has_on(
-    kind: StepKind[Any], item: Any, document: Document, loc: Loc, problems: list[Problem]
-) -> bool:
-    """Return whether a step that must not have an `on:` has one, which `problems` then holds."""
-    name, parameters = split_item(item)
+def _report_on(kind: StepKind[Any], node: Node) -> bool:
+    """Return whether a step that must not have an `on:` has one, and report it."""
+    name, parameters = split_item(node.value)
     has_on = isinstance(parameters, dict) and "on" in parameters
     if has_on:
-        where = document.where((*loc, name, "on"), of_key=True)
-        problems.append(Problem(where, f"{name}.on: {kind.instead_of_on}"))
+        node.inside(name, "on").report(f"{name}.on: {kind.instead_of_on}", of_key=True)
     return has_on
 
 
@@ -187,30 +155,23 @@ def _describe_item(item: Any) -> str:
             f"one step has {len(item)} names ({', '.join(item)}): begin each step with a dash, "
             "and indent its parameters below its name"
         )
-    return (
-        f"a step is {'empty' if item is None else shown(item)}, but should be '- name: "
-        f"{{parameter: value}}' or '- name'"
-    )
+    shape = "'- name: {parameter: value}' or '- name'"
+    return f"a step is {'empty' if item is None else shown(item)}, but should be {shape}"
 
 
-def parse_targets(
-    on: Any, fields: Collection[str], where: str, problems: list[Problem]
-) -> tuple[str, ...]:
-    """Return the fields that `on:` names; () if one is unknown, which `problems` then holds."""
+def parse_targets(node: Node, fields: Collection[str]) -> tuple[str, ...]:
+    """Return the fields that `on:` names; () if one is unknown, which is reported."""
+    on = node.value
+    names = [on] if isinstance(on, str) else on
     if on is UNRESOLVED:
         return ()
-    names = [on] if isinstance(on, str) else on
     if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
-        problems.append(
-            Problem(
-                where,
-                f"on is {shown(on)}, but should be the name of a field, or a list of names: "
-                f"{', '.join(fields)}",
-            )
+        node.report(
+            f"on is {shown(on)}, but should be the name of a field, or a list of names: "
+            f"{', '.join(fields)}"
         )
         return ()
     unknown = [n for n in names if n not in fields]
-    problems.extend(
-        Problem(where, f"on: there is no field '{n}'{did_you_mean(n, fields)}") for n in unknown
-    )
+    for name in unknown:
+        node.report(f"on: there is no field '{name}'{did_you_mean(name, fields)}")
     return () if unknown else tuple(dict.fromkeys(names))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpupipe.errors import Problem, did_you_mean, nearest, shown
-from gpupipe.schema.document import UNRESOLVED, Document, Loc
+from gpupipe.errors import did_you_mean, nearest, shown
+from gpupipe.schema.document import UNRESOLVED, Node
 from gpupipe.schema.field_types import is_number
 
 Number = int | float
@@ -25,6 +25,7 @@ _JUMP = {
     "until": "the epoch of the change, from 1 on",
     "then": "the number from that epoch on",
 }
+_ELSE = "else it would end before it begins"
 _MARKS = {*_LINEAR, "until", "then"}
 """A mapping with one of these keys is a schedule, and no other parameter of a step."""
 
@@ -99,104 +100,96 @@ def is_schedule(value: Any) -> bool:
     return isinstance(value, dict) and bool(_MARKS & value.keys())
 
 
-def parse_schedule(
-    document: Document, loc: Loc, name: str, problems: list[Problem], begins: int = 0
-) -> Schedule | None:
-    """Parse the schedule at `loc` of a document.
+def parse_schedule(node: Node, name: str, begins: int = 0) -> Schedule | None:
+    """Parse a schedule of a document, and report its mistakes.
 
     Args:
-        document: The YAML document.
-        loc: The path of the schedule.
+        node: The schedule.
         name: Its name in messages.
-        problems: Gets the mistakes appended.
         begins: The epoch in which it begins: 0, or `until` of the schedule around it.
 
     Returns:
         The schedule; None if it has mistakes, or a value that could not be resolved.
     """
-    return _Parser(document, loc, name, problems, begins).parse()
+    is_jump = len(_JUMP.keys() & node.value) >= len(_LINEAR.keys() & node.value)
+    parser, before = _Parser(node, name, begins), len(node.problems)
+    parser.check_keys(_JUMP if is_jump else _LINEAR)
+    if len(node.problems) > before:
+        return None
+    return parser.parse_jump() if is_jump else parser.parse_linear()
 
 
+@dataclass(frozen=True)
 class _Parser:
-    """Parses one schedule; `parse_schedule` documents the arguments."""
+    """Parses one schedule; `parse_schedule` documents the attributes."""
 
-    def __init__(
-        self, document: Document, loc: Loc, name: str, problems: list[Problem], begins: int
-    ) -> None:
-        self._document, self._loc, self._name = document, loc, name
-        self._problems, self._begins = problems, begins
-        self._node: dict[str, Any] = document.at(loc)
+    node: Node
+    name: str
+    begins: int
 
-    def parse(self) -> Schedule | None:
-        is_jump = len(_JUMP.keys() & self._node) >= len(_LINEAR.keys() & self._node)
-        before = len(self._problems)
-        self._check_keys(_JUMP if is_jump else _LINEAR)
-        if len(self._problems) > before:
-            return None
-        return self._parse_jump() if is_jump else self._parse_linear()
-
-    def _check_keys(self, known: dict[str, str]) -> None:
+    def check_keys(self, known: dict[str, str]) -> None:
         """Report unknown keys, and those that are missing."""
-        unknown = [key for key in self._node if key not in known]
+        unknown = [key for key in self.node.value if key not in known]
         for key in unknown:
-            self._report(key, f"unknown key{did_you_mean(key, known)}", of_key=True)
+            hint = did_you_mean(key, known)
+            self.node.inside(key).report(f"{self.name}.{key}: unknown key{hint}", of_key=True)
         meant = {nearest(key, known) for key in unknown}
         # An item of a list has no default. A parameter has one, or its step says that it has not.
-        parameter = next(key for key in reversed(self._loc) if key != "then")
+        parameter = next(key for key in reversed(self.node.loc) if key != "then")
         optional = set() if isinstance(parameter, int) else {"value"}
         for key, meaning in known.items():
-            if key not in self._node and key not in meant | optional:
-                where = self._document.where(self._loc)
-                what = f"{self._name}.{key}: missing; write '{key}: ...' ({meaning})"
-                self._problems.append(Problem(where, what))
+            if key not in self.node.value and key not in meant | optional:
+                what = f"{self.name}.{key}: missing; write '{key}: ...' ({meaning})"
+                self.node.report(what)
 
-    def _parse_linear(self) -> Linear | None:
+    def parse_linear(self) -> Linear | None:
         begin, end = self._parse_number("from"), self._parse_number("to")
-        epochs = self._node["epochs"]
-        if epochs is UNRESOLVED:
-            return None
+        epochs = self.node.value["epochs"]
         if not isinstance(epochs, list) or len(epochs) != 2:
             self._refuse("epochs", "[first, last], two epochs")
             return None
-        checked = [self._parse_epoch("epochs", epoch) for epoch in epochs]
-        if begin is None or end is None or None in checked:
+        first, last = (self._parse_epoch("epochs", epoch) for epoch in epochs)
+        if begin is None or end is None or first is None or last is None:
             return None
-        first, last = (epoch for epoch in checked if epoch is not None)
-        if first >= last:
-            rule = "[first, last], the first before the last: else it would end before it begins"
-            if first == last:
-                jump = f"{{value: {begin}, until: {last}, then: {end}}}"
-                rule = f"[first, last], the first before the last; for a jump write {jump}"
-            self._refuse("epochs", rule)
+        ramp = Linear(begin, end, first, last)
+        if wrong := self._explain_wrong_epochs(ramp):
+            self._refuse("epochs", wrong)
             return None
-        if first < self._begins:
-            self._refuse_early("epochs")
-            return None
-        return Linear(begin, end, first, last)
+        return ramp
 
-    def _parse_jump(self) -> Jump | None:
-        value = self._parse_number("value") if "value" in self._node else None
-        until = self._parse_epoch("until", self._node["until"])
-        if until is not None and until <= self._begins:
-            self._refuse_early("until")
+    def _explain_wrong_epochs(self, ramp: Linear) -> str:
+        """Return what the epochs of a ramp should be; "" if they are right."""
+        if ramp.first == ramp.last:
+            jump = f"{{value: {ramp.begin}, until: {ramp.last}, then: {ramp.end}}}"
+            return f"[first, last], the first before the last; for a jump write {jump}"
+        if ramp.first > ramp.last:
+            return f"[first, last], the first before the last: {_ELSE}"
+        if ramp.first < self.begins:
+            return f"epochs from {self.begins} on, in which this schedule begins: {_ELSE}"
+        return ""
+
+    def parse_jump(self) -> Jump | None:
+        node = self.node.value
+        value = self._parse_number("value") if "value" in node else None
+        until = self._parse_epoch("until", node["until"])
+        if until is not None and until <= self.begins:
+            rule = f"later than epoch {self.begins}, in which this schedule begins"
+            self._refuse("until", f"{rule}: {_ELSE}")
             until = None
         then: Number | Schedule | None
-        if is_schedule(self._node["then"]):
-            inner = (*self._loc, "then")
-            name = f"{self._name}.then"
-            then = parse_schedule(self._document, inner, name, self._problems, until or 0)
+        if is_schedule(node["then"]):
+            then = parse_schedule(self.node.inside("then"), f"{self.name}.then", until or 0)
         else:
             then = self._parse_number("then")
-        if until is None or then is None or (value is None and "value" in self._node):
+        if until is None or then is None or (value is None and "value" in node):
             return None
         return Jump(value, until, then)
 
     def _parse_number(self, key: str) -> Number | None:
-        value: Any = self._node[key]
+        value: Any = self.node.value[key]
         if is_number(value) and math.isfinite(value):
             return value  # type: ignore[no-any-return]  # a number
-        if value is not UNRESOLVED:
-            self._refuse(key, "a number: schedules change numbers, and nothing else")
+        self._refuse(key, "a number: schedules change numbers, and nothing else")
         return None
 
     def _parse_epoch(self, key: str, value: Any) -> int | None:
@@ -207,16 +200,8 @@ class _Parser:
             self._refuse(key, f"[first, last], {rule}" if key == "epochs" else f"an epoch: {rule}")
         return None
 
-    def _refuse_early(self, key: str) -> None:
-        begins = self._begins
-        rule = f"later than epoch {begins}, in which this schedule begins"
-        if key == "epochs":
-            rule = f"epochs from {begins} on, in which this schedule begins"
-        self._refuse(key, f"{rule}: else it would end before it begins")
-
     def _refuse(self, key: str, rule: str) -> None:
-        self._report(key, f"is {shown(self._node[key])}, but should be {rule}", "")
-
-    def _report(self, key: str, what: str, colon: str = ":", of_key: bool = False) -> None:
-        where = self._document.where((*self._loc, key), of_key=of_key)
-        self._problems.append(Problem(where, f"{self._name}.{key}{colon} {what}"))
+        """Report that a value should be something else, unless it could not be resolved."""
+        inner = self.node.inside(key)
+        if inner.value is not UNRESOLVED:
+            inner.report(f"{self.name}.{key} is {shown(inner.value)}, but should be {rule}")

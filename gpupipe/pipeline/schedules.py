@@ -34,7 +34,7 @@ from typing_extensions import Self
 
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.pipeline.schedule_parsing import Number, Schedule, is_schedule, parse_schedule
-from gpupipe.schema.document import UNRESOLVED, Document, Loc
+from gpupipe.schema.document import UNRESOLVED, Document, Loc, Node, join_keys
 
 
 class Phased:
@@ -95,7 +95,7 @@ def build_with_schedules(
     problems: list[Problem] = []
     schedules = _Schedules(
         {
-            node: parse_schedule(document, node, _name(node), problems)
+            node: parse_schedule(Node(document, node, problems), _name(node))
             for steps in lists
             for node in _find(document.at(steps), steps, False)
         }
@@ -109,7 +109,7 @@ def build_with_schedules(
         if problems:
             raise ConfigError(problems)
         if change := describe_change(phases[0], phases[epoch], schedules.describe(epoch)):
-            raise ConfigError([Problem(document.where(loc), change)])
+            raise ConfigError.at(document.where(loc), change)
     first = phases.pop(0)
     return replace(first, later=phases)  # type: ignore[type-var]
 
@@ -164,7 +164,7 @@ def refuse_schedules(document: Document, loc: Loc, problems: list[Problem]) -> N
     section = document.at(loc)
     for key, value in section.items() if isinstance(section, dict) else ():
         if is_schedule(value):
-            name = ".".join(map(str, (*loc, key)))
+            name = join_keys((*loc, key))
             rule = "only numbers in steps have schedules, under 'pipeline:' and 'batch:'"
             where = document.where((*loc, key))
             problems.append(Problem(where, f"{name} is a schedule, but {rule}: write one value"))
@@ -178,7 +178,7 @@ def _name(loc: Loc) -> str:
     """
     pairs = enumerate(pairwise(loc))
     steps = [n for n, (a, b) in pairs if isinstance(a, int) and isinstance(b, str)]
-    return ".".join(map(str, loc[steps[-1] + 1 if steps else 0 :]))
+    return join_keys(loc[steps[-1] + 1 if steps else 0 :])
 
 
 def _find(value: Any, loc: Loc, is_step: bool) -> Iterator[Loc]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpupipe.errors import ConfigError, shown
+from gpupipe.errors import ConfigError, Problem, shown
 
 Key = str | int
 Loc = tuple[Key, ...]
@@ -115,6 +115,42 @@ class Document:
             holder[key] = {} if old is None else {old: {}}
             self.keys[tuple(loc)] = location
         return holder[key]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value of a document, and where the mistakes in it are reported.
+
+    Attributes:
+        document: The document.
+        loc: The path of the value.
+        problems: Gets the mistakes appended.
+    """
+
+    document: Document
+    loc: Loc
+    problems: list[Problem]
+
+    @property
+    def value(self) -> Any:
+        """The value; None if there is none."""
+        return self.document.at(self.loc)
+
+    def inside(self, *keys: Key) -> Node:
+        """Return the node of a value inside this one."""
+        return replace(self, loc=(*self.loc, *keys))
+
+    def items(self) -> list[Node]:
+        """Return the nodes of the items of a list."""
+        return [self.inside(number) for number in range(len(self.value))]
+
+    def where(self, of_key: bool = False) -> str:
+        """Return the location of the value, or of its key: see `Document.where`."""
+        return self.document.where(self.loc, of_key)
+
+    def report(self, mistake: str, of_key: bool = False) -> None:
+        """Report a mistake in the value, or in its key."""
+        self.problems.append(Problem(self.where(of_key), mistake))
 
 
 def _has(holder: Any, key: Key) -> bool:

@@ -115,7 +115,7 @@ def read_data(dataset: Any, channels: int) -> tuple[dict[str, Any], Index | None
             "it reads no files of one image each: pass the data of a config in its place, such as "
             "{'source': 'webdataset', 'shards': 'train-*.tar'} (docs/sources.md)"
         )
-        raise ConfigError([Problem(_WHERE, f"dataset is {kind}: {advice}")])
+        raise ConfigError.at(_WHERE, f"dataset is {kind}: {advice}")
     _check_dataset(dataset, channels)
     return {"source": "folder", "root": str(root)}, _build_index(str(root), reader, samples)
 
@@ -232,4 +232,4 @@ def _read_collate_function(collate_fn: Callable[..., Any] | None) -> list[Collat
         return []
     name = getattr(collate_fn, "__name__", type(collate_fn).__name__)
     advice = "batches are made by the engine: write None, or timm's FastCollateMixup"
-    raise ConfigError([Problem(_WHERE, f"collate_fn is {name}: {advice}")])
+    raise ConfigError.at(_WHERE, f"collate_fn is {name}: {advice}")

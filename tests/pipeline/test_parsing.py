@@ -10,7 +10,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem
 from gpupipe.pipeline.chain import ParsedStep
 from gpupipe.pipeline.parsing import parse_nested_step, parse_step, parse_targets, split_item
-from gpupipe.schema.document import UNRESOLVED, Document
+from gpupipe.schema.document import UNRESOLVED, Document, Node
 from gpupipe.steps.random_horizontal_flip import RandomHorizontalFlip
 
 FIELDS = {"image": Spec(), "mask": Spec()}
@@ -20,7 +20,7 @@ def parse(item: Any, nested: bool = False) -> tuple[ParsedStep | None, list[str]
     """The step of an item that stands in a list at `0`, and what is wrong with it."""
     problems: list[Problem] = []
     function = parse_nested_step if nested else parse_step
-    step = function(item, Document("p", [item]), (0,), problems, FIELDS)
+    step = function(Node(Document("p", [item]), (0,), problems), FIELDS)
     return step, [problem.what for problem in problems]
 
 
@@ -91,12 +91,12 @@ def test_what_a_container_holds_has_no_fields_of_its_own() -> None:
 @pytest.mark.parametrize("on", [[], 5, [1], {"image": 1}])
 def test_targets_are_a_name_or_a_list_of_names(on: Any) -> None:
     problems: list[Problem] = []
-    assert parse_targets(on, FIELDS, "p:1", problems) == ()
+    assert parse_targets(Node(Document("p:1", on), (), problems), FIELDS) == ()
     assert [p.where for p in problems] == ["p:1"]
     assert "or a list of names: image, mask" in problems[0].what
 
 
 def test_a_target_that_an_interpolation_did_not_resolve_is_told_elsewhere() -> None:
     problems: list[Problem] = []
-    assert parse_targets(UNRESOLVED, FIELDS, "p:1", problems) == ()
+    assert parse_targets(Node(Document("p", UNRESOLVED), (), problems), FIELDS) == ()
     assert problems == []
