@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.bench import plots
-from gpupipe.bench.comparison import Comparison, Result, Side
+from gpupipe.bench.comparison import Comparison, Contestant, Result
 from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.machine import machine
 
@@ -54,7 +54,7 @@ def read_comparison(content: dict[str, Any]) -> Comparison:
     """The comparison that Comparison.as_json() was written from."""
     results = [
         Result(
-            Side(side["name"], side["changes"], side["workers"]),
+            Contestant(side["name"], side["changes"], side["workers"]),
             [_build(ContestOutcome, outcome) for outcome in side["rounds"]],
         )
         for side in content["sides"]

@@ -1,6 +1,6 @@
 """Compares engines, such as DALI and torch's DataLoader: same cores, samples and draws.
 
-Every side runs in a fresh process. The sides take turns, round after round, so that a drift of the
+Every contestant runs in a fresh process. They take turns, round after round, so that a drift of the
 machine affects all of them.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol, runtime_checkable
 
-from gpupipe.bench.comparison import DISTURBED, Comparison, Result, Side
+from gpupipe.bench.comparison import DISTURBED, Comparison, Contestant, Result
 from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.memory import ADDED_UP, PSS
 from gpupipe.config import Config
@@ -39,10 +39,10 @@ class Comparable(Protocol):
         """
 
 
-def sides(
+def list_contestants(
     config: Config, workers: Sequence[int], gpus: int, engines: Sequence[str]
-) -> tuple[list[Side], list[str]]:
-    """Return the sides to compare, and notes about those that are left out.
+) -> tuple[list[Contestant], list[str]]:
+    """Return the contestants to compare, and notes about engines that are left out.
 
     Args:
         config: The config to load.
@@ -51,39 +51,39 @@ def sides(
         engines: The names of the engines to compare, see `comparable_engines`.
 
     Raises:
-        EngineError: If no side is left.
+        EngineError: If no contestant is left.
     """
-    chosen: list[Side] = []
+    chosen: list[Contestant] = []
     notes: list[str] = []
     for name in engines:
-        engine = registry.find(name)
+        engine, title = registry.find(name), registry.title(name)
         lacking = [
-            entry
+            f"{entry.key} ({entry.where})"
             for entry in config.pipeline.entries
             if issubclass(engine, Engine) and not engine.can_run(entry, config.loader.device)
         ]
         if lacking:
-            named = ", ".join(f"{e.key} ({e.where})" for e in lacking)
             notes.append(
-                f"no lowering for {registry.title(name)}: {named}; it could not do the same work, "
+                f"no lowering for {title}: {', '.join(lacking)}; it could not do the same work, "
                 "and is left out"
             )
             continue
         if engine.traits.comparison_note:
             notes.append(engine.traits.comparison_note)
         if not gpus and set(engine.traits.backends) == {"cpu", "gpu"}:
-            title = registry.title(name)
             notes.append(f"no GPU here: {title} is measured on its CPU back end alone")
         measured: dict[str, dict[str, Any]] = {name: {}}
         if isinstance(engine, Comparable):
             measured = engine.contestants(gpus, workers)
         chosen += [
-            Side(title, {"engine": name} | settings, settings.get("workers"))
+            Contestant(title, {"engine": name} | settings, settings.get("workers"))
             for title, settings in measured.items()
         ]
-    for name in registry.list_automatic():
-        if name not in engines:
-            notes.append(f"{registry.title(name)} is not installed, and is left out")
+    notes += [
+        f"{registry.title(name)} is not installed, and is left out"
+        for name in registry.list_automatic()
+        if name not in engines
+    ]
     if not chosen:
         raise EngineError(f"there is nothing to compare: {'; '.join(notes)}")
     return chosen, notes
@@ -100,59 +100,45 @@ def comparable_engines(own: str) -> list[str]:
 
 
 def compare(
-    sides: Sequence[Side],
+    contestants: Sequence[Contestant],
     contest: Contest,
     repeats: int,
     tick: Tick,
     notes: Sequence[str] = (),
     command: str = "",
 ) -> Comparison:
-    """Run `repeats` rounds of all sides, and return their outcomes.
+    """Run `repeats` rounds of all contestants, and return their outcomes.
 
     Ctrl-C ends the comparison and keeps what was measured.
 
     Args:
-        sides: The sides, in the order of their turns.
-        contest: The work of each side in each round.
+        contestants: The contestants, in the order of their turns.
+        contest: The work of each contestant in each round.
         repeats: The number of rounds.
         tick: Called before each contest.
-        notes: What a reader must know, such as sides that were left out.
+        notes: What a reader must know, such as engines that were left out.
         command: The command line, quoted for a shell.
 
     Raises:
-        EngineError: If a side fails.
+        EngineError: If a contestant fails.
     """
-    results = [Result(side) for side in sides]
+    results = [Result(contestant) for contestant in contestants]
     interrupted = False
     total = repeats * len(results)
     try:
         for number in range(total):
-            result = results[number % len(results)]
-            tick(
-                f"round {number // len(results) + 1} of {repeats}: {result.side.name}",
-                number,
-                total,
-            )
-            result.outcomes.append(run_contest(result.side, contest))
+            turn, result = number // len(results) + 1, results[number % len(results)]
+            tick(f"round {turn} of {repeats}: {result.contestant.name}", number, total)
+            result.outcomes.append(run_contest(result.contestant, contest))
         tick("", total, total)
     except KeyboardInterrupt:
         interrupted = True
     outcomes = [outcome for result in results for outcome in result.outcomes]
-    all_notes = [*_data_note(outcomes), *notes, *_memory_note(outcomes)]
+    all_notes = [*[o.note for o in outcomes if o.note][:1], *notes]
+    if any(o.peak_memory_kind != PSS for o in outcomes):
+        all_notes.append(f"peak memory is {ADDED_UP}")
     all_notes += disturbance(max((o.others for o in outcomes), default=0.0))
     return Comparison(results, contest, repeats, all_notes, command, interrupted)
-
-
-def _data_note(outcomes: Sequence[ContestOutcome]) -> list[str]:
-    """Return what a side says about its data, if any says something."""
-    return [o.note for o in outcomes if o.note][:1]
-
-
-def _memory_note(outcomes: Sequence[ContestOutcome]) -> list[str]:
-    """Return how the peak memory was measured, if not as PSS."""
-    return (
-        [f"peak memory is {ADDED_UP}"] if any(o.peak_memory_kind != PSS for o in outcomes) else []
-    )
 
 
 def disturbance(cores: float) -> list[str]:
@@ -169,16 +155,16 @@ def disturbance(cores: float) -> list[str]:
     ]
 
 
-def run_contest(side: Side, contest: Contest) -> ContestOutcome:
-    """Run one side's contest in a fresh process; raise EngineError if it fails."""
-    request = asdict(contest) | {"changes": contest.changes | side.changes}
+def run_contest(contestant: Contestant, contest: Contest) -> ContestOutcome:
+    """Run a contestant's contest in a fresh process; raise EngineError if it fails."""
+    request = asdict(contest) | {"changes": contest.changes | contestant.changes}
     process = child_process.run(
         "-W", "ignore", "-m", "gpupipe.bench.contestant", stdin=json.dumps(request).encode()
     )
     if process.returncode:
         reason = process.stderr.decode(errors="replace").strip()[-2000:]
-        raise EngineError(f"{side.name} ended with exit code {process.returncode}: {reason}")
+        raise EngineError(f"{contestant.name} ended with exit code {process.returncode}: {reason}")
     answer = json.loads(process.stdout.splitlines()[-1])
     if "error" in answer:
-        raise EngineError(f"{side.name}: {answer['error']}")
+        raise EngineError(f"{contestant.name}: {answer['error']}")
     return ContestOutcome(**answer)

@@ -1,7 +1,14 @@
-"""Comparison: what each side of `gpupipe compare` delivered, round by round, with ratios."""
+"""What the contestants of a comparison delivered, and which is faster.
+
+Comparison          all contestants, and the conditions under which they were measured
+  Result            one contestant: an outcome a round, and their mean
+Ratio               how many times as fast one is as another, with its confidence interval
+describe_verdict    the same in sentences
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,14 +17,73 @@ from typing import Any
 
 from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.machine import machine
-from gpupipe.bench.statistics import Ratio, deviation, ratio
 from gpupipe.errors import counted
 
 SCHEMA = "gpupipe-compare-1"
+DISTURBED = "DISTURBED"
+"""How notes begin that put all figures in doubt."""
+_T_95 = [
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+]
+"""Student's t for 95 %, two-sided, with 1, 2, 3, ... degrees of freedom."""
+_WIDEST = 4.0
+"""The widest useful interval, as its upper end over its lower: half to twice the middle."""
 
 
 @dataclass(frozen=True)
-class Side:
+class Ratio:
+    """How many times as fast one contestant is as another.
+
+    Attributes:
+        value: The geometric mean of the ratios over rounds.
+        low: The lower end of the 95 % confidence interval; None for a single round.
+        high: The upper end of the 95 % confidence interval; None for a single round.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the interval excludes 1, so that the difference is not noise."""
+        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether the interval is too wide for the ratio to mean anything."""
+        return self.low is not None and self.high is not None and self.high > _WIDEST * self.low
+
+
+def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
+    """Return the ratio of `a` to `b`, which were measured in the same rounds.
+
+    It compares each round of `a` with the same round of `b`, so drift between rounds cancels. The
+    interval is Student's t on the logarithms of the ratios.
+    """
+    logs = [math.log(x / y) for x, y in zip(a, b, strict=False)]
+    middle = statistics.fmean(logs)
+    if len(logs) < 2:
+        return Ratio(math.exp(middle), None, None)
+    half = t_95(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Return the standard deviation of values; None for a single one."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def t_95(freedom: int) -> float:
+    """Return the two-sided 95 % quantile of Student's t; approximate above 20 degrees."""
+    if freedom <= len(_T_95):
+        return _T_95[freedom - 1]
+    return 1.960 + 2.5 / freedom
+
+
+@dataclass(frozen=True)
+class Contestant:
     """One of the loaders that are compared.
 
     Attributes:
@@ -33,9 +99,9 @@ class Side:
 
 @dataclass
 class Result:
-    """The outcomes of one side, one per round."""
+    """The outcomes of one contestant, one per round."""
 
-    side: Side
+    contestant: Contestant
     outcomes: list[ContestOutcome] = field(default_factory=list)
 
     @property
@@ -44,7 +110,13 @@ class Result:
         return [o.images / o.seconds for o in self.outcomes]
 
     @property
+    def times(self) -> list[float]:
+        """Seconds per 100 batches in each round."""
+        return [100 * o.seconds / o.batches for o in self.outcomes]
+
+    @property
     def mean(self) -> float:
+        """The mean of the rates."""
         return statistics.fmean(self.rates)
 
     @property
@@ -53,22 +125,18 @@ class Result:
         return deviation(self.rates)
 
     def median(self, value: Callable[[ContestOutcome], float]) -> float:
-        return statistics.median(value(o) for o in self.outcomes)
-
-
-DISTURBED = "DISTURBED"
-"""How notes begin that put all figures in doubt."""
+        return statistics.median(map(value, self.outcomes))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of all sides, and the conditions under which they were measured.
+    """The results of all contestants, and the conditions under which they were measured.
 
     Attributes:
-        results: One per side.
-        contest: The work of each side in each round.
+        results: One per contestant.
+        contest: The work of each contestant in each round.
         repeats: How many rounds were requested.
-        notes: What a reader must know, such as sides that were left out, or stand-in data.
+        notes: What a reader must know, such as engines that were left out, or stand-in data.
         command: The command line, quoted for a shell.
         interrupted: Whether Ctrl-C ended the comparison early.
     """
@@ -92,47 +160,35 @@ class Comparison:
 
     @property
     def measured(self) -> list[Result]:
+        """The results that have an outcome."""
         return [r for r in self.results if r.outcomes]
 
     @property
+    def loaders(self) -> list[Result]:
+        """The DataLoaders that were measured, the one with the fewest workers first."""
+        loaders = [r for r in self.measured if r.contestant.workers is not None]
+        return sorted(loaders, key=lambda r: r.contestant.workers or 0)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What was loaded: `ContestOutcome.data`; {} if no contestant said it."""
+        return next((o.data for r in self.measured for o in r.outcomes if o.data), {})
+
+    @property
     def baseline(self) -> Result | None:
-        """The side that ratios refer to: the fastest DataLoader, else the slowest side."""
-        loaders = [r for r in self.measured if r.side.workers is not None]
-        return (
-            max(loaders, key=lambda r: r.mean)
-            if loaders
-            else min(self.measured, key=lambda r: r.mean, default=None)
-        )
+        """The result that ratios refer to: the fastest DataLoader, else the slowest contestant."""
+        if loaders := self.loaders:
+            return max(loaders, key=lambda r: r.mean)
+        return min(self.measured, key=lambda r: r.mean, default=None)
 
     def ratio(self, result: Result) -> Ratio | None:
-        """Return the ratio of a side's rates to the baseline's; None for the baseline itself."""
+        """Return the ratio of a result's rates to the baseline's; None for the baseline itself."""
         if self.baseline is None or result is self.baseline:
             return None
         return ratio(result.rates, self.baseline.rates)
 
     def as_json(self) -> dict[str, Any]:
         """Return everything that was measured, and the machine, as plain JSON."""
-        sides = []
-        for r in self.measured:
-            ratio_to_baseline = self.ratio(r)
-            numbers = {
-                "images_per_second": {
-                    "mean": r.mean,
-                    "standard_deviation": r.deviation,
-                    "rounds": r.rates,
-                },
-                "ratio": ratio_to_baseline and asdict(ratio_to_baseline),
-            }
-            sides.append(
-                {
-                    "name": r.side.name,
-                    "workers": r.side.workers,
-                    "changes": r.side.changes,
-                    **numbers,
-                    "rounds": [asdict(o) for o in r.outcomes],
-                }
-            )
-        to = self.baseline.side.name if self.baseline else None
         return {
             "schema": SCHEMA,
             "machine": machine(),
@@ -142,8 +198,20 @@ class Comparison:
             "notes": self.notes,
             "cores": self.contest.cores,
             "interrupted": self.interrupted,
-            "ratios_to": to,
-            "sides": sides,
+            "ratios_to": self.baseline.contestant.name if self.baseline else None,
+            "sides": list(map(self._result_as_json, self.measured)),
+        }
+
+    def _result_as_json(self, result: Result) -> dict[str, Any]:
+        times_baseline = self.ratio(result)
+        return asdict(result.contestant) | {
+            "images_per_second": {
+                "mean": result.mean,
+                "standard_deviation": result.deviation,
+                "rounds": result.rates,
+            },
+            "ratio": times_baseline and asdict(times_baseline),
+            "rounds": [asdict(o) for o in result.outcomes],
         }
 
 
@@ -158,48 +226,46 @@ def describe_verdict(comparison: Comparison) -> list[str]:
     if baseline is None:
         return []
     if len(measured) < 2:
-        return [f"Only {baseline.side.name} was measured: there is nothing to compare it with."]
-    best = max(measured, key=lambda r: r.mean)
-    sentences = [_ahead(best, comparison)]
-    loaders = sorted((r for r in measured if r.side.workers), key=lambda r: r.side.workers or 0)
+        name = baseline.contestant.name
+        return [f"Only {name} was measured: there is nothing to compare it with."]
+    sentences = [_describe_lead(comparison, baseline)]
+    loaders = [r for r in comparison.loaders if r.contestant.workers]
     if len(loaders) > 1:
-        sentences.append(_scaling(loaders))
+        sentences.append(_describe_scaling(loaders))
     return sentences
 
 
-def _ahead(best: Result, comparison: Comparison) -> str:
-    rival = comparison.baseline
-    if rival is None or best is rival:
-        rival = max((r for r in comparison.measured if r is not best), key=lambda r: r.mean)
-    if short := _too_short((best, rival)):
+def _describe_lead(comparison: Comparison, rival: Result) -> str:
+    """Return how far the fastest contestant is ahead of a rival, or of the next if it is itself."""
+    best, second = sorted(comparison.measured, key=lambda r: -r.mean)[:2]
+    rival = second if best is rival else rival
+    if short := _describe_shortness((best, rival)):
         return f"Which is faster cannot be determined: {short}."
-    lead = ratio(best.rates, rival.rates)
-    ahead = f"{best.side.name} delivers {lead.value:.2f} times as many images as {rival.side.name}"
+    lead, name, other = ratio(best.rates, rival.rates), best.contestant.name, rival.contestant.name
+    ahead = f"{name} delivers {lead.value:.2f} times as many images as {other}"
     if lead.low is None or lead.high is None:
         return f"{ahead}, in a single round: --repeats 5 would tell how sure that is."
     sure = f"{format_interval(lead)} times, with 95 % confidence"
     if lead.is_vague:
-        what = (
-            f"{best.side.name} is faster than {rival.side.name}; how many times"
+        question = (
+            f"{name} is faster than {other}; how many times"
             if lead.is_certain
-            else f"Whether {best.side.name} or {rival.side.name} is faster"
+            else f"Whether {name} or {other} is faster"
         )
-        return f"{what} cannot be determined: the rounds differ too much ({sure}). {_STEADIER}"
+        return f"{question} cannot be determined: the rounds differ too much ({sure}). {_STEADIER}"
     if not lead.is_certain:
-        return (
-            f"{best.side.name} and {rival.side.name} are within the noise of each other ({sure})."
-        )
+        return f"{name} and {other} are within the noise of each other ({sure})."
     return f"{ahead} ({sure})."
 
 
-def _too_short(results: Iterable[Result]) -> str:
-    """Return why a side's rounds are too short to measure a rate, and what would help; or ""."""
+def _describe_shortness(results: Iterable[Result]) -> str:
+    """Return why rounds are too short to measure a rate, and what would help; or ""."""
     for r in results:
         batches, ahead = r.outcomes[0].batches, r.outcomes[0].batches_ahead
         if batches <= ahead:
             return (
-                f"a round has {counted(batches, 'batch', 'batches')}, and {r.side.name} makes "
-                f"{ahead:,} ahead: --batches {4 * ahead} or more tells it"
+                f"a round has {counted(batches, 'batch', 'batches')}, and {r.contestant.name} "
+                f"makes {ahead:,} ahead: --batches {4 * ahead} or more tells it"
             )
     return ""
 
@@ -210,18 +276,13 @@ def format_interval(bounds: Ratio) -> str:
     return f"{bounds.low:.2f} to {f'{high:.2f}' if high < _NO_BOUND else f'over {_NO_BOUND:,.0f}'}"
 
 
-def _scaling(loaders: Sequence[Result]) -> str:
+def _describe_scaling(loaders: Sequence[Result]) -> str:
     """Return at how many workers the DataLoader stops gaining."""
     for fewer, more in pairwise(loaders):
         gain = ratio(more.rates, fewer.rates)
-        if _too_short((fewer, more)) or (gain.is_vague and not gain.is_certain):
-            return (
-                f"What the DataLoader gains from {more.side.workers} workers over "
-                f"{fewer.side.workers} cannot be determined. {_STEADIER}"
-            )
+        steps = f"from {more.contestant.workers} workers over {fewer.contestant.workers}"
+        if _describe_shortness((fewer, more)) or (gain.is_vague and not gain.is_certain):
+            return f"What the DataLoader gains {steps} cannot be determined. {_STEADIER}"
         if not gain.is_certain or gain.value < 1:
-            return (
-                f"The DataLoader gains nothing certain from {more.side.workers} workers over "
-                f"{fewer.side.workers}."
-            )
-    return f"The DataLoader still gains at {loaders[-1].side.workers} workers."
+            return f"The DataLoader gains nothing certain {steps}."
+    return f"The DataLoader still gains at {loaders[-1].contestant.workers} workers."

@@ -1,4 +1,4 @@
-"""One side of a comparison, in a process of its own: JSON in, JSON out.
+"""Runs one contestant of a comparison, in a process of its own: JSON in, JSON out.
 
     echo '{"config": "lfw", ...}' | python -m gpupipe.bench.contestant
 
@@ -13,12 +13,9 @@ import os
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpupipe.bench.memory import PSS, PeakMemory
-
-if TYPE_CHECKING:
-    from gpupipe.loader import Loader
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def run(contest: Contest) -> ContestOutcome:
     import gpupipe.loader
     from gpupipe import config as configs
     from gpupipe.bench.machine import OtherLoad, Utilisation
-    from gpupipe.bench.measure import iter_endlessly
+    from gpupipe.bench.measure import count_images, iter_endlessly, take
     from gpupipe.engines import registry
     from gpupipe.engines.base import Engine
 
@@ -105,55 +102,42 @@ def run(contest: Contest) -> ContestOutcome:
         drop_from_page_cache(checked.source.index())
     started = time.perf_counter()
     with PeakMemory() as memory, gpupipe.loader.open_loader(checked) as loader:
-        stream = iter_endlessly(loader)
-        _take(stream, 1, loader)
+        counts = map(count_images, iter_endlessly(loader))
+        take(counts, loader, 1)
         first = time.perf_counter() - started
-        ahead = loader.engine.traits.batches_ahead
+        traits = loader.engine.traits
+        ahead = traits.batches_ahead
         filling = len(loader) if checked.source.cache_decoded else 0
         # The batches that were made ahead are used up, and those that were made meanwhile.
-        _take(stream, max(contest.warm_up, 2 * ahead, filling), loader)
+        take(counts, loader, max(contest.warm_up, 2 * ahead, filling))
         batches = max(contest.batches, contest.times_ahead * ahead)
         with Utilisation(loader.engine.device) as utilisation, OtherLoad() as other_load:
-            started = time.perf_counter()
-            images = _take(stream, batches, loader)
-            seconds = time.perf_counter() - started
-        data = {
-            "root": loader.index.root,
-            "images": len(loader.index),
-            "pipeline": checked.pipeline.name,
-        }
+            images, seconds = take(counts, loader, batches)
         memory.stop()
-        data |= {
-            "batch_size": checked.loader.batch_size,
-            "steps": [e.key for e in checked.pipeline.entries],
-            "batch_stage": [e.key for e in checked.batch.entries],
-        }
         return ContestOutcome(
-            loader.engine.name,
-            loader.engine.device,
-            loader.engine.traits.parallelism_with_unit,
-            images,
-            batches,
-            seconds,
-            first,
-            other_load.cpu_seconds,
-            memory.bytes,
-            utilisation.mean,
-            loader.index.note,
-            data,
-            other_load.cores,
-            ahead,
-            memory.kind,
+            engine=loader.engine.name,
+            device=loader.engine.device,
+            parallelism_with_unit=traits.parallelism_with_unit,
+            images=images,
+            batches=batches,
+            seconds=seconds,
+            first_batch_seconds=first,
+            cpu_seconds=other_load.cpu_seconds,
+            peak_memory=memory.bytes,
+            gpu_utilisation=utilisation.mean,
+            note=loader.index.note,
+            data={
+                "root": loader.index.root,
+                "images": len(loader.index),
+                "pipeline": checked.pipeline.name,
+                "batch_size": checked.loader.batch_size,
+                "steps": [e.key for e in checked.pipeline.entries],
+                "batch_stage": [e.key for e in checked.batch.entries],
+            },
+            others=other_load.cores,
+            batches_ahead=ahead,
+            peak_memory_kind=memory.kind,
         )
-
-
-def _take(stream: Any, count: int, loader: Loader) -> int:
-    """Return the number of images in the next `count` batches, once they are on their device."""
-    from gpupipe.bench.measure import image_of, synchronise
-
-    images = sum(len(image_of(next(stream))) for _ in range(count))
-    synchronise(loader)
-    return images
 
 
 def drop_from_page_cache(index: Any) -> None:

@@ -1,12 +1,15 @@
-"""Runs steps on a photograph: the original, and eight draws of each step.
+"""Runs steps on a photograph, and draws pages of it: the original, and eight draws of each step.
+
+    random_affine: {degrees: 30}
+    original    draw 1    draw 2    ...    draw 8
 
 Each step runs in an engine, as in a loader: eight samples of one file, whose draws differ.
-`gallery_page` draws the pages.
 """
 
 from __future__ import annotations
 
 import tempfile
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpupipe import config as configs
-from gpupipe.bench.gallery_page import DRAWS, StepPictures
 from gpupipe.bench.grid import join, to_levels, to_picture
+from gpupipe.bench.parity import reference_settings
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index, build
-from gpupipe.engines import registry
 from gpupipe.errors import ConfigError, GpupipeError, shown
 from gpupipe.loader import create_loader
 from gpupipe.pipeline.entry import Entry
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
+DRAWS = 8
+"""How many draws of a step are shown."""
 LONGEST = 250
 """The longest side of the photograph in pixels; a larger one is reduced before the steps."""
 DEFAULT_SEED = 1
@@ -39,6 +43,27 @@ _FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 _CROP = {"center_crop": {"size": 200}}
 _BEFORE: tuple[list[Any], ...] = ([], [_FLOATS], [_CROP], [_CROP, _FLOATS])
 """What may stand between decode and a step, for steps that take floats, or images of one size."""
+_GAP = 6
+_LINE_HEIGHT = 14
+_LETTER_WIDTH = 6
+_MAX_REDUCED = 2.0
+"""How many times smaller than on other rows the original may be drawn, beside larger results."""
+
+
+@dataclass(frozen=True)
+class StepPictures:
+    """What one step does to the photograph.
+
+    Attributes:
+        name: The name of the page, without a suffix.
+        title: The step as YAML.
+        images: The original, then the draws: eight, or one if the step draws nothing. Of a step
+            that makes several images, up to eight of them.
+    """
+
+    name: str
+    title: str
+    images: list[Image]
 
 
 @dataclass(frozen=True)
@@ -77,14 +102,12 @@ class Gallery:
             )
         item = {name: chosen} if chosen else name
         view = {name: {"count": model.num_views, "steps": [item]}}
-        checked = self._read_first(
-            [{"steps": ["decode"], "views": view}]
-            if model.num_views > 1
-            else [[item]]
-            if name == "decode"
-            else [["decode", *before, item] for before in _BEFORE]
-        )
-        return self._draw(name, _write_yaml(name, chosen), checked)
+        pipelines: list[Any] = [["decode", *before, item] for before in _BEFORE]
+        if name == "decode":
+            pipelines = [[item]]
+        elif model.num_views > 1:
+            pipelines = [{"steps": ["decode"], "views": view}]
+        return self._draw(name, name, chosen, self._read_first(pipelines))
 
     def draw_pipeline(self, name: str) -> list[StepPictures]:
         """Run a pipeline up to each of its steps, with the numbers of epoch 0.
@@ -100,8 +123,9 @@ class Gallery:
         rows = []
         for n, entry in enumerate(checked.pipeline.entries):
             part = replace(checked, pipeline=checked.pipeline.first_steps(n + 1))
-            title = _write_yaml(entry.key, entry.step.model_dump(exclude_defaults=True))
-            rows.append(self._draw(f"{n + 1:02d}_{entry.key}".replace("/", "_"), title, part))
+            page = f"{n + 1:02d}_{entry.key}".replace("/", "_")
+            parameters = entry.step.model_dump(exclude_defaults=True)
+            rows.append(self._draw(page, entry.key, parameters, part))
         return rows
 
     def _read_first(self, pipelines: Sequence[Any]) -> Config:
@@ -115,19 +139,18 @@ class Gallery:
         raise refusals[0]
 
     def _read(self, pipeline: str | list[Any]) -> Config:
-        return configs.read(
-            {
-                "data": {"source": "folder", "root": self.index.root},
-                "pipeline": pipeline,
-                "loader": {"batch_size": 1, "shuffle": False, "seed": self.seed, "ids": True},
-            }
-        ).at_epoch(0)
+        data = {"source": "folder", "root": self.index.root}
+        loader = {"batch_size": 1, "shuffle": False, "seed": self.seed, "ids": True}
+        return configs.read({"data": data, "pipeline": pipeline, "loader": loader}).at_epoch(0)
 
-    def _draw(self, name: str, title: str, checked: Config) -> StepPictures:
+    def _draw(
+        self, page: str, step: str, parameters: Mapping[str, Any], checked: Config
+    ) -> StepPictures:
+        title = f"{step}: {_write_yaml(parameters)}" if parameters else step
         has_draws = any(entry.step.num_uniforms for entry in checked.pipeline.entries)
         original = replace(checked, pipeline=checked.pipeline.first_steps(1))
         images = self._run(original, 1) + self._run(checked, DRAWS if has_draws else 1)[:DRAWS]
-        return StepPictures(name, title, images)
+        return StepPictures(page, title, images)
 
     def _run(self, checked: Config, count: int) -> list[Image]:
         settings = self._choose_engine(checked.pipeline.entries)
@@ -142,10 +165,8 @@ class Gallery:
     def _choose_engine(self, entries: Sequence[Entry]) -> dict[str, Any]:
         if self.engine is not None:
             return {"engine": self.engine}
-        if all(entry.step.has_torch for entry in entries):
-            reference = registry.reference()
-            return {"engine": reference.name, **(reference.traits.reference_settings or {})}
-        return {"device": "cpu"}
+        has_torch = all(entry.step.has_torch for entry in entries)
+        return reference_settings() if has_torch else {"device": "cpu"}
 
 
 @contextmanager
@@ -166,9 +187,8 @@ def open_gallery(
     with tempfile.TemporaryDirectory(prefix="gpupipe-gallery-") as folder:
         picture.save(Path(folder) / "photograph.png")
         samples = ["photograph.png"] * DRAWS
-        yield Gallery(
-            build(folder, samples, np.zeros(DRAWS, np.int64), ["photograph"]), engine, seed
-        )
+        index = build(folder, samples, np.zeros(DRAWS, np.int64), ["photograph"])
+        yield Gallery(index, engine, seed)
 
 
 def _open_photograph(path: Path) -> Image:
@@ -191,22 +211,72 @@ def _to_picture(image: Tensor) -> Image:
     return join([to_picture(each) for each in to_levels(image.reshape(-1, *image.shape[-3:]))])
 
 
-def _write_yaml(name: str, parameters: Mapping[str, Any]) -> str:
-    if not parameters:
-        return name
-    written = ", ".join(f"{key}: {_write_value(value)}" for key, value in parameters.items())
-    return f"{name}: {{{written}}}"
+def _write_yaml(value: Any) -> str:
+    """Write a value as YAML, on one line."""
+    match value:
+        case Mapping():
+            return f"{{{', '.join(f'{key}: {_write_yaml(each)}' for key, each in value.items())}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_write_yaml, value))}]"
+        case float():
+            return f"{value:g}"
+        case str():
+            return value
+    return shown(value)
 
 
-def _write_value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{k}: {_write_value(v)}' for k, v in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_write_value, value))}]"
-    return (
-        value
-        if isinstance(value, str)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else shown(value)
-    )
+def draw_page(rows: Sequence[StepPictures], side: int) -> Image:
+    """Draw rows below each other, with their titles.
+
+    Pictures of one row are reduced alike, so that a crop is smaller than the original, and what a
+    step enlarges is larger. Only those more than twice as large as the original are reduced more.
+
+    Args:
+        rows: What the steps made.
+        side: The longest side of the largest picture of a row, in pixels.
+    """
+    from PIL import Image
+
+    drawn = [_draw_row(row, side) for row in rows]
+    height = _GAP + sum(row.height + _GAP for row in drawn)
+    page = Image.new("RGB", (page_width(side), height), "white")
+    top = _GAP
+    for row in drawn:
+        page.paste(row, (0, top))
+        top += row.height + _GAP
+    return page
+
+
+def page_width(side: int) -> int:
+    """Return the width of a page in pixels, whose pictures have this longest side."""
+    return _GAP + (DRAWS + 1) * (side + _GAP)
+
+
+def _draw_row(row: StepPictures, side: int) -> Image:
+    """Draw the title, in as many lines as it needs, and the pictures below it."""
+    from PIL import Image, ImageDraw
+
+    width = page_width(side)
+    letters = max(1, (width - 2 * _GAP) // _LETTER_WIDTH)
+    lines = textwrap.wrap(row.title.encode("ascii", "replace").decode(), letters)
+    original = max(row.images[0].size)
+    largest = max(max(image.size) for image in row.images)
+    scale = side / min(largest, _MAX_REDUCED * original)
+    tiles = [_fit(image, scale, side) for image in row.images]
+    below = len(lines) * _LINE_HEIGHT + _GAP // 2
+    picture = Image.new("RGB", (width, below + max(tile.height for tile in tiles)), "white")
+    draw = ImageDraw.Draw(picture)
+    for number, line in enumerate(lines):
+        draw.text((_GAP, number * _LINE_HEIGHT), line, fill="black")
+    for column, tile in enumerate(tiles):
+        picture.paste(tile, (_GAP + column * (side + _GAP), below))
+    return picture
+
+
+def _fit(image: Image, scale: float, side: int) -> Image:
+    """Scale an image; reduce it more if it would be larger than `side`."""
+    from PIL import Image
+
+    scale = min(scale, side / max(image.size))
+    size = tuple(max(1, round(n * scale)) for n in image.size)
+    return image.resize((size[0], size[1]), Image.Resampling.BILINEAR)

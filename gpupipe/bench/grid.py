@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-    from gpupipe.loader import Loader
-
 _COLUMNS, _ROWS = 8, 4
 _MAX_WIDTH = 2000
 """Of the whole grid, in pixels: with wide samples it has fewer columns."""
@@ -26,178 +24,6 @@ TEXT_HEIGHT = 23
 _GOLDEN_RATIO = 0.618034
 """Of a turn: colours of classes with near numbers are far apart."""
 _OPACITY = 0.5
-
-
-def save(loader: Loader, batch: Any, path: Path) -> None:
-    """Write up to 32 delivered samples of a batch to a PNG or JPEG file."""
-    draw(loader, batch, _COLUMNS * _ROWS).save(path)
-
-
-def draw(loader: Loader, batch: Any, most: int) -> Image:
-    """Return a picture of up to `most` samples of a batch.
-
-    A final normalize step is undone. Views are side by side. Behind each image is the same one
-    with each of its masks laid over it: class 0 stays clear.
-
-    Raises:
-        GpupipeError: The samples are no images.
-    """
-    fields = _list_fields(loader, batch)
-    labels = batch[1] if isinstance(batch, tuple) else batch["label"]
-    count = min(most, len(labels))
-    samples = [join(_tiles(loader, fields, batch, n)) for n in range(count)]
-    names = [_name(loader, label) for label in labels[:count].tolist()]
-    return arrange(samples, names, _title(loader))
-
-
-def arrange(samples: list[Image], names: list[str], title: str) -> Image:
-    """Return the pictures of samples in rows and columns, each with its name below it."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    wide, high = max(t.width for t in samples), max(t.height for t in samples) + TEXT_HEIGHT
-    columns = max(1, min(_COLUMNS, len(samples), _MAX_WIDTH // wide))
-    rows = -(-len(samples) // columns)
-    sheet = Image.new("RGB", (columns * wide, rows * high + TEXT_HEIGHT), "white")
-    pen = ImageDraw.Draw(sheet)
-    font = ImageFont.load_default(_FONT_SIZE)
-    pen.text((4, 2), _fit(title, sheet.width - 4, font), fill="black", font=font)
-    for n, (tile, name) in enumerate(zip(samples, names, strict=True)):
-        left, top = n % columns * wide, n // columns * high + TEXT_HEIGHT
-        sheet.paste(tile, (left, top))
-        pen.text(
-            (left + 2, top + tile.height + 2),
-            _fit(name.encode("ascii", "replace").decode(), wide - 4, font),
-            fill="black",
-            font=font,
-        )
-    return sheet
-
-
-def _fit(text: str, width: int, font: Any) -> str:
-    """Return as much of the beginning of a text as is at most `width` pixels wide."""
-    while text and font.getlength(text) > width:
-        text = text[:-1]
-    return text
-
-
-def _list_fields(loader: Loader, batch: Any) -> dict[str, Tensor]:
-    """Return the fields that are drawn as images, by name: the main field or its views."""
-    names = loader.config.pipeline.main_outputs
-    if isinstance(batch, tuple):
-        main = batch[0] if isinstance(batch[0], tuple) else (batch[0],)
-        fields = dict(zip(names, main, strict=True))
-    elif names[0] in batch:
-        fields = {name: batch[name] for name in names}
-    else:  # a batch of a server
-        fields = {names[0]: image_of(batch)}
-    for name, images in fields.items():
-        if images.ndim != 4 or images.shape[1] not in (1, 3):
-            raise GpupipeError(
-                f"what is drawn are images, (C, H, W) with 1 or 3 channels, but the samples of "
-                f"'{name}' are {tuple(images.shape[1:])}"
-            )
-    return fields
-
-
-def _tiles(loader: Loader, fields: dict[str, Tensor], batch: Any, n: int) -> list[Image]:
-    """Return the pictures of one sample: its images, and each with a mask laid over it."""
-    tiles = []
-    specs = {} if isinstance(batch, tuple) else loader.config.pipeline.fields
-    masks = [name for name, spec in specs.items() if spec.kind == "mask" and name in batch]
-    for name, images in fields.items():
-        tile = _tile(loader, name, images[n])
-        tiles.append(tile)
-        tiles += [
-            _lay_over(tile, batch[mask][n])
-            for mask in masks
-            if batch[mask].shape[-2:] == images.shape[-2:]
-        ]
-    return tiles
-
-
-def join(tiles: list[Image]) -> Image:
-    """Return pictures side by side."""
-    from PIL import Image
-
-    if len(tiles) == 1:
-        return tiles[0]
-    size = sum(tile.width for tile in tiles), max(tile.height for tile in tiles)
-    row = Image.new("RGB", size, "white")
-    left = 0
-    for tile in tiles:
-        row.paste(tile, (left, 0))
-        left += tile.width
-    return row
-
-
-def _lay_over(tile: Image, mask: Tensor) -> Image:
-    """Return a picture with the colour of each class of a mask, (1, H, W), laid over it."""
-    import numpy as np
-    from PIL import Image
-
-    classes = mask.cpu().reshape(mask.shape[-2:]).numpy().astype(np.int64)
-    pixels = np.asarray(tile).astype(np.float64)
-    for number in np.unique(classes):
-        if number != 0:
-            hue = colorsys.hsv_to_rgb(float(number) * _GOLDEN_RATIO % 1, 1, 1)
-            inside = classes == number
-            color = np.array(hue) * 255
-            pixels[inside] = pixels[inside] * (1 - _OPACITY) + color * _OPACITY
-    return Image.fromarray(pixels.astype(np.uint8))
-
-
-def _name(loader: Loader, label: int | list[float]) -> str:
-    """Return the class of a label; of a soft one the two largest, with their shares."""
-    classes = loader.index.classes
-    if isinstance(label, int):
-        return classes[label]
-    largest = sorted(range(len(classes)), key=lambda n: -label[n])[:2]
-    return ", ".join(f"{label[n]:.0%} {classes[n]}" for n in largest if label[n] > 0)
-
-
-def _title(loader: Loader) -> str:
-    note = f" ({loader.index.note})" if loader.index.note else ""
-    return (
-        f"{loader.config.name}{note}: pipeline {loader.config.pipeline.name}, "
-        f"{loader.engine.name} on {loader.engine.device}"
-    )
-
-
-def _tile(loader: Loader, name: str, image: Tensor) -> Image:
-    """Convert one image tensor (C, H, W) of a field to a Pillow image."""
-    pixels = image.float().cpu()
-    pipeline = loader.config.pipeline
-    steps = pipeline.entries_on(name) or pipeline.entries
-    last = steps[-1].step if steps else None
-    if isinstance(last, Normalize):
-        shape = (-1, 1, 1)
-        pixels = pixels * pixels.new_tensor(last.std).reshape(shape) + pixels.new_tensor(
-            last.mean
-        ).reshape(shape)
-    return to_picture(pixels if pipeline.output_spec.dtype == "uint8" else pixels * 255.0)
-
-
-def to_picture(levels: Tensor) -> Image:
-    """Convert an image (C, H, W) of 1 or 3 channels, with levels from 0 to 255, to a picture."""
-    from PIL import Image
-
-    pixels = levels.round().clamp(0, 255).byte().permute(1, 2, 0)
-    return Image.fromarray(pixels.expand(-1, -1, 3).contiguous().numpy())
-
-
-def to_levels(images: Tensor) -> Tensor:
-    """Return the levels of images, 0 to 255, of any dtype.
-
-    Floats from 0 to 1 are multiplied by 255. Other floats are stretched to black and white, all
-    images alike.
-    """
-    pixels = images.cpu().double()
-    if images.dtype.is_floating_point:
-        low, high = float(pixels.min()), float(pixels.max())
-        if low < 0 or high > 1:
-            pixels = (pixels - low) / max(high - low, 1e-9)
-        pixels = pixels * 255
-    return pixels
 
 
 def show(batch: Any, loader: Loader | None = None, samples: int = 16) -> Image:
@@ -230,7 +56,7 @@ def show(batch: Any, loader: Loader | None = None, samples: int = 16) -> Image:
     count = min(samples, *(len(images) for images in fields.values()))
     tiles = [map(to_picture, to_levels(images[:count])) for images in fields.values()]
     pictures = [join(list(row)) for row in zip(*tiles, strict=True)]
-    names = [""] * count if labels is None else [_describe(label) for label in labels[:count]]
+    names = [""] * count if labels is None else list(map(_describe_label, labels[:count]))
     return arrange(pictures, names, ", ".join(fields))
 
 
@@ -253,6 +79,161 @@ def _find_images(batch: Any) -> dict[str, Tensor]:
     return images
 
 
-def _describe(label: Tensor) -> str:
+def _describe_label(label: Tensor) -> str:
     """Return a label as text; the largest of a soft one."""
     return str(int(label if label.ndim == 0 else label.argmax()))
+
+
+def save(loader: Loader, batch: Any, path: Path) -> None:
+    """Write up to 32 delivered samples of a batch to a PNG or JPEG file."""
+    draw(loader, batch, _COLUMNS * _ROWS).save(path)
+
+
+def draw(loader: Loader, batch: Any, samples: int) -> Image:
+    """Return a picture of up to so many samples of a batch.
+
+    A final normalize step is undone. Views are side by side. After each image comes the same one
+    with each of its masks laid over it: class 0 stays clear.
+
+    Raises:
+        GpupipeError: The samples are no images.
+    """
+    fields = _list_fields(loader, batch)
+    labels = batch[1] if isinstance(batch, tuple) else batch["label"]
+    count = min(samples, len(labels))
+    pictures = [join(_draw_sample(loader, fields, batch, n)) for n in range(count)]
+    names = [_name_class(loader, label) for label in labels[:count].tolist()]
+    note = f" ({loader.index.note})" if loader.index.note else ""
+    title = (
+        f"{loader.config.name}{note}: pipeline {loader.config.pipeline.name}, "
+        f"{loader.engine.name} on {loader.engine.device}"
+    )
+    return arrange(pictures, names, title)
+
+
+def arrange(samples: list[Image], names: list[str], title: str) -> Image:
+    """Return the pictures of samples in rows and columns, each with its name below it."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    wide, high = max(t.width for t in samples), max(t.height for t in samples) + TEXT_HEIGHT
+    columns = max(1, min(_COLUMNS, len(samples), _MAX_WIDTH // wide))
+    rows = -(-len(samples) // columns)
+    sheet = Image.new("RGB", (columns * wide, rows * high + TEXT_HEIGHT), "white")
+    pen = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(_FONT_SIZE)
+    pen.text((4, 2), _fit(title, sheet.width - 4, font), fill="black", font=font)
+    for n, (picture, name) in enumerate(zip(samples, names, strict=True)):
+        left, top = n % columns * wide, n // columns * high + TEXT_HEIGHT
+        sheet.paste(picture, (left, top))
+        text = _fit(name.encode("ascii", "replace").decode(), wide - 4, font)
+        pen.text((left + 2, top + picture.height + 2), text, fill="black", font=font)
+    return sheet
+
+
+def _fit(text: str, width: int, font: Any) -> str:
+    """Return the longest prefix of a text that is at most `width` pixels wide."""
+    while text and font.getlength(text) > width:
+        text = text[:-1]
+    return text
+
+
+def _list_fields(loader: Loader, batch: Any) -> dict[str, Tensor]:
+    """Return the fields that are drawn as images, by name: the main field or its views."""
+    names = loader.config.pipeline.main_outputs
+    if isinstance(batch, tuple):
+        main = batch[0] if isinstance(batch[0], tuple) else (batch[0],)
+        fields = dict(zip(names, main, strict=True))
+    elif names[0] in batch:
+        fields = {name: batch[name] for name in names}
+    else:  # a batch of a server
+        fields = {names[0]: image_of(batch)}
+    for name, images in fields.items():
+        if images.ndim != 4 or images.shape[1] not in (1, 3):
+            raise GpupipeError(
+                f"what is drawn are images, (C, H, W) with 1 or 3 channels, but the samples of "
+                f"'{name}' are {tuple(images.shape[1:])}"
+            )
+    return fields
+
+
+def _draw_sample(loader: Loader, fields: dict[str, Tensor], batch: Any, n: int) -> list[Image]:
+    """Return the pictures of one sample: its images, and each with a mask laid over it."""
+    pictures = []
+    specs = {} if isinstance(batch, tuple) else loader.config.pipeline.fields
+    masks = [batch[name] for name, spec in specs.items() if spec.kind == "mask" and name in batch]
+    for name, images in fields.items():
+        picture = _draw_image(loader, name, images[n])
+        matching = [mask[n] for mask in masks if mask.shape[-2:] == images.shape[-2:]]
+        pictures += [picture, *(_lay_over(picture, mask) for mask in matching)]
+    return pictures
+
+
+def join(tiles: list[Image]) -> Image:
+    """Return pictures side by side."""
+    from PIL import Image
+
+    if len(tiles) == 1:
+        return tiles[0]
+    size = sum(tile.width for tile in tiles), max(tile.height for tile in tiles)
+    row = Image.new("RGB", size, "white")
+    left = 0
+    for tile in tiles:
+        row.paste(tile, (left, 0))
+        left += tile.width
+    return row
+
+
+def _lay_over(picture: Image, mask: Tensor) -> Image:
+    """Return a picture with the colour of each class of a mask, (1, H, W), laid over it."""
+    import numpy as np
+    from PIL import Image
+
+    classes = mask.cpu().reshape(mask.shape[-2:]).numpy().astype(np.int64)
+    pixels = np.asarray(picture).astype(np.float64)
+    for number in np.unique(classes[classes != 0]):
+        color = 255 * np.array(colorsys.hsv_to_rgb(float(number) * _GOLDEN_RATIO % 1, 1, 1))
+        inside = classes == number
+        pixels[inside] = pixels[inside] * (1 - _OPACITY) + color * _OPACITY
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+def _name_class(loader: Loader, label: int | list[float]) -> str:
+    """Return the class of a label; of a soft one the two largest, with their shares."""
+    classes = loader.index.classes
+    if isinstance(label, int):
+        return classes[label]
+    largest = sorted(range(len(classes)), key=lambda n: -label[n])[:2]
+    return ", ".join(f"{label[n]:.0%} {classes[n]}" for n in largest if label[n] > 0)
+
+
+def _draw_image(loader: Loader, name: str, image: Tensor) -> Image:
+    """Return the picture of an image (C, H, W) of a field."""
+    pixels, pipeline = image.float().cpu(), loader.config.pipeline
+    steps = pipeline.entries_on(name) or pipeline.entries
+    if steps and isinstance(last := steps[-1].step, Normalize):
+        mean, std = (pixels.new_tensor(values)[:, None, None] for values in (last.mean, last.std))
+        pixels = pixels * std + mean
+    return to_picture(pixels if pipeline.output_spec.dtype == "uint8" else pixels * 255.0)
+
+
+def to_picture(levels: Tensor) -> Image:
+    """Convert an image (C, H, W) of 1 or 3 channels, with values from 0 to 255, to a picture."""
+    from PIL import Image
+
+    pixels = levels.round().clamp(0, 255).byte().permute(1, 2, 0)
+    return Image.fromarray(pixels.expand(-1, -1, 3).contiguous().numpy())
+
+
+def to_levels(images: Tensor) -> Tensor:
+    """Return images of any dtype with values from 0 to 255.
+
+    Floats from 0 to 1 are multiplied by 255. Other floats are stretched to black and white, all
+    images alike.
+    """
+    pixels = images.cpu().double()
+    if images.dtype.is_floating_point:
+        low, high = float(pixels.min()), float(pixels.max())
+        if low < 0 or high > 1:
+            pixels = (pixels - low) / max(high - low, 1e-9)
+        pixels = pixels * 255
+    return pixels

@@ -39,24 +39,31 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    return (
-        _first_value(Path("/proc/cpuinfo"), "model name")
-        or platform.processor()
-        or platform.machine()
-    )
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def _memory_gib() -> float | None:
-    text = _first_value(Path("/proc/meminfo"), "MemTotal")
-    return round(int(text.split()[0]) / 2**20, 1) if text else None
+    if not hasattr(os, "sysconf"):
+        return None
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
 
 
-def _first_value(path: Path, key: str) -> str:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
+def _gpu() -> str | None:
+    if gpu_count() == 0:
+        return None
+    import torch
+
+    return torch.cuda.get_device_name(0)
+
+
+def _versions() -> dict[str, str]:
+    versions = {"gpupipe": own_version()} | {name: installed_version(name) for name in _PACKAGES}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 def cpu_seconds() -> float:
@@ -94,18 +101,14 @@ class OtherLoad:
     """
 
     def __enter__(self) -> OtherLoad:
-        self.cores = 0.0
-        self._started, self.cpu_seconds, self._all = (
-            time.perf_counter(),
-            cpu_seconds(),
-            _all_cpu_seconds(),
-        )
+        self.cores, self.cpu_seconds = 0.0, cpu_seconds()
+        self._started, self._all = time.perf_counter(), _all_cpu_seconds()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.cpu_seconds = cpu_seconds() - self.cpu_seconds
-        total = _all_cpu_seconds() - self._all
-        self.cores = max(0.0, total - self.cpu_seconds) / (time.perf_counter() - self._started)
+        others = _all_cpu_seconds() - self._all - self.cpu_seconds
+        self.cores = max(0.0, others) / (time.perf_counter() - self._started)
 
 
 def _all_cpu_seconds() -> float:
@@ -114,32 +117,20 @@ def _all_cpu_seconds() -> float:
     It sums user, nice, system, interrupts, and time stolen by the host.
     """
     try:
-        lines = [
-            line.split() for line in Path("/proc/stat").read_text(encoding="ascii").splitlines()
-        ]
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0.0
     mine = {f"cpu{n}" for n in os.sched_getaffinity(0)}
-    return sum(
-        sum(map(int, fields[1:4] + fields[6:9])) for fields in lines if fields[0] in mine
-    ) / os.sysconf("SC_CLK_TCK")
-
-
-def _gpu() -> str | None:
-    if gpu_count() == 0:
-        return None
-    import torch
-
-    return torch.cuda.get_device_name(0)
-
-
-def _versions() -> dict[str, str]:
-    versions = {"gpupipe": own_version()} | {name: installed_version(name) for name in _PACKAGES}
-    return {name: version for name, version in versions.items() if version is not None}
+    rows = [fields for line in lines if (fields := line.split())[0] in mine]
+    ticks = sum(sum(map(int, fields[1:4] + fields[6:9])) for fields in rows)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class Utilisation:
     """A context manager that measures how busy a GPU is.
+
+    Args:
+        device: "cpu" or "gpu:N".
 
     Attributes:
         mean: After the context, the mean share of time in which the GPU ran a kernel, 0 to 1. None
@@ -147,27 +138,26 @@ class Utilisation:
     """
 
     def __init__(self, device: str) -> None:
-        """Measure `device`, "cpu" or "gpu:N"."""
         self.mean: float | None = None
-        self._number = int(device.partition(":")[2] or 0) if device != "cpu" else None
+        self._number = None if device == "cpu" else int(device.partition(":")[2] or 0)
         self._shares: list[float] = []
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> Utilisation:
-        if self._number is not None:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._done.set()
-        if self._number is not None:
-            self._thread.join()
+        self._thread.join()
         self.mean = statistics.fmean(self._shares) if self._shares else None
 
     def _look(self) -> None:
+        if self._number is None:
+            return
         with nvml.session() as library:
-            if library is None or self._number is None:
+            if library is None:
                 return
             try:
                 handle = nvml.handle_of(library, self._number)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gpupipe.bench.comparison import deviation
 from gpupipe.bench.machine import cpu_seconds, machine
 from gpupipe.bench.memory import OWN_PEAKS, PeakMemory
-from gpupipe.bench.statistics import deviation
 from gpupipe.engines.bad_samples import list_skipped
 from gpupipe.errors import counted
 from gpupipe.loader import Loader
@@ -128,7 +128,7 @@ class Measurement:
 
 def describe_loader(loader: Loader) -> dict[str, Any]:
     """Return a loader's data, pipeline, engine, device, threads and batch size, as plain JSON."""
-    options = loader.config.loader
+    options, traits = loader.config.loader, loader.engine.traits
     return {
         "config": loader.config.name,
         "data": loader.index.root,
@@ -139,53 +139,45 @@ def describe_loader(loader: Loader) -> dict[str, Any]:
         "batch_stage": [entry.key for entry in loader.mixer.stage.entries],
         "engine": loader.engine.name,
         "device": loader.engine.device,
-        "parallelism_with_unit": loader.engine.traits.parallelism_with_unit,
-        "parallelism": loader.engine.traits.parallelism,
-        "parallelism_setting": loader.engine.traits.parallelism_setting,
+        "parallelism_with_unit": traits.parallelism_with_unit,
+        "parallelism": traits.parallelism,
+        "parallelism_setting": traits.parallelism_setting,
         "batch_size": options.batch_size,
         "shard": options.shard.model_dump(),
     }
 
 
 class Meter:
-    """Times passes over a loader.
+    """Times passes over a loader, after up to 50 batches that do not count.
 
-    It keeps no batch: the engine could not reuse the memory of a batch that is held.
+    If there is a decoded cache, these are a whole epoch, which fills it. The meter keeps no batch:
+    the engine could not reuse the memory of a batch that is held.
+
+    Args:
+        loader: The loader to time.
+        started: When loading began, by time.perf_counter().
+        tick: Called after each batch.
+        look: Called with the loader and its first batch.
+
+    Attributes:
+        result: What was measured so far.
     """
 
     def __init__(
         self, loader: Loader, started: float, tick: Tick, look: Callable[[Loader, Any], None]
     ) -> None:
-        """Warm the loader up.
-
-        Args:
-            loader: The loader to time.
-            started: When loading began, by time.perf_counter().
-            tick: Called after each batch.
-            look: Called with the loader and its first batch.
-        """
         self._loader, self._tick = loader, tick
-        self._gpu_before = _gpu_memory(loader)
-        self._gpu_peak = self._gpu_before
-        self._begin(started, look)
-
-    def _begin(self, started: float, look: Callable[[Loader, Any], None]) -> None:
-        """Take up to 50 batches that do not count, and time the first.
-
-        If there is a decoded cache, take a whole epoch, which fills it.
-        """
         self.result = Measurement(
-            first_batch_seconds=0.0, batches_ahead=self._loader.engine.traits.batches_ahead
+            first_batch_seconds=0.0,
+            peak_gpu_memory=_gpu_memory(loader),
+            batches_ahead=loader.engine.traits.batches_ahead,
         )
-        fills = self._loader.config.source.cache_decoded is not None
-        limit = len(self._loader) if fills else min(_WARM_UP_BATCHES, len(self._loader))
-        images = 0
-        for number, batch in enumerate(self._batches(limit)):
+        fills = loader.config.source.cache_decoded is not None
+        limit = len(loader) if fills else min(_WARM_UP_BATCHES, len(loader))
+        for number, batch in enumerate(self._iter_batches("warm-up", limit)):
             if number == 0:
                 self.result.first_batch_seconds = time.perf_counter() - started
-                look(self._loader, batch)
-            images += len(image_of(batch))
-            self._tick("warm-up", images, limit * self._loader.config.loader.batch_size)
+                look(loader, batch)
 
     def epochs(self) -> int:
         """Return how many epochs a pass needs to be long against the batches prepared ahead."""
@@ -193,20 +185,10 @@ class Meter:
 
     def run(self, name: str, batches: int) -> None:
         """Time one pass of `batches` batches, over as many epochs as that takes."""
-        total = batches * self._loader.config.loader.batch_size
-        images = delivered = 0
-        cpu, started = cpu_seconds(), time.perf_counter()
-        try:
-            for batch in self._batches(batches):
-                images += len(image_of(batch))
-                delivered += 1
-                self._tick(name, images, total)
-            synchronise(self._loader)
-        finally:
-            if delivered == batches:
-                self.result.passes.append(
-                    Pass(images, delivered, time.perf_counter() - started, cpu_seconds() - cpu)
-                )
+        cpu = cpu_seconds()
+        counts = map(count_images, self._iter_batches(name, batches))
+        images, seconds = take(counts, self._loader, batches)
+        self.result.passes.append(Pass(images, batches, seconds, cpu_seconds() - cpu))
 
     def finish(self, memory: PeakMemory) -> Measurement:
         """Add what is not timed, and return the results.
@@ -217,25 +199,41 @@ class Meter:
         self.result.mean_file_bytes = _mean_file_bytes(self._loader)
         memory.stop()
         self.result.peak_memory, self.result.peak_memory_kind = memory.bytes, memory.kind
-        self.result.peak_gpu_memory = (
-            None if self._gpu_peak is None or self._gpu_before is None else self._gpu_peak
-        )
         self.result.skipped = len(list_skipped(self._loader.engine))
         return self.result
 
-    def _batches(self, count: int) -> Iterator[Any]:
+    def _iter_batches(self, name: str, count: int) -> Iterator[Any]:
+        """Yield batches of the pass `name`, and look at the GPU's memory now and then."""
+        images = 0
         for number, batch in enumerate(itertools.islice(iter_endlessly(self._loader), count), 1):
+            images += count_images(batch)
+            self._tick(name, images, count * self._loader.config.loader.batch_size)
+            if number % _BATCHES_BETWEEN_LOOKS == 0 and self.result.peak_gpu_memory is not None:
+                used = _gpu_memory(self._loader) or 0
+                self.result.peak_gpu_memory = max(self.result.peak_gpu_memory, used)
             yield batch
-            if number % _BATCHES_BETWEEN_LOOKS == 0:
-                self._look_at_gpu()
-
-    def _look_at_gpu(self) -> None:
-        used = _gpu_memory(self._loader)
-        if used is not None and self._gpu_peak is not None:
-            self._gpu_peak = max(self._gpu_peak, used)
 
 
-def iter_endlessly(loader: Loader) -> Iterator[Any]:
+def take(
+    counts: Iterator[int], loader: Loader, batches: int = 0, seconds: float = 0.0
+) -> tuple[int, float]:
+    """Take batches until they are on their device; return the images and the seconds that it took.
+
+    Args:
+        counts: Takes a batch, and yields the number of its images.
+        loader: The loader that delivers the batches.
+        batches: How many batches to take at least.
+        seconds: How long to take batches at least.
+    """
+    started, images, taken = time.perf_counter(), 0, 0
+    while taken < batches or time.perf_counter() - started < seconds:
+        images += next(counts)
+        taken += 1
+    synchronise(loader)
+    return images, time.perf_counter() - started
+
+
+def iter_endlessly(loader: Loader) -> Generator[Any, None, None]:
     """Iterate over the batches of one epoch after the other."""
     while True:
         yield from loader
@@ -261,6 +259,11 @@ def gpu_of(loader: Loader) -> int | None:
 def image_of(batch: Any) -> Any:
     """Return the main field of a batch, the first of its dict or tuple."""
     return batch[0] if isinstance(batch, tuple) else next(iter(batch.values()))
+
+
+def count_images(batch: Any) -> int:
+    """Return the number of images in a batch."""
+    return len(image_of(batch))
 
 
 def _gpu_memory(loader: Loader) -> int | None:

@@ -7,15 +7,13 @@ the torch lowering's output.
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.bench.measure import image_of
@@ -23,12 +21,10 @@ from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.dataset.columns import read_bytes
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.population import PartlyAvailable
-from gpupipe.dataset.spec import Spec
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.decoders.decoder import CannotDecodeError, FileBytes
 from gpupipe.engines import registry
 from gpupipe.loader import create_loader
-from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.sampling.selection import DEFAULTS
 from gpupipe.steps.decode import Decode
@@ -36,10 +32,11 @@ from gpupipe.steps.decode import Decode
 if TYPE_CHECKING:
     from torch import Tensor
 
-Levels = NDArray[np.uint8]
+Images = Mapping[int, "Tensor"]
+"""The images of an engine by their ids."""
 
-MOST, MEAN = 1.0, 0.5
-"""The limits in levels: MOST of the largest difference while no step interpolates, and MEAN of the
+MAX, MEAN = 1.0, 0.5
+"""The limits in levels: MAX of the largest difference while no step interpolates, and MEAN of the
 mean difference for each step that does.
 """
 _LEVELS = 255
@@ -72,25 +69,25 @@ class Agreement:
         device: The engine's device, "cpu" or "gpu:N".
         step: The last step that was applied.
         mean: The mean difference over all pixels, in levels.
-        most: The largest difference of one pixel, in levels.
+        max: The largest difference of one pixel, in levels.
         psnr: The peak signal-to-noise ratio in dB; infinite for identical images.
         limit: The largest difference allowed, in levels.
-        largest: Whether `limit` applies to `most`; else it applies to `mean`.
+        limits_max: Whether `limit` applies to `max`; else it applies to `mean`.
         images: How many images both engines could read.
     """
 
     device: str
     step: str
     mean: float
-    most: float
+    max: float
     psnr: float
     limit: float
-    largest: bool
+    limits_max: bool
     images: int
 
     @property
     def holds(self) -> bool:
-        return (self.most if self.largest else self.mean) <= self.limit + _ROUNDING
+        return (self.max if self.limits_max else self.mean) <= self.limit + _ROUNDING
 
 
 def measure(
@@ -116,25 +113,17 @@ def measure(
     Yields:
         One Agreement per step and device.
     """
-    few, name = _pick_samples(config, index, samples), engine or registry.preferred()
+    few, name = pick_samples(config, index, samples), engine or registry.preferred()
     entries, can_run = config.pipeline.entries, registry.reference().can_run
-    comparable_steps = next(
-        (n for n, e in enumerate(entries) if not can_run(e, "cpu")), len(entries)
-    )
-    first = comparable_steps if last else min(1, comparable_steps)
-    for end in range(first, comparable_steps + 1):
+    count = next((n for n, e in enumerate(entries) if not can_run(e, "cpu")), len(entries))
+    for end in range(count if last else min(1, count), count + 1):
         field = entries[end - 1].field if end else config.pipeline.main
-        expected = list(_images(_with_steps(config, entries[:end], **_reference()), few, field))
+        reference = keep_first_steps(config, end, **reference_settings())
+        expected = load_images(reference, few, field)
         for device in devices:
-            part = _with_steps(config, entries[:end], engine=name, device=device)
-            images = _images(part, few, field)
-            yield _measure_agreement(
-                device,
-                _with_steps(config, entries[:end]).pipeline,
-                expected,
-                list(images),
-                max_diff,
-            )
+            compared = keep_first_steps(config, end, engine=name, device=device)
+            images = load_images(compared, few, field)
+            yield _measure_agreement(device, reference.pipeline, expected, images, max_diff)
 
 
 def count_decoders(config: Config, index: Index, samples: int, engine: str) -> dict[str, int]:
@@ -146,94 +135,28 @@ def count_decoders(config: Config, index: Index, samples: int, engine: str) -> d
         samples: How many samples to take.
         engine: The compared engine, or the reference's.
     """
-    first = next(iter(config.pipeline.entries_on(config.pipeline.main)), None)
+    steps = [entry.step for entry in config.pipeline.entries_on(config.pipeline.main)]
     compared = registry.find(engine)
-    if (
-        first is None
-        or not isinstance(first.step, Decode)
-        or not isinstance(compared, NamesDecoder)
-    ):
+    if not steps or not isinstance(steps[0], Decode) or not isinstance(compared, NamesDecoder):
         return {}
-    reference = _reference()
+    reference = reference_settings()
     options = reference if engine == reference["engine"] else {}
     loader, counts = config.loader.model_copy(update=options), Counter[str]()
-    column = (few := _pick_samples(config, index, samples)).columns[config.pipeline.main]
+    column = (few := pick_samples(config, index, samples)).columns[config.pipeline.main]
     for row in range(len(few)):
         with suppress(OSError, ValueError, CannotDecodeError):  # `measure` leaves them out, too
             data = read_bytes(column, row)
-            counts[compared.find_decoder(loader, data, first.step.options)] += 1
+            counts[compared.find_decoder(loader, data, steps[0].options)] += 1
     return dict(counts.most_common())
 
 
-@dataclass(frozen=True)
-class ParitySample:
-    """One file as each engine delivers it, uint8 (H, W, C).
-
-    Attributes:
-        name: The file's path below the root.
-        expected: torchvision's image.
-        images: The compared engine's image, one per device.
-    """
-
-    name: str
-    expected: Levels
-    images: list[Levels]
-
-
-def drawable_steps(config: Config) -> tuple[Entry, ...]:
-    """Return the steps after which the engines' images can be shown side by side.
-
-    They are the longest beginning of the pipeline that ends in uint8 images and whose steps all
-    have torch lowerings.
-    """
-    entries, can_run = config.pipeline.entries, registry.reference().can_run
-    end = max(
-        (
-            n + 1
-            for n, e in enumerate(entries)
-            if _is_drawable(e.output_spec) and all(can_run(b, "cpu") for b in entries[: n + 1])
-        ),
-        default=0,
-    )
-    return entries[:end]
-
-
-def _is_drawable(spec: Spec) -> bool:
-    """Return whether an image of this spec can be drawn."""
-    return spec.dtype == "uint8" and spec.layout == "CHW" and spec.channels in (1, 3)
-
-
-def iter_samples(
-    config: Config, index: Index, devices: Sequence[str], samples: int, engine: str
-) -> Iterator[ParitySample]:
-    """Yield a few samples after `drawable_steps`, from torchvision and the compared engine.
-
-    Samples that one of the engines cannot read, or whose sizes differ, are left out.
-    """
-    entries = drawable_steps(config)
-    if not entries:
-        return
-    few = _pick_samples(config, index, samples)
-    expected = dict(_images(_with_steps(config, entries, **_reference()), few))
-    by_device = [
-        dict(_images(_with_steps(config, entries, engine=engine, device=d), few)) for d in devices
-    ]
-    for i, image in expected.items():
-        if all(i in images and images[i].shape == image.shape for images in by_device):
-            yield ParitySample(
-                os.path.relpath(few.location(i), few.root),
-                image.permute(1, 2, 0).numpy(),
-                [images[i].permute(1, 2, 0).numpy() for images in by_device],
-            )
-
-
-def _reference() -> dict[str, Any]:
+def reference_settings() -> dict[str, Any]:
     """Return the settings that run the reference of each step."""
     engine = registry.reference()
     return {"engine": engine.name, **(engine.traits.reference_settings or {})}
 
 
-def _pick_samples(config: Config, index: Index, samples: int) -> Index:
+def pick_samples(config: Config, index: Index, samples: int) -> Index:
     """Return up to `samples` rows of an index, spread over it."""
     source = config.source
     available = source.find_available_rows(index) if isinstance(source, PartlyAvailable) else None
@@ -242,13 +165,18 @@ def _pick_samples(config: Config, index: Index, samples: int) -> Index:
     return index.subset(rows if available is None else available[rows])
 
 
-def _with_steps(config: Config, entries: tuple[Entry, ...], **options: Any) -> Config:
-    """Return a config with only these steps and batches of one, since sizes may differ.
+def keep_first_steps(config: Config, count: int, **options: Any) -> Config:
+    """Return a config with only the first steps, and batches of one, since sizes may differ.
 
     Settings that change the delivered batch, such as dtype, have their defaults, and no steps run
     on whole batches.
+
+    Args:
+        config: The config.
+        count: How many steps to keep.
+        **options: Other settings of the loader.
     """
-    loader = {
+    settings = {
         "batch_size": 1,
         "shuffle": False,
         **DEFAULTS,
@@ -257,69 +185,59 @@ def _with_steps(config: Config, entries: tuple[Entry, ...], **options: Any) -> C
         "format": "dict",
         "ids": True,
         "on_error": "skip",
+        "max_bad": 1.0,
+        "shard": Shard(),
     }
-    alone = config.loader.model_copy(update=loader | {"shard": Shard(), "max_bad": 1.0} | options)
-    steps = config.pipeline.first_steps(len(entries))
-    decoding = config.without_decoded_cache()  # it is of the whole pipeline's beginning
-    return replace(decoding, pipeline=steps, loader=alone, batch=BatchStage())
+    return replace(
+        config.without_decoded_cache(),  # it is of the first steps of the whole pipeline
+        pipeline=config.pipeline.first_steps(count),
+        loader=config.loader.model_copy(update=settings | options),
+        batch=BatchStage(),
+    )
 
 
-def _images(config: Config, index: Index, field: str | None = None) -> Iterator[tuple[int, Tensor]]:
-    """Yield id and pixels of each sample: of `field`, or of the main field or its first view."""
+def load_images(config: Config, index: Index, field: str = "") -> Images:
+    """Return the pixels of each sample: of `field`, or of the main field or its first view."""
     with create_loader(config, index) as loader:
-        for batch in loader:
-            yield int(batch["id"]), (batch[field] if field else image_of(batch))[0].cpu()
+        return {
+            int(batch["id"]): (batch[field] if field else image_of(batch))[0].cpu()
+            for batch in loader
+        }
 
 
 def _measure_agreement(
-    device: str,
-    pipeline: Pipeline,
-    expected: list[tuple[int, Tensor]],
-    images: list[tuple[int, Tensor]],
-    max_diff: float | None,
+    device: str, pipeline: Pipeline, expected: Images, images: Images, max_diff: float | None
 ) -> Agreement:
+    """Return how far images differ after the steps of a pipeline."""
     field = pipeline.entries[-1].field if pipeline.entries else pipeline.main
-    fields = (field, pipeline.source_of(field))
-    interpolating = sum(e.step.interpolates for e in pipeline.entries if e.field in fields)
-    last = pipeline.entries[-1].key if pipeline.entries else _NO_STEP
-    if pipeline.source_of(field) != pipeline.main:
-        last = f"{last} on {field}"
-    largest = not interpolating
-    limit = MOST if largest else MEAN * interpolating if max_diff is None else max_diff
-    pairs = [(a.double(), b.double()) for (_, a), (_, b) in _pair_by_id(expected, images)]
-    if not pairs or any(a.shape != b.shape for a, b in pairs):
-        return Agreement(device, last, math.inf, math.inf, 0.0, limit, largest, len(pairs))
-    unit = (
-        1.0
-        if pipeline.output_spec_of(field).dtype == "uint8"
-        else max(1e-12, _range([a for a, _ in pairs])) / _LEVELS
-    )
-    differences = [_absolute_difference(a, b) / unit for a, b in pairs]
-    pixels = sum(d.numel() for d in differences)
-    square = sum(float((d**2).sum()) for d in differences) / pixels
-    psnr = math.inf if square == 0 else 10 * math.log10(_LEVELS**2 / square)
-    mean, most = (
-        sum(float(d.sum()) for d in differences) / pixels,
-        max(float(d.max()) for d in differences),
-    )
-    return Agreement(device, last, mean, most, psnr, limit, largest, len(pairs))
+    source = pipeline.source_of(field)
+    interpolating = sum(e.step.interpolates for e in pipeline.entries if e.field in (field, source))
+    step = pipeline.entries[-1].key if pipeline.entries else _NO_STEP
+    if source != pipeline.main:
+        step = f"{step} on {field}"
+    limit = MAX if not interpolating else MEAN * interpolating if max_diff is None else max_diff
+    pairs = [(a.double(), images[id].double()) for id, a in expected.items() if id in images]
+    mean, largest, psnr = math.inf, math.inf, 0.0
+    if pairs and all(a.shape == b.shape for a, b in pairs):
+        unit = 1.0
+        if pipeline.output_spec_of(field).dtype != "uint8":
+            unit = max(1e-12, _find_range([a for a, _ in pairs])) / _LEVELS
+        differences = [_subtract(a, b) / unit for a, b in pairs]
+        pixels = sum(d.numel() for d in differences)
+        square = sum(float((d**2).sum()) for d in differences) / pixels
+        psnr = math.inf if square == 0 else 10 * math.log10(_LEVELS**2 / square)
+        mean = sum(float(d.sum()) for d in differences) / pixels
+        largest = max(float(d.max()) for d in differences)
+    return Agreement(device, step, mean, largest, psnr, limit, not interpolating, len(pairs))
 
 
-def _range(arrays: list[Tensor]) -> float:
+def _find_range(arrays: list[Tensor]) -> float:
     """Return the largest finite number less the smallest."""
     finite = [a[a.isfinite()] for a in arrays]
     ends = [(float(a.min()), float(a.max())) for a in finite if a.numel()]
     return max(high for _, high in ends) - min(low for low, _ in ends) if ends else 0.0
 
 
-def _absolute_difference(a: Tensor, b: Tensor) -> Tensor:
+def _subtract(a: Tensor, b: Tensor) -> Tensor:
     """Return the absolute differences; equal infinities and two NaNs differ by 0."""
     return (a - b).abs().masked_fill((a == b) | (a.isnan() & b.isnan()), 0.0)
-
-
-def _pair_by_id(
-    expected: list[tuple[int, Tensor]], images: list[tuple[int, Tensor]]
-) -> Iterator[tuple[tuple[int, Tensor], tuple[int, Tensor]]]:
-    """Pair the images of those samples that both engines could read."""
-    by_id = dict(images)
-    return (((i, image), (i, by_id[i])) for i, image in expected if i in by_id)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.bench.parity import Levels, ParitySample, iter_samples
+from gpupipe.bench.parity import keep_first_steps, load_images, pick_samples, reference_settings
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.spec import Spec
 from gpupipe.engines import registry
+from gpupipe.pipeline.entry import Entry
+
+Levels = NDArray[np.uint8]
 
 BLACK_FROM = 16
 """The difference in levels from which a map is black."""
@@ -60,40 +64,69 @@ class Row:
     pairs: list[tuple[Picture, Picture]]
 
 
+def drawable_steps(config: Config) -> tuple[Entry, ...]:
+    """Return the steps after which the engines' images can be shown side by side.
+
+    They are the longest prefix of the pipeline that ends in uint8 images and whose steps all have
+    torch lowerings.
+    """
+    count, can_run = 0, registry.reference().can_run
+    for number, entry in enumerate(config.pipeline.entries, 1):
+        if not can_run(entry, "cpu"):
+            break
+        if _is_drawable(entry.output_spec):
+            count = number
+    return config.pipeline.entries[:count]
+
+
+def _is_drawable(spec: Spec) -> bool:
+    """Return whether an image of this spec can be drawn."""
+    return spec.dtype == "uint8" and spec.layout == "CHW" and spec.channels in (1, 3)
+
+
 def draw_rows(
     config: Config, index: Index, devices: Sequence[str], samples: int, engine: str = ""
 ) -> Iterator[Row]:
-    """Yield a row for each of a few samples: of an engine, by default the one `auto` prefers."""
-    name = engine or registry.preferred()
-    title = registry.title(name)
-    for sample in iter_samples(config, index, devices, samples, name):
-        smaller = -(-max(sample.expected.shape[:2]) // _LONGEST)
-        pairs = [
-            _draw_pair(sample, image, f"{title} on {device.upper().replace(':', ' ')}", smaller)
-            for device, image in zip(devices, sample.images, strict=True)
-        ]
-        yield Row(
-            sample.name,
-            smaller,
-            _encode(
-                "torchvision",
-                f"{sample.name} as torchvision makes it",
-                _reduce(sample.expected, smaller),
-            ),
-            pairs,
+    """Yield a row for each of a few samples: of an engine, by default the one `auto` prefers.
+
+    Samples that one of the engines cannot read, or whose sizes differ, are left out.
+    """
+    steps = len(drawable_steps(config))
+    if not steps:
+        return
+    few, name = pick_samples(config, index, samples), engine or registry.preferred()
+    expected = load_images(keep_first_steps(config, steps, **reference_settings()), few)
+    by_title = [
+        (
+            f"{registry.title(name)} on {device.upper().replace(':', ' ')}",
+            load_images(keep_first_steps(config, steps, engine=name, device=device), few),
         )
+        for device in devices
+    ]
+    for id, image in expected.items():
+        if not all(id in images and images[id].shape == image.shape for _, images in by_title):
+            continue
+        file = os.path.relpath(few.location(id), few.root)
+        smaller = -(-max(image.shape[1:]) // _LONGEST)
+        levels = image.permute(1, 2, 0).numpy()
+        pairs = [
+            _draw_pair(file, levels, images[id].permute(1, 2, 0).numpy(), title, smaller)
+            for title, images in by_title
+        ]
+        alt = f"{file} as torchvision makes it"
+        yield Row(file, smaller, _encode("torchvision", alt, _reduce(levels, smaller)), pairs)
 
 
 def _draw_pair(
-    sample: ParitySample, image: Levels, engine: str, smaller: int
+    file: str, expected: Levels, image: Levels, engine: str, smaller: int
 ) -> tuple[Picture, Picture]:
-    apart = np.abs(image.astype(np.int16) - sample.expected).max(axis=-1)
+    """Return the image of an engine, and the map of its difference from the expected one."""
+    apart = np.abs(image.astype(np.int16) - expected).max(axis=-1)
     difference = _describe_difference(apart)
-    picture = _encode(engine, f"{sample.name} as {engine} makes it", _reduce(image, smaller))
-    return picture, _encode(
-        difference,
-        f"map of the difference between {engine} and torchvision in {sample.name}: {difference}",
-        difference_map(apart, smaller),
+    alt = f"map of the difference between {engine} and torchvision in {file}: {difference}"
+    return (
+        _encode(engine, f"{file} as {engine} makes it", _reduce(image, smaller)),
+        _encode(difference, alt, difference_map(apart, smaller)),
     )
 
 
@@ -120,25 +153,25 @@ def difference_map(apart: NDArray[np.int16], smaller: int) -> Levels:
     """
     height, width = apart.shape
     padded = np.pad(apart, ((0, -height % smaller), (0, -width % smaller)))
-    most = padded.reshape(len(padded) // smaller, smaller, -1, smaller).max(axis=(1, 3))
-    dark = np.log2(1.0 + np.minimum(most, BLACK_FROM)) / np.log2(1.0 + BLACK_FROM)
+    largest = padded.reshape(len(padded) // smaller, smaller, -1, smaller).max(axis=(1, 3))
+    dark = np.log2(1.0 + np.minimum(largest, BLACK_FROM)) / np.log2(1.0 + BLACK_FROM)
     grey: Levels = np.round(255 - 255 * dark).astype(np.uint8)
     return grey
 
 
-def _reduce(image: Levels, smaller: int) -> Any:
+def _reduce(image: Levels, smaller: int) -> Levels:
+    """Return an image with sides `smaller` times as small."""
     from PIL import Image
 
-    return Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image).reduce(smaller)
+    picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
+    return np.asarray(picture.reduce(smaller))
 
 
-def _encode(caption: str, alt: str, image: Any) -> Picture:
-    """Encode a Pillow image, or a grey array (H, W)."""
+def _encode(caption: str, alt: str, pixels: Levels) -> Picture:
+    """Encode an image (H, W, 3), or a grey one (H, W)."""
     from PIL import Image
 
-    shown = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    height, width = pixels.shape[:2]
     buffer = io.BytesIO()
-    shown.save(buffer, "PNG", optimize=True)
-    return Picture(
-        caption, alt, shown.width, shown.height, base64.b64encode(buffer.getvalue()).decode()
-    )
+    Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
+    return Picture(caption, alt, width, height, base64.b64encode(buffer.getvalue()).decode())

@@ -102,14 +102,10 @@ def _describe_mixing(sampler: Sampler) -> str:
     samples, unmixed = sum(map(len, batches)), sum(find_shift(ids) == 0 for ids in batches)
     share = 100 * sum(map(count_pairs_of_one_sample, batches)) / samples
     first = "batch" if len(batches) == 1 else f"{len(batches):,} batches"
-    note = f"; {_describe_unmixed(unmixed, len(batches))}" if unmixed else ""
+    too_small = "it" if len(batches) == 1 else f"{unmixed:,} of them"
+    too_small += f" {'is' if unmixed == 1 else 'are'} too small to mix different samples"
+    note = f"; {too_small}" if unmixed else ""
     return f"{share:.3g} % of the samples of the first {first} are mixed with themselves{note}"
-
-
-def _describe_unmixed(unmixed: int, batches: int) -> str:
-    """Return a clause that says how many batches are too small to be mixed."""
-    subject = "it" if batches == 1 else f"{unmixed:,} of them"
-    return f"{subject} {'is' if unmixed == 1 else 'are'} too small to mix different samples"
 
 
 def _schedules(config: Config) -> Iterator[str]:
@@ -117,8 +113,7 @@ def _schedules(config: Config) -> Iterator[str]:
     epochs = sorted({*config.pipeline.later, *config.batch.later})
     if not epochs:
         return
-    change = f"{counted(len(epochs), 'change')}, the steps above are those of epoch 0"
-    yield f"schedules: {change}"
+    yield f"schedules: {counted(len(epochs), 'change')}, the steps above are those of epoch 0"
     before = config.at_epoch(0)
     for number, epoch in enumerate(epochs):
         now = config.at_epoch(epoch)
@@ -156,14 +151,13 @@ def _batch(config: Config) -> str:
 
 
 def _field(config: Config, name: str) -> str:
+    """Return name, dtype, shape and memory format of a field of a batch."""
     spec = config.pipeline.output_spec_of(name)
     dtype, memory = spec.dtype, ""
     if name in config.pipeline.main_outputs:
-        dtype, memory = (
-            config.loader.dtype or dtype,
-            f" {config.loader.memory_format}" if config.pipeline.is_image_file(name) else "",
-        )
-    shape = ", ".join(
-        axis if n is None else str(n) for axis, n in zip(spec.layout, spec.shape, strict=True)
-    )
-    return f"{name} {dtype} (B{', ' if shape else ''}{shape}){memory}"
+        dtype = config.loader.dtype or dtype
+        if config.pipeline.is_image_file(name):
+            memory = f" {config.loader.memory_format}"
+    sizes = zip(spec.layout, spec.shape, strict=True)
+    shape = ", ".join(["B", *(axis if size is None else str(size) for axis, size in sizes)])
+    return f"{name} {dtype} ({shape}){memory}"

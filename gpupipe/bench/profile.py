@@ -1,16 +1,17 @@
-"""Finds where the time of a loader goes, by timing longer and longer beginnings of its work.
+"""Finds where the time of a loader goes, by timing longer and longer prefixes of its work.
 
-The first stage only reads. The second also decodes, each later stage adds one step, and the next
-also delivers tensors. If the config has steps on whole batches, the last stage runs them too. All
-stages are timed in turn, round after round. The cost of a step is the
-difference between two neighbouring stages in the same round. It can be negative: a crop lets the
-decoder decode only its window. An engine that is not Profilable has no stages before whole batches.
+    read -> decode -> flip -> to torch -> batch stage      each stage does all work up to its name
+
+The first stage only reads. Each later one adds one step, the next also delivers tensors, and the
+last runs the steps on whole batches, if the config has some. All stages are timed in turn, round
+after round. The cost of a step is the difference between two neighbouring stages in the same round.
+It can be negative: a crop lets the decoder decode only its window. An engine that is not Profilable
+has no stages before whole batches.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
@@ -18,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.bench.machine import OtherLoad, Utilisation, machine
-from gpupipe.bench.measure import describe_loader, image_of, iter_endlessly, synchronise
+from gpupipe.bench.measure import count_images, describe_loader, iter_endlessly, take
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 from gpupipe.engines import registry
@@ -138,12 +139,8 @@ class Profile:
     @property
     def busy(self) -> float:
         """The share of the cores' time that the whole work uses, 0 to 1, the median over rounds."""
-        return (
-            statistics.median(
-                c / s for c, s in zip(self.whole.cpu_seconds, self.whole.seconds, strict=True)
-            )
-            / self.cores
-        )
+        times = zip(self.whole.cpu_seconds, self.whole.seconds, strict=True)
+        return statistics.median(cpu / wall for cpu, wall in times) / self.cores
 
     @property
     def disturbed(self) -> float:
@@ -165,25 +162,22 @@ def measure(
         EngineError: If no sample gets through a stage.
     """
     with create_loader(config, index) as loader:
-        parts = _stage_names(loader.engine, loader.config)
+        stages = [Stage(name) for name in _list_stages(loader.engine, loader.config)]
         what = describe_loader(loader)
-    stages = [Stage(name) for name in parts]
     busy: list[float] = []
-    for number in range(rounds * len(parts)):
-        done = number % len(parts)
-        tick(
-            f"round {number // len(parts) + 1} of {rounds}: all up to '{parts[done]}'",
-            number,
-            rounds * len(parts),
-        )
+    total = rounds * len(stages)
+    for number in range(total):
+        turn, done = number // len(stages) + 1, number % len(stages)
+        tick(f"round {turn} of {rounds}: all up to '{stages[done].name}'", number, total)
         utilisation = _time(stages[done], done, config, index, seconds)
-        if done == len(parts) - 1 and utilisation is not None:
+        if done == len(stages) - 1 and utilisation is not None:
             busy.append(utilisation)
-    tick("", rounds * len(parts), rounds * len(parts))
+    tick("", total, total)
     return Profile(what, cores, stages, statistics.fmean(busy) if busy else None)
 
 
-def _stage_names(engine: BatchStream, config: Config) -> list[str]:
+def _list_stages(engine: BatchStream, config: Config) -> list[str]:
+    """Return the names of the stages."""
     mixing = [BATCH_STAGE] if config.batch.entries else []
     if isinstance(engine, Profilable):
         return [READ, *(e.key for e in config.pipeline.entries), DELIVER, *mixing]
@@ -191,20 +185,19 @@ def _stage_names(engine: BatchStream, config: Config) -> list[str]:
 
 
 def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float) -> float | None:
-    """Add one round to a stage; return how busy the GPU was."""
-    whole = stage.name in (DELIVER, WHOLE, RECEIVE, BATCH_STAGE)
+    """Add one round to a stage that does the first `done` steps; return how busy the GPU was."""
     with _create_loader(stage, done, config, index) as loader:
-        counts = (
-            (len(image_of(batch)) for batch in iter_endlessly(loader))
-            if whole
-            else _iter_part(loader, done)
-        )
-        for _ in range(_WARM_UP_BATCHES + loader.engine.traits.batches_ahead):
-            next(counts)
-        with Utilisation(loader.engine.device) as utilisation, OtherLoad() as other_load:
-            samples, elapsed = _count_samples(
-                counts, seconds, _MIN_BATCHES * loader.engine.traits.parallelism, loader
-            )
+        engine = loader.engine
+        if stage.name in (DELIVER, WHOLE, RECEIVE, BATCH_STAGE):
+            counts = (count_images(batch) for batch in iter_endlessly(loader))
+        else:
+            assert isinstance(engine, Profilable)
+            plans = loader.sampler.iter_forever()
+            counts = engine.iter_without_delivery(plans) if done else engine.iter_read_only(plans)
+        take(counts, loader, _WARM_UP_BATCHES + engine.traits.batches_ahead)
+        with Utilisation(engine.device) as utilisation, OtherLoad() as other_load:
+            batches = _MIN_BATCHES * engine.traits.parallelism
+            samples, elapsed = take(counts, loader, batches, seconds)
         counts.close()
     if not samples:
         raise EngineError(f"no sample gets through '{stage.name}': 'gpupipe run' tells why")
@@ -223,35 +216,10 @@ def _create_loader(stage: Stage, done: int, config: Config, index: Index) -> Loa
         parts = connect(registry.find_for(config), config.loader, config, _PATIENCE)
         return Loader(replace(parts, config=replace(parts.config, batch=BatchStage())))
     alone = replace(config, batch=BatchStage())
-    whole = stage.name in (DELIVER, WHOLE)
-    return create_loader(alone if whole else _with_first_steps(alone, done), index)
-
-
-def _count_samples(
-    counts: Iterator[int], seconds: float, batches: int, loader: Loader
-) -> tuple[int, float]:
-    """Take batches for at least `seconds` and `batches`; return the samples and the seconds."""
-    started, samples, taken = time.perf_counter(), 0, 0
-    while time.perf_counter() - started < seconds or taken < batches:
-        samples += next(counts)
-        taken += 1
-    synchronise(loader)
-    return samples, time.perf_counter() - started
-
-
-def _with_first_steps(config: Config, done: int) -> Config:
-    """Return a config with the first `done` steps, delivered in the engine's own layout."""
+    if stage.name in (DELIVER, WHOLE):
+        return create_loader(alone, index)
+    # Only the first steps, delivered in the engine's own layout.
     layout = registry.find_for(config).traits.native_memory_format
     loader = config.loader.model_copy(update={"memory_format": layout, "dtype": None})
-    return replace(
-        config,
-        pipeline=replace(config.pipeline, entries=config.pipeline.entries[: max(1, done)]),
-        loader=loader,
-    )
-
-
-def _iter_part(loader: Loader, done: int) -> Generator[int, None, None]:
-    engine = loader.engine
-    assert isinstance(engine, Profilable)
-    work = engine.iter_without_delivery if done else engine.iter_read_only
-    return work(loader.sampler.iter_forever())
+    steps = replace(config.pipeline, entries=config.pipeline.entries[: max(1, done)])
+    return create_loader(replace(alone, pipeline=steps, loader=loader), index)

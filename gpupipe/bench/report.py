@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from gpupipe.bench import pictures, plots, tables
 from gpupipe.bench.comparison import Comparison, describe_verdict
-from gpupipe.bench.parity import Agreement, drawable_steps
+from gpupipe.bench.parity import Agreement
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 from gpupipe.engines import registry
@@ -47,28 +48,30 @@ def write(
     (folder / "results.json").write_text(
         json.dumps(_finite(results), indent=2, allow_nan=False) + "\n", encoding="utf-8"
     )
-    drawn = {path.name: path for path in plots.save(comparison, folder)}
+    drawn = {path.name: path.read_bytes() for path in plots.save(comparison, folder)}
     shown = list(pictures.draw_rows(config, index, devices, _SAMPLES)) if devices else []
     compared = registry.title(registry.preferred())
+    rounds = max((len(r.outcomes) for r in comparison.measured), default=0)
     page = folder / "report.html"
     page.write_text(
-        _template().render(
+        _load_template().render(
             name=config.name,
-            pipeline=_pipeline(config),
-            data=_data(comparison),
+            pipeline=_describe_pipeline(config),
+            data=_describe_data(comparison.data),
             disturbed=comparison.disturbed,
             notes=comparison.plain_notes,
             interrupted=comparison.interrupted,
             verdict=[sentence.replace(" %", "\xa0%") for sentence in describe_verdict(comparison)],
-            parity_verdict=_parity_verdict(agreements, config, compared),
+            parity_verdict=_describe_parity(agreements, config, compared),
             parity_holds=all(a.holds for a in agreements),
             speed_columns=tables.speed_columns(comparison, "ratio"),
-            ratio_to=comparison.baseline.side.name if comparison.baseline else "",
+            ratio_to=comparison.baseline.contestant.name if comparison.baseline else "",
             speed_rows=list(tables.speed_rows(comparison)),
-            rounds=counted(_rounds(comparison), "round"),
-            single=_rounds(comparison) == 1,
+            rounds=counted(rounds, "round"),
+            single=rounds == 1,
             plots=[
-                (_alt(name, comparison), _base64(drawn[name])) for name in ("time.svg", "rate.svg")
+                (alt, base64.b64encode(drawn[name]).decode())
+                for name, alt in _iter_plots(comparison)
             ],
             compared=compared,
             parity_columns=tables.parity_columns(compared),
@@ -76,25 +79,24 @@ def write(
             devices=devices,
             shown=shown,
             shrunk=any(row.smaller > 1 for row in shown),
-            shown_after=" + ".join(e.key for e in drawable_steps(config)),
+            shown_after=" + ".join(e.key for e in pictures.drawable_steps(config)),
             black_from=pictures.BLACK_FROM,
-            measured_how=list(_list_conditions(comparison)),
-            machine=list(_machine(results["machine"])),
+            measured_how=list(_iter_conditions(comparison, rounds)),
+            machine=list(_iter_machine(results["machine"])),
         ),
         encoding="utf-8",
     )
     return page
 
 
-def _template() -> Any:
+def _load_template() -> Any:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
-    return environment.from_string(
-        files("gpupipe.bench").joinpath("report.html.j2").read_text(encoding="utf-8")
-    )
+    source = files("gpupipe.bench").joinpath("report.html.j2")
+    return environment.from_string(source.read_text(encoding="utf-8"))
 
 
 def _finite(value: Any) -> Any:
@@ -110,43 +112,27 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _base64(drawing: Path) -> str:
-    return base64.b64encode(drawing.read_bytes()).decode()
-
-
-def _rounds(comparison: Comparison) -> int:
-    return max((len(r.outcomes) for r in comparison.measured), default=0)
-
-
-def _pipeline(config: Config) -> str:
-    steps = (
-        f"pipeline {config.pipeline.name} ({' + '.join(e.key for e in config.pipeline.entries)})"
-    )
+def _describe_pipeline(config: Config) -> str:
+    steps = " + ".join(e.key for e in config.pipeline.entries)
     mixing = " + ".join(e.key for e in config.batch.entries)
-    return f"{steps}, batch {mixing}" if mixing else steps
+    pipeline = f"pipeline {config.pipeline.name} ({steps})"
+    return f"{pipeline}, batch {mixing}" if mixing else pipeline
 
 
-def _data(comparison: Comparison) -> str:
-    data = next((o.data for r in comparison.measured for o in r.outcomes if o.data), None)
+def _describe_data(data: Mapping[str, Any]) -> str:
     return f"{counted(data['images'], 'image')}, batches of {data['batch_size']}" if data else ""
 
 
-def _alt(drawing: str, comparison: Comparison) -> str:
-    """Return the alternative text of a plot, for readers who cannot see it."""
-    if drawing == "rate.svg":
-        return "Bar plot of images a second. " + "; ".join(
-            f"{r.side.name}: {r.mean:,.0f}" for r in comparison.measured
-        )
-    means = (
-        (r.side.name, sum(100 * o.seconds / o.batches for o in r.outcomes) / len(r.outcomes))
-        for r in comparison.measured
-    )
-    return "Plot of seconds for 100 batches against workers of the DataLoader. " + "; ".join(
-        f"{name}: {mean:.3g} s" for name, mean in means
-    )
+def _iter_plots(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Yield the file of each plot, and its text for readers who cannot see it."""
+    named = [(r.contestant.name, r) for r in comparison.measured]
+    times = "; ".join(f"{name}: {statistics.fmean(r.times):.3g} s" for name, r in named)
+    yield "time.svg", f"Plot of seconds for 100 batches against workers of the DataLoader. {times}"
+    rates = "; ".join(f"{name}: {r.mean:,.0f}" for name, r in named)
+    yield "rate.svg", f"Bar plot of images a second. {rates}"
 
 
-def _parity_verdict(agreements: Sequence[Agreement], config: Config, engine: str) -> str:
+def _describe_parity(agreements: Sequence[Agreement], config: Config, engine: str) -> str:
     """Return whether the engines do the same work; "" if parity was not measured."""
     if not agreements:
         return ""
@@ -157,35 +143,11 @@ def _parity_verdict(agreements: Sequence[Agreement], config: Config, engine: str
             f"too much, from step '{failed.step}' on."
         )
     left_out = [e.key for e in config.pipeline.entries[len({a.step for a in agreements}) :]]
-    rest = (
-        f"; not compared, for lack of a torch lowering: {', '.join(left_out)}" if left_out else ""
-    )
+    rest = "; not compared, for lack of a torch lowering: " if left_out else ""
     return (
         f"They do the same work: after each step, the pixels of {engine} agree with those of "
-        f"torchvision within the limits below{rest}."
+        f"torchvision within the limits below{rest}{', '.join(left_out)}."
     )
-
-
-def _list_conditions(comparison: Comparison) -> Any:
-    """Yield (name, text) of each condition that a reader needs to repeat the measurement."""
-    if comparison.command:
-        yield "command", comparison.command
-    done = _rounds(comparison)
-    yield "rounds", f"{done} of {comparison.repeats}" if comparison.interrupted else str(done)
-    contest = comparison.contest
-    yield (
-        "in each",
-        f"{counted(contest.batches, 'batch', 'batches')} timed, after the first and "
-        f"{contest.warm_up} more to warm up",
-    )
-    yield "files", _COLD if contest.cold else _WARM
-    yield "order", "the sides take turns, round after round, each time in a fresh process"
-    if contest.cores:
-        yield (
-            "cores",
-            f"{len(contest.cores)}, the same for every side (numbers "
-            f"{', '.join(map(str, contest.cores))})",
-        )
 
 
 _COLD = (
@@ -195,8 +157,23 @@ _COLD = (
 _WARM = "warm: whatever the page cache holds is used"
 
 
-def _machine(facts: dict[str, Any]) -> Any:
-    """Yield (name, text) of each part of the machine."""
+def _iter_conditions(comparison: Comparison, rounds: int) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each condition that a reader needs to repeat the measurement."""
+    if comparison.command:
+        yield "command", comparison.command
+    yield "rounds", f"{rounds} of {comparison.repeats}" if comparison.interrupted else str(rounds)
+    contest = comparison.contest
+    timed = counted(contest.batches, "batch", "batches")
+    yield "in each", f"{timed} timed, after the first and {contest.warm_up} more to warm up"
+    yield "files", _COLD if contest.cold else _WARM
+    yield "order", "the sides take turns, round after round, each time in a fresh process"
+    if contest.cores:
+        numbers = ", ".join(map(str, contest.cores))
+        yield "cores", f"{len(contest.cores)}, the same for every side (numbers {numbers})"
+
+
+def _iter_machine(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each part of the machine."""
     yield "GPU", facts["gpu"] or "none"
     yield "processor", f"{facts['processor']}, {counted(facts['cores'], 'core')} usable"
     if facts["memory_gib"]:

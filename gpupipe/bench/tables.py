@@ -1,102 +1,115 @@
-"""The tables and lines that the commands print."""
+"""The tables and lines that the commands print.
+
+The table of `gpupipe profile` stands in profile_report.py. Commands that measure nothing import
+this module too, for `new_table`: it imports nothing heavy at its head.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from gpupipe.batch_stage.stage import BatchStage
-from gpupipe.bench.comparison import Comparison, Result, format_interval
-from gpupipe.bench.measure import Measurement, describe_loader
-from gpupipe.bench.memory import ADDED_UP, PSS
-from gpupipe.bench.parity import Agreement
-from gpupipe.bench.statistics import Ratio
-from gpupipe.bench.table_style import new_table
-from gpupipe.engines import registry
 from gpupipe.errors import counted
-from gpupipe.loader import Loader
-from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.pipeline.step import Spec
+
+if TYPE_CHECKING:
+    from gpupipe.batch_stage.stage import BatchStage
+    from gpupipe.bench.comparison import Comparison, Ratio, Result
+    from gpupipe.bench.measure import Measurement
+    from gpupipe.bench.parity import Agreement
+    from gpupipe.bench.tune import TuneResult
+    from gpupipe.loader import Loader
+    from gpupipe.pipeline.pipeline import Pipeline
+    from gpupipe.pipeline.step import Spec
 
 _STATUS_STYLE = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
-def headline(loader: Loader) -> str:
-    """Return one line that says what will run."""
-    what = describe_loader(loader)
-    note = f" ({what['note']})" if what["note"] else ""
-    shard = what["shard"]
-    rank = f", rank {shard['rank']} of {shard['world_size']}" if shard["world_size"] > 1 else ""
-    return (
-        f"{what['config']}{note}: {counted(what['images'], 'image')} in "
-        f"{counted(what['classes'], 'class', 'classes')}, "
-        f"pipeline {what['pipeline']}, {describe_batch_stage(what['batch_stage'])}"
-        f"{_engine(loader)} on {what['device']}, {loader.engine.traits.parallelism_with_unit}, "
-        f"batches of "
-        f"{what['batch_size']}{rank}"
+def new_table(title: str, *columns: str) -> Table:
+    """Return an empty table in the style that all tables share."""
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_header=any(columns),
+        pad_edge=False,
     )
-
-
-def describe_batch_stage(steps: Sequence[str]) -> str:
-    """Return the part of a headline about steps on whole batches, "" if there are none."""
-    return f"batch {' + '.join(steps)}, " if steps else ""
-
-
-def _engine(loader: Loader) -> str:
-    name = loader.engine.name
-    missing = registry.passed_over(loader.config, name)
-    return f"{name} ({' and '.join(missing)} is not installed)" if missing else name
-
-
-def measurement_table(loader: Loader, result: Measurement) -> Table:
-    """Return the table at the end of `gpupipe run`."""
-    table = new_table(loader.index.note, "", "")
-    for name, value in _rows(result):
-        table.add_row(name, value)
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=number == 0)
     return table
 
 
-def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
+def headline(loader: Loader) -> str:
+    """Return one line that says what will run."""
+    from gpupipe.bench.measure import describe_loader
+    from gpupipe.engines import registry
+
+    what = describe_loader(loader)
+    images = counted(what["images"], "image")
+    classes = counted(what["classes"], "class", "classes")
+    if missing := registry.passed_over(loader.config, what["engine"]):
+        what["engine"] += f" ({' and '.join(missing)} is not installed)"
+    shard = what["shard"]
+    rank = f", rank {shard['rank']} of {shard['world_size']}" if shard["world_size"] > 1 else ""
+    return f"{describe_work(what, f'{images} in {classes}, ')}{rank}"
+
+
+def describe_work(what: Mapping[str, Any], data: str = "") -> str:
+    """Return a line about a config, its pipeline and its engine.
+
+    Args:
+        what: The facts, as `describe_loader` returns them.
+        data: The part of the line about the samples.
+    """
+    note = f" ({what['note']})" if what["note"] else ""
+    mixing = f"batch {' + '.join(what['batch_stage'])}, " if what["batch_stage"] else ""
+    return (
+        f"{what['config']}{note}: {data}pipeline {what['pipeline']}, {mixing}{what['engine']} on "
+        f"{what['device']}, {what['parallelism_with_unit']}, batches of {what['batch_size']}"
+    )
+
+
+def measurement_table(note: str, result: Measurement) -> Table:
+    """Return the table at the end of `gpupipe run`; `note` is that of the index."""
+    table = new_table(note, "", "")
+    for row in measurement_rows(result):
+        table.add_row(*row)
+    return table
+
+
+def measurement_rows(result: Measurement) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each fact of a measurement."""
+    from gpupipe.bench.memory import ADDED_UP, PSS
+
     if result.too_short:
         yield "images/s", f"cannot be determined: {result.too_short}"
     elif result.passes:
         size = counted(result.passes[0].batches, "batch", "batches")
-        several = (
-            f" ± {result.deviation:,.0f} (standard deviation of {len(result.passes)} passes "
-            f"of {size})"
-            if result.deviation is not None
-            else ""
-        )
-        spread = several or f" (one pass of {size})"
+        spread = f" (one pass of {size})"
+        if result.deviation is not None:
+            passes = f"{len(result.passes)} passes of {size}"
+            spread = f" ± {result.deviation:,.0f} (standard deviation of {passes})"
         yield "images/s", f"{result.mean_rate:,.0f}{spread}"
         if result.mean_file_bytes:  # unknown if a server reads the files
-            yield (
-                "input",
-                f"{result.input_megabytes_a_second:,.1f} MB/s "
-                f"({result.mean_file_bytes / 1e3:,.1f} kB a file)",
-            )
+            size = f"{result.mean_file_bytes / 1e3:,.1f} kB a file"
+            yield "input", f"{result.input_megabytes_a_second:,.1f} MB/s ({size})"
         yield "CPU", f"{result.cpu_seconds_per_thousand:.2f} s per 1,000 images"
     yield "time to first batch", f"{result.first_batch_seconds:.2f} s (after the imports)"
-    yield (
-        "peak memory",
-        f"{result.peak_memory / 2**20:,.0f} "
-        f"MiB{'' if result.peak_memory_kind == PSS else f' ({ADDED_UP})'}",
-    )
+    how = "" if result.peak_memory_kind == PSS else f" ({ADDED_UP})"
+    yield "peak memory", f"{result.peak_memory / 2**20:,.0f} MiB{how}"
     if result.peak_gpu_memory is not None:
-        yield (
-            "peak GPU memory",
-            f"{result.peak_gpu_memory / 2**20:,.0f} MiB (all processes on the GPU)",
-        )
+        used = f"{result.peak_gpu_memory / 2**20:,.0f} MiB"
+        yield "peak GPU memory", f"{used} (all processes on the GPU)"
     if result.skipped:
         yield "skipped", f"{counted(result.skipped, 'sample')} that cannot be read"
 
 
 def comparison_table(comparison: Comparison) -> Table:
     """Return the table of `gpupipe compare`."""
-    to = comparison.baseline.side.name if comparison.baseline else ""
+    to = comparison.baseline.contestant.name if comparison.baseline else ""
     table = new_table("; ".join(comparison.notes), *speed_columns(comparison, f"times {to}"))
     for row in speed_rows(comparison):
         table.add_row(*row)
@@ -109,30 +122,27 @@ def speed_columns(comparison: Comparison, ratio: str) -> list[str]:
     return ["", "images/s", ratio, "first batch", "CPU s / 1,000", "peak memory", *busy]
 
 
-def speed_rows(comparison: Comparison) -> Iterable[list[str]]:
-    """Yield one row per side: mean rate, ratio to the baseline, and medians of the rest."""
+def speed_rows(comparison: Comparison) -> Iterator[list[str]]:
+    """Yield one row per contestant: mean rate, ratio to the baseline, and medians of the rest."""
+    has_gpu = bool(_gpu_busy(comparison.measured))
     for r in comparison.measured:
         spread = f" ± {r.deviation:,.0f}" if r.deviation is not None else ""
-        to_baseline = comparison.ratio(r)
-        times = "1" if to_baseline is None else _times(to_baseline)
-        first, cpu = (
-            r.median(lambda o: o.first_batch_seconds),
-            r.median(lambda o: 1000 * o.cpu_seconds / o.images),
-        )
-        memory = r.median(lambda o: o.peak_memory) / 2**20
-        busy = [_percent(_gpu_busy([r]))] if _gpu_busy(comparison.measured) else []
+        to_baseline, shares = comparison.ratio(r), _gpu_busy([r])
+        busy = f"{sum(shares) / len(shares):.0%}" if shares else "-"
         yield [
-            r.side.name,
+            r.contestant.name,
             f"{r.mean:,.0f}{spread}",
-            times,
-            f"{first:.2f} s",
-            f"{cpu:.2f}",
-            f"{memory:,.0f} MiB",
-            *busy,
+            "1" if to_baseline is None else _format_ratio(to_baseline),
+            f"{r.median(lambda o: o.first_batch_seconds):.2f} s",
+            f"{r.median(lambda o: 1000 * o.cpu_seconds / o.images):.2f}",
+            f"{r.median(lambda o: o.peak_memory) / 2**20:,.0f} MiB",
+            *([busy] if has_gpu else []),
         ]
 
 
-def _times(ratio: Ratio) -> str:
+def _format_ratio(ratio: Ratio) -> str:
+    from gpupipe.bench.comparison import format_interval
+
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}"
     is_unknown = ratio.is_vague and not ratio.is_certain
@@ -144,8 +154,18 @@ def _gpu_busy(results: Iterable[Result]) -> list[float]:
     return [o.gpu_utilisation for r in results for o in r.outcomes if o.gpu_utilisation is not None]
 
 
-def _percent(shares: list[float]) -> str:
-    return f"{sum(shares) / len(shares):.0%}" if shares else "-"
+def trials_table(tuning: TuneResult) -> Table:
+    """Return the table of the trials of `gpupipe tune`."""
+    from gpupipe.bench.comparison import ratio
+
+    table = new_table("", "tried", "images/s, each round", "times the first")
+    for holder, *rivals in tuning.trials:
+        for result in (holder, *rivals):
+            times = "1" if result is holder else f"{ratio(result.rates, holder.rates).value:.2f}"
+            rates = ", ".join(f"{rate:,.0f}" for rate in result.rates)
+            table.add_row(result.contestant.name, rates, times)
+        table.add_section()
+    return table
 
 
 def parity_table(agreements: Sequence[Agreement], engine: str) -> Table:
@@ -165,20 +185,13 @@ def parity_columns(engine: str) -> tuple[str, ...]:
     return ("up to", f"{engine} on", "mean", "largest", "PSNR", "limit", "result")
 
 
-def parity_rows(agreements: Iterable[Agreement]) -> Iterable[list[str]]:
+def parity_rows(agreements: Iterable[Agreement]) -> Iterator[list[str]]:
     """Yield one row per agreement, in the order of parity_columns."""
     for a in agreements:
-        limit = f"{'largest' if a.largest else 'mean'} ≤ {a.limit:g}"
-        psnr = "identical" if a.most == 0 else f"{a.psnr:.1f} dB"
-        yield [
-            a.step,
-            a.device,
-            f"{a.mean:.3f}",
-            f"{a.most:.1f}",
-            psnr,
-            limit,
-            "holds" if a.holds else "FAILS",
-        ]
+        psnr = "identical" if a.max == 0 else f"{a.psnr:.1f} dB"
+        limit = f"{'largest' if a.limits_max else 'mean'} ≤ {a.limit:g}"
+        verdict = "holds" if a.holds else "FAILS"
+        yield [a.step, a.device, f"{a.mean:.3f}", f"{a.max:.1f}", psnr, limit, verdict]
 
 
 def steps_table(pipeline: Pipeline) -> Table:
@@ -210,14 +223,8 @@ def batch_table(stage: BatchStage) -> Table:
 
 def _shape(spec: Spec, image: bool) -> str:
     """Format a shape in DALI's order: (H, W, C) for an image."""
-    return (
-        "("
-        + ", ".join(
-            "?" if n is None else str(n)
-            for n in ((spec.height, spec.width, spec.channels) if image else spec.shape)
-        )
-        + ")"
-    )
+    shape = (spec.height, spec.width, spec.channels) if image else spec.shape
+    return f"({', '.join('?' if n is None else str(n) for n in shape)})"
 
 
 def _parameters(values: dict[str, Any]) -> str:
@@ -225,22 +232,17 @@ def _parameters(values: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    return (
-        "[" + ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in value) + "]"
-        if isinstance(value, tuple)
-        else str(value)
-    )
+    if not isinstance(value, tuple):
+        return str(value)
+    return f"[{', '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in value)}]"
 
 
 def lowering_table(device: str, operators: Iterable[tuple[str, str, tuple[str, ...]]]) -> Table:
     """Return the table of operators, with the steps that each implements: several if fused."""
     table = new_table(f"on the {device}", "operator", "device", "does the work of")
     for op, op_device, names in operators:
-        table.add_row(
-            op,
-            op_device,
-            " + ".join(names) or ("reading" if op.startswith(("io.", "torch.")) else "layout"),
-        )
+        other = "reading" if op.startswith(("io.", "torch.", "dataset.")) else "layout"
+        table.add_row(op, op_device, " + ".join(names) or other)
     return table
 
 

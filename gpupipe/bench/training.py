@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.bench.measure import describe_loader, gpu_of, image_of, iter_endlessly, synchronise
-from gpupipe.bench.statistics import Ratio, ratio
+from gpupipe.bench.comparison import Ratio, ratio
+from gpupipe.bench.measure import (
+    count_images,
+    describe_loader,
+    gpu_of,
+    image_of,
+    iter_endlessly,
+    synchronise,
+    take,
+)
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 from gpupipe.errors import EngineError, did_you_mean
@@ -67,12 +75,8 @@ class Training:
     @property
     def is_vague(self) -> bool:
         """Whether the rounds differ too much to say what the share is."""
-        waiting = self.waiting
-        return (
-            waiting.low is not None
-            and waiting.high is not None
-            and waiting.high - waiting.low > _WIDEST
-        )
+        low, high = self.waiting.low, self.waiting.high
+        return low is not None and high is not None and high - low > _WIDEST
 
 
 def measure(
@@ -100,16 +104,15 @@ def measure(
     """
     result = Training(what)
     for number in range(rounds):
-        tick(f"training on the loader, round {number + 1} of {rounds}", 2 * number, 2 * rounds)
+        turn = f"round {number + 1} of {rounds}"
+        tick(f"training on the loader, {turn}", 2 * number, 2 * rounds)
         with create_loader(config, index) as loader:
             step = train(loader)
-            result.fed.append(_rate(iter_endlessly(loader), step, seconds, loader))
-            batches = list(itertools.islice(iter_endlessly(loader), _REPLAYED_BATCHES))
-        tick(
-            f"training on kept batches, round {number + 1} of {rounds}", 2 * number + 1, 2 * rounds
-        )
-        result.replayed.append(_rate(itertools.cycle(batches), step, seconds, loader))
-        del batches
+            result.fed.append(_measure_rate(iter_endlessly(loader), step, seconds, loader))
+            kept = _keep_batches(loader)
+        tick(f"training on kept batches, {turn}", 2 * number + 1, 2 * rounds)
+        result.replayed.append(_measure_rate(kept, step, seconds, loader))
+        del kept
     tick("", 2 * rounds, 2 * rounds)
     return result
 
@@ -120,12 +123,12 @@ def ceiling(config: Config, index: Index, seconds: float) -> float:
     No loader can exceed this rate.
     """
     with create_loader(config, index) as loader:
-        return _rate(
-            itertools.cycle(list(itertools.islice(iter_endlessly(loader), _REPLAYED_BATCHES))),
-            lambda batch: None,
-            seconds,
-            loader,
-        )
+        return _measure_rate(_keep_batches(loader), lambda batch: None, seconds, loader)
+
+
+def _keep_batches(loader: Loader) -> Iterator[Any]:
+    """Return an endless iterator over the first few batches."""
+    return itertools.cycle(list(itertools.islice(iter_endlessly(loader), _REPLAYED_BATCHES)))
 
 
 def pause(milliseconds: float) -> Callable[[Loader], Train]:
@@ -155,11 +158,8 @@ def _model(name: str, loader: Loader) -> Train:
     import torchvision.models
 
     device = "cpu" if loader.engine.device == "cpu" else loader.engine.device.replace("gpu", "cuda")
-    net = (
-        torchvision.models.get_model(name, weights=None, num_classes=loader.mixer.num_classes)
-        .to(device)
-        .train()
-    )
+    classes = loader.mixer.num_classes
+    net = torchvision.models.get_model(name, weights=None, num_classes=classes).to(device).train()
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
 
     def train(batch: Any) -> None:
@@ -183,19 +183,17 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
     return batch if isinstance(batch, tuple) else (image_of(batch), batch["label"])
 
 
-def _rate(batches: Iterable[Any], train: Train, seconds: float, loader: Loader) -> float:
+def _measure_rate(batches: Iterator[Any], train: Train, seconds: float, loader: Loader) -> float:
     """Return the images per second of training, after two steps that do not count."""
-    stream = iter(batches)
-    for _ in range(_WARM_UP_STEPS):
-        train(next(stream))
-    synchronise(loader)
-    started, images = time.perf_counter(), 0
-    while time.perf_counter() - started < seconds:
-        batch = next(stream)
+
+    def train_and_count(batch: Any) -> int:
         train(batch)
-        images += len(image_of(batch))
-    synchronise(loader)
-    return images / (time.perf_counter() - started)
+        return count_images(batch)
+
+    counts = map(train_and_count, batches)
+    take(counts, loader, batches=_WARM_UP_STEPS)
+    images, elapsed = take(counts, loader, seconds=seconds)
+    return images / elapsed
 
 
 def record_training(
@@ -217,13 +215,16 @@ def record_training(
     Raises:
         GpupipeError: As load().
     """
+    import torch
+
     with create_loader(config, index) as loader:
         step: Train = train(loader) if train else lambda batch: None
         stream = iter_endlessly(loader)
         for _ in range(_WARM_UP_STEPS):
             step(next(stream))
         synchronise(loader)
-        with tracing.record(_find_ranges(loader)) as recorder:
+        ranges: Any = None if gpu_of(loader) is None else torch.cuda.nvtx
+        with tracing.record(ranges) as recorder:
             started, number = time.perf_counter(), 0
             while number < _MIN_STEPS or time.perf_counter() - started < seconds:
                 batch = next(stream)
@@ -231,15 +232,5 @@ def record_training(
                     step(batch)
                 number += 1
             synchronise(loader)
-        stream.close()  # type: ignore[attr-defined]
+        stream.close()
         return recorder.as_json(**describe_loader(loader), steps=number)
-
-
-def _find_ranges(loader: Loader) -> tracing.Ranges | None:
-    """Return what marks NVTX ranges, if the loader is on a GPU."""
-    if gpu_of(loader) is None:
-        return None
-    import torch
-
-    ranges: Any = torch.cuda.nvtx
-    return ranges  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
-"""Searches the fastest loader settings on this machine.
+"""Searches the fastest loader settings on this machine, for `gpupipe tune`.
 
 It optimises one setting after the other, then compares the best settings with the original ones.
-`candidates` says which settings and values it tries. Every trial runs in a fresh process, and
-rivals take turns, as in gpupipe.bench.compare.
+candidates.py says which settings and values it tries. Every trial runs in a fresh process, and
+rivals take turns, as in compare.py.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from gpupipe.bench.cache_candidate import SETTING, CacheCandidate
+import yaml
+
+from gpupipe.bench.candidates import CACHE_SETTING, nest_settings
 from gpupipe.bench.compare import run_contest
-from gpupipe.bench.comparison import Result, Side
+from gpupipe.bench.comparison import Contestant, Ratio, Result, ratio
 from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.machine import machine
-from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import LoaderConfig
-from gpupipe.engines.base import BatchStream
 
 SCHEMA = "gpupipe-tune-1"
 Tick = Callable[[str, int, int], None]
 """Called before each trial with its description, the seconds used, and the seconds in all."""
+Trial = Callable[[Contestant, Contest], ContestOutcome]
 
 _TRIAL_SECONDS = 1.5
 _MIN_BATCHES = 4
@@ -33,28 +34,11 @@ _TIMES_AHEAD = 3
 """The length of a trial in multiples of the batches prepared ahead. Shorter trials measure how fast
 prepared batches are delivered, and not how fast batches are produced.
 """
-
-
-@runtime_checkable
-class Tunable(Protocol):
-    """The class of an engine that has more to tune than its parallelism and `prefetch`."""
-
-    def tunable(self, on_gpu: bool, cores: Sequence[int]) -> dict[str, list[Any]]:
-        """Return the values that `gpupipe tune` tries for further settings. A class method.
-
-        Args:
-            on_gpu: Whether the loader runs on a GPU.
-            cores: Numbers of threads or workers that fit this machine.
-        """
-
-
-Trial = Callable[[Side, Contest], ContestOutcome]
-
 _ROUNDS = 2
 _MIN_CONFIRMED, _MAX_CONFIRMED = 3, 10
 _WORTH = 1.01
 _FILLING = 0.5
-"""The most of the time left that filling the decoded cache may take."""
+"""The largest share of the time left that filling the decoded cache may take."""
 
 
 @dataclass
@@ -83,21 +67,22 @@ class TuneResult:
     interrupted: bool = False
 
     @property
+    def tried(self) -> list[Result]:
+        """The results of all trials before the confirmation."""
+        return [result for setting in self.trials for result in setting]
+
+    @property
     def gain(self) -> Ratio | None:
         """The speed of the best settings over the original ones; None if none was better."""
-        return (
-            ratio(self.best.rates, self.original.rates) if self.best and self.best.rates else None
-        )
+        if self.best is None or not self.best.rates:
+            return None
+        return ratio(self.best.rates, self.original.rates)
 
     @property
     def disturbed(self) -> float:
         """The most cores that other processes kept busy during a trial."""
-        every = [
-            self.original,
-            *([self.best] if self.best else []),
-            *(r for setting in self.trials for r in setting),
-        ]
-        return max((o.others for r in every for o in r.outcomes), default=0.0)
+        results = [self.original, *self.tried, *([self.best] if self.best else [])]
+        return max((o.others for r in results for o in r.outcomes), default=0.0)
 
     @property
     def is_certain(self) -> bool:
@@ -106,11 +91,6 @@ class TuneResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return all results and the machine, as plain JSON."""
-        rates = [
-            {"changes": r.side.changes, "images_per_second": r.rates}
-            for setting in self.trials
-            for r in setting
-        ]
         return {
             "schema": SCHEMA,
             "machine": machine(),
@@ -121,51 +101,31 @@ class TuneResult:
                 "given": self.original.rates,
                 "best": self.best.rates if self.best else [],
             },
-            "trials": rates,
+            "trials": [
+                {"changes": r.contestant.changes, "images_per_second": r.rates} for r in self.tried
+            ],
             "untried": self.untried,
             "enough_seconds": self.enough_seconds,
             "interrupted": self.interrupted,
         }
 
 
-def candidates(
-    options: LoaderConfig,
-    engine: type[BatchStream],
-    gpu: bool,
-    cores: int,
-    keep: Iterable[str],
-    cache: CacheCandidate | None = None,
-) -> dict[str, list[Any]]:
-    """Return the values to try for each setting.
-
-    batch_size comes last, because it also changes training.
+class Tuner:
+    """Tries settings until `seconds` are used; raises EngineError if a trial fails.
 
     Args:
+        contest: The work of each trial; the tuner sets the number of batches.
         options: The original settings.
-        engine: The engine's class.
-        gpu: Whether the loader runs on a GPU.
         cores: How many cores the process may use.
-        keep: The settings to leave as they are.
-        cache: The decoded cache to try; None for none.
+        seconds: The time to use, about.
+        tick: Called before each trial.
+        trial: Runs one trial; by default in a fresh process.
+        fill_samples: How many samples the first trial with the decoded cache decodes before it is
+            timed.
+
+    Attributes:
+        result: What was found so far.
     """
-    around = sorted({max(1, cores // 2), cores, cores + max(1, cores // 2)})
-    choices: dict[str, list[Any]] = {
-        engine.traits.parallelism_setting: list(around),
-        "prefetch": [1, 2, 4],
-    }
-    choices = {name: values for name, values in choices.items() if name in engine.settings}
-    if isinstance(engine, Tunable):
-        choices |= engine.tunable(gpu, around)
-    if cache is not None:
-        choices[SETTING] = [cache.options]
-    choices["batch_size"] = sorted(
-        {max(1, options.batch_size // 2), options.batch_size, options.batch_size * 2}
-    )
-    return {name: values for name, values in choices.items() if name not in set(keep)}
-
-
-class Tuner:
-    """Tries settings until `seconds` are used; raises EngineError if a trial fails."""
 
     def __init__(
         self,
@@ -177,25 +137,12 @@ class Tuner:
         trial: Trial = run_contest,
         fill_samples: int = 0,
     ) -> None:
-        """Prepare a search.
-
-        Args:
-            contest: The work of each trial; the tuner sets the number of batches.
-            options: The original settings.
-            cores: How many cores the process may use.
-            seconds: The time to use, about.
-            tick: Called before each trial.
-            trial: Runs one trial; by default in a fresh process.
-            fill_samples: How many samples the first trial with the decoded cache decodes before
-                it is timed.
-        """
-        self._fill_samples = fill_samples
-        self._trial = trial
         self._contest, self._options, self._cores, self._tick = contest, options, cores, tick
+        self._trial, self._fill_samples = trial, fill_samples
         self._started, self._seconds = time.monotonic(), seconds
-        self._images = 0
+        self._images = _MIN_BATCHES * options.batch_size
         self._costs: list[float] = []
-        self.result = TuneResult(Result(Side("as given", {})))
+        self.result = TuneResult(Result(Contestant("as given", {})))
 
     def run(self, choices: dict[str, list[Any]]) -> TuneResult:
         """Search, then confirm the best settings; Ctrl-C ends either and keeps the results."""
@@ -210,85 +157,144 @@ class Tuner:
 
     def _measure_original(self) -> None:
         """Run one trial to find out how many images a trial needs, and one that counts."""
-        size = self._options.batch_size
-        self._images = _MIN_BATCHES * size
-        outcome = self._try(self.result.original)
-        self._images = math.ceil(
-            max(self._images, _TRIAL_SECONDS * outcome.images / outcome.seconds)
-        )
-        self.result.original.outcomes.clear()
-        self._try(self.result.original)
+        original = self.result.original
+        self._try(original)
+        self._images = math.ceil(max(self._images, _TRIAL_SECONDS * original.mean))
+        original.outcomes.clear()
+        self._try(original)
 
     def _improve(self, name: str, values: list[Any]) -> None:
         """Set `name` to its fastest value, if that is over 1 % faster than its current one."""
-        now = self._value(name)
+        now, changes = self._value(name), self.result.changes
+        holder = Result(Contestant(f"{name}={now}", dict(changes)))
         rivals = [
-            Result(Side(f"{name}={v}", self.result.changes | {name: v})) for v in values if v != now
+            Result(Contestant(f"{name}={v}", changes | {name: v})) for v in values if v != now
         ]
-        rounds = min(_ROUNDS, self._trials_left(2 * _MIN_CONFIRMED) // (len(rivals) + 1))
         if not rivals:
             return
-        if name == SETTING and not self._has_time_to_fill():
-            rounds = 0
-        if not rounds:
+        rounds = min(_ROUNDS, self._count_trials_left(2 * _MIN_CONFIRMED) // (len(rivals) + 1))
+        if not rounds or (name == CACHE_SETTING and not self._has_time_to_fill()):
             self._leave_untried(name, len(rivals) + 1)
             return
-        holder = Result(Side(f"{name}={now}", dict(self.result.changes)))
         for _ in range(rounds):
             for rival in (holder, *rivals):
                 self._try(rival)
         self.result.trials.append([holder, *rivals])
         best = max(rivals, key=lambda r: r.mean)
         if ratio(best.rates, holder.rates).value > _WORTH:
-            self.result.changes = dict(best.side.changes)
+            self.result.changes = dict(best.contestant.changes)
 
     def _leave_untried(self, name: str, trials: int) -> None:
         """Record that there is no time for `trials` more trials and the confirmation."""
         self.result.untried.append(name)
         self.result.trial_seconds = statistics.median(self._costs)
         if self.result.enough_seconds is None:
-            used = time.monotonic() - self._started
-            enough = used + (trials + 2 * _MIN_CONFIRMED + 1) * self.result.trial_seconds
-            self.result.enough_seconds = 10 * math.ceil(enough / 10)
+            more = (trials + 2 * _MIN_CONFIRMED + 1) * self.result.trial_seconds
+            self.result.enough_seconds = 10 * math.ceil((self._used + more) / 10)
 
     def _confirm(self) -> None:
         """Compare the best settings with the original ones, in as many rounds as time allows."""
         if not self.result.changes:
             return
-        self.result.best = Result(Side("best", self.result.changes))
+        self.result.best = Result(Contestant("best", self.result.changes))
         self.result.original.outcomes.clear()
         for number in range(_MAX_CONFIRMED):
-            if number >= _MIN_CONFIRMED and self._trials_left(0) < 2:
+            if number >= _MIN_CONFIRMED and self._count_trials_left(0) < 2:
                 break
             self._try(self.result.original)
             self._try(self.result.best)
 
     def _value(self, name: str) -> Any:
+        """Return the current value of a setting."""
         value = self.result.changes.get(name, getattr(self._options, name, None))
         return self._cores if value == "auto" else value
 
+    @property
+    def _used(self) -> float:
+        """The seconds used so far."""
+        return time.monotonic() - self._started
+
     def _has_time_to_fill(self) -> bool:
         """Return whether an epoch, which fills the cache, takes less than half the time left."""
-        left = self._seconds - (time.monotonic() - self._started)
-        return self._fill_samples / self.result.original.mean < _FILLING * left
+        epoch = self._fill_samples / self.result.original.mean
+        return epoch < _FILLING * (self._seconds - self._used)
 
-    def _trials_left(self, reserved: int) -> int:
+    def _count_trials_left(self, reserved: int) -> int:
         """Return how many more trials there is time for, with `reserved` trials held back."""
-        left = self._seconds - (time.monotonic() - self._started)
+        left = self._seconds - self._used
         return max(0, int(left / statistics.median(self._costs)) - reserved)
 
-    def _try(self, result: Result) -> Any:
-        self._tick(
-            result.side.name,
-            int(min(self._seconds, time.monotonic() - self._started)),
-            int(self._seconds),
-        )
-        size = result.side.changes.get("batch_size", self._options.batch_size)
+    def _try(self, result: Result) -> None:
+        """Run one trial, and add its outcome to a result."""
+        used = int(min(self._seconds, self._used))
+        self._tick(result.contestant.name, used, int(self._seconds))
+        size = result.contestant.changes.get("batch_size", self._options.batch_size)
         batches = max(_MIN_BATCHES, math.ceil(self._images / size))
+        contest = replace(self._contest, batches=batches, times_ahead=_TIMES_AHEAD)
         began = time.monotonic()
-        outcome = self._trial(
-            result.side, replace(self._contest, batches=batches, times_ahead=_TIMES_AHEAD)
-        )
+        result.outcomes.append(self._trial(result.contestant, contest))
         self._costs.append(time.monotonic() - began)
-        result.outcomes.append(outcome)
-        return outcome
+
+
+def describe_tuning(result: TuneResult, batch_size: int) -> list[str]:
+    """Return the settings to use, as YAML, and how certain the gain is.
+
+    Args:
+        result: The result of the search.
+        batch_size: The batch size of the original settings.
+    """
+    names = ", ".join(result.untried)
+    if result.trials:
+        lines = _describe_gain(result, batch_size)
+        if names:
+            lines.append(f"not tried, for lack of time: {names}; --seconds gives more")
+        return lines
+    reason = "--keep leaves none to try"
+    if result.enough_seconds is not None:
+        reason = (
+            f"there was no time to try any ({names}), since a trial takes "
+            f"{result.trial_seconds:.1f} s here: --seconds {result.enough_seconds} tries the first"
+        )
+    elif result.interrupted:
+        reason = "none was tried before Ctrl-C"
+    return [f"Whether other settings are faster cannot be determined: {reason}."]
+
+
+def _describe_gain(result: TuneResult, batch_size: int) -> list[str]:
+    """Return what was gained by the settings that were tried."""
+    gain, changes = result.gain, result.changes
+    if not changes:
+        return ["Nothing that was tried is faster than the settings as they are."]
+    if gain is None or gain.low is None or gain.high is None:
+        settings = " ".join(f"{name}={value}" for name, value in changes.items())
+        return [
+            f"Whether {settings} is faster cannot be determined: Ctrl-C came before it was "
+            "confirmed."
+        ]
+    sure = (
+        f"{gain.value:.2f} times as many images a second as before ({gain.low:.2f} to "
+        f"{gain.high:.2f}, with 95 % confidence)"
+    )
+    if gain.is_vague and not result.is_certain:
+        return [
+            f"Whether the best that was tried is faster cannot be determined: it made {sure}. "
+            "More --seconds, with nothing beside it, would tell."
+        ]
+    if not result.is_certain:
+        return [
+            "Nothing that was tried is faster beyond doubt: keep the settings as they are. "
+            f"The best of them made {sure}."
+        ]
+    settings = yaml.safe_dump(nest_settings(changes), sort_keys=False)
+    lines = [f"{sure}, with", "", *settings.splitlines(), ""]
+    if CACHE_SETTING in changes:
+        lines.append(
+            f"The decoded cache takes up to {changes[CACHE_SETTING]['max_bytes']} of memory on "
+            f"each machine, beside the batches: --keep {CACHE_SETTING} leaves it out."
+        )
+    if "batch_size" in changes:
+        lines.append(
+            "batch_size also changes what a training step sees: --keep batch_size leaves it at "
+            f"{batch_size}."
+        )
+    return lines

@@ -113,7 +113,7 @@ def run(
     if quiet and result.passes and not result.too_short:
         click.echo(f"{result.mean_rate:.1f}")
     elif not quiet:
-        console().print(tables.measurement_table(loader, result))
+        console().print(tables.measurement_table(loader.index.note, result))
         _print_skipped(loader, result)
     if json_path:
         write_json(json_path, result.as_json(loader))

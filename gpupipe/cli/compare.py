@@ -167,12 +167,12 @@ def _run_comparison(
     engines = comparing.comparable_engines(checked.loader.engine)
     if options.ray and RAY not in engines:
         engines = [*engines, RAY]
-    sides, notes = comparing.sides(checked, workers, _gpus(), engines)
+    contestants, notes = comparing.list_contestants(checked, workers, _gpus(), engines)
     batches, warm_up, repeats = (15, 3, 3) if options.quick else (100, 10, 5)
     contest = Contest(name, overrides, {}, cores, options.batches or batches, warm_up, options.cold)
     with Screen(False) as screen:
         return comparing.compare(
-            sides,
+            contestants,
             contest,
             options.repeats or repeats,
             screen.counter("compare"),

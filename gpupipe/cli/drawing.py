@@ -18,8 +18,7 @@ from gpupipe.errors import GpupipeError, did_you_mean
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from gpupipe.bench.gallery import Gallery
-    from gpupipe.bench.gallery_page import StepPictures
+    from gpupipe.bench.gallery import Gallery, StepPictures
 
 _ALL = "all"
 
@@ -48,8 +47,7 @@ def gallery(
     {degrees: 30}". Of a PIPELINE it draws the image after each step. There is one page for each
     step, and the page "all".
     """
-    from gpupipe.bench.gallery import open_gallery
-    from gpupipe.bench.gallery_page import draw_page
+    from gpupipe.bench.gallery import draw_page, open_gallery
     from gpupipe.engines import registry
 
     if engine is not None:

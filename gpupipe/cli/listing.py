@@ -55,7 +55,7 @@ def _as_json(item: Item) -> dict[str, str]:
 
 def items_table(title: str, items: Iterable[Item]) -> Any:
     """Return a table with one line per item; a summary that does not fit ends in an ellipsis."""
-    from gpupipe.bench.table_style import new_table
+    from gpupipe.bench.tables import new_table
 
     items = list(items)
     is_mixed = any(item.package != OWN_PACKAGE for item in items)
@@ -131,7 +131,7 @@ def _show_file(item: Item, is_single: bool) -> None:
 
 
 def _print_parameters(model: type[pydantic.BaseModel]) -> None:
-    from gpupipe.bench.table_style import new_table
+    from gpupipe.bench.tables import new_table
     from gpupipe.cli.parameters import describe_parameters
 
     parameters = describe_parameters(model)

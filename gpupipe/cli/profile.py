@@ -41,10 +41,10 @@ def profile(
     json_path: JsonFile = None,
 ) -> None:
     """Show where the time of CONFIG goes, step by step, what limits it, and what to change."""
-    from gpupipe.bench import advice, training
     from gpupipe.bench import profile as profiling
-    from gpupipe.bench import profile_tables as tables
+    from gpupipe.bench import profile_report, training
     from gpupipe.bench.compare import disturbance
+    from gpupipe.bench.tables import describe_work
     from gpupipe.runtime.devices import cores
 
     if step_ms is not None and model:
@@ -60,14 +60,14 @@ def profile(
             checked, index, *train, rounds, seconds, screen.counter("training")
         )
     ceiling = None if trained else training.ceiling(checked, index, seconds)
-    click.echo(tables.headline(result))
-    console().print(tables.profile_table(result))
-    for line in tables.describe_training(trained, ceiling):
+    click.echo(describe_work(result.what))
+    console().print(profile_report.profile_table(result))
+    for line in profile_report.describe_training(trained, ceiling):
         click.echo(line)
     if trace_path is not None:
         click.echo(_record_trace(trace_path, checked, index, train and train[1], seconds))
     step_advice = {e.key: e.step.speed_advice for e in checked.pipeline.entries}
-    verdict = advice.find_limit(result, result.what["parallelism"], trained, step_advice)
+    verdict = profile_report.find_limit(result, result.what["parallelism"], trained, step_advice)
     for sentence in (*verdict.sentences, *disturbance(result.disturbed)):
         click.echo(sentence)
     write_json(
@@ -139,12 +139,11 @@ def tune(
     json_path: JsonFile = None,
 ) -> None:
     """Search the fastest loader settings for CONFIG on this machine, and print the YAML to use."""
-    from gpupipe.bench import profile_tables as tables
-    from gpupipe.bench import tune as tuning
-    from gpupipe.bench.cache_candidate import find_candidate
+    from gpupipe.bench.candidates import find_cache_candidate, list_candidates
     from gpupipe.bench.compare import disturbance
     from gpupipe.bench.contestant import Contest
-    from gpupipe.bench.profile_tables import describe_tuning
+    from gpupipe.bench.tables import trials_table
+    from gpupipe.bench.tune import Tuner, describe_tuning
     from gpupipe.cli.console import core_numbers, print_data_warning
     from gpupipe.decoded_cache.location import own_shared_memory
     from gpupipe.engines import registry
@@ -161,18 +160,18 @@ def tune(
             "it runs, without engine: remote"
         )
     gpu = resolve(checked.loader.device) is not None
-    cache = find_candidate(checked, index, gpu)
-    tunable = tuning.candidates(checked.loader, engine, gpu, cores(), (), cache)
+    cache = find_cache_candidate(checked, index, gpu)
+    tunable = list_candidates(checked.loader, engine, gpu, cores(), cache)
     for name in keep:
         if name not in tunable:
             raise click.BadParameter(
                 f"'{name}' is not among what is tuned{did_you_mean(name, tunable)}",
                 param_hint="--keep",
             )
-    choices = tuning.candidates(checked.loader, engine, gpu, cores(), keep, cache)
+    choices = {name: values for name, values in tunable.items() if name not in keep}
     contest = Contest(config, overrides, {}, core_numbers(None), 0, 2, False)
     with Screen(False) as screen, own_shared_memory():
-        result = tuning.Tuner(
+        result = Tuner(
             contest,
             checked.loader,
             cores(),
@@ -181,7 +180,7 @@ def tune(
             fill_samples=cache.samples if cache else 0,
         ).run(choices)
     if result.trials:
-        console().print(tables.trials_table(result))
+        console().print(trials_table(result))
     for line in (
         *describe_tuning(result, checked.loader.batch_size),
         *disturbance(result.disturbed),

@@ -1,9 +1,10 @@
 """The contract between the loader and an engine: BatchStream, Engine and Job.
 
 A protocol that one command or one kind of source needs stands beside its user:
-`gpupipe.bench.tune.Tunable`, `gpupipe.bench.compare.Comparable`, `gpupipe.bench.plan.Checkable`,
-`gpupipe.bench.profile.Profilable`, `gpupipe.loading.assembly.HoldsFiles`,
-`gpupipe.loading.ignored_settings.ExplainsUnused` and `gpupipe.loading.assembly.Connects`.
+`gpupipe.bench.candidates.Tunable`, `gpupipe.bench.compare.Comparable`,
+`gpupipe.bench.plan.Checkable`, `gpupipe.bench.profile.Profilable`,
+`gpupipe.loading.assembly.HoldsFiles`, `gpupipe.loading.assembly.Connects` and
+`gpupipe.loading.ignored_settings.ExplainsUnused`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from PIL import Image
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.bench import advice, grid, parity, plan, profile, profile_tables, tables, training
+from gpupipe.bench import grid, parity, plan, profile, profile_report, tables, training
 from gpupipe.bench.profile import Profile, Stage
 from gpupipe.cli.console import console
 from gpupipe.config import Config
@@ -63,8 +63,8 @@ def test_profile_has_a_row(small: dict[str, Any], engine: str) -> None:
     names = [stage.name for stage in found.stages]
     assert names == ["read", "decode", "to_dtype", "to torch", "batch stage"]
     assert found.is_by_parts
-    assert "batch stage" in printed(profile_tables.profile_table(found))
-    assert "batch one_hot + mixup" in profile_tables.headline(found)
+    assert "batch stage" in printed(profile_report.profile_table(found))
+    assert "batch one_hot + mixup" in tables.describe_work(found.what)
     without = measured(small, engine=engine, batch=[])
     assert [stage.name for stage in without.stages] == names[:-1]
 
@@ -76,14 +76,14 @@ def test_profile_of_a_client_times_what_it_mixes(small: dict[str, Any]) -> None:
     assert [stage.name for stage in found.stages] == ["receive", "batch stage"]
     assert found.is_received
     assert not found.is_by_parts
-    assert advice.find_limit(found, 1).resource == "server"
+    assert profile_report.find_limit(found, 1).resource == "server"
 
 
 def test_a_costly_batch_stage_gets_advice(small: dict[str, Any]) -> None:
     what = measured(small).what
     times = {"read": 0.1, "decode": 0.2, "to torch": 0.3, "batch stage": 1.0}
     stages = [Stage(name, [s] * 3, [s] * 3, [0.0] * 3) for name, s in times.items()]
-    limit = advice.find_limit(Profile(what, 1, stages), 1)
+    limit = profile_report.find_limit(Profile(what, 1, stages), 1)
     assert limit.resource == "CPU"
     assert any("'batch stage'" in sentence for sentence in limit.sentences)
     assert any("loader.dtype=float16" in sentence for sentence in limit.sentences)
@@ -112,9 +112,9 @@ def test_parity_compares_unmixed_images(small: dict[str, Any]) -> None:
 def test_a_picture_shows_two_classes_of_a_soft_label(small: dict[str, Any], tmp_path: Path) -> None:
     with gpupipe.load(small) as loader:
         grid.save(loader, next(iter(loader)), tmp_path / "a.png")
-        assert grid._name(loader, [0.25, 0.75, 0.0]) == "75% c1, 25% c0"
-        assert grid._name(loader, [0.0, 1.0, 0.0]) == "100% c1"
-        assert grid._name(loader, 2) == "c2"
+        assert grid._name_class(loader, [0.25, 0.75, 0.0]) == "75% c1, 25% c0"
+        assert grid._name_class(loader, [0.0, 1.0, 0.0]) == "100% c1"
+        assert grid._name_class(loader, 2) == "c2"
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpupipe import config as configs
-from gpupipe.bench.compare import sides
+from gpupipe.bench.compare import list_contestants
 from gpupipe.bench.comparison import SCHEMA
 from helpers.forked_python import executable
 
@@ -137,7 +137,7 @@ def test_sides_depend_on_what_there_is() -> None:
         {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]}
     )
     names = {
-        (gpus, len(engines)): [s.name for s in sides(checked, [0, 2], gpus, engines)[0]]
+        (gpus, len(engines)): [s.name for s in list_contestants(checked, [0, 2], gpus, engines)[0]]
         for gpus in (0, 1)
         for engines in (["cpu", "dali", "dataloader"], ["dataloader"])
     }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import re
 import statistics
 from dataclasses import replace
@@ -10,7 +12,17 @@ from dataclasses import replace
 import pytest
 
 from gpupipe.bench import tables
-from gpupipe.bench.comparison import DISTURBED, SCHEMA, Comparison, Result, Side, describe_verdict
+from gpupipe.bench.comparison import (
+    DISTURBED,
+    SCHEMA,
+    Comparison,
+    Contestant,
+    Ratio,
+    Result,
+    describe_verdict,
+    ratio,
+    t_95,
+)
 from gpupipe.bench.contestant import Contest, ContestOutcome
 from helpers.made_comparison import COMMAND, RATES, measured, result
 
@@ -30,7 +42,7 @@ def test_one_round_has_no_deviation() -> None:
 def test_ratios_are_to_the_fastest_data_loader() -> None:
     comparison = measured(RATES)
     assert comparison.baseline is not None
-    assert comparison.baseline.side.name == "DataLoader, 16 workers"
+    assert comparison.baseline.contestant.name == "DataLoader, 16 workers"
     assert comparison.ratio(comparison.baseline) is None
     gpu = comparison.ratio(comparison.results[0])
     assert gpu is not None
@@ -40,12 +52,12 @@ def test_ratios_are_to_the_fastest_data_loader() -> None:
 def test_without_a_data_loader_they_are_to_the_slowest_side() -> None:
     comparison = measured({name: RATES[name] for name in ("DALI on GPU", "DALI on CPU")})
     assert comparison.baseline is not None
-    assert comparison.baseline.side.name == "DALI on CPU"
+    assert comparison.baseline.contestant.name == "DALI on CPU"
 
 
 def test_a_side_that_was_not_measured_is_left_out() -> None:
     comparison = measured(RATES)
-    empty = Result(Side("broken", {}, 32))
+    empty = Result(Contestant("broken", {}, 32))
     more = replace(comparison, results=[empty, *comparison.results])
     assert more.measured == comparison.results
     assert more.baseline is comparison.baseline
@@ -78,9 +90,10 @@ def outcome(rate: float) -> ContestOutcome:
 
 
 def make_comparison(**rates: list[float]) -> Comparison:
-    sides = {"dali": Side("DALI", {}), **{f"w{n}": Side(f"{n} workers", {}, n) for n in range(9)}}
+    contestants = {f"w{n}": Contestant(f"{n} workers", {}, n) for n in range(9)}
+    contestants["dali"] = Contestant("DALI", {})
     return Comparison(
-        [Result(sides[name], [outcome(r) for r in values]) for name, values in rates.items()],
+        [Result(contestants[name], [outcome(r) for r in values]) for name, values in rates.items()],
         Contest("lfw", (), {}, (0,), 10, 1, False),
         repeats=len(next(iter(rates.values()))),
         notes=[],
@@ -144,10 +157,8 @@ def test_an_interval_that_tells_nothing_is_no_verdict(
     found = make_comparison(**rates)
     if "Whether" in said:
         found.results.sort(key=lambda r: -r.mean)
-        said = (
-            f"Whether {found.results[0].side.name} or {found.results[1].side.name} is faster "
-            "cannot be determined"
-        )
+        first, second = (result.contestant.name for result in found.results)
+        said = f"Whether {first} or {second} is faster cannot be determined"
     verdict = describe_verdict(found)[0]
     assert verdict.startswith(said)
     assert "the rounds differ too much" in verdict
@@ -177,3 +188,34 @@ def test_an_interval_that_bounds_nothing_is_not_spelt_out() -> None:
     rows = list(tables.speed_rows(make_comparison(dali=[1.0, 500.0], w2=[100.0, 101.0])))
     assert rows[0][2].endswith(" to over 1,000)")
     assert rows[1][2] == "1"
+
+
+def test_a_ratio_is_that_of_paired_rounds() -> None:
+    """Both sides drift by the same factor from round to round: the ratio does not."""
+    found = ratio([200.0, 100.0, 400.0], [100.0, 50.0, 200.0])
+    assert (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
+    assert found.is_certain
+    assert ratio([2.0], [1.0]) == Ratio(2.0, None, None)
+
+
+def test_an_interval_holds_the_truth_nineteen_times_in_twenty() -> None:
+    draw = random.Random(0)
+    held = 0
+    for _ in range(2000):
+        a = [math.exp(draw.gauss(0.3, 0.05)) for _ in range(5)]
+        b = [math.exp(draw.gauss(0.0, 0.05)) for _ in range(5)]
+        found = ratio(a, b)
+        assert found.low and found.high
+        held += found.low <= math.exp(0.3) <= found.high
+    assert 0.93 < held / 2000 < 0.97
+
+
+def test_students_t_is_that_of_scipy() -> None:
+    """scikit-learn, a dependency of the tests, brings SciPy."""
+    from scipy import stats
+
+    for freedom in range(1, 21):
+        expected = stats.t.ppf(0.975, freedom)
+        assert t_95(freedom) == pytest.approx(expected, abs=6e-4), freedom
+    for freedom in (21, 30, 100):
+        assert t_95(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=5e-3)

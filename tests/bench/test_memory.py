@@ -17,7 +17,7 @@ import pytest
 
 from gpupipe.bench import memory, tables
 from gpupipe.bench.compare import compare
-from gpupipe.bench.comparison import Side
+from gpupipe.bench.comparison import Contestant
 from gpupipe.bench.contestant import Contest
 from gpupipe.bench.measure import Measurement
 from gpupipe.bench.memory import OWN_PEAKS, PSS, PeakMemory
@@ -196,24 +196,28 @@ def test_without_pss_peaks_are_added_up_and_said_to_be() -> None:
     assert found.kind == OWN_PEAKS
     assert found.bytes > 20 * MIB
     rows = dict(
-        tables._rows(Measurement(0.1, peak_memory=found.bytes, peak_memory_kind=found.kind))
+        tables.measurement_rows(
+            Measurement(0.1, peak_memory=found.bytes, peak_memory_kind=found.kind)
+        )
     )
     assert "each process's own peak, added up" in rows["peak memory"]
-    rows = dict(tables._rows(Measurement(0.1, peak_memory=found.bytes, peak_memory_kind=PSS)))
+    rows = dict(
+        tables.measurement_rows(Measurement(0.1, peak_memory=found.bytes, peak_memory_kind=PSS))
+    )
     assert rows["peak memory"].endswith(" MiB")
 
 
 def test_a_comparison_without_pss_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from helpers.made_comparison import outcome
 
-    def run_contest(side: Side, contest: Contest) -> Any:
+    def run_contest(contestant: Contestant, contest: Contest) -> Any:
         found = outcome(100.0)
         found.peak_memory_kind = OWN_PEAKS
         return found
 
     monkeypatch.setattr("gpupipe.bench.compare.run_contest", run_contest)
     comparison = compare(
-        [Side("a", {}), Side("b", {})],
+        [Contestant("a", {}), Contestant("b", {})],
         Contest("lfw", (), {}, (0,), 1, 1, False),
         1,
         lambda what, done, total: None,

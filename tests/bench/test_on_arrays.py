@@ -12,7 +12,8 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench import grid, tables
 from gpupipe.bench.measure import image_of
-from gpupipe.bench.parity import drawable_steps, measure
+from gpupipe.bench.parity import measure
+from gpupipe.bench.pictures import drawable_steps
 from gpupipe.bench.plan import facts, operators
 from gpupipe.testing import check_loader
 from helpers.arrays import numbers, saved
@@ -37,7 +38,7 @@ def test_parity_step_by_step_and_without_a_step(tmp_path: Path) -> None:
     bare = checked(saved(tmp_path, stored), [])
     for last in (False, True):
         (alone,) = measure(bare, bare.source.index(), ["cpu"], 6, last=last)
-        assert (alone.step, alone.most, alone.holds) == ("(no step)", 0.0, True)
+        assert (alone.step, alone.max, alone.holds) == ("(no step)", 0.0, True)
     assert drawable_steps(config) == ()
 
 

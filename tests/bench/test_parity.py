@@ -131,7 +131,7 @@ def test_what_moves_pixels_is_the_same_to_one_level(images: Path) -> None:
     every = 1 if IS_FULL else 2
     found = agreement(images, EXACT, slice(0, None, every))
     assert found.images == COUNT // every
-    assert found.most <= 1
+    assert found.max <= 1
 
 
 @pytest.mark.parametrize("name", MADE_NEW)
@@ -144,7 +144,7 @@ def test_what_makes_pixels_keeps_its_floor(images: Path, name: str) -> None:
     rows = slice(list(MADE_NEW).index(name) % every, None, every)
     found = agreement(images, ["decode", *steps], rows)
     print(
-        f"{name}: mean {found.mean:.3f}, largest {found.most:.1f} levels, PSNR "
+        f"{name}: mean {found.mean:.3f}, largest {found.max:.1f} levels, PSNR "
         f"{found.psnr:.1f} dB over {found.images}"
     )
     assert found.images == COUNT // every

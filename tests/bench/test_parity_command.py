@@ -46,10 +46,10 @@ def test_every_step_agrees_on_real_photographs(photos: Path, tmp_path: Path, eng
     )
     found = list(measure(checked, checked.source.index(), ["cpu"], 4, engine=engine))
     assert [a.step for a in found] == [e.key for e in checked.pipeline.entries]
-    assert {a.step: (a.mean, a.most) for a in found if not a.holds} == {}
+    assert {a.step: (a.mean, a.max) for a in found if not a.holds} == {}
     assert all(a.psnr > 35 for a in found)
-    assert found[0].largest
-    assert not found[-1].largest
+    assert found[0].limits_max
+    assert not found[-1].limits_max
     limits = {a.step: a.limit for a in found}
     assert (limits["decode"], limits["resize"], limits["random_affine"], limits["normalize"]) == (
         1,

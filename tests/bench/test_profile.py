@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpupipe import config as configs
-from gpupipe.bench import advice, profile, training
+from gpupipe.bench import profile, profile_report, training
 from gpupipe.bench.profile import Profile, Stage
 from gpupipe.bench.training import Training
 from gpupipe.errors import EngineError, SampleError
@@ -180,4 +180,4 @@ def test_busy_cores_of_others_are_noticed(faces: Path) -> None:
     finally:
         for pid in busy:
             os.kill(pid, signal.SIGKILL)
-    assert advice.find_limit(found, 2).resource == "unknown"
+    assert profile_report.find_limit(found, 2).resource == "unknown"

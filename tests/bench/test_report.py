@@ -70,10 +70,10 @@ def test_results_hold_what_was_measured_and_where(report_folder: Path) -> None:
         "device": "cpu",
         "step": "decode",
         "mean": 0,
-        "most": 0,
+        "max": 0,
         "psnr": None,
         "limit": 1,
-        "largest": True,
+        "limits_max": True,
         "images": 4,
         "holds": True,
     }

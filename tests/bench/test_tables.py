@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
-from gpupipe.bench.tables import speed_columns, speed_rows
+from rich.console import Console
+from rich.table import Table
+
+from gpupipe.bench.tables import new_table, speed_columns, speed_rows
 from helpers.made_comparison import measured
+
+
+def printed(table: Table, width: int = 60) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]
+
+
+def test_the_title_and_the_names_of_columns_stand_above_the_rows() -> None:
+    table = new_table("Rates", "side", "images/s")
+    table.add_row("DALI on CPU", "1,700")
+    title, head, _, row = printed(table)
+    assert title == "Rates"
+    assert head.split() == ["side", "images/s"]
+    assert row.split() == ["DALI", "on", "CPU", "1,700"]
+
+
+def test_without_names_there_is_no_head() -> None:
+    table = new_table("", "", "")
+    table.add_row("cores", "2")
+    assert [line.split() for line in printed(table)] == [["cores", "2"]]
+
+
+def test_in_a_narrow_terminal_other_columns_are_folded_and_the_first_is_not() -> None:
+    table = new_table("", "name", "meaning")
+    table.add_row("batch_size", "Samples in each batch of the loader")
+    lines = printed(table, 30)
+    assert "batch_size " in lines[2]
+    assert len(lines) > 3
+    assert "loader" in lines[-1]
 
 
 def test_a_row_has_the_means_and_medians_of_a_side() -> None:

@@ -13,15 +13,12 @@ import pytest
 import yaml
 
 from gpupipe import config as configs
-from gpupipe.bench import contestant, tune
-from gpupipe.bench.comparison import Side
+from gpupipe.bench import measure, tune
+from gpupipe.bench.comparison import Contestant
 from gpupipe.bench.contestant import Contest, ContestOutcome, run
-from gpupipe.bench.profile_tables import describe_tuning
-from gpupipe.bench.tune import Tuner, TuneResult, candidates
+from gpupipe.bench.tune import Tuner, TuneResult, describe_tuning
 from gpupipe.cli.console import core_numbers
 from gpupipe.config import LoaderConfig
-from gpupipe.engines.dali.engine import DaliEngine
-from gpupipe.engines.dataloader.engine import DataLoaderEngine
 from helpers.made_comparison import result
 from helpers.plugin import install
 
@@ -65,12 +62,12 @@ class WaitClock:
         waits = (file.stat().st_size for file in self._folder.iterdir())
         return self._before + self.SECONDS * max(waits, default=0)
 
-    def trial(self, side: Side, contest: Contest) -> ContestOutcome:
+    def trial(self, contestant: Contestant, contest: Contest) -> ContestOutcome:
         """Run a trial in this process, where everything is imported already."""
         self._before = self.now()
         for file in self._folder.iterdir():
             file.unlink()
-        return run(replace(contest, changes=side.changes))
+        return run(replace(contest, changes=contestant.changes))
 
 
 @pytest.mark.filterwarnings("ignore:loader.workers")
@@ -79,7 +76,7 @@ def test_it_finds_that_more_workers_wait_at_the_same_time(
 ) -> None:
     monkeypatch.syspath_prepend(install(tmp_path, "wait", WAIT, wait="Wait"))
     clock = WaitClock(tmp_path / "waits")
-    monkeypatch.setattr(contestant, "time", SimpleNamespace(perf_counter=clock.now))
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=clock.now))
     monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=clock.now))
     words = (
         f"data={{source: folder, root: {faces}}}",
@@ -98,7 +95,7 @@ def test_it_finds_that_more_workers_wait_at_the_same_time(
     assert found.is_certain
     assert found.gain
     assert found.gain.value > 2, "three times, but for what was made before"
-    assert [[r.side.name for r in setting] for setting in found.trials] == [
+    assert [[r.contestant.name for r in setting] for setting in found.trials] == [
         ["workers=0", "workers=3"]
     ]
     outcomes = [o for setting in found.trials for result in setting for o in result.outcomes]
@@ -130,7 +127,7 @@ def test_as_many_seconds_as_it_asks_for_are_enough(
     """On a machine where a trial takes 12 s."""
     now = 0.0
 
-    def trial(side: Side, contest: Contest) -> ContestOutcome:
+    def trial(contestant: Contestant, contest: Contest) -> ContestOutcome:
         nonlocal now
         now += 12
         return ContestOutcome("dali", "cpu", "2 threads", 1000, 10, 1.0, 0.1, 1.0, 1)
@@ -161,29 +158,6 @@ def test_a_setting_that_is_not_tuned_is_a_usage_mistake(
     assert "'batch_sise' is not among what is tuned; did you mean 'batch_size'?" in done.stderr
 
 
-def test_what_is_tried() -> None:
-    options = LoaderConfig(batch_size=64)
-    assert candidates(options, DaliEngine, False, 4, ()) == {
-        "threads": [2, 4, 6],
-        "prefetch": [1, 2, 4],
-        "batch_size": [32, 64, 128],
-    }
-    assert candidates(options, DaliEngine, True, 4, ("batch_size",)).keys() == {
-        "threads",
-        "prefetch",
-        "hw_decoder_load",
-    }
-    assert candidates(options, DataLoaderEngine, True, 4, ("prefetch",)) == {
-        "workers": [0, 2, 4, 6],
-        "batch_size": [32, 64, 128],
-    }
-    assert candidates(LoaderConfig(batch_size=1), DaliEngine, False, 1, ()) == {
-        "threads": [1, 2],
-        "prefetch": [1, 2, 4],
-        "batch_size": [1, 2],
-    }
-
-
 @pytest.mark.parametrize(("given", "best", "certain"), [
     ((100, 101, 99), (130, 131, 128), True),
     ((100, 101, 99), (101, 99, 102), False),
@@ -200,3 +174,29 @@ def test_a_gain_is_of_paired_rounds() -> None:
     found = TuneResult(result("as given", 100, 200, 400, 50), best=result("best", 200, 400, 800))
     assert found.gain is not None
     assert found.gain.value == pytest.approx(2)
+
+
+def test_why_nothing_was_tried() -> None:
+    assert (
+        "--keep leaves none to try" in describe_tuning(TuneResult(result("as given", 100)), 16)[0]
+    )
+    found = TuneResult(
+        result("as given", 100),
+        trials=[[result("a", 100)]],
+        changes={"threads": 3},
+        interrupted=True,
+    )
+    assert "Whether threads=3 is faster cannot be determined" in describe_tuning(found, 16)[0]
+
+
+def test_a_gain_that_may_be_anything_is_not_reported() -> None:
+    found = TuneResult(
+        result("as given", 100, 10, 400),
+        trials=[[result("a", 100)]],
+        changes={"threads": 3},
+        best=result("best", 100, 700, 90),
+    )
+    said = " ".join(describe_tuning(found, 16))
+    assert "cannot be determined" in said
+    assert "--seconds" in said
+    assert "keep the settings" not in said

@@ -13,7 +13,7 @@ import pytest
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.bench.tune import candidates
+from gpupipe.bench.candidates import list_candidates
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import QuarantiningEngine, list_skipped
 from gpupipe.engines.base import Batch, BatchStream, Engine, EngineTraits, Job
@@ -109,10 +109,11 @@ def test_the_traits_of_an_engine_are_its_own_and_frozen(threads: int, words: str
 
 def test_tune_tries_the_settings_that_the_engine_has() -> None:
     options = LoaderConfig(batch_size=1)
-    tried = candidates(options, Smallest, False, 1, ("batch_size",))
-    assert tried == {"threads": [1, 2], "prefetch": [1, 2, 4]}
+    tried = list_candidates(options, Smallest, False, 1)
+    assert tried == {"threads": [1, 2], "prefetch": [1, 2, 4], "batch_size": [1, 2]}
     only: Any = type("Only", (Smallest,), {"settings": frozenset({"prefetch"})})
-    assert candidates(options, only, False, 1, ("batch_size",)) == {"prefetch": [1, 2, 4]}
+    tried = list_candidates(options, only, False, 1)
+    assert tried == {"prefetch": [1, 2, 4], "batch_size": [1, 2]}
 
 
 def test_the_settings_of_each_engine_are_settings_of_the_loader() -> None:

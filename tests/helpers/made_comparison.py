@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpupipe.bench.comparison import Comparison, Result, Side
+from gpupipe.bench.comparison import Comparison, Contestant, Result
 from gpupipe.bench.contestant import Contest, ContestOutcome
 
 RATES = {
@@ -34,18 +34,15 @@ def outcome(rate: float) -> ContestOutcome:
 
 def result(name: str, *rates: float) -> Result:
     """A side that delivered so many images a second in each round."""
-    return Result(Side(name, {}), [outcome(rate) for rate in rates])
+    return Result(Contestant(name, {}), [outcome(rate) for rate in rates])
 
 
 def measured(rates: dict[str, list[float]]) -> Comparison:
     results = []
     for name, values in rates.items():
         count = re.search(r"\d+", name)
-        results.append(
-            Result(
-                Side(name, {}, int(count[0]) if count else None), [outcome(rate) for rate in values]
-            )
-        )
+        contestant = Contestant(name, {}, int(count[0]) if count else None)
+        results.append(Result(contestant, [outcome(rate) for rate in values]))
     contest = Contest("faces.yaml", (), {}, (0, 1), BATCHES, 3, True)
     return Comparison(
         results,

@@ -150,14 +150,14 @@ def test_compare_over_a_server(file: Path, tmp_path: Path) -> None:
 
 def test_check_and_compare_know_a_server(file: Path) -> None:
     from gpupipe import config as configs
-    from gpupipe.bench.compare import sides
+    from gpupipe.bench.compare import list_contestants
 
     said = CliRunner().invoke(
         main, ["check", str(file), "engine=remote", "server=tcp://127.0.0.1:9"]
     )
     assert "made by the server at tcp://127.0.0.1:9" in said.output
     served = configs.read(file, engine="remote", server="tcp://127.0.0.1:9")
-    found, _ = sides(served, [0], 0, ["remote", "dataloader"])
+    found, _ = list_contestants(served, [0], 0, ["remote", "dataloader"])
     assert [(s.name, s.changes["engine"]) for s in found] == [
         ("server", "remote"),
         ("DataLoader, 0 workers", "dataloader"),

@@ -161,7 +161,7 @@ def test_engines_agree(database: Path) -> None:
     config = configs.read({"data": config_of(database)["data"], "pipeline": ["decode"]})
     (agreement,) = measure(config, config.source.index(), ["cpu"], 20, last=True)
     assert agreement.images == 20
-    assert agreement.most <= 1
+    assert agreement.max <= 1
 
 
 @pytest.fixture

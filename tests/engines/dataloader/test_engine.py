@@ -140,7 +140,7 @@ def test_a_step_that_only_dali_has_is_named(
             "pipeline": ["decode", "posterize", "random_horizontal_flip"],
         }
     )
-    sides, notes = compare.sides(checked, [1], 0, ["dali", "dataloader"])
+    sides, notes = compare.list_contestants(checked, [1], 0, ["dali", "dataloader"])
     assert [side.name for side in sides] == ["DALI on CPU"]
     assert any(
         "no lowering for the DataLoader: posterize" in note and "left out" in note for note in notes

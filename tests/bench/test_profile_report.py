@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpupipe.bench import advice, profile_tables
+from gpupipe.bench import profile_report
 from gpupipe.bench.profile import Profile, Stage
 from gpupipe.bench.training import Training
 from gpupipe.steps.decode import Decode
@@ -59,7 +59,7 @@ DOES_NOT = Training("t", [99.0, 98.0], [100.0, 100.0])
 def test_what_limits(
     found: Profile, threads: int, trained: Training | None, resource: str, said: str
 ) -> None:
-    verdict = advice.find_limit(found, threads, trained, {"decode": Decode.speed_advice})
+    verdict = profile_report.find_limit(found, threads, trained, {"decode": Decode.speed_advice})
     assert verdict.resource == resource
     assert said in " ".join(verdict.sentences)
 
@@ -68,12 +68,12 @@ def test_what_limits(
 def test_an_engine_that_cannot_run_parts_of_its_work_says_so(busy: float, resource: str) -> None:
     whole = profiled(9000, 1000, 900, busy)
     found = replace(whole, stages=[Stage("batches", [1 / 900], [busy * 4 / 900], [0.0])])
-    verdict = advice.find_limit(found, 4)
+    verdict = profile_report.find_limit(found, 4)
     assert verdict.resource == resource
     assert "reading alone" not in " ".join(verdict.sentences)
     assert "goes to" not in " ".join(verdict.sentences)
-    assert "only whole batches are timed" in str(profile_tables.profile_table(found).caption)
-    assert profile_tables.profile_table(whole).caption is None
+    assert "only whole batches are timed" in str(profile_report.profile_table(found).caption)
+    assert profile_report.profile_table(whole).caption is None
 
 
 @pytest.mark.parametrize("trained", [None, WAITS, DOES_NOT])
@@ -83,7 +83,7 @@ def test_beside_other_work_no_limit_is_named(trained: Training | None) -> None:
     """
     found = profiled(9000, 1000, 900, 0.3)
     found.stages[1].others[0] = 0.9
-    verdict = advice.find_limit(found, 4, trained)
+    verdict = profile_report.find_limit(found, 4, trained)
     assert verdict.resource == "unknown"
     assert "cannot be determined" in " ".join(verdict.sentences)
     assert "To change that" not in " ".join(verdict.sentences)
@@ -91,9 +91,10 @@ def test_beside_other_work_no_limit_is_named(trained: Training | None) -> None:
 
 def test_waiting_that_may_be_anything_is_not_told() -> None:
     wild = Training("t", [50.0, 900.0, 3.0], [100.0, 40.0, 90.0])
-    said = " ".join(profile_tables.describe_training(wild, None))
+    said = " ".join(profile_report.describe_training(wild, None))
     assert "Waiting for data: cannot be determined" in said
     assert "More --rounds or --seconds" in said
     fast_once = Training("t", [990.0, 95.0, 99.0], [100.0, 900.0, 10.0])
     assert fast_once.waiting.value < 0.05
-    assert advice.find_limit(profiled(9000, 1000, 900, 0.95), 4, fast_once).resource == "CPU"
+    found = profiled(9000, 1000, 900, 0.95)
+    assert profile_report.find_limit(found, 4, fast_once).resource == "CPU"

@@ -1,0 +1,130 @@
+"""The settings that `gpupipe tune` tries, with their values; the decoded cache is one of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from gpupipe.bench.parity import keep_first_steps
+from gpupipe.config import Config, LoaderConfig
+from gpupipe.dataset.index import Index
+from gpupipe.decoded_cache.decoded_cache import find_prefixes
+from gpupipe.decoded_cache.location import free_shared_memory
+from gpupipe.engines import registry
+from gpupipe.engines.base import BatchStream
+from gpupipe.loader import create_loader
+
+CACHE_SETTING = "data.cache_decoded"
+_SAMPLES = 32
+_MAX_SHARE = 0.5
+"""The largest share of the free memory for the cache. The rest is for batches and the trainer."""
+_HEADROOM = 1.1
+"""Samples that were not measured may be larger, and each has a record."""
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """The class of an engine that has more to tune than its parallelism and `prefetch`."""
+
+    def tunable(self, on_gpu: bool, cores: Sequence[int]) -> dict[str, list[Any]]:
+        """Return the values that `gpupipe tune` tries for further settings. A class method.
+
+        Args:
+            on_gpu: Whether the loader runs on a GPU.
+            cores: Numbers of threads or workers that fit this machine.
+        """
+
+
+@dataclass(frozen=True)
+class CacheCandidate:
+    """A decoded cache for a whole data set.
+
+    Attributes:
+        samples: The number of samples.
+        sample_bytes: What a sample takes, in the mean.
+    """
+
+    samples: int
+    sample_bytes: float
+
+    @property
+    def needed_bytes(self) -> int:
+        """The bytes of memory that the cache may take, in whole megabytes."""
+        return 10**6 * max(1, math.ceil(_HEADROOM * self.samples * self.sample_bytes / 1e6))
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The value of `data.cache_decoded`."""
+        return {"where": "memory", "max_bytes": f"{self.needed_bytes // 10**6}MB"}
+
+
+def list_candidates(
+    options: LoaderConfig,
+    engine: type[BatchStream],
+    gpu: bool,
+    cores: int,
+    cache: CacheCandidate | None = None,
+) -> dict[str, list[Any]]:
+    """Return the values to try for each setting.
+
+    batch_size comes last, because it also changes training.
+
+    Args:
+        options: The original settings.
+        engine: The engine's class.
+        gpu: Whether the loader runs on a GPU.
+        cores: How many cores the process may use.
+        cache: The decoded cache to try; None for none.
+    """
+    around = sorted({max(1, cores // 2), cores, cores + max(1, cores // 2)})
+    general = {engine.traits.parallelism_setting: list(around), "prefetch": [1, 2, 4]}
+    choices: dict[str, list[Any]] = {
+        name: values for name, values in general.items() if name in engine.settings
+    }
+    if isinstance(engine, Tunable):
+        choices |= engine.tunable(gpu, around)
+    if cache is not None:
+        choices[CACHE_SETTING] = [cache.options]
+    size = options.batch_size
+    return choices | {"batch_size": sorted({max(1, size // 2), size, 2 * size})}
+
+
+def find_cache_candidate(config: Config, index: Index, on_gpu: bool) -> CacheCandidate | None:
+    """Return the cache to try; None if the config has one, or it is of no use, or does not fit.
+
+    Args:
+        config: The config to tune.
+        index: Its samples.
+        on_gpu: Whether the loader delivers to a GPU.
+    """
+    engine, pipeline = registry.find_for(config), config.pipeline
+    decodes_on_gpu = on_gpu and "gpu" in engine.traits.backends
+    has_cache = config.source.cache_decoded is not None
+    if has_cache or not engine.traits.keeps_decoded or decodes_on_gpu or not len(index):
+        return None
+    prefix = find_prefixes(pipeline).get(pipeline.main)
+    if prefix is None or len(pipeline.fields) > 1 or index.columns[pipeline.main].span(0) is None:
+        return None
+    rows = np.unique(np.linspace(0, len(index) - 1, _SAMPLES).astype(np.int64))
+    first = keep_first_steps(config, len(prefix.entries))
+    with create_loader(first, index.subset(rows)) as loader:
+        sizes = [batch[pipeline.main].numel() for batch in loader]
+    if not sizes:
+        return None
+    candidate = CacheCandidate(len(index), float(np.mean(sizes)))
+    return candidate if candidate.needed_bytes <= _MAX_SHARE * free_shared_memory() else None
+
+
+def nest_settings(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings, by the names of `list_candidates`, as a config has them."""
+    nested: dict[str, Any] = {}
+    for name, value in changes.items():
+        section, _, key = name.rpartition(".")
+        nested.setdefault(section or "loader", {})[key] = (
+            dict(value) if isinstance(value, Mapping) else value
+        )
+    return nested

@@ -1,0 +1,192 @@
+"""What `gpupipe profile` prints: the stages in a table, what limits a loader, what to change."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from gpupipe.bench.compare import disturbance
+from gpupipe.bench.profile import BATCH_STAGE, DELIVER, READ, Profile
+from gpupipe.bench.tables import new_table
+from gpupipe.bench.training import Training
+from gpupipe.errors import counted
+
+_BUSY = 0.85
+_NEAR = 1.25
+_HARDLY = 0.05
+_ADVICE = {
+    DELIVER: "make what is delivered smaller: loader.dtype=float16, or uint8 without to_dtype and "
+    "normalize",
+    READ: "a faster disk, or the files in memory",
+    BATCH_STAGE: "run it on a GPU, loader.device=gpu, or deliver smaller numbers, "
+    "loader.dtype=float16",
+}
+_OTHER_ADVICE = "do that step less often, or on smaller images"
+
+
+def profile_table(profile: Profile) -> Table:
+    """Return the table of `gpupipe profile`."""
+    table = new_table(
+        "", "up to", "images/s", "this costs, us a sample", "CPU, us a sample", "share of the time"
+    )
+    whole = statistics.median(profile.whole.seconds)
+    lowest = 0.0
+    for stage, before in profile.pairs:
+        costs, cpu = stage.costs(before), statistics.median(stage.cpu_costs(before))
+        spread = f" ± {1e6 * statistics.stdev(costs):,.0f}" if len(costs) > 1 else ""
+        cost = statistics.median(costs)
+        lowest = min(lowest, cost)
+        table.add_row(
+            stage.name,
+            f"{stage.rate:,.0f}",
+            f"{1e6 * cost:,.0f}{spread}",
+            f"{1e6 * cpu:,.0f}",
+            f"{cost / whole:.0%}",
+        )
+    table.caption_justify = "left"
+    if not profile.is_by_parts:
+        table.caption = (
+            f"Engine {profile.what['engine']} cannot read alone, or run its steps without "
+            "delivery: only whole batches are timed."
+        )
+    elif lowest < -0.01 * whole:
+        table.caption = (
+            "Less than 0: with it, the steps before have less to do, or are done together with it."
+        )
+    return table
+
+
+def describe_training(training: Training | None, ceiling: float | None) -> Iterator[str]:
+    """Yield how much of a training step waits for data.
+
+    Without a training step (`training` is None), yield the highest rate that a loop could reach.
+    """
+    if training is None:
+        yield (
+            f"A loop over batches that are kept: {ceiling or 0:,.0f} images/s. --step-ms or "
+            "--model tells how much of a training step is waiting."
+        )
+        return
+    fed, kept = statistics.fmean(training.fed), statistics.fmean(training.replayed)
+    yield (
+        f"Training ({training.what}): {fed:,.0f} images/s; on kept batches, without loading, "
+        f"{kept:,.0f}."
+    )
+    waiting, sure = training.waiting, ""
+    if waiting.low is not None and waiting.high is not None:
+        sure = f" ({waiting.low:.0%} to {waiting.high:.0%}, with 95 % confidence)"
+    if training.is_vague:
+        yield (
+            f"Waiting for data: cannot be determined, the rounds differ too much{sure}. "
+            "More --rounds or --seconds, with nothing beside it, would tell."
+        )
+    else:
+        yield (
+            f"Waiting for data: {max(0.0, waiting.value):.0%} of step time{sure}. Accelerator "
+            f"utilisation (AU of MLPerf Storage): {training.accelerator_utilisation:.0%}."
+        )
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The resource that limits a loader.
+
+    Attributes:
+        resource: "training", "server", "GPU", "CPU", "storage", "waiting" or "unknown".
+        sentences: Sentences with the evidence and the advice.
+    """
+
+    resource: str
+    sentences: list[str]
+
+
+def find_limit(
+    profile: Profile,
+    threads: int,
+    training: Training | None = None,
+    step_advice: Mapping[str, str] | None = None,
+) -> Limit:
+    """Find the resource that limits a loader.
+
+    Args:
+        profile: The loader's profile.
+        threads: Its number of threads, or of worker processes.
+        training: How much of a training step waits for data, if that was measured.
+        step_advice: What costs less time than a step, by the name of its stage.
+    """
+    # A gpupipe server on this machine is part of the work, and no disturbance.
+    if not profile.is_received and disturbance(profile.disturbed):
+        doubt = "What limits cannot be determined while other processes use the same cores."
+        return Limit("unknown", [doubt])
+    if training and not training.is_vague and training.waiting.value < _HARDLY:
+        no_gain = "Training limits, not the loader: a faster loader would change nothing."
+        return Limit("training", [no_gain])
+    if profile.is_received:
+        return _describe_server_limit(profile)
+    return _find_local_limit(profile, threads, _ADVICE | dict(step_advice or {}))
+
+
+def _find_local_limit(profile: Profile, threads: int, advice: Mapping[str, str]) -> Limit:
+    """Find the limit of a loader that makes its batches in this process."""
+    cores, verb = _name_cores(profile), "is" if profile.cores == 1 else "are"
+    busy = f"{cores} {verb} busy {min(1.0, profile.busy):.0%} of the time"
+    if profile.gpu_utilisation is not None and profile.gpu_utilisation >= _BUSY:
+        evidence = (
+            f"The GPU limits: it is busy {profile.gpu_utilisation:.0%} of the time with decoding "
+            "and steps."
+        )
+        return Limit("GPU", [evidence, *_describe_costliest(profile, advice)])
+    if profile.busy >= _BUSY:
+        return Limit("CPU", [f"The CPU limits: {busy}.", *_describe_costliest(profile, advice)])
+    read = profile.stages[0]
+    if profile.is_by_parts and read.rate < _NEAR * profile.whole.rate:
+        return Limit(
+            "storage",
+            [
+                f"Storage limits: reading alone makes {read.rate:,.0f} images/s, and {busy}.",
+                f"To change that: {_ADVICE[READ]}; more loader.prefetch hides waits, but no "
+                "lack of throughput.",
+            ],
+        )
+    change = "more loader.prefetch, or a larger batch; 'gpupipe tune' tries them"
+    if threads < profile.cores:
+        setting = profile.what["parallelism_setting"]
+        change = f"loader.{setting}={profile.cores}, one for each core"
+    return Limit(
+        "waiting", [f"Nothing is busy all the time: {busy}.", f"To change that: {change}."]
+    )
+
+
+def _describe_server_limit(profile: Profile) -> Limit:
+    """Describe the limit of a client, which sees only the batches that arrive."""
+    here = f"{_name_cores(profile)} here busy {min(1.0, profile.busy):.0%} of the time"
+    return Limit(
+        "server",
+        [
+            f"The server limits, or the way to it: {profile.whole.rate:,.0f} images/s come, and "
+            f"receiving them keeps {here}.",
+            "'gpupipe profile' where the server runs tells what limits there, and 'gpupipe "
+            "status' whom else it feeds.",
+        ],
+    )
+
+
+def _name_cores(profile: Profile) -> str:
+    return "the core" if profile.cores == 1 else f"the {counted(profile.cores, 'core')}"
+
+
+def _describe_costliest(profile: Profile, advice: Mapping[str, str]) -> Iterator[str]:
+    """Yield where most of the time goes, and what would change that."""
+    others = "'gpupipe compare' tells what other engines make of the same work"
+    if not profile.is_by_parts:
+        yield f"To change that: {others}."
+        return
+    cost, name = max((statistics.median(s.costs(before)), s.name) for s, before in profile.pairs)
+    share = cost / statistics.median(profile.whole.seconds)
+    yield f"The most of it, {share:.0%}, goes to '{name}'."
+    is_on_cpu = profile.what["device"] == "cpu"
+    more = f"more cores; {others}" if is_on_cpu else "more of the work on the CPU"
+    yield f"To change that: {advice.get(name) or _OTHER_ADVICE}; {more}."
