@@ -9,8 +9,8 @@
                               in one call, as tasks
       deliver  one thread     the batch, and its copy to a GPU if there is one: `gpu_copier`
 
-All threads of the pool (`threads`) share the samples of a stage. The last kernel of a program
-writes a sample into its slot of an `output_buffer`; `delivery` has what such kernels share.
+All threads of a pool share the samples of a stage. The last kernel of a program writes a sample
+into its slot in the batch: see `delivery`.
 
 To add a kernel, write a dataclass in `ops` if the primitive is new, the function that runs it on
 one sample, and a rule beside it: in `kernels` (the reference), `opencv_kernels`, `opencv_colors`

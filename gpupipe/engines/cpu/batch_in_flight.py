@@ -1,15 +1,22 @@
 """One batch in flight: stages, each of which begins when the one before has ended.
 
-The folder's head draws them. Reading and running have parts, which all threads share. The thread
-that ends the last part begins the next stage. Threads that are idle in one batch go on to the next.
+    read      parts of at most 16 samples, shared by all threads of the pool
+    lower     the thread that read the last part; the others go on to the next batch
+    run       parts of at most 16 samples, shared by all threads
+    deliver   the thread that ran the last part; it sets `result`
+
+A sample that fails is noted, and leaves the later stages. An error of a stage itself is the
+batch's. `result` is set in any case: without it the consumer would wait forever.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import cast
+from threading import Barrier, Lock
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -18,20 +25,84 @@ from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import DecoderChain
 from gpupipe.engines.base import Job
 from gpupipe.engines.batch import BatchMemory, Shapes
+from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.gpu_copier import CopiedFields, GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
-from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.program import Program
 from gpupipe.engines.cpu.reading import Fields, Image, SampleReader
 from gpupipe.engines.cpu.sample_runner import SampleRunner
-from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.errors import EngineError, GpupipeError, describe_error
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.runtime import tracing
 from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.sampling.sampler import Plan
 
+_Item = TypeVar("_Item")
 _MAX_PART = 16
+
+
+class ThreadPool:
+    """Threads that share out the samples of batches.
+
+    torch starts threads of its own for each thread that calls it, unless that thread has said
+    `torch.set_num_threads(1)`. That call also sets the number for threads that start later, so the
+    constructor sets it back when all threads of the pool run.
+
+    Args:
+        count: How many threads there are.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._executor = ThreadPoolExecutor(count, "gpupipe-cpu")
+        barrier = Barrier(count + 1)
+        number = torch.get_num_threads()
+        for _ in range(count):
+            self._executor.submit(_use_one_core, barrier)
+        barrier.wait()
+        torch.set_num_threads(number)
+
+    def parallel_for(
+        self, items: Sequence[_Item], task: Callable[[_Item], None], then: Callable[[], None]
+    ) -> None:
+        """Call `task(item)` for each item on all threads, and `then()` after the last.
+
+        The loops begin in the order of these calls. A thread that finds no item left in one goes
+        on to the next.
+
+        Args:
+            items: One item or more.
+            task: Must not raise.
+            then: Must not raise. Runs on the thread that ends last.
+        """
+        left, lock = deque(items), Lock()
+        running = min(self.count, len(items))
+
+        def run() -> None:
+            nonlocal running
+            while True:
+                try:
+                    item = left.popleft()
+                except IndexError:
+                    break
+                task(item)
+            with lock:
+                running -= 1
+                is_last = not running
+            if is_last:
+                then()
+
+        for _ in range(running):
+            self._executor.submit(run)
+
+    def close(self) -> None:
+        """Wait for the calls that run, and end the threads. Idempotent."""
+        self._executor.shutdown(wait=True)
+
+
+def _use_one_core(barrier: Barrier) -> None:
+    torch.set_num_threads(1)
+    barrier.wait()
 
 
 @dataclass

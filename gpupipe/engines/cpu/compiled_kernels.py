@@ -1,10 +1,12 @@
 """Kernels of the extension `gpupipe._kernels`, which run before all others where they match.
 
 A kernel takes an RGB image of uint8. It does one geometry (a warp; a resize with a crop and a flip;
-or a flip), converts the values, and writes them to the slot of the sample, in one pass:
+or a flip), converts the values, and writes the result to the slot of the sample, in one pass:
 
-    operations   ResizeOp, CropOp, FlipOp, ToDtypeOp, NormalizeOp, DeliverOp
-    one call     prepare_resize(pixels, (256, 341, 16, 58, ...), (slot, table, factors), before)
+    ops       ResizeOp, CropOp, FlipOp, ToDtypeOp, NormalizeOp, DeliverOp
+    once      find_geometry(match) -> geometry; None if the extension cannot do these operations
+    a sample  geometry(pixels, row) -> _Call(prepare_resize, (256, 341, 16, 58, ...), (224, 224))
+              prepare_resize(pixels, options, (slot, table, factors), before) -> task
 
 Invariants:
 
@@ -27,7 +29,16 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
-from gpupipe.engines.cpu.ops import CropOp, FlipOp, Op, ResizeOp, WarpOp, is_inside, spread_fill
+from gpupipe.engines.cpu.ops import (
+    CropOp,
+    FlipOp,
+    Op,
+    ResizeOp,
+    Size,
+    WarpOp,
+    is_inside,
+    spread_fill,
+)
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, view_as_array
 from gpupipe.engines.cpu.program import Kernel, Match, Maybe, Pattern, Rule, Task
 from gpupipe.engines.uint8_conversion import make_coefficients
@@ -54,35 +65,59 @@ class _Call(NamedTuple):
 
     prepare: Callable[[Array, tuple[object, ...], _Target, Task | None], Task]
     options: tuple[object, ...]
-    size: tuple[int, int]
+    size: Size
 
 
 _Geometry = Callable[[Array, int], _Call]
 """Takes the pixels of a sample and its row in the batch."""
 
 
-def _warp(warp: WarpOp, pixels: Array, row: int) -> _Call:
-    height, width = warp.sizes[row]
-    options = warp.matrices[row], spread_fill(warp.fill, _RGB)
-    return _Call(_extension.prepare_warp, options, (height, width))
+def _find_warp(match: Match) -> _Geometry | None:
+    warp = match[WarpOp]
+    if not _is_rgb(warp) or warp.interpolation != "bilinear":
+        return None
+    prepare, fill = _extension.prepare_warp, spread_fill(warp.fill, _RGB)
+    return lambda pixels, row: _Call(prepare, (warp.matrices[row], fill), warp.sizes[row])
 
 
-def _flip(flip: FlipOp | None, pixels: Array, row: int) -> _Call:
-    height, width = pixels.shape[:2]
-    return _Call(_extension.prepare_convert, _find_flips(flip, row), (height, width))
+def _find_flip(match: Match) -> _Geometry | None:
+    """Return the flip; without a FlipOp, one that keeps the pixels."""
+    if not _is_rgb(match.ops[0]):
+        return None
+    prepare, flip = _extension.prepare_convert, match.get(FlipOp)
+    return lambda pixels, row: _Call(prepare, _find_flips(flip, row), pixels.shape[:2])
+
+
+def _find_resize(match: Match) -> _Geometry | None:
+    """Return the resize if torchvision does it in uint8, and if all crops are inside its result.
+
+    Without antialiasing, torchvision's bilinear resize is in float32 on processors without AVX2.
+    """
+    resize, crop, flip = match[ResizeOp], match.get(CropOp), match.get(FlipOp)
+    is_bicubic = resize.interpolation == "bicubic"
+    is_bilinear_uint8 = resize.antialias or _TORCH_HAS_AVX2
+    if not is_bicubic and not (resize.interpolation == "bilinear" and is_bilinear_uint8):
+        return None
+    if not _is_rgb(resize):
+        return None
+    if crop is not None and not all(map(is_inside, crop.windows, resize.sizes)):
+        return None
+
+    def call(pixels: Array, row: int) -> _Call:
+        size = resize.sizes[row]
+        top, left, height, width = (0, 0, *size) if crop is None else crop.windows[row]
+        options = (*size, top, left, is_bicubic, resize.antialias, *_find_flips(flip, row))
+        return _Call(_extension.prepare_resize, options, (height, width))
+
+    return call
 
 
 def _find_flips(flip: FlipOp | None, row: int) -> tuple[int, ...]:
     return (0, 0) if flip is None else tuple(flip.flags[row])
 
 
-def _resize(
-    resize: ResizeOp, crop: CropOp | None, flip: FlipOp | None, pixels: Array, row: int
-) -> _Call:
-    size = resize.sizes[row]
-    top, left, height, width = (0, 0, *size) if crop is None else crop.windows[row]
-    how = resize.interpolation == "bicubic", resize.antialias, *_find_flips(flip, row)
-    return _Call(_extension.prepare_resize, (*size, top, left, *how), (height, width))
+def _is_rgb(op: Op) -> bool:
+    return op.spec.dtype == "uint8" and op.spec.channels == _RGB
 
 
 def _as_rows(pixels: Pixels) -> Array:
@@ -135,35 +170,6 @@ class _Delivery:
         task = self.prepare(_as_rows(pixels), row, None)
         if task is not None:
             _extension.run((task,))
-
-
-def _find_warp(match: Match) -> _Geometry | None:
-    warp = match[WarpOp]
-    return partial(_warp, warp) if _is_rgb(warp) and warp.interpolation == "bilinear" else None
-
-
-def _find_flip(match: Match) -> _Geometry | None:
-    return partial(_flip, match.get(FlipOp)) if _is_rgb(match.ops[0]) else None
-
-
-def _find_resize(match: Match) -> _Geometry | None:
-    """Return the resize if torchvision does it in uint8, and if all crops are inside its result.
-
-    Without antialiasing, torchvision's bilinear resize is in float32 on processors without AVX2.
-    """
-    resize, crop = match[ResizeOp], match.get(CropOp)
-    can_resize = resize.interpolation == "bicubic" or (
-        resize.interpolation == "bilinear" and (resize.antialias or _TORCH_HAS_AVX2)
-    )
-    if not can_resize or not _is_rgb(resize):
-        return None
-    if crop is not None and not all(map(is_inside, crop.windows, resize.sizes)):
-        return None
-    return partial(_resize, resize, crop, match.get(FlipOp))
-
-
-def _is_rgb(op: Op) -> bool:
-    return op.spec.dtype == "uint8" and op.spec.channels == _RGB
 
 
 def _create_rules(

@@ -32,10 +32,14 @@ from gpupipe.engines.batch import (
     new_block,
     new_pinned_block,
 )
-from gpupipe.engines.cpu.batch_in_flight import BatchInFlight, BatchResult, BatchStarter
+from gpupipe.engines.cpu.batch_in_flight import (
+    BatchInFlight,
+    BatchResult,
+    BatchStarter,
+    ThreadPool,
+)
 from gpupipe.engines.cpu.gpu_copier import GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
-from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.installation import import_torchvision

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol
 
 import torch
 
@@ -19,24 +18,17 @@ from gpupipe.engines.base import Batch
 from gpupipe.runtime.transfer import on_stream, record_stream, to_device
 
 
-class Completion(Protocol):
-    """An event of a stream."""
-
-    def query(self) -> bool:
-        """Return whether all work before the event has ended."""
-
-
 class SourcesInUse:
     """Keeps the tensors that a stream still reads. Threads may use it at once."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._entries: deque[tuple[Completion, Sequence[torch.Tensor]]] = deque()
+        self._entries: deque[tuple[torch.Event, Sequence[torch.Tensor]]] = deque()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def keep(self, done: Completion, tensors: Sequence[torch.Tensor]) -> None:
+    def keep(self, done: torch.Event, tensors: Sequence[torch.Tensor]) -> None:
         """Keep tensors until `done`, and drop those whose copies have ended."""
         with self._lock:
             self._entries.append((done, tensors))
@@ -82,7 +74,7 @@ class GpuCopier:
     def start(self, fields: Mapping[str, torch.Tensor]) -> CopiedFields:
         """Queue the copies of a batch. Any thread may call it."""
         with on_stream(self._stream):
-            tensors = copy_fields(fields, self._gpu)
+            tensors = {name: to_device(tensor, self._gpu) for name, tensor in fields.items()}
             done = self._stream.record_event()
         self._sources.keep(done, list(fields.values()))
         return CopiedFields(tensors, done)
@@ -108,13 +100,3 @@ class GpuCopier:
             return False
         self._sources.clear()
         return True
-
-
-def copy_fields(fields: Mapping[str, torch.Tensor], gpu: torch.device) -> Batch:
-    """Queue copies on the current stream. A field outside the pool's memory is page-locked first.
-
-    Args:
-        fields: Tensors on the CPU, by field.
-        gpu: The GPU.
-    """
-    return {name: to_device(tensor, gpu) for name, tensor in fields.items()}

@@ -11,7 +11,7 @@ import torch
 from gpupipe.augment import color_ops
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.cpu import ops
-from gpupipe.engines.cpu.delivery import find_delivery
+from gpupipe.engines.cpu.delivery import DeliverOp, find_delivery
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, as_tensor, scratch
 from gpupipe.engines.cpu.program import BlendOp, Maybe, Rule, SwitchOp, single
 from gpupipe.pipeline.geometry import describe_small_image
@@ -72,8 +72,7 @@ def _run_crop(op: ops.CropOp, pixels: Pixels, row: int) -> Pixels:
 
 def _run_pad(op: ops.PadOp, pixels: Pixels, row: int) -> Pixels:
     top, left, bottom, right = op.borders[row]
-    padded: Array = np.pad(as_array(pixels), ((top, bottom), (left, right), (0, 0)), op.mode)
-    return padded
+    return np.pad(as_array(pixels), ((top, bottom), (left, right), (0, 0)), op.mode)
 
 
 def _run_resize(op: ops.ResizeOp, pixels: Pixels, row: int) -> Pixels:
@@ -121,10 +120,8 @@ def _run_add(op: ops.AddOp, pixels: Pixels, row: int) -> Pixels:
     image = as_array(pixels)
     noisy: Array = image + op.values[row]
     if image.dtype == np.uint8:
-        noisy = np.clip(noisy, 0, 255, out=noisy)
-        return noisy.astype(np.uint8)
-    added: Array = (np.clip(noisy, 0, 1, out=noisy) if op.clip else noisy).astype(image.dtype)
-    return added
+        return np.clip(noisy, 0, 255, out=noisy).astype(np.uint8)
+    return (np.clip(noisy, 0, 1, out=noisy) if op.clip else noisy).astype(image.dtype)
 
 
 def _run_remap(op: ops.RemapOp, pixels: Pixels, row: int) -> Pixels:
@@ -141,11 +138,10 @@ def _run_call_torch(op: ops.CallTorchOp, pixels: Pixels, row: int) -> Pixels:
 
 def _run_color_matrix(op: ops.ColorMatrixOp, pixels: Pixels, row: int) -> Pixels:
     array = as_packed(pixels)
-    mixed = array.astype(np.float32) @ np.asarray(op.matrices[row], np.float32).T
+    mixed: Array = array.astype(np.float32) @ np.asarray(op.matrices[row], np.float32).T
     if array.dtype == np.uint8:
         mixed = np.clip(mixed, 0, 255)  # astype truncates
-    converted: Array = mixed.astype(array.dtype)
-    return converted
+    return mixed.astype(array.dtype)
 
 
 def _run_to_dtype(op: ops.ToDtypeOp, pixels: Pixels, row: int) -> Pixels:
@@ -181,7 +177,7 @@ RULES = [
     single(ops.ResizeOp, "torch.interpolate", _run_resize_uint8, _is_antialiased_uint8),
     single(ops.ResizeOp, "torchvision.resize", _run_resize, needs_torchvision=True),
     single(ops.FlipOp, "torch.flip", _run_flip),
-    Rule((Maybe(ops.EraseOp), ops.DeliverOp), find_delivery),
+    Rule((Maybe(ops.EraseOp), DeliverOp), find_delivery),
     single(ops.EraseOp, "numpy.copyto", _run_erase),
     single(ops.AddOp, "numpy.add", _run_add),
     single(ops.RemapOp, "torchvision.elastic", _run_remap, needs_torchvision=True),

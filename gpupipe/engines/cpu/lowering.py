@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.base import DrawnStep, Job, Operator
 from gpupipe.engines.cpu import compiled_kernels, kernels
+from gpupipe.engines.cpu.delivery import DeliveryFormat, OutputBuffer
 from gpupipe.engines.cpu.ops import AddOp, RemapOp
-from gpupipe.engines.cpu.output_buffer import DeliveryFormat, OutputBuffer
 from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.errors import EngineError

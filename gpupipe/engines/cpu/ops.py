@@ -1,15 +1,23 @@
-"""The operations that the Tracer records: one frozen dataclass for each primitive.
+"""The operations that the Tracer records, and the windows of images that a decode needs for them.
 
-An operation is one call for all samples of a batch; see Primitives for its meaning. Arguments that
-differ between samples are sequences with an entry for each row of the batch. Operations that hold
-programs, one for each branch, stand in program.py.
+An operation is one call of a primitive for all samples of a batch; see Primitives for its meaning.
+Arguments that differ between samples are sequences with an entry for each row of the batch.
+Operations that hold programs, one for each branch, stand in program.py, and the delivery in
+delivery.py.
+
+A crop needs a part of an image, and so does a warp that enlarges it. The extension `gpupipe._jpeg`
+decodes that part alone, to the pixels of a decode of the whole image:
+
+    DecodeOp, CropOp    add_windows -> DecodeOp(windows=...), CropOp
+
+The decoded image keeps its size: pixels outside of the window have any value.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -18,10 +26,10 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.decoders.chain import DecodeOptions
-from gpupipe.engines.cpu.output_buffer import OutputBuffer
 from gpupipe.engines.cpu.pixels import Array
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import Spec
+from gpupipe.runtime.compiled_extension import find_extension
 
 Fill = tuple[float, ...]
 """One number, or one per channel."""
@@ -30,6 +38,15 @@ Window = Sequence[int]
 PadMode = Literal["edge", "reflect", "symmetric"]
 Size = Sequence[int]
 """[height, width] in pixels."""
+_Corner = NDArray[np.float64]
+"""[y, x] of each sample, (B, 2), in pixels."""
+
+_MARGIN = 2
+"""Pixels beside those that the arithmetic names: kernels round coordinates."""
+_FAR = 1e9
+"""In pixels: outside of every image."""
+_FILTER_RADIUS = {"nearest": 0.0, "bilinear": 1.0, "bicubic": 2.0}
+_jpeg = find_extension("_jpeg")
 
 
 def is_inside(window: Window, size: Size) -> bool:
@@ -191,8 +208,52 @@ class CheckOp(Op):
     entry: Entry
 
 
-@dataclass(frozen=True)
-class DeliverOp(Op):
-    """Writes each sample to its slot in the batch."""
+def add_windows(ops: Sequence[Op], size: NDArray[np.float64]) -> list[Op]:
+    """Return operations whose `decode` has the windows of a crop or a warp that follows it.
 
-    output: OutputBuffer
+    Args:
+        ops: Operations that run one after the other. Nothing else uses the pixels between them.
+        size: [height, width] of the decoded images, (B, 2).
+    """
+    if _jpeg is None:
+        return list(ops)
+    match list(ops[:3]):
+        case [DecodeOp() as decode, CropOp() as crop, *_]:
+            first, end = _find_edges(crop)
+        case [DecodeOp() as decode, ResizeOp() as resize, CropOp() as crop]:
+            first, end = _find_resized(size / np.array(resize.sizes), resize, crop)
+        case [DecodeOp() as decode, WarpOp() as warp, *_]:
+            first, end = _find_warped(warp)
+        case _:
+            return list(ops)
+    first, end = np.maximum(first, 0.0), np.minimum(end, size)
+    is_inside = (end > first).all(-1, keepdims=True)  # where it is not, decode the whole image
+    first, end = np.where(is_inside, first, 0.0), np.where(is_inside, end, size)
+    windows = np.concatenate([first, end - first], -1).astype(np.int64).tolist()
+    return [replace(decode, windows=windows), *ops[1:]]
+
+
+def _find_edges(crop: CropOp) -> tuple[_Corner, _Corner]:
+    """Return the first corners of the windows of a crop, and the ends."""
+    windows = np.array(crop.windows, np.float64)
+    return windows[:, :2], windows[:, :2] + windows[:, 2:]
+
+
+def _find_resized(
+    scale: NDArray[np.float64], resize: ResizeOp, crop: CropOp
+) -> tuple[_Corner, _Corner]:
+    """Return the corners of what a resize reads for a crop of its output, with a margin."""
+    first, end = _find_edges(crop)
+    reach = np.ceil(np.maximum(scale, 1.0) * _FILTER_RADIUS[resize.interpolation]) + _MARGIN
+    return np.floor(first * scale) - reach, np.ceil(end * scale) + reach
+
+
+def _find_warped(warp: WarpOp) -> tuple[_Corner, _Corner]:
+    """Return the corners of what a warp reads, with a margin."""
+    bottom, right = np.array(warp.sizes, np.float64).T - 1.0
+    none, one = np.zeros_like(right), np.ones_like(right)
+    corners = np.array([[none, right, none, right], [none, none, bottom, bottom], [one] * 4])
+    points = np.einsum("bij,jkb->bik", warp.matrices, corners)[:, ::-1]  # (B, 2, 4), y before x
+    points = np.clip(points, -_FAR, _FAR)
+    end = np.ceil(points.max(-1)) + 1 + _FILTER_RADIUS[warp.interpolation] + _MARGIN
+    return np.floor(points.min(-1)) - _MARGIN, end

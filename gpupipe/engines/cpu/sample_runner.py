@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.builtin.jpeg_window import JpegWindow
 from gpupipe.decoders.chain import EncodedImage
-from gpupipe.engines.cpu.ops import CropOp, DecodeOp, DeliverOp, is_inside
-from gpupipe.engines.cpu.output_buffer import OutputBuffer
+from gpupipe.engines.cpu.delivery import DeliverOp, OutputBuffer
+from gpupipe.engines.cpu.ops import CropOp, DecodeOp, is_inside
 from gpupipe.engines.cpu.pixels import as_packed, scratch
 from gpupipe.engines.cpu.program import Content, Group, Kernel, Maybe, Program, Task, match_pattern
 from gpupipe.engines.cpu.reading import CachedImage, Fields, Image

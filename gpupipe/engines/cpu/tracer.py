@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.cpu import ops
-from gpupipe.engines.cpu.decoded_windows import add_windows
-from gpupipe.engines.cpu.output_buffer import OutputBuffer
+from gpupipe.engines.cpu.delivery import DeliverOp, OutputBuffer
 from gpupipe.engines.cpu.pixels import Array, in_indices
 from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp
 from gpupipe.pipeline.entry import Entry
@@ -185,13 +184,13 @@ class Tracer:
 
     def deliver(self, output: OutputBuffer) -> Program:
         """Return the program of all operations, with the delivery as the last."""
-        self._add(ops.DeliverOp(*self._origin, output))
+        self._add(DeliverOp(*self._origin, output))
         return self.program()
 
     def program(self) -> Program:
         """Return the program of all operations, which decodes no more than it needs."""
         cut = self._cut or len(self.ops)
-        with_windows = [*add_windows(self.ops[:cut], self._decoded_size), *self.ops[cut:]]
+        with_windows = [*ops.add_windows(self.ops[:cut], self._decoded_size), *self.ops[cut:]]
         return Program(with_windows, self._rules, self._cut)
 
     def _trace_branch(self, branch: Callable[[Tracer], None], present: NDArray[np.bool_]) -> Tracer:

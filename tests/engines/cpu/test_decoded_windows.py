@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe.engines.cpu import decoded_windows, tracer
+from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import DecodeOp
+from gpupipe.engines.cpu.ops import DecodeOp, add_windows
 from gpupipe.engines.cpu.program import Program
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
@@ -115,18 +115,18 @@ def test_the_pixels_of_a_pipeline_do_not_change(
 ) -> None:
     used = []
 
-    def add_windows(ops: Any, size: Any) -> Any:
-        added = decoded_windows.add_windows(ops, size)
+    def add_and_note(traced: Any, size: Any) -> Any:
+        added = add_windows(traced, size)
         if isinstance(added[0], DecodeOp):
             used.extend(added[0].windows)
         return added
 
-    monkeypatch.setattr(tracer, "add_windows", add_windows)
+    monkeypatch.setattr(ops, "add_windows", add_and_note)
     decode_step = {"decode": {"mode": mode}}
     with load(faces, [decode_step, *steps]) as loader:
         found = by_id(loader)
     assert used
-    monkeypatch.setattr(decoded_windows, "_extension", None)
+    monkeypatch.setattr(ops, "_jpeg", None)
     with load(faces, [decode_step, *steps]) as loader:
         expected = by_id(loader)
     assert found.keys() == expected.keys()

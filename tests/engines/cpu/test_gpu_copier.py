@@ -13,7 +13,8 @@ from gpupipe import config as configs
 from gpupipe.engines.base import Job
 from gpupipe.engines.batch import BatchMemory, Block, new_block
 from gpupipe.engines.cpu.engine import CpuEngine
-from gpupipe.engines.cpu.gpu_copier import SourcesInUse, copy_fields
+from gpupipe.engines.cpu.gpu_copier import SourcesInUse
+from gpupipe.runtime.transfer import to_device
 from helpers.fake_cuda import FakeCuda
 from helpers.fake_gpu import GPU, FakeGpu
 
@@ -36,7 +37,7 @@ def test_copies_do_not_wait_also_from_memory_that_is_not_page_locked() -> None:
             "image": torch.empty(4, 3, 20, 30).to(memory_format=torch.channels_last).pin_memory(),
             "mask": torch.empty(4, 1, 20, 30, dtype=torch.uint8),
         }
-        copied = copy_fields(fields, GPU)
+        copied = {name: to_device(tensor, GPU) for name, tensor in fields.items()}
         assert {name: (t.device, t.dtype, t.shape) for name, t in copied.items()} == {
             name: (GPU, t.dtype, t.shape) for name, t in fields.items()
         }

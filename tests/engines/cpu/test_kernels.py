@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu.delivery import DeliverOp
 from gpupipe.engines.cpu.kernels import RULES
 from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp, match_pattern
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import SampleIncompatibleError, Spec
 
 SPEC = Spec.of_image(3)
+OTHERS = (SwitchOp, BlendOp, DeliverOp)
 IMAGE: NDArray[np.uint8] = np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)
 
 
@@ -36,7 +38,7 @@ def as_image(tensor: torch.Tensor) -> NDArray[Any]:
 
 def test_each_primitive_has_a_kernel() -> None:
     names = {name for name in vars(Primitives) if not name.startswith("_")}
-    kinds = [k for k in (*vars(ops).values(), SwitchOp, BlendOp) if isinstance(k, type)]
+    kinds = [k for k in (*vars(ops).values(), *OTHERS) if isinstance(k, type)]
     kinds = [kind for kind in kinds if issubclass(kind, ops.Op)]
     single = {
         op.primitive
