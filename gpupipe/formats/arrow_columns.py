@@ -7,9 +7,13 @@ are. pyarrow's own threads are not used: they would still exist when a DataLoade
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +71,26 @@ def iter_batches(path: Path) -> Iterator[MappedBatch]:
                 number += 1
         except (pa.ArrowException, OSError) as e:
             raise Damaged(f"no Arrow file that can be read: {str(e).splitlines()[0]}") from e
+
+
+@contextmanager
+def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
+    """Yield a pyarrow.ParquetFile.
+
+    Raises:
+        Damaged: The file is truncated, damaged or no Parquet file.
+        OSError: The file cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(file) as table:
+            yield table
+    except (pa.ArrowException, OSError) as e:
+        if isinstance(e, OSError) and e.errno:
+            raise
+        raise Damaged(f"cannot be read as .parquet: {str(e).partition(chr(10))[0]}") from e
 
 
 def read_schema(path: Path) -> Any:
@@ -142,6 +166,20 @@ def find_bytes(array: Any, column: str) -> Any:
     return array
 
 
+def read_texts(array: Any, column: str, wanted: str = "paths") -> list[str]:
+    """Return a column of texts, or of bytes as file systems encode paths.
+
+    Raises:
+        ValueError: The column holds something else than `wanted`, or a row has no value.
+    """
+    import pyarrow as pa
+
+    kind = _find_kind(array, column)
+    if kind not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+        raise ValueError(f"the column '{column}' holds {kind}, but should hold {wanted}")
+    return list(map(os.fsdecode, array.cast(kind).cast(pa.large_binary()).to_pylist()))
+
+
 def read_labels(array: Any, column: str) -> list[str] | NDArray[np.int64]:
     """Return a column of labels: whole numbers, or names.
 
@@ -150,18 +188,10 @@ def read_labels(array: Any, column: str) -> list[str] | NDArray[np.int64]:
     """
     import pyarrow as pa
 
-    if array.null_count:
-        raise ValueError(f"a row has no value in the column '{column}': fill it in")
-    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-    if pa.types.is_integer(array.type):
-        numbers: NDArray[np.int64] = array.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        return numbers
-    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
-        return [str(text) for text in array.to_pylist()]
-    raise ValueError(
-        f"the column '{column}' holds {array.type}, and no labels: set data.label to a column of "
-        "whole numbers or names, or to null"
-    )
+    if pa.types.is_integer(_find_kind(array, column)):
+        return np.asarray(array.cast(pa.int64()))
+    advice = "whole numbers or names: set data.label to another column, or to null"
+    return read_texts(array, column, advice)
 
 
 def join_labels(parts: Sequence[Any]) -> list[str] | NDArray[np.int64]:
@@ -175,16 +205,65 @@ def read_numbers(array: Any, column: str) -> NDArray[Any]:
     """Return a column of numbers, int64 or float64 (N,). Raises ValueError if it is none."""
     import pyarrow as pa
 
-    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-    is_whole = pa.types.is_integer(array.type) or pa.types.is_boolean(array.type)
-    if array.null_count or not (is_whole or pa.types.is_floating(array.type)):
+    kind = _find_kind(array, column)
+    is_whole = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    if not (is_whole or pa.types.is_floating(kind)):
         raise ValueError(
-            f"the column '{column}' holds {array.type}, and not a number in each row: leave it "
-            "out of data.values"
+            f"the column '{column}' holds {kind}, but should hold numbers: leave it out of "
+            "data.values"
         )
-    kind = pa.int64() if is_whole else pa.float64()
-    numbers: NDArray[Any] = array.cast(kind).to_numpy(zero_copy_only=False)
-    return numbers
+    return np.asarray(array.cast(kind).cast(pa.int64() if is_whole else pa.float64()))
+
+
+def _find_kind(array: Any, column: str) -> Any:
+    """Return the type of a column's values. Raises ValueError if a row has none."""
+    import pyarrow as pa
+
+    if array.null_count:
+        raise ValueError(f"a row has no value in the column '{column}': fill it in")
+    return array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+
+
+@dataclass
+class LabelsAndValues:
+    """The labels and values of rows that are read some at a time.
+
+    Attributes:
+        label: The column of labels; None if there are none.
+        values: Columns of numbers, by the name of the value.
+        labels: The labels of all rows so far, as `read_labels` returns them.
+        numbers: The numbers of all rows so far, by the name of the value.
+    """
+
+    label: str | None
+    values: Mapping[str, str]
+    labels: list[Any] = field(default_factory=list)
+    numbers: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns to read, each once."""
+        label = [] if self.label is None else [self.label]
+        return list(dict.fromkeys([*label, *self.values.values()]))
+
+    def add(self, rows: Any) -> None:
+        """Add the rows of a pyarrow table or record batch. Raises ValueError."""
+        if self.label is not None:
+            self.labels.append(read_labels(rows.column(self.label), self.label))
+        for name, column in self.values.items():
+            self.numbers[name].append(read_numbers(rows.column(column), column))
+
+    def join(
+        self, others: Iterable[LabelsAndValues] = ()
+    ) -> tuple[list[str] | NDArray[np.int64] | None, dict[str, NDArray[Any]]]:
+        """Return the labels and values of these rows and others, at least one in all."""
+        every = [self, *others]
+        labels = [part for one in every for part in one.labels]
+        values = {
+            name: np.concatenate([part for one in every for part in one.numbers[name]])
+            for name in self.values
+        }
+        return None if self.label is None else join_labels(labels), values
 
 
 def read_features(schema: Any) -> dict[str, Any]:

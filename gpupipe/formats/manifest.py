@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, counted, shown
-from gpupipe.formats.manifest_parquet import read_parquet
 from gpupipe.formats.manifest_rows import (
     ManifestColumns,
     ManifestRows,
     Tick,
     count_row,
     find_columns,
+    read_parquet,
 )
 from gpupipe.runtime.files import open_regular
 

@@ -1,17 +1,24 @@
-"""What a manifest holds: the columns to read, and the rows that were read."""
+"""What a manifest holds: the columns to read, and the rows that were read.
+
+`read_parquet` reads the rows of a .parquet file; formats with lines are read in manifest.py.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, BinaryIO, TypeVar
 
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, did_you_mean, shown
+from gpupipe.formats import arrow_columns
+from gpupipe.runtime.installation import install_command
 
 PATH, LABEL = "path", "label"
+T = TypeVar("T")
 _PROGRESS_ROWS = 100_000
 
 Tick = Callable[[int], None]
@@ -134,3 +141,63 @@ def _column_number(
     if len(matches) > 1:
         raise DataError(f"{where}: {len(matches)} columns are called '{name}': rename all but one")
     return matches[0]
+
+
+def read_parquet(name: str, f: BinaryIO, wanted: ManifestColumns) -> ManifestRows:
+    """Read a .parquet manifest.
+
+    Args:
+        name: The path or URL of the manifest, for messages.
+        f: The manifest, open for reading.
+        wanted: The columns to read.
+
+    Raises:
+        DataError: A column is missing or of another type, or a value is missing.
+        OSError: The file cannot be read.
+    """
+    if find_spec("pyarrow") is None:
+        raise DataError(
+            f"{name}: reading .parquet needs pyarrow: run {install_command('parquet')}, or save "
+            "the list as .csv"
+        )
+    rows = ManifestRows(name, {})
+    try:
+        with arrow_columns.open_parquet(f) as table:
+            _read_columns(rows, table, wanted)
+    except ValueError as e:
+        raise DataError(f"{name}: {e}") from e
+    return rows
+
+
+def _read_columns(rows: ManifestRows, table: Any, wanted: ManifestColumns) -> None:
+    header = table.schema_arrow.names
+    numbers = find_columns(header, wanted, rows.name)
+    others = [n for n in (numbers.label, numbers.weight) if n is not None]
+    chosen = [*numbers.paths.values(), *numbers.values.values(), *others]
+    names = list(dict.fromkeys(header[n] for n in [*chosen, *numbers.rest.values()]))
+    # pyarrow's threads would still exist when the DataLoader forks its workers.
+    columns = table.read(columns=names, use_threads=False)
+    for column in (header[n] for n in chosen):
+        if columns.column(column).null_count:
+            row = columns.column(column).is_null().to_pylist().index(True)
+            raise ValueError(
+                f"row {row + 1:,}: no value in the column '{column}': fill it in, or leave out "
+                "the row"
+            )
+
+    def read(reader: Callable[[Any, str], T], number: int) -> T:
+        return reader(columns.column(header[number]), header[number])
+
+    rows.paths = {
+        name: read(arrow_columns.read_texts, number) for name, number in numbers.paths.items()
+    }
+    if numbers.label is not None:
+        rows.labels = list(map(str, read(arrow_columns.read_labels, numbers.label)))
+    rows.values = {
+        name: read(arrow_columns.read_numbers, number) for name, number in numbers.values.items()
+    }
+    if numbers.weight is not None:
+        rows.weights = read(arrow_columns.read_numbers, numbers.weight)
+    if wanted.keeps_rest:
+        rest = columns.select([header[n] for n in numbers.rest.values()])
+        rows.rest = rest.to_pylist() if numbers.rest else [{} for _ in range(len(rows))]

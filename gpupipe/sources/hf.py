@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.shards import name_shard
 from gpupipe.dataset.source import FileSource, Progress, ignore_progress
 from gpupipe.errors import DataError, counted
-from gpupipe.formats import Damaged, arrow_columns
+from gpupipe.formats import arrow_columns
+from gpupipe.formats.arrow_columns import LabelsAndValues
 from gpupipe.runtime.installation import require_extra
 from gpupipe.schema.field_types import WHOLE, expand_home
 from gpupipe.sources.hub.hub_files import find_hub_files
@@ -33,17 +35,17 @@ class _Rows:
     """The rows of a file.
 
     Attributes:
+        others: The labels and values.
+        class_names: The names of the classes, if the label is a ClassLabel; else [].
         spans: Offset and length of each image in an Arrow file, int64 (2, n), by field.
         groups: Row group and row in it of each row of a Parquet file, int32 (2, n).
-        others: The columns of labels and values, by the name of the column.
-        class_names: The names of the classes, if the label is a ClassLabel; else [].
         count: The number of rows.
     """
 
-    spans: dict[str, list[NDArray[np.int64]]] = field(default_factory=dict)
-    groups: list[NDArray[np.int32]] = field(default_factory=list)
-    others: dict[str, list[Any]] = field(default_factory=dict)
+    others: LabelsAndValues
     class_names: list[str] = field(default_factory=list)
+    spans: dict[str, list[NDArray[np.int64]]] = field(default_factory=lambda: defaultdict(list))
+    groups: list[NDArray[np.int32]] = field(default_factory=list)
     count: int = 0
 
 
@@ -116,8 +118,16 @@ class Hf(FileSource):
         def where(i: int) -> str:
             return f"{files[file[i]]}:{names[i]}"
 
-        values = {name: _concatenate(every, column) for name, column in self.values.items()}
-        chosen = self._read_labels(every, where, len(names))
+        first, *others = (rows.others for rows in every)
+        texts, values = first.join(others)
+        if texts is None:
+            chosen = labels.make_unlabelled(len(names))
+        elif isinstance(texts, list):
+            chosen = labels.from_texts(texts, where)
+        else:
+            numbers, classes = labels.from_numbers(texts, where)
+            known = every[0].class_names
+            chosen = numbers, known if len(known) >= len(classes) else classes
         return build(root, names, *chosen, columns=columns, values=values)
 
     def _unpack(self, index: Index, progress: Progress) -> Index:
@@ -142,25 +152,12 @@ class Hf(FileSource):
             sizes = np.array([path.stat().st_size for path in places], np.int64)
             column = self.fields[name]
             return RowGroupColumn(root, paths, sizes, column, file, group, row, self.row_groups)
-        parts = [part for rows in every for part in rows.spans.get(name, [])]
+        parts = [part for rows in every for part in rows.spans[name]]
         offset, length = np.concatenate(parts, axis=1)
         return SpanColumn(root, paths, file, offset, length)
 
-    def _read_labels(
-        self, every: list[_Rows], where: labels.Where, count: int
-    ) -> tuple[NDArray[np.int64], list[str]]:
-        if self.label is None:
-            return labels.make_unlabelled(count)
-        parts = [part for rows in every for part in rows.others[self.label]]
-        joined = arrow_columns.join_labels(parts)
-        if isinstance(joined, list):
-            return labels.from_texts(joined, where)
-        numbers, classes = labels.from_numbers(joined, where)
-        names = every[0].class_names
-        return numbers, names if len(names) >= len(classes) else classes
-
     def read(self, path: Path) -> _Rows:
-        rows = _Rows()
+        rows = _Rows(LabelsAndValues(self.label, self.values))
         with name_shard(path):
             read = self._read_parquet if path.suffix == _PARQUET else self._read_arrow
             read(path, rows)
@@ -168,54 +165,25 @@ class Hf(FileSource):
 
     def _read_arrow(self, path: Path, rows: _Rows) -> None:
         for batch in arrow_columns.iter_batches(path):
-            arrow_columns.check_columns(batch.rows.schema, self._columns)
+            self._check_columns(batch.rows.schema, rows)
             for name, column in self.fields.items():
-                span = np.stack(arrow_columns.locate_images(batch, column))
-                rows.spans.setdefault(name, []).append(span)
-            self._add(rows, batch.rows)
+                rows.spans[name].append(np.stack(arrow_columns.locate_images(batch, column)))
+            rows.others.add(batch.rows)
+            rows.count += batch.rows.num_rows
 
     def _read_parquet(self, path: Path, rows: _Rows) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet
+        with arrow_columns.open_parquet(path) as table:
+            self._check_columns(table.schema_arrow, rows)
+            for number in range(table.num_row_groups):
+                rows.others.add(
+                    table.read_row_group(number, rows.others.columns, use_threads=False)
+                )
+                count = table.metadata.row_group(number).num_rows
+                locations = np.stack([np.full(count, number), np.arange(count)])
+                rows.groups.append(locations.astype(np.int32))
+                rows.count += count
 
-        try:
-            with pyarrow.parquet.ParquetFile(path) as table:
-                arrow_columns.check_columns(table.schema_arrow, self._columns)
-                for number in range(table.num_row_groups):
-                    names = list(dict.fromkeys(self._others))
-                    group = table.read_row_group(number, names, use_threads=False)
-                    count = table.metadata.row_group(number).num_rows
-                    places = np.stack([np.full(count, number), np.arange(count)])
-                    rows.groups.append(places.astype(np.int32))
-                    self._add(rows, group.combine_chunks(), count, table.schema_arrow)
-        except (pa.ArrowException, OSError) as e:
-            raise Damaged(f"no .parquet that can be read: {str(e).splitlines()[0]}") from e
-
-    @property
-    def _others(self) -> list[str]:
-        return [*([self.label] if self.label else []), *self.values.values()]
-
-    @property
-    def _columns(self) -> list[str]:
-        return [*self.fields.values(), *self._others]
-
-    def _add(self, rows: _Rows, table: Any, count: int | None = None, schema: Any = None) -> None:
-        """Add the labels and values of some rows."""
+    def _check_columns(self, schema: Any, rows: _Rows) -> None:
+        arrow_columns.check_columns(schema, [*self.fields.values(), *rows.others.columns])
         if self.label is not None:
-            label = arrow_columns.read_labels(_one(table.column(self.label)), self.label)
-            rows.others.setdefault(self.label, []).append(label)
-            rows.class_names = arrow_columns.read_class_names(schema or table.schema, self.label)
-        for column in dict.fromkeys(self.values.values()):
-            numbers = arrow_columns.read_numbers(_one(table.column(column)), column)
-            rows.others.setdefault(f"value {column}", []).append(numbers)
-        rows.count += table.num_rows if count is None else count
-
-
-def _one(column: Any) -> Any:
-    """Return a column as one array."""
-    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
-
-
-def _concatenate(every: Sequence[_Rows], column: str) -> NDArray[Any]:
-    parts = [part for rows in every for part in rows.others[f"value {column}"]]
-    return np.concatenate(parts)
+            rows.class_names = arrow_columns.read_class_names(schema, self.label)

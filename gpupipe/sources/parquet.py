@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from pydantic import Field
 from gpupipe.dataset.shard_index import ByteRanges, ShardFile
 from gpupipe.dataset.shards import ShardedSource, name_shard, write_parts
 from gpupipe.errors import DataError
-from gpupipe.formats import Damaged, arrow_columns
+from gpupipe.formats import arrow_columns
 from gpupipe.runtime.installation import require_extra
 
 _ROWS_AT_ONCE = 64
@@ -46,33 +46,23 @@ class Parquet(ShardedSource):
 
     def read(self, path: Path) -> list[ShardFile]:
         require_extra("parquet", ("pyarrow",), f"reading {path}", DataError)
-        import pyarrow.parquet
-
-        with name_shard(path):
-            try:
-                with pyarrow.parquet.ParquetFile(path) as table:
-                    return [self._unpack(path, table)]
-            except pyarrow.ArrowException as e:
-                raise Damaged(f"no .parquet that can be read: {str(e).splitlines()[0]}") from e
+        with name_shard(path), arrow_columns.open_parquet(path) as table:
+            return [self._unpack(path, table)]
 
     def _unpack(self, path: Path, table: Any) -> ShardFile:
         """Write the image files of a shard to a file in the cache folder, and index them."""
-        others = [*([self.label] if self.label else []), *self.values.values()]
-        columns = [*self.fields.values(), *others]
+        others = arrow_columns.LabelsAndValues(self.label, self.values)
+        columns = list(dict.fromkeys([*self.fields.values(), *others.columns]))
         arrow_columns.check_columns(table.schema_arrow, columns)
         spans: dict[str, list[tuple[int, int]]] = {name: [] for name in self.fields}
-        labels, values = list[Any](), {name: list[Any]() for name in self.values}
         key = ("parquet", list(self.fields.values()))
         reason = f"the images of {path} are unpacked there"
         with write_parts(path, key, reason) as (unpacked, file):
-            for batch in _iter_batches(table, columns):
-                if self.label is not None:
-                    column = batch.column(self.label)
-                    labels.append(arrow_columns.read_labels(column, self.label))
-                for name, column in self.values.items():
-                    values[name].append(arrow_columns.read_numbers(batch.column(column), column))
+            # pyarrow's threads would still exist when the DataLoader forks its workers.
+            for rows in table.iter_batches(_ROWS_AT_ONCE, columns=columns, use_threads=False):
+                others.add(rows)
                 for name, column in self.fields.items():
-                    for image in arrow_columns.find_bytes(batch.column(column), column):
+                    for image in arrow_columns.find_bytes(rows.column(column), column):
                         spans[name].append((file.tell(), file.write(image.as_buffer())))
         fields = {
             name: ByteRanges(*np.array(parts, np.int64).reshape(-1, 2).T)
@@ -81,24 +71,7 @@ class Parquet(ShardedSource):
         names = [f"{path}:row {n}" for n in range(len(next(iter(spans.values()))))]
         if not names:
             return ShardFile(names, fields)
-        numbers = {name: np.concatenate(parts) for name, parts in values.items()}
-        found = arrow_columns.join_labels(labels) if labels else None
-        return ShardFile(names, fields, found, numbers, unpacked)
+        return ShardFile(names, fields, *others.join(), unpacked)
 
     def explain_empty(self) -> str:
         return "the files hold no rows: set data.shards"
-
-
-def _iter_batches(table: Any, columns: Sequence[str]) -> Iterator[Any]:
-    """Yield the rows, some at a time. Raises Damaged if they cannot be read."""
-    names = list(dict.fromkeys(columns))
-    # pyarrow's threads would still exist when the DataLoader forks its workers.
-    batches = table.iter_batches(_ROWS_AT_ONCE, columns=names, use_threads=False)
-    while True:
-        try:
-            batch = next(batches, None)
-        except OSError as e:  # of pyarrow, which raises it for damaged pages
-            raise Damaged(f"rows that cannot be read: {str(e).splitlines()[0]}") from e
-        if batch is None:
-            return
-        yield batch

@@ -253,10 +253,10 @@ def arrow_file(folder: Path, **columns: Any) -> Path:
         ({"image": ["a.jpg"]}, {}, "holds string, and no image files: see data.fields"),
         ({"image": [{"bytes": None, "path": "a.jpg"}]}, {}, "holds no image file but only a path"),
         ({"image": pa.array([None], pa.binary())}, {}, "a row of the column 'image' holds no"),
-        ({"label": [0.5]}, {}, "holds double, and no labels"),
+        ({"label": [0.5]}, {}, "holds double, but should hold whole"),
         ({"label": pa.array([None], pa.int64())}, {}, "no value in the column 'label'"),
         ({"label": [-1]}, {}, "negative"),
-        ({}, {"values": {"v": "image"}}, "not a number in each row"),
+        ({}, {"values": {"v": "image"}}, "holds .*, but should hold numbers"),
     ],
     ids=["column", "paths", "path", "null", "float", "no label", "negative", "value"],
 )

@@ -97,8 +97,8 @@ def test_a_change_is_noticed_and_so_is_a_file_that_is_gone(
             "no image files: .*a list of paths",
         ),
         ({}, {"label": [None] * COUNT}, "no value in the column 'label'"),
-        ({}, {"label": [0.5] * COUNT}, "holds double, and no labels"),
-        ({"values": {"v": "v"}}, {"v": ["x"] * COUNT}, "holds string, and not a number"),
+        ({}, {"label": [0.5] * COUNT}, "holds double, but should hold whole"),
+        ({"values": {"v": "v"}}, {"v": ["x"] * COUNT}, "holds string, but should hold numbers"),
     ],
     ids=["label", "paths", "nulls", "floats", "texts"],
 )
