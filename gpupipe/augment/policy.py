@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.augment.policy_ops import Warping, apply_op, lower_op
-from gpupipe.augment.policy_tables import choose
+from gpupipe.augment.policy_tables import OpTable, choose
 from gpupipe.pipeline.spec_checks import check_color, check_per_channel, check_picture
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Step, StepIncompatibleError
 from gpupipe.schema.field_types import Fill, Resampling
@@ -46,8 +46,8 @@ class AugmentPolicy(Step):
     On a mask, the operations that move pixels take nearest pixels, and those that change colours
     leave it alone.
 
-    Subclasses define `op_names` and `sample`, which returns op, int32, and value, float64, as the
-    head of this module says.
+    Subclasses define `table` or `op_names`, and `sample`, which returns op, int32, and value,
+    float64, as the head of this module says.
 
     Attributes:
         interpolation: "nearest" (the default) or "bilinear", for the operations that move pixels.
@@ -65,9 +65,14 @@ class AugmentPolicy(Step):
     blends: ClassVar[bool] = False
 
     @property
-    def op_names(self) -> Sequence[str]:
-        """The operations that a sample may draw."""
+    def table(self) -> OpTable:
+        """The operations and their magnitudes, for a policy of torchvision."""
         raise NotImplementedError
+
+    @property
+    def op_names(self) -> Sequence[str]:
+        """The operations that a sample may draw: by default those of `table`."""
+        return self.table.names
 
     @property
     def warping(self) -> Warping:

@@ -2,6 +2,6 @@
 
 `decoder` is the contract, and `chain` is what engines and steps call: it asks the decoders in their
 order, and holds the rules that all of them share. `builtin/` has one decoder per file. Headers are
-parsed in `image_header` and `exif`. This folder imports only gpupipe.runtime and gpupipe.errors.
+parsed in `image_header`. This folder imports only gpupipe.runtime and gpupipe.errors.
 Start reading in chain.py.
 """

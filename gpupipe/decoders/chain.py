@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.decoders import exif
 from gpupipe.decoders.decoder import (
     CannotDecodeError,
     DeclinedError,
     Decoder,
     Header,
     Pixels,
+    apply_orientation,
     as_bytes,
     find_blame,
 )
@@ -115,7 +115,7 @@ class EncodedImage:
         stored = self._decode_stored(options, window if orientation == 1 else None, out)
         pixels = _convert_depth(stored, options.dtype)
         if orientation > 1:
-            pixels = exif.apply(pixels, orientation)
+            pixels = apply_orientation(pixels, orientation)
         return pixels if pixels.flags.writeable else pixels.copy()
 
     def _decode_stored(self, options: DecodeOptions, window: Any, out: Any) -> Pixels:

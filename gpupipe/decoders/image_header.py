@@ -23,8 +23,7 @@ import struct
 import threading
 from typing import Any
 
-from gpupipe.decoders import exif
-from gpupipe.decoders.decoder import CannotDecodeError, Header
+from gpupipe.decoders.decoder import CannotDecodeError, Header, read_orientation
 
 _RIFF = b"RIFF"
 _MAGIC = {
@@ -147,7 +146,7 @@ def _jpeg(view: memoryview) -> Header:
         elif marker == 0xE0:
             jfif = jfif or bytes(view[at + 4 : at + 9]) == b"JFIF\0"
         elif marker == 0xE1 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0":
-            tag = exif.read_orientation(view[at + 10 : at + 2 + size]) if size >= 8 else None
+            tag = read_orientation(view[at + 10 : at + 2 + size]) if size >= 8 else None
             plain, orientation = plain and tag is not None, tag or 1
         elif marker == 0xEE and bytes(view[at + 4 : at + 9]) == b"Adobe":
             adobe, plain = view[at + 15], plain and size == 14
@@ -284,7 +283,7 @@ def check_header(header: Header, max_pixels: int | None) -> None:
 
     Args:
         header: The header.
-        max_pixels: The most pixels to accept; None for no limit.
+        max_pixels: The largest number of pixels to accept; None for no limit.
     """
     height, width = header.height, header.width
     if header.tile[0] * header.tile[1] > height * width:

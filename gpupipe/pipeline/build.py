@@ -31,7 +31,7 @@ from pydantic import Field
 from gpupipe.dataset.source import RESERVED_NAMES
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, Problem
-from gpupipe.pipeline.chain import chain_steps
+from gpupipe.pipeline.entry import chain_steps
 from gpupipe.pipeline.parsing import STEP_SHAPE, ParsedStep, parse_nested_step, parse_step
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
 from gpupipe.pipeline.schedules import build_with_schedules

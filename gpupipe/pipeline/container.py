@@ -267,8 +267,12 @@ def merge_specs(input_spec: Spec, ways: Sequence[Way]) -> Spec:
         sizes[0] if len(set(sizes)) == 1 else None
         for sizes in zip(*(spec.sides for spec in specs), strict=True)
     ]
-    least = tuple(min(sizes) for sizes in zip(*(spec.at_least for spec in specs), strict=True))
-    return specs[0].with_size(sides, least).with_values(merge_values(specs))
+    return specs[0].with_size(sides, min_sizes(specs)).with_values(merge_values(specs))
+
+
+def min_sizes(specs: Sequence[Spec]) -> tuple[int, ...]:
+    """Return a lower bound of the sizes that samples of all these specs have."""
+    return tuple(min(sizes) for sizes in zip(*(spec.at_least for spec in specs), strict=True))
 
 
 def merge_values(specs: Sequence[Spec]) -> Values:

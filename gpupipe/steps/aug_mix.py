@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -71,18 +70,14 @@ class AugMix(AugmentPolicy):
         return self._mixture.draw(u, _DRAWS_PER_OP, self._draw_ops)
 
     def _draw_ops(self, draws: Uniforms) -> Sampled:
-        index = choose(draws[0], len(self._table.names))
-        return self._table.get(index, choose(draws[1], self.severity), draws[2])
-
-    @property
-    def op_names(self) -> Sequence[str]:
-        return self._table.names
+        index = choose(draws[0], len(self.table.names))
+        return self.table.get(index, choose(draws[1], self.severity), draws[2])
 
     @property
     def _mixture(self) -> Mixture:
         return Mixture(self.mixture_width, max(self.chain_depth, 0), self.alpha)
 
     @property
-    def _table(self) -> OpTable:
+    def table(self) -> OpTable:
         names = (*_OPS, *_FURTHER_OPS) if self.all_ops else _OPS
         return make_table(names, _LARGEST, _NUM_BINS)

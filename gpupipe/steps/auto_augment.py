@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -49,18 +48,14 @@ class AutoAugment(AugmentPolicy):
         """
         index, probability, level = to_arrays(_SUB_POLICIES[self.policy], self._names)
         pair = choose(u[:, 0], len(index))
-        drawn = self._table.get(index[pair], level[pair], u[:, 3:5])
+        drawn = self.table.get(index[pair], level[pair], u[:, 3:5])
         is_applied = u[:, 1:3] < probability[pair]
         return drawn | {"op": np.where(is_applied, drawn["op"], 0).astype(np.int32)}
-
-    @property
-    def op_names(self) -> Sequence[str]:
-        return self._table.names
 
     @property
     def _names(self) -> tuple[str, ...]:
         return tuple(sorted({name for pair in _SUB_POLICIES[self.policy] for name, _, _ in pair}))
 
     @property
-    def _table(self) -> OpTable:
+    def table(self) -> OpTable:
         return make_table(self._names, RAND_AUGMENT_MAGNITUDES, _NUM_BINS)

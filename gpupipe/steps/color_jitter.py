@@ -29,8 +29,8 @@ class ColorJitter(ColorStep):
     hue, and several times as long for saturation.
 
     Attributes:
-        brightness: The factor of brightness: a number a for [max(0, 1 - a), 1 + a], or [least,
-            most]. At least 0; 1 changes nothing. By default it is not changed.
+        brightness: The factor of brightness: a number a for [max(0, 1 - a), 1 + a], or [min,
+            max]. At least 0; 1 changes nothing. By default it is not changed.
         contrast: The factor of contrast, likewise.
         saturation: The factor of saturation, likewise.
         hue: The turn of the hue in full turns: a number a for [-a, a], or [min, max]; -0.5 to

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from gpupipe.augment import noise
+from gpupipe.augment.geometry_step import WarpingStep, torch_interpolation
 from gpupipe.augment.noise import kernel_size, make_displacement
-from gpupipe.augment.resampling import WarpingStep, torch_interpolation
 from gpupipe.pipeline.geometry import describe_small
 from gpupipe.pipeline.primitives import IMAGE_DTYPES
 from gpupipe.pipeline.spec_checks import add_fill, check_color, check_per_channel
@@ -73,10 +73,10 @@ class ElasticTransform(WarpingStep):
     def infer_spec(self, input_spec: Spec) -> Spec:
         check_per_channel("fill", self.fill, check_color(input_spec, IMAGE_DTYPES, any_values=True))
         size = noise.shape_of_pixels(input_spec)[:2]
-        least = [max(kernel_size(s) for s in self.sigma) // 2 + 1] * 2
-        if min(size) < least[0]:
+        needed = [max(kernel_size(s) for s in self.sigma) // 2 + 1] * 2
+        if min(size) < needed[0]:
             raise StepIncompatibleError(
-                f"{describe_small('the blur', size, least)}: write a smaller sigma"
+                f"{describe_small('the blur', size, needed)}: write a smaller sigma"
             )
         return add_fill(self.fill, input_spec)
 

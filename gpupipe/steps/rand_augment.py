@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -62,12 +61,8 @@ class RandAugment(AugmentPolicy):
             value: float64 (B, num_ops), their values: see policy_ops.
         """
         index = choose(u[:, : self.num_ops], len(RAND_AUGMENT_OPS))
-        return self._table.get(index, self.magnitude, u[:, self.num_ops :])
+        return self.table.get(index, self.magnitude, u[:, self.num_ops :])
 
     @property
-    def op_names(self) -> Sequence[str]:
-        return self._table.names
-
-    @property
-    def _table(self) -> OpTable:
+    def table(self) -> OpTable:
         return make_table(RAND_AUGMENT_OPS, RAND_AUGMENT_MAGNITUDES, self.num_magnitude_bins)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator
 
-from gpupipe.augment.resampling import WarpingStep, torch_interpolation
+from gpupipe.augment.geometry_step import WarpingStep, torch_interpolation
 from gpupipe.pipeline.geometry import affine_inverse, draw_between
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Uniforms
 from gpupipe.pipeline.tensors import in_float32

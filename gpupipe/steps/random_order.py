@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.pipeline.container import Container, NestedStep, merge_values
+from gpupipe.pipeline.container import Container, NestedStep, merge_values, min_sizes
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, StepIncompatibleError, Uniforms
 
 
@@ -37,16 +37,13 @@ class RandomOrder(Container):
         outputs = [nested.resolve(input_spec)[1] for nested in self.transforms]
         kept = all(output.sides == input_spec.sides for output in outputs)
         sides = input_spec.sides if kept else (None,) * len(input_spec.sides)
-        least = tuple(
-            min(sizes)
-            for sizes in zip(*(spec.at_least for spec in (input_spec, *outputs)), strict=True)
-        )
+        lowest = min_sizes([input_spec, *outputs])
         values = merge_values([input_spec, *outputs])
-        any_spec = input_spec.with_size(sides, least).with_values(values)
+        any_spec = input_spec.with_size(sides, lowest).with_values(values)
         steps = []
         for nested in self.transforms:
             resolved, output = nested.resolve(any_spec)
-            if output.with_size(any_spec.sides, least).with_values(values) != any_spec:
+            if output.with_size(any_spec.sides, lowest).with_values(values) != any_spec:
                 raise StepIncompatibleError(
                     f"{nested.name} makes {output} out of {any_spec}, which the steps after it in "
                     "any order must take: move it out of the list",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pydantic import model_validator
 
-from gpupipe.augment.resampling import ResizingStep
+from gpupipe.augment.geometry_step import ResizingStep
 from gpupipe.pipeline.step import Params, Sampled, Uniforms
 from gpupipe.schema.field_types import Side
 
@@ -18,7 +18,7 @@ class RandomResize(ResizingStep):
     The aspect ratio is kept. Output sizes differ between samples, so a crop must follow.
 
     Attributes:
-        min_size: The least length of the shorter side, in pixels.
+        min_size: The smallest length of the shorter side, in pixels.
         max_size: The length of the shorter side is less than this, in pixels. As in torchvision,
             it is drawn from min_size to max_size - 1.
         interpolation: "nearest", "bilinear" (the default) or "bicubic".

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.augment.resampling import WarpingStep, torch_interpolation
+from gpupipe.augment.geometry_step import WarpingStep, torch_interpolation
 from gpupipe.pipeline.geometry import affine_inverse, draw_between
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Uniforms
 from gpupipe.pipeline.tensors import in_float32

@@ -25,10 +25,10 @@ class RandomSolarize(RandomColorStep):
 
     def infer_color(self, input_spec: Spec) -> Spec:
         output_spec = super().infer_color(input_spec)
-        most = 255 if input_spec.dtype == "uint8" else 1
-        if self.threshold > most:
+        largest = 255 if input_spec.dtype == "uint8" else 1
+        if self.threshold > largest:
             raise StepIncompatibleError(
-                f"threshold is {self.threshold:.15g}, but {input_spec.dtype} holds 0 to {most}: "
+                f"threshold is {self.threshold:.15g}, but {input_spec.dtype} holds 0 to {largest}: "
                 "write a number between them"
             )
         return output_spec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpupipe.augment.multi_crop import MultiCrop
+from gpupipe.augment.geometry_step import MultiCrop
 
 
 class TenCrop(MultiCrop):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -39,12 +38,8 @@ class TrivialAugmentWide(AugmentPolicy):
         """
         index = choose(u[:, :1], len(RAND_AUGMENT_OPS))
         magnitude_bin = choose(u[:, 1:2], self.num_magnitude_bins)
-        return self._table.get(index, magnitude_bin, u[:, 2:])
+        return self.table.get(index, magnitude_bin, u[:, 2:])
 
     @property
-    def op_names(self) -> Sequence[str]:
-        return self._table.names
-
-    @property
-    def _table(self) -> OpTable:
+    def table(self) -> OpTable:
         return make_table(RAND_AUGMENT_OPS, _LARGEST, self.num_magnitude_bins)

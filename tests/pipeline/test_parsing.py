@@ -8,7 +8,7 @@ import pytest
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem
-from gpupipe.pipeline.chain import ParsedStep
+from gpupipe.pipeline.entry import ParsedStep
 from gpupipe.pipeline.parsing import parse_nested_step, parse_step, parse_targets, split_item
 from gpupipe.schema.document import UNRESOLVED, Document, Node
 from gpupipe.steps.random_horizontal_flip import RandomHorizontalFlip

@@ -19,8 +19,15 @@ from typing import Any, TypeVar
 
 from PIL import Image
 
-from gpupipe.decoders import exif
-from gpupipe.decoders.decoder import CannotDecodeError, Decoder, Header, Pixels
+from gpupipe.decoders.decoder import (
+    CannotDecodeError,
+    Decoder,
+    Header,
+    Pixels,
+    find_exif_in_png,
+    read_orientation,
+    undo_orientation,
+)
 from gpupipe.decoders.image_header import read_header
 from gpupipe.decoders.pillow_pixels import check_supported, decode_deep_pnm, read_pixels, read_tile
 
@@ -133,7 +140,7 @@ def _decode(header: Header, data: bytes, mode: str, dtype: str) -> Pixels:
             image.draft("L", image.size)  # Take the file's luma, as every other decoder does.
         pixels = read_pixels(image, lambda file: open_image(file, kind), data, kind, mode, dtype)
         if kind == "TIFF":  # Pillow rotates a TIFF while it reads it.
-            pixels = exif.undo(pixels, header.orientation)
+            pixels = undo_orientation(pixels, header.orientation)
         return pixels
 
 
@@ -142,9 +149,9 @@ def _read_orientation(image: Any, data: bytes, kind: str) -> int:
     if kind == "TIFF":
         tag = image.getexif().get(_ORIENTATION, 1)
         return tag if tag in range(1, 9) else 1
-    found = exif.find_in_png(data) if kind == "PNG" else image.info.get("exif")
+    found = find_exif_in_png(data) if kind == "PNG" else image.info.get("exif")
     found = found if isinstance(found, bytes) else b""
-    return exif.read_orientation(memoryview(found.removeprefix(b"Exif\0\0"))) or 1
+    return read_orientation(memoryview(found.removeprefix(b"Exif\0\0"))) or 1
 
 
 _lifting, _lifted = threading.Lock(), 0
