@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 import gpupipe
-from gpupipe.cli import cache, compare, completion, drawing, init, listing, profile, schema, serve
-from gpupipe.cli.arguments import AsJson, ConfigName, JsonFile, Overrides, options
+from gpupipe.cli import cache, compare, completion, drawing, init, listing, profile, serve
+from gpupipe.cli.arguments import (
+    AsJson,
+    ConfigName,
+    JsonFile,
+    Overrides,
+    PictureFile,
+    options,
+    write_json,
+    writing,
+)
 from gpupipe.cli.console import Screen, console, leave_interrupted
-from gpupipe.cli.output_files import PictureFile, write_json, writing
 from gpupipe.errors import ConfigError, GpupipeError, StepError, counted
 
 if TYPE_CHECKING:
@@ -234,7 +242,7 @@ for _command in (
     drawing.show_batch,
     completion.completion,
     init.init,
-    schema.schema,
+    init.schema,
     cache.cache,
     serve.serve,
     serve.status,

@@ -1,124 +1,119 @@
-"""Options of commands from signatures; CONFIG and KEY=VALUE, and how a shell completes them."""
+"""What commands take: options from their signatures, CONFIG and KEY=VALUE, and files to write.
+
+The types of files try to write before anything is measured, so that no measurement is lost.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import click
-from click.shell_completion import CompletionItem
 
-from gpupipe.cli.output_files import OutputFile
-from gpupipe.schema import builtin_configs
+from gpupipe.cli.completion import complete_config, complete_override
+from gpupipe.errors import GpupipeError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_SOURCE, _PIPELINE = "data.source", "pipeline"
+_PROBE_BYTES = 4096
 
 
-def complete_config(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Return the shipped configs, those in `configs/`, and the files that begin like this."""
-    names = {*builtin_configs.names("configs"), *_own_names("configs")}
-    return [
-        CompletionItem(name)
-        for name in _matching([*sorted(names), *_files(incomplete)], incomplete)
-    ]
+class OutputFile(click.Path):
+    """A file to write; a usage mistake if that is not possible.
+
+    The check writes to the file's folder: permissions do not reveal a read-only or full file
+    system.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        try:
+            if path.is_file():
+                os.close(os.open(path, os.O_WRONLY))
+            elif not path.exists():  # pipes and devices are left alone
+                _write_in(path.parent)
+        except OSError as e:
+            self.fail(f"{path} cannot be written: {_reason(e)}", param, ctx)
+        return path
 
 
-def complete_override(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Return settings that begin like this, or values of the setting before the equals sign."""
-    from gpupipe.config.loader_config import LoaderConfig
+class PictureFile(OutputFile):
+    """A picture to write, in the format that its suffix names."""
 
-    key, equals, value = incomplete.partition("=")
-    if not equals:
-        keys = [_SOURCE, _PIPELINE, *LoaderConfig.model_fields]
-        # No space follows the equals sign: the value comes next.
-        return [CompletionItem(f"{name}=") for name in _matching(keys, key)]
-    return [CompletionItem(f"{key}={v}") for v in _matching(_list_values(key), value)]
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        from PIL import Image
 
-
-def complete_target(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Return the names of pipelines and steps."""
-    from gpupipe.cli import catalog
-
-    items = [item.name for kind in ("pipeline", "step") for item in catalog.list_items(kind)]
-    return [CompletionItem(name) for name in _matching(items, incomplete)]
+        path = super().convert(value, param, ctx)
+        if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:
+            self.fail(
+                f"'{path.suffix}' of {path} is no format of pictures: name it .png or .jpg",
+                param,
+                ctx,
+            )
+        return path
 
 
-def complete_name(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Return the names of all that a config can name."""
-    from gpupipe.cli import catalog
+class OutputFolder(click.Path):
+    """A folder to create or to write to; a usage mistake if that is not possible."""
 
-    items = [item for kind in catalog.KINDS for item in catalog.list_items(kind)]
-    found = {item.name: item.kind for item in reversed(items)}
-    names = _matching(sorted(found), incomplete)
-    return [CompletionItem(name, help=found[name]) for name in names]
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
 
-
-def _list_values(key: str) -> Iterator[str]:
-    """Yield the values that a setting may have, as far as they are names."""
-    from gpupipe.config.loader_config import LoaderConfig
-    from gpupipe.dataset.source import SOURCES
-    from gpupipe.decoders import chain as decoders
-    from gpupipe.runtime.registry import AUTO, ENGINES
-
-    name = key.removeprefix("loader.")
-    if key == _PIPELINE:
-        yield from sorted({*builtin_configs.names("pipelines"), *_own_names("pipelines")})
-    elif key == _SOURCE:
-        yield from SOURCES.names()
-    elif name == "engine":
-        yield from (AUTO, *ENGINES.names())
-    elif name == "decoder":
-        yield from decoders.list_names()
-    elif name == "device":
-        yield from ("auto", "cpu", "gpu")
-    elif name in LoaderConfig.model_fields:
-        yield from _literals(LoaderConfig.model_fields[name].annotation)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        try:
+            _write_in(next(p for p in (path, *path.absolute().parents) if p.exists()))
+        except OSError as e:
+            self.fail(f"{path} cannot be written to: {_reason(e)}", param, ctx)
+        return path
 
 
-def _literals(annotation: Any) -> Iterator[str]:
-    if annotation is bool:
-        yield from ("true", "false")
-    for part in get_args(annotation):
-        if isinstance(part, str) and str(get_origin(annotation)) == "typing.Literal":
-            yield part
-        else:
-            yield from _literals(part)
+def write_json(path: Path | None, content: dict[str, Any]) -> None:
+    """Write results to `path`, unless it is None; raise GpupipeError if that fails."""
+    if path is not None:
+        with writing(path):
+            path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _own_names(kind: str) -> list[str]:
-    return sorted(path.stem for path in Path(kind).glob("*.yaml"))
+def write_all(*writes: Callable[[], None]) -> None:
+    """Call each function, even after one fails; raise GpupipeError with all their messages."""
+    failed = []
+    for write in writes:
+        try:
+            write()
+        except GpupipeError as e:
+            failed.append(str(e))
+    if failed:
+        raise GpupipeError("; ".join(failed))
 
 
-def _files(incomplete: str) -> Iterator[str]:
-    """Yield folders, YAML and JSON files whose path begins like this."""
-    head = incomplete.rpartition("/")[0]
-    folder = Path(head or ("/" if incomplete.startswith("/") else "."))
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError inside the context into a GpupipeError of one line."""
     try:
-        entries = sorted(folder.iterdir())
-    except OSError:
-        return
-    for path in entries:
-        text = str(path)
-        if path.is_dir() and not path.name.startswith("."):
-            yield f"{text}/"
-        elif path.suffix in builtin_configs.SUFFIXES:
-            yield text
+        yield
+    except OSError as e:
+        raise GpupipeError(f"{e.filename or path} cannot be written: {_reason(e)}") from e
 
 
-def _matching(names: Iterable[str], incomplete: str) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]
+def _write_in(folder: Path) -> None:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(_PROBE_BYTES))
 
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+# --- options
 
 ConfigName = Annotated[str, click.argument("config", shell_complete=complete_config)]
 Overrides = Annotated[

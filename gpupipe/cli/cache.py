@@ -4,22 +4,26 @@ empty the caches of decoded images.
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
 from gpupipe.cli.arguments import AllAsJson, ConfigName, Overrides, options
 from gpupipe.cli.console import Screen, format_size
-from gpupipe.cli.decoded_caches import empty_decoded, list_decoded
 from gpupipe.errors import ConfigError, DataError, Problem, counted
 
 if TYPE_CHECKING:
     from gpupipe.cache.cache_folder import CacheFolder
     from gpupipe.cache.maintenance import Status
+    from gpupipe.decoded_cache.location import CacheState
     from gpupipe.sources.remote import Remote
 
 _POLL_SECONDS = 0.1
+Where = Annotated[
+    Literal["memory", "disk"] | None, "Only those in memory, or on disk.  [default: both]"
+]
 
 
 @click.group()
@@ -48,17 +52,16 @@ def fill(
     from gpupipe.cache.filling.worker_pool import WorkerPool
 
     source = _read_source(config, overrides)
-    folder, rows = _open_cache(source)
+    folder, rows = _open_listed_cache(source)
+    log = folder.commit_log
     workers = WorkerPool(
         source.dataset, source.cache, max(1, source.cache.workers), "serve" if serve else "fill"
     )
-    began, before = time.monotonic(), sum(s.samples for s in folder.commit_log.published.values())
+    began, before = time.monotonic(), sum(s.samples for s in log.published.values())
     with Screen(False) as screen:
         while (outcomes := workers.read_outcomes()) is None:
-            folder.commit_log.refresh()
-            screen.progress(
-                "filling", sum(s.samples for s in folder.commit_log.live_shards().values()), rows
-            )
+            log.refresh()
+            screen.progress("filling", sum(s.samples for s in log.live_shards().values()), rows)
             time.sleep(_POLL_SECONDS)
     workers.stop()
     with folder.lock():
@@ -70,14 +73,13 @@ def fill(
 @options
 def status(config: ConfigName, overrides: Overrides, as_json: AllAsJson = False) -> None:
     """Show what the cache of CONFIG holds, and who fills it."""
-    from gpupipe.cache import maintenance as states
+    from gpupipe.cache import maintenance
 
-    state = states.read_status(_open_cache(_read_source(config, overrides), needs_listing=False)[0])
+    state = maintenance.read_status(_open_cache(_read_source(config, overrides)))
     if as_json:
         click.echo(json.dumps(asdict(state), indent=2))
-        return
-    for name, value in _status_lines(state):
-        click.echo(f" {name:<12} {value}")
+    else:
+        _print_lines(_describe_status(state))
 
 
 @cache.command()
@@ -95,12 +97,9 @@ def evict(
     """Evict shards of the cache of CONFIG that no epoch is using, until it is small enough."""
     from gpupipe.cache import evict as evictions
 
-    folder = _open_cache(_read_source(config, overrides), needs_listing=False)[0]
-    goal = (
-        _parse_bytes(size)
-        if size is not None
-        else int(folder.options.low_water * folder.options.max_bytes)
-    )
+    folder = _open_cache(_read_source(config, overrides))
+    low_water = int(folder.options.low_water * folder.options.max_bytes)
+    goal = low_water if size is None else _parse_bytes(size)
     with folder.lock():
         names = evictions.evict_down_to(folder, goal)
         used = folder.count_bytes()
@@ -120,16 +119,23 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
 
     Exits with 1 if one could not be fetched again.
     """
-    from gpupipe.cache import maintenance as verification
+    from gpupipe.cache import listing, maintenance
+    from gpupipe.cache.filling.fill import Filler
+    from gpupipe.cache.store import Store
 
-    folder, rows = _open_cache(_read_source(config, overrides))
+    source = _read_source(config, overrides)
+    folder, rows = _open_listed_cache(source)
     with Screen(False) as screen:
-        damaged = verification.remove_damaged_shards(
+        damaged = maintenance.remove_damaged_shards(
             folder, rows, lambda done, total: screen.progress("verifying", done, total)
         )
     for name, why in damaged.items():
         click.echo(f"{folder.shard_path(name)}: {why}")
-    gone = verification.fetch_missing_shards(folder, _create_filler(config, overrides, folder))
+    store = Store(source.dataset, source.cache.retries, source.cache.timeout)
+    is_weighted = source.weight is not None
+    gone = maintenance.fetch_missing_shards(
+        folder, Filler(folder, listing.load(folder), store, source.seed, is_weighted)
+    )
     click.echo(
         f"{counted(len(folder.commit_log.live_shards()), 'shard')} in the cache; {len(damaged)} "
         f"damaged, {len(damaged.keys() - gone.keys())} of them fetched again"
@@ -144,8 +150,38 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
         raise SystemExit(1)
 
 
-cache.add_command(list_decoded)
-cache.add_command(empty_decoded)
+@cache.command(name="list")
+@options
+def list_decoded(where: Where = None, as_json: AllAsJson = False) -> None:
+    """Show the caches of decoded images on this machine (data.cache_decoded)."""
+    from gpupipe.decoded_cache import location
+
+    states = location.list_caches((where,) if where else location.PLACES)
+    if as_json:
+        click.echo(json.dumps([asdict(state) for state in states], indent=2))
+        return
+    if not states:
+        click.echo("there are no caches of decoded images")
+    for state in states:
+        click.echo(state.path)
+        _print_lines(_describe_decoded(state))
+
+
+@cache.command(name="empty")
+@options
+def empty_decoded(where: Where = None) -> None:
+    """Remove the caches of decoded images on this machine (data.cache_decoded).
+
+    Processes that use one go on with it; its memory is free when they end.
+    """
+    from gpupipe.decoded_cache import location
+
+    states = location.empty_caches((where,) if where else location.PLACES)
+    size = format_size(sum(state.used_bytes for state in states))
+    in_use = sum(state.in_use for state in states)
+    later = f"; {in_use} of them in use, and free when their processes end" if in_use else ""
+    caches = counted(len(states), "cache of decoded images", "caches of decoded images")
+    click.echo(f"{caches} removed, {size}{later}")
 
 
 def _read_source(config: ConfigName, overrides: Overrides) -> "Remote":
@@ -154,118 +190,84 @@ def _read_source(config: ConfigName, overrides: Overrides) -> "Remote":
 
     checked = configs.read(config, overrides)
     if not isinstance(checked.source, Remote):
-        raise ConfigError(
-            [
-                Problem(
-                    config, f"data.source is '{checked.source_name}', but only 'remote' has a cache"
-                )
-            ]
-        )
+        why = f"data.source is '{checked.source_name}', but only 'remote' has a cache"
+        raise ConfigError([Problem(config, why)])
     return checked.source
 
 
-def _open_cache(source: "Remote", needs_listing: bool = True) -> "tuple[CacheFolder, int]":
-    """Return the cache's folder, and the number of samples in the data set.
-
-    Without `needs_listing`, the data set is not listed, and the number is 0.
-    """
+def _open_cache(source: "Remote") -> "CacheFolder":
     from gpupipe.cache.cache_folder import prepare_folder
 
-    if not needs_listing:
-        return prepare_folder(source.cache, source.dataset), 0
+    return prepare_folder(source.cache, source.dataset)
+
+
+def _open_listed_cache(source: "Remote") -> "tuple[CacheFolder, int]":
+    """List the data set. Return the cache's folder, and the number of samples in the data set."""
     with Screen(False) as screen:
         rows = len(source.index(screen.progress))
-    folder = prepare_folder(source.cache, source.dataset)
-    return folder, rows
-
-
-def _create_filler(config: ConfigName, overrides: Overrides, folder: "CacheFolder") -> Any:
-    from gpupipe.cache import listing
-    from gpupipe.cache.filling.fill import Filler
-    from gpupipe.cache.store import Store
-
-    source = _read_source(config, overrides)
-    store = Store(source.dataset, source.cache.retries, source.cache.timeout)
-    return Filler(folder, listing.load(folder), store, source.seed, source.weight is not None)
+    return _open_cache(source), rows
 
 
 def _print_result(
     folder: "CacheFolder", outcomes: list[dict[str, Any]], seconds: float, before: int, rows: int
 ) -> None:
-    folder.commit_log.refresh()
-    live = folder.commit_log.live_shards().values()
-    fetched, size = (
-        sum(s.samples for s in folder.commit_log.published.values()) - before,
-        sum(o["bytes"] for o in outcomes),
-    )
+    log = folder.commit_log
+    log.refresh()
+    live = log.live_shards().values()
+    fetched = sum(s.samples for s in log.published.values()) - before
+    size, present = sum(o["bytes"] for o in outcomes), sum(s.samples for s in live)
     click.echo(
         f"{counted(fetched, 'sample')} fetched, {format_size(size)} in {seconds:.1f} s "
         f"({format_size(size / seconds)}/s)"
     )
-    share = (
-        "the whole data set"
-        if sum(s.samples for s in live) == rows
-        else f"{sum(s.samples for s in live):,} of {rows:,} samples"
-    )
+    share = "the whole data set" if present == rows else f"{present:,} of {rows:,} samples"
     click.echo(
-        f"{share} in {counted(len(live), 'shard')}, generation "
-        f"{folder.commit_log.generation}: {folder.dir}"
+        f"{share} in {counted(len(live), 'shard')}, generation {log.generation}: {folder.dir}"
     )
-    failures = list(
-        dict.fromkeys(why for o in outcomes for why in (*o["failures"], *o["lost"].values()))
-    )
+    failures = dict.fromkeys(why for o in outcomes for why in (*o["failures"], *o["lost"].values()))
     if failures:
-        raise DataError(
-            "\n".join(
-                [
-                    f"{counted(sum(o['failed'] for o in outcomes), 'sample')} could not be "
-                    "fetched, among them:",
-                    *failures,
-                ]
-            )
-        )
+        failed = counted(sum(o["failed"] for o in outcomes), "sample")
+        raise DataError("\n".join([f"{failed} could not be fetched, among them:", *failures]))
 
 
-def _status_lines(state: "Status") -> list[tuple[str, str]]:
-    of_rows = "" if state.rows is None else f" of {state.rows:,}"
-    hits = (
-        "no epoch yet"
-        if state.hit_rate is None
-        else f"{state.hit_rate:.1%} of {state.requested:,} samples in "
-        f"{counted(state.epochs, 'epoch')}"
-    )
-    lines = [
-        ("folder", state.dir),
-        (
-            "size",
-            f"{format_size(state.bytes)} of {format_size(state.max_bytes)} "
-            f"({state.bytes / state.max_bytes:.0%})",
-        ),
-        (
-            "generation",
-            f"{state.generation}: {state.samples:,}{of_rows} samples in "
-            f"{counted(state.shards, 'shard')}; {state.evicted:,} evicted so far",
-        ),
-        ("in use", ", ".join(f"generation {g}" for g in state.pinned) or "by no epoch"),
-        ("hit rate", hits),
-        (
-            "fetch rate",
-            f"{format_size(state.fetch_rate)}/s over {counted(len(state.workers), 'worker')}",
-        ),
-    ]
+def _print_lines(lines: Iterator[tuple[str, str]]) -> None:
+    for name, value in lines:
+        click.echo(f" {name:<12} {value}")
+
+
+def _describe_status(state: "Status") -> Iterator[tuple[str, str]]:
+    yield "folder", state.dir
+    share = f"{state.bytes / state.max_bytes:.0%}"
+    yield "size", f"{format_size(state.bytes)} of {format_size(state.max_bytes)} ({share})"
+    samples = f"{state.samples:,}" + ("" if state.rows is None else f" of {state.rows:,}")
+    shards = f"{counted(state.shards, 'shard')}; {state.evicted:,} evicted so far"
+    yield "generation", f"{state.generation}: {samples} samples in {shards}"
+    yield "in use", ", ".join(f"generation {g}" for g in state.pinned) or "by no epoch"
+    epochs = f"{state.requested:,} samples in {counted(state.epochs, 'epoch')}"
+    hits = "no epoch yet" if state.hit_rate is None else f"{state.hit_rate:.1%} of {epochs}"
+    yield "hit rate", hits
+    workers = counted(len(state.workers), "worker")
+    yield "fetch rate", f"{format_size(state.fetch_rate)}/s over {workers}"
     for worker in state.workers:
-        lines.append(
-            (
-                "worker",
-                f"{worker.get('host')} {worker.get('pid')}: {worker.get('state')}, "
-                f"{format_size(worker.get('bytes', 0))} fetched",
-            )
-        )
-        lines += [
-            ("", f"failed: {why}")
-            for why in (*worker.get("failures", []), *worker.get("lost", {}).values())
-        ]
-    return lines
+        fetched = f"{format_size(worker.get('bytes', 0))} fetched"
+        process = f"{worker.get('host')} {worker.get('pid')}"
+        yield "worker", f"{process}: {worker.get('state')}, {fetched}"
+        for why in (*worker.get("failures", []), *worker.get("lost", {}).values()):
+            yield "", f"failed: {why}"
+
+
+def _describe_decoded(state: "CacheState") -> Iterator[tuple[str, str]]:
+    size = f"{format_size(state.used_bytes)} of {format_size(state.max_bytes)} in {state.where}"
+    if state.damaged:
+        yield "size", size
+        yield "damaged", f"{state.damaged}: the next loader replaces it"
+        return
+    share = "" if state.share is None else f", {state.share:.0%} of the data set are to be kept"
+    yield "data", state.root
+    yield "steps", f"{state.steps} by engine {state.engine}"
+    yield "size", size
+    yield "images", f"{state.images:,}{share}"
+    yield "in use", "by a running process" if state.in_use else "by no process"
 
 
 def _parse_bytes(text: str) -> int:

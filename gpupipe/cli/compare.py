@@ -11,11 +11,15 @@ import click
 from gpupipe.cli.arguments import (
     ConfigName,
     JsonFile,
+    OutputFolder,
     Overrides,
-    complete_config,
     options,
     options_of,
+    write_all,
+    write_json,
+    writing,
 )
+from gpupipe.cli.completion import complete_config
 from gpupipe.cli.console import (
     Screen,
     console,
@@ -24,7 +28,6 @@ from gpupipe.cli.console import (
     print_data_warning,
     read,
 )
-from gpupipe.cli.output_files import OutputFolder, write_all, write_json, writing
 from gpupipe.errors import counted
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
-from gpupipe.cli.arguments import ConfigName, Overrides, complete_target, options
-from gpupipe.cli.output_files import OutputFolder, PictureFile, writing
+from gpupipe.cli.arguments import ConfigName, OutputFolder, Overrides, PictureFile, options, writing
+from gpupipe.cli.completion import complete_target
 from gpupipe.errors import GpupipeError, did_you_mean
 
 if TYPE_CHECKING:

@@ -1,6 +1,9 @@
-"""gpupipe init: write a config for a folder of data."""
+"""gpupipe init: write a config for a folder of data. gpupipe schema: JSON Schemas of configs and
+pipelines, for editors.
+"""
 
 import csv
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -8,15 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from gpupipe.cli.arguments import options
+from gpupipe.cli.arguments import options, writing
 from gpupipe.cli.console import Screen
-from gpupipe.cli.output_files import writing
-from gpupipe.cli.schema import FOLDER as SCHEMAS
 from gpupipe.errors import GpupipeError
 
 if TYPE_CHECKING:
     from gpupipe.init.detected import Detected
     from gpupipe.init.survey import Survey
+
+SCHEMAS = "schemas"
+"""The folder of the schemas: in the working directory, beside `configs` and `pipelines`."""
 
 
 @click.command()
@@ -128,3 +132,36 @@ def _compare(part: str, parts: "dict[str, Detected]", surveys: "dict[str, Survey
         return []
     other = VAL if part == TRAIN else TRAIN
     return [f"the {other} data has other classes, so class numbers differ between the two."]
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(["config", "pipeline"]), default="config")
+@options
+def schema(
+    kind: str,
+    install: Annotated[
+        bool, f"Write both schemas to {SCHEMAS}/, where configs/*.yaml and pipelines/*.yaml look."
+    ] = False,
+    folder: Annotated[
+        Path, click.Path(file_okay=False, path_type=Path), "Where --install writes them."
+    ] = Path(SCHEMAS),
+) -> None:
+    """Print the JSON Schema of a config, or of a pipeline file (KIND): an editor then completes and
+    explains names, and marks mistakes. Steps and sources of installed plugins are in it.
+
+    After 'gpupipe schema --install' an editor with yaml-language-server, such as VS Code, finds it
+    by the first line of a file: "# yaml-language-server: $schema=../schemas/config.json".
+    """
+    from gpupipe.config.json_schema import KINDS, make_schema
+
+    if not install:
+        click.echo(
+            json.dumps(make_schema("pipeline" if kind == "pipeline" else "config"), indent=2)
+        )
+        return
+    for name in KINDS:
+        path = folder / f"{name}.json"
+        with writing(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(make_schema(name), indent=1) + "\n", encoding="utf-8")
+        click.echo(path)

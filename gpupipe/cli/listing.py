@@ -1,24 +1,151 @@
-"""The commands list and show: what can be named in a config, and what its parameters are."""
+"""gpupipe list and gpupipe show: what can be named in a config, which is configs, pipelines, steps,
+sources and engines; and what its parameters are.
+
+The summary of what ships with gpupipe is read from the text of its file, so that listing it imports
+neither pydantic nor NumPy. Only classes of other packages are imported.
+"""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import json
-from collections.abc import Iterable, Sequence
+import pkgutil
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpupipe.cli import catalog
-from gpupipe.cli.arguments import AsJson, complete_name, options
-from gpupipe.cli.catalog import KINDS, OWN_PACKAGE, Item
+from gpupipe.cli.arguments import AsJson, options
+from gpupipe.cli.completion import complete_name
 from gpupipe.cli.console import console
-from gpupipe.errors import did_you_mean, nearest
+from gpupipe.errors import GpupipeError, did_you_mean, nearest
+from gpupipe.runtime import plugins
+from gpupipe.schema import builtin_configs
 
 if TYPE_CHECKING:
     import pydantic
 
+OWN_PACKAGE = "gpupipe"
+_FOLDERS: dict[str, builtin_configs.Kind] = {"config": "configs", "pipeline": "pipelines"}
+_GROUPS = {
+    "step": plugins.STEP_GROUP,
+    "source": plugins.SOURCE_GROUP,
+    "engine": plugins.ENGINE_GROUP,
+}
+KINDS = (*_FOLDERS, *_GROUPS)
+"""The kinds of items, in the order in which they are listed."""
 _LOADER = "loader"
-_FOLDERS = {"config": "configs", "pipeline": "pipelines"}
+_MODELINE = "# yaml-language-server:"
+"""Begins the comment that names a schema to editors."""
+_SENTENCE = re.compile(r"(?<=[^.]\.)\s|(?<=:)$")
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that a config can name.
+
+    Attributes:
+        kind: "config", "pipeline", "step", "source" or "engine".
+        name: Its name in YAML, or on the command line.
+        summary: What it is, in one sentence.
+        package: The package that it comes from.
+    """
+
+    kind: str
+    name: str
+    summary: str
+    package: str = OWN_PACKAGE
+
+
+def list_items(kind: str) -> list[Item]:
+    """Return all items of a kind: those that ship with gpupipe, then those of plugins."""
+    items = _list_files(kind) if kind in _FOLDERS else _list_classes(kind)
+    return sorted(items, key=lambda item: (item.package != OWN_PACKAGE, item.name))
+
+
+def _list_files(kind: str) -> Iterator[Item]:
+    for name in builtin_configs.names(_FOLDERS[kind]):
+        text = _find_file(kind, name).read_text(encoding="utf-8")
+        yield Item(kind, name, first_sentence(_read_comment(text)))
+
+
+def _find_file(kind: str, name: str) -> Path:
+    return builtin_configs.folder(_FOLDERS[kind]) / f"{name}.yaml"
+
+
+def _list_classes(kind: str) -> Iterator[Item]:
+    """Yield the classes of a package of gpupipe, one per module, and those of plugins."""
+    group = _GROUPS[kind]
+    builtin = _module_files(group)
+    for name, path in builtin.items():
+        yield Item(kind, name, first_sentence(_read_docstring(name, path)))
+    for name, package in plugins.find_packages(group).items():
+        if name not in builtin:
+            summary = _summarize_plugin(group, name)
+            yield Item(kind, name, summary, package.removeprefix("the package "))
+
+
+def _module_files(group: str) -> dict[str, Path]:
+    """Return the files of the modules in a package; for the folder of an engine `__init__.py`."""
+    package = importlib.import_module(group)
+    (folder,) = map(Path, package.__path__)
+    modules = [m for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_")]
+    if group == plugins.ENGINE_GROUP:
+        return {m.name: folder / m.name / "__init__.py" for m in modules if m.ispkg}
+    return {m.name: folder / f"{m.name}.py" for m in modules if not m.ispkg}
+
+
+def _read_docstring(name: str, path: Path) -> str:
+    """Return the docstring of the class that a module is named after, or of the module."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    class_name = name.replace("_", "")
+    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    own = next((node for node in classes if node.name.lower() == class_name), None)
+    of_module = (ast.get_docstring(tree) or "").removeprefix(f"{name}: ")
+    return (own and ast.get_docstring(own)) or of_module
+
+
+def _summarize_plugin(group: str, name: str) -> str:
+    try:
+        found = plugins.find(group, name, object)
+    except LookupError as e:
+        return str(e.args[0])
+    return first_sentence(inspect.getdoc(found) or "")
+
+
+def _read_comment(text: str) -> str:
+    """Return the comment at the beginning of a YAML file."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#") or line.startswith(_MODELINE):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return " ".join(lines)
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a docstring or comment, on one line."""
+    paragraph = text.strip().partition("\n\n")[0]
+    return _SENTENCE.split(" ".join(paragraph.split()), maxsplit=1)[0]
+
+
+def _load_class(kind: str, name: str) -> type[Any]:
+    """Return the class of a step or source. Raises GpupipeError if its package is broken."""
+    from gpupipe.dataset.source import SOURCES
+    from gpupipe.pipeline.step_registry import STEPS
+
+    try:
+        return STEPS.find(name) if kind == "step" else SOURCES.find(name)
+    except LookupError as e:
+        raise GpupipeError(str(e.args[0])) from e
+
+
+# --- the commands
 
 
 def _parse_kind(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -38,19 +165,18 @@ def list_(kind: str | None, as_json: AsJson = False) -> None:
     """List what a config can name, with one line each: configs, pipelines, steps, sources and
     engines, those of installed plugins too. KIND is one of these words.
     """
-    items = {k: catalog.list_items(k) for k in ([kind] if kind else KINDS)}
+    items = {k: list_items(k) for k in ([kind] if kind else KINDS)}
     if as_json:
-        click.echo(
-            json.dumps({f"{k}s": [_as_json(item) for item in items[k]] for k in items}, indent=2)
-        )
+        shown = ("name", "summary", "package")
+        listed = {
+            f"{k}s": [{part: getattr(item, part) for part in shown} for item in found]
+            for k, found in items.items()
+        }
+        click.echo(json.dumps(listed, indent=2))
         return
     out = console()
     for k, found in items.items():
         out.print(items_table(f"{k}s", found))
-
-
-def _as_json(item: Item) -> dict[str, str]:
-    return {"name": item.name, "summary": item.summary, "package": item.package}
 
 
 def items_table(title: str, items: Iterable[Item]) -> Any:
@@ -84,7 +210,7 @@ def show(name: str, kind: str | None) -> None:
         _show_setting(name)
         return
     kinds = (kind,) if kind else KINDS
-    found = [item for k in kinds for item in catalog.list_items(k) if item.name == name]
+    found = [item for k in kinds for item in list_items(k) if item.name == name]
     if not found:
         raise click.BadParameter(_explain_unknown(name, kinds), param_hint="NAME")
     for item in found:
@@ -93,9 +219,11 @@ def show(name: str, kind: str | None) -> None:
 
 def _explain_unknown(name: str, kinds: Sequence[str]) -> str:
     """Return the message for an unknown name, with the nearest one of these kinds."""
-    near = nearest(name, {item.name for kind in kinds for item in catalog.list_items(kind)})
+    from gpupipe.config.loader_config import LoaderConfig
+
+    near = nearest(name, {item.name for kind in kinds for item in list_items(kind)})
     if near is None and len(kinds) > 1:
-        setting = nearest(name, _loader_model().model_fields)
+        setting = nearest(name, LoaderConfig.model_fields)
         near = setting and f"{_LOADER}.{setting}"
     hint = f"did you mean '{near}'?" if near else "'gpupipe list' shows all names"
     return f"there is no '{name}': {hint}"
@@ -111,18 +239,11 @@ def _show_item(item: Item, is_single: bool) -> None:
     if item.kind == "engine":
         out.print(item.summary, highlight=False, soft_wrap=True)
         return
-    from gpupipe.cli.parameters import summarize
-
-    model = catalog.load_class(item.kind, item.name)
-    out.print(summarize(model), highlight=False, markup=False, soft_wrap=True)
-    _print_parameters(model)
+    _print_model(_load_class(item.kind, item.name))
 
 
 def _show_file(item: Item, is_single: bool) -> None:
-    from gpupipe.schema import builtin_configs
-
-    folder = builtin_configs.folder(_FOLDERS[item.kind])  # type: ignore[arg-type]
-    path = folder / f"{item.name}.yaml"
+    path = _find_file(item.kind, item.name)
     if not is_single:
         click.echo(f"# {item.kind} {item.name}: {path}")
     click.echo(path.read_text(encoding="utf-8"), nl=False)
@@ -130,37 +251,31 @@ def _show_file(item: Item, is_single: bool) -> None:
         click.echo()
 
 
-def _print_parameters(model: type[pydantic.BaseModel]) -> None:
-    from gpupipe.bench.tables import new_table
-    from gpupipe.cli.parameters import describe_parameters
+def _print_model(model: type[pydantic.BaseModel]) -> None:
+    """Print what a step, source or group of settings is, and its parameters."""
+    from rich.markup import escape
 
+    from gpupipe.bench.tables import new_table
+    from gpupipe.cli.parameters import describe_parameters, summarize
+
+    console().print(summarize(model), highlight=False, markup=False, soft_wrap=True)
     parameters = describe_parameters(model)
     if not parameters:
         return
     table = new_table("", "parameter", "type", "default", "meaning")
     for p in parameters:
         default = "must be written" if p.is_required else p.default
-        table.add_row(*map(_escape, (p.name, p.type_words, default, p.meaning)))
+        table.add_row(*map(escape, (p.name, p.type_words, default, p.meaning)))
     console().print(table)
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
-def _loader_model() -> type[pydantic.BaseModel]:
-    from gpupipe.config.loader_config import LoaderConfig
-
-    return LoaderConfig
 
 
 def _show_setting(name: str) -> None:
     """Print a setting of `loader:`, or all settings, with those below it."""
-    from gpupipe.cli.parameters import describe_parameters, summarize
+    from gpupipe.cli.parameters import describe_parameters
+    from gpupipe.config.loader_config import LoaderConfig
 
-    out, model = console(), _loader_model()
+    out = console()
+    model: type[pydantic.BaseModel] = LoaderConfig
     path = name.split(".")[1:]
     for n, part in enumerate(path):
         known = {p.name: p for p in describe_parameters(model)}
@@ -181,5 +296,4 @@ def _show_setting(name: str) -> None:
                 raise click.BadParameter(f"{part} has no settings of its own", param_hint="NAME")
             return
         model = found.model
-    out.print(summarize(model), highlight=False, markup=False, soft_wrap=True)
-    _print_parameters(model)
+    _print_model(model)

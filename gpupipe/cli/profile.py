@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from gpupipe.cli.arguments import ConfigName, JsonFile, Overrides, options
+from gpupipe.cli.arguments import ConfigName, JsonFile, OutputFile, Overrides, options, write_json
 from gpupipe.cli.console import Screen, console, leave_interrupted, leave_out_decoded_cache, read
-from gpupipe.cli.output_files import OutputFile, write_json
 
 if TYPE_CHECKING:
     from gpupipe.bench.training import Train, Training

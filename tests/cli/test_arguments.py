@@ -1,65 +1,150 @@
-"""What a shell completes CONFIG and KEY=VALUE to, by click's own protocol."""
+"""Results that cannot be written: told before anything is measured, and printed in any case."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.shell_completion import ShellComplete
 
-from gpupipe.cli.app import main
+from helpers import disks, forked_python
+from helpers.forked_python import executable
 
-
-def complete(*words: str) -> list[str]:
-    *before, last = words
-    found = ShellComplete(main, {}, "gpupipe", "_X").get_completions(before, last)
-    return [item.value for item in found]
-
-
-def test_commands_and_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert {"show-batch", "show"} == set(complete("sho"))
-    assert complete("run", "lf") == ["lfw", "lfw_heavy"]
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "lfs.yaml").write_text("")
-    (tmp_path / "lf.yml").write_text("")
-    assert complete("check", "lf") == ["lfs", "lfw", "lfw_heavy", "lf.yml"]
-    (tmp_path / "lf.json").write_text("")
-    assert complete("serve", "lf.") == ["lf.json", "lf.yml"]
-    assert complete("serve", "configs/l") == ["configs/lfs.yaml"]
-    assert complete("run", "/nowhere/x") == []
+COMMANDS = [
+    ["run", "--json"],
+    ["run", "--show"],
+    ["profile", "--json"],
+    ["tune", "--json"],
+    ["compare", "--json"],
+    ["compare", "--out"],
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (["batch_s"], ["batch_size="]),
-        (["pip"], ["pipeline="]),
-        (["pipeline=aff"], ["pipeline=affine", "pipeline=affine_heavy"]),
-        (["data.source=t"], ["data.source=tfrecord"]),
-        (["device=c"], ["device=cpu"]),
-        (["engine=da"], ["engine=dali", "engine=dataloader"]),
-        (["decoder=pi"], ["decoder=pil", "decoder=pillow"]),
-        (["last_batch=p"], ["last_batch=partial", "last_batch=pad"]),
-        (["loader.shuffle="], ["loader.shuffle=true", "loader.shuffle=false"]),
-        (["a=1", "dtype=b"], ["dtype=bfloat16"]),
-        (["data.root=x"], []),
-    ],
-    ids=str,
-)
-def test_settings_and_their_values(words: list[str], found: list[str]) -> None:
-    assert complete("run", "lfw", *words) == found
+@pytest.fixture
+def config(faces: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        f"data: {{source: folder, root: {faces}}}\npipeline: [decode]\nloader: "
+        f"{{batch_size: 16, device: cpu}}\n"
+    )
+    return file
 
 
-def test_names_of_what_is_shown() -> None:
-    assert "random_rotation" in complete("show", "random_r")
-    assert "imagenet_train" in complete("gallery", "imagenet")
+@pytest.fixture(params=["no folder", "a file for a folder", "proc", "read-only", "full"])
+def unwritable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Folders that nothing can be written to, not even by root."""
+    if request.param in ("read-only", "full"):
+        with disks.mounted(
+            tmp_path / "disk", "16k", read_only=request.param == "read-only"
+        ) as disk:
+            if request.param == "full":
+                disks.fill(disk)
+            yield disk
+        return
+    (tmp_path / "file").touch()
+    yield {
+        "no folder": tmp_path / "nowhere",
+        "a file for a folder": tmp_path / "file",
+        "proc": Path("/proc"),
+    }[request.param]
 
 
-def test_folders_and_files_are_completed_where_they_are(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / ".hidden").mkdir()
-    for name in ("a.yaml", "b.json", "c.txt"):
-        (tmp_path / name).write_text("")
-    found = [f"{tmp_path}/{name}" for name in ("a.yaml", "b.json", "folder/")]
-    assert complete("run", f"{tmp_path}/") == found
+def gpupipe(*words: object) -> subprocess.CompletedProcess[str]:
+    return forked_python.run(["-m", "gpupipe", *words])
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_what_cannot_be_written_is_a_usage_mistake_before_anything_is_measured(
+    words: list[str], unwritable: Path
+) -> None:
+    """The config does not exist: whoever measured first would say so."""
+    done = gpupipe(
+        words[0],
+        "no-such-config.yaml",
+        words[1],
+        unwritable / ("x" if words[1] == "--out" else "x.png"),
+    )
+    assert done.returncode == 2, done.stderr
+    error = done.stderr.splitlines()[-1]
+    if words[-1] == "--out" and unwritable.name == "nowhere":
+        assert "no-such-config" in done.stderr, "--out makes its folder"
+        return
+    assert error.startswith(f"Error: Invalid value for '{words[1]}': {unwritable / 'x'}")
+    assert "cannot be written" in error
+    assert "no-such-config" not in error
+
+
+def test_looking_leaves_nothing_behind_and_spoils_nothing(config: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old.json"
+    old.write_text("kept")
+    done = gpupipe("run", config.with_name("none.yaml"), "--json", old)
+    assert done.returncode == 2
+    assert old.read_text() == "kept"
+    done = gpupipe(
+        "compare",
+        config.with_name("none.yaml"),
+        "--json",
+        tmp_path / "new.json",
+        "--out",
+        tmp_path / "a" / "b",
+    )
+    assert done.returncode == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.yaml", "old.json"]
+
+
+def test_a_name_that_is_no_picture_is_a_usage_mistake(config: Path, tmp_path: Path) -> None:
+    done = gpupipe("run", config, "--show", tmp_path / "grid.json")
+    assert done.returncode == 2
+    assert "'.json' of" in done.stderr
+    assert "name it .png or .jpg" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("words", [
+    ["run", "--repeats", "1"],
+    ["compare", "--repeats", "1", "--batches", "3", "--cpu-workers", "0"],
+    ["profile", "--rounds", "1", "--seconds", "0.05"],
+], ids=lambda words: words[0])  # fmt: skip
+def test_results_are_printed_though_writing_fails(
+    config: Path, tmp_path: Path, words: list[str]
+) -> None:
+    """/dev/full can be opened, and takes no byte."""
+    words = [*words, "--json", "/dev/full"] + (
+        ["--out", str(tmp_path / "out")] if words[0] == "compare" else []
+    )
+    done = gpupipe(words[0], config, *words[1:])
+    assert done.returncode == 1
+    assert "images/s" in done.stdout
+    assert (
+        done.stderr.splitlines()[-1]
+        == "gpupipe: /dev/full cannot be written: no space left on device"
+    )
+    assert "Traceback" not in done.stderr
+    if words[0] == "compare":
+        assert "single round" in done.stdout
+        assert json.loads((tmp_path / "out" / "results.json").read_text())["sides"], (
+            "the other file is written all the same"
+        )
+
+
+def test_results_go_to_a_pipe(config: Path, tmp_path: Path) -> None:
+    """What is no file is not opened before there is something to write."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    command = [
+        executable(),
+        "-m",
+        "gpupipe",
+        "run",
+        str(config),
+        "--repeats",
+        "1",
+        "--json",
+        str(fifo),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        assert json.loads(fifo.read_text())["what"]["images"] == 60
+        assert process.wait(60) == 0

@@ -12,7 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpupipe.cli.app import main
+from gpupipe.decoded_cache.location import list_files
+from helpers.decoded_caches import DISK, MEMORY, epochs_of, the_file
+from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
 from helpers.forked_python import executable
+from helpers.loaders import load
 
 pytestmark = pytest.mark.usefixtures("forked_executable")
 
@@ -171,3 +175,53 @@ def test_samples_that_cannot_be_fetched_are_told(config: str, faces: Path, tmp_p
     assert found.exit_code == 1
     assert "5 of 6 samples in 2 shards" in found.stdout
     assert "gpupipe: 1 sample could not be fetched, among them:\ngone/1.jpg: " in found.stderr
+
+
+# --- caches of decoded images
+
+OPTIONS = {"engine": "cpu", "threads": 2, "batch_size": 16}
+PIPELINE = ["decode", {"resize": {"size": 64}}, {"random_crop": {"size": 32}}]
+
+
+@pytest.fixture
+def filled(faces: Path) -> None:
+    for options in (MEMORY, DISK):
+        epochs_of(load(faces, PIPELINE, data={"cache_decoded": options}, **OPTIONS), 1)
+
+
+def test_no_cache() -> None:
+    assert "there are no caches" in gpupipe("list").stdout
+    assert gpupipe("empty").stdout.startswith("0 caches of decoded images removed, 0 bytes")
+
+
+def test_list(filled: None, faces: Path) -> None:
+    text = gpupipe("list").stdout
+    assert str(faces) in text
+    assert '{"image": ["decode", "resize"]} by engine cpu' in text
+    assert text.count("images       60") == 2
+    (state,) = json.loads(gpupipe("list", "--where", "disk", "--json").stdout)
+    assert (state["where"], state["images"], state["max_bytes"]) == ("disk", 60, 200_000_000)
+    assert 0 < state["used_bytes"] < 200_000_000
+    assert not state["in_use"]
+
+
+def test_empty(filled: None) -> None:
+    assert gpupipe("empty", "--where", "memory").stdout.startswith(
+        "1 cache of decoded images removed"
+    )
+    assert (len(list_files("memory")), len(list_files("disk"))) == (0, 1)
+    assert gpupipe("empty").exit_code == 0
+    assert not list_files("disk")
+
+
+def test_a_cache_that_is_emptied_in_use_works_on(faces: Path) -> None:
+    with load(faces, PIPELINE, data={"cache_decoded": MEMORY}, **OPTIONS) as loader:
+        first = [batch["id"].tolist() for batch in loader]
+        assert "by a running process" in gpupipe("list").stdout
+        assert "1 of them in use" in gpupipe("empty").stdout
+        assert len(list(loader)) == len(first)
+
+
+def test_a_damaged_file_is_listed(filled: None) -> None:
+    the_file("disk").write_bytes(b"damaged")
+    assert "the next loader replaces it" in gpupipe("list", "--where", "disk").stdout

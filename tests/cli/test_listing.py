@@ -13,8 +13,14 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from gpupipe.cli.app import main
-from gpupipe.cli.catalog import KINDS, OWN_PACKAGE, Item, first_sentence, list_items
-from gpupipe.cli.listing import items_table
+from gpupipe.cli.listing import (
+    KINDS,
+    OWN_PACKAGE,
+    Item,
+    first_sentence,
+    items_table,
+    list_items,
+)
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.schema import builtin_configs
 from helpers.plugin import install
