@@ -1,6 +1,7 @@
 """gpupipe serve, status and keys."""
 
 import hashlib
+import json
 import os
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from gpupipe.cli.arguments import ConfigName, Overrides, options, options_of
+from gpupipe.errors import counted, short
 from gpupipe.server.options import ServerOptions, parse_options
 
 if TYPE_CHECKING:
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 _SHOW_SECONDS, _LOG_SECONDS = 1.0, 10.0
 _DEFAULT_WIDTH = 80
 """Columns of a terminal that does not say how wide it is."""
-_FILE = click.Path(dir_okay=False, path_type=Path)
-_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command()
@@ -54,26 +54,21 @@ def serve(
         loader = open_loader(checked, screen.progress)
     print_data_warning(loader.index)
     quiet = quiet or options.wire == "fuel"  # that server has no statistics
-    servers: list[Any] = []
-
-    def announce(server: Any) -> None:
-        servers.append(server)
-        _announce(server, quiet)
-
     try:
-        start.run(loader, options, announce, _ticker(quiet))
+        server = start.run(loader, options, lambda server: _announce(server, quiet), _ticker(quiet))
     finally:
         if sys.stderr.isatty() and not quiet:
             click.echo(err=True)  # end the line that the ticker overwrites
     if options.state is not None and not quiet:
-        _say_where_it_stopped(servers[0])
+        advice = "--resume goes on there, without it only the clients that are still running do"
+        _print_progress(server, "stopped in", f"; {advice}")
 
 
 def _state_file(checked: "Config", given: dict[str, Any]) -> Path:
     """Return the default state file, one per combination of work and address."""
     from gpupipe.runtime.files import cache_dir
 
-    what = [
+    work = [
         checked.source.model_dump_json(),
         checked.pipeline.fingerprint,
         checked.loader.model_dump_json(),
@@ -82,21 +77,15 @@ def _state_file(checked: "Config", given: dict[str, Any]) -> Path:
         given["address"],
         *([checked.batch.fingerprint] if checked.batch.entries else []),
     ]
-    return (
-        cache_dir()
-        / "server"
-        / f"{hashlib.blake2b(repr(what).encode(), digest_size=8).hexdigest()}.state"
-    )
+    name = hashlib.blake2b(repr(work).encode(), digest_size=8).hexdigest()
+    return cache_dir() / "server" / f"{name}.state"
 
 
 def _announce(server: Any, quiet: bool) -> None:
     click.echo(server.address)
     if not quiet and server.options.state is not None:
         if server.has_resumed:
-            for position in _progress(server):
-                click.echo(
-                    f"going on with {position} (--fresh begins with the first epoch)", err=True
-                )
+            _print_progress(server, "going on with", " (--fresh begins with the first epoch)")
         elif server.options.resume:
             click.echo(
                 f"no server has kept its state in {server.options.state}: beginning with "
@@ -106,24 +95,11 @@ def _announce(server: Any, quiet: bool) -> None:
     sys.stdout.flush()
 
 
-def _progress(server: Any) -> list[str]:
-    """Return the progress of each rank."""
-    from gpupipe.errors import counted
-
-    return [
-        f"epoch {partition['epoch']} of rank {partition['rank']}: {partition['done']:,} of "
-        f"{counted(partition['steps'], 'batch', 'batches')} done"
-        for partition in server.stats()["partitions"]
-    ]
-
-
-def _say_where_it_stopped(server: Any) -> None:
-    for position in _progress(server):
-        click.echo(
-            f"stopped in {position}; --resume goes on there, without it only the clients that are "
-            "still running do",
-            err=True,
-        )
+def _print_progress(server: Any, before: str, after: str) -> None:
+    """Print the progress of each rank, between two texts."""
+    for p in server.stats()["partitions"]:
+        batches = f"{p['done']:,} of {counted(p['steps'], 'batch', 'batches')} done"
+        click.echo(f"{before} epoch {p['epoch']} of rank {p['rank']}: {batches}{after}", err=True)
 
 
 def _ticker(quiet: bool) -> Any:
@@ -138,8 +114,6 @@ def _ticker(quiet: bool) -> Any:
 
 def _show_in_place(text: str) -> None:
     """Overwrite the previous line; a text longer than the terminal is wide ends in "..."."""
-    from gpupipe.errors import short
-
     width = os.get_terminal_size(sys.stderr.fileno()).columns or _DEFAULT_WIDTH
     click.echo(f"\r\x1b[K{short(text, width - 1)}", err=True, nl=False)
 
@@ -149,16 +123,14 @@ def _show_in_place(text: str) -> None:
 @options
 def status(
     address: str,
-    key: Annotated[Path | None, _FILE, "Your secret key, for a server that has keys."] = None,
-    server_key: Annotated[Path | None, _FILE, "The server's public key."] = None,
+    key: Annotated[Path | None, "Your secret key, for a server that has keys."] = None,
+    server_key: Annotated[Path | None, "The server's public key."] = None,
     as_json: Annotated[bool, "--json", "Print everything, as JSON."] = False,
     patience: Annotated[float, click.FloatRange(0.01), "Seconds to wait for the answer."] = 5.0,
 ) -> None:
     """Ask the server at ADDRESS (tcp://HOST:PORT) how it goes. ADDRESS ray: show the trainers with
     engine ray that share this cache folder, and their workers.
     """
-    import json
-
     if address == "ray":
         _print_ray_status(as_json)
         return
@@ -172,8 +144,6 @@ def status(
 
 
 def _print_ray_status(as_json: bool) -> None:
-    import json
-
     from gpupipe.engines.ray.status import format_statuses, read_statuses
     from gpupipe.runtime.files import cache_dir
 
@@ -198,7 +168,7 @@ def keys() -> None:
 @keys.command()
 @click.argument("name")
 @options
-def new(name: str, folder: Annotated[Path, _FOLDER, "Where to put them."] = Path("keys")) -> None:
+def new(name: str, folder: Annotated[Path, "Where to put them."] = Path("keys")) -> None:
     """Make NAME.key, which others may know, and NAME.key_secret, which stays where it is."""
     from gpupipe.protocol import keys as key_files
 

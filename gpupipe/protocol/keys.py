@@ -34,27 +34,22 @@ def new(folder: Path, name: str) -> tuple[Path, Path]:
                 f"{secret} is there already: choose another name, or remove both files"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        _write(auth, folder, name, public, secret)
+        before = os.umask(0o077)
+        try:
+            auth.create_certificates(folder, name)
+        except OSError:
+            for file in (public, secret):
+                file.unlink(missing_ok=True)
+            raise
+        finally:
+            os.umask(before)
+        public.chmod(0o644)
     except OSError as e:
         raise ServerError(
             f"no keys can be written to {folder} ({e.strerror}): make room there, or name "
             "another folder with --folder"
         ) from e
     return public, secret
-
-
-def _write(auth: Any, folder: Path, name: str, public: Path, secret: Path) -> None:
-    """Write both files, or none if that raises OSError."""
-    before = os.umask(0o077)
-    try:
-        auth.create_certificates(folder, name)
-    except OSError:
-        for file in (public, secret):
-            file.unlink(missing_ok=True)
-        raise
-    finally:
-        os.umask(before)
-    public.chmod(0o644)
 
 
 def load(path: Path, secret: bool) -> tuple[bytes, bytes | None]:

@@ -232,7 +232,4 @@ class LeaseState:
 
     def find_pass(self, pass_number: int) -> EpochPass | None:
         """Return the pass with this number if it is the current one of a partition, else None."""
-        for partition in self.partitions.values():
-            if partition.current is not None and partition.current.number == pass_number:
-                return partition.current
-        return None
+        return next((p for p in self.current_passes() if p.number == pass_number), None)

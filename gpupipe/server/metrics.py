@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -68,52 +68,38 @@ def format_line(stats: Mapping[str, Any], rates: tuple[float, float]) -> str:
     For each of the first four clients it says how many batches it holds and whether it is silent.
     These come last, since a terminal may cut the line.
     """
-    held, room = sum(c["leased"] for c in stats["clients"]), sum(c["hwm"] for c in stats["clients"])
-    progress = (
-        ", ".join(
-            f"epoch {partition['epoch']}: {partition['done']:,} of {partition['steps']:,}"
-            for partition in stats["partitions"]
-        )
-        or "nothing asked for yet"
+    clients = stats["clients"]
+    held, room = sum(c["leased"] for c in clients), sum(c["hwm"] for c in clients)
+    progress = ", ".join(
+        f"epoch {p['epoch']}: {p['done']:,} of {p['steps']:,}" for p in stats["partitions"]
     )
-    clients = counted(len(stats["clients"]), "client") + (
-        f" ({', '.join(_lags(stats['clients']))})" if stats["clients"] else ""
-    )
-    return (
-        f"{progress}; {rates[0]:,.1f} batches/s, {rates[1]:,.0f} MB/s, buffers {held} of {room}, "
-        f"{clients}"
-    )
-
-
-def _lags(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for c in clients[:_MAX_NAMED]:
-        yield f"{c['name']} holds {c['leased']}{_silence(c)}"
+    named = [f"{c['name']} holds {c['leased']}{_silence(c)}" for c in clients[:_MAX_NAMED]]
     if len(clients) > _MAX_NAMED:
-        yield f"and {len(clients) - _MAX_NAMED} more"
+        named.append(f"and {len(clients) - _MAX_NAMED} more")
+    holders = f" ({', '.join(named)})" if named else ""
+    return (
+        f"{progress or 'nothing asked for yet'}; {rates[0]:,.1f} batches/s, {rates[1]:,.0f} MB/s, "
+        f"buffers {held} of {room}, {counted(len(clients), 'client')}{holders}"
+    )
 
 
 def _silence(client: Mapping[str, Any]) -> str:
-    return (
-        f", silent for {client['silent_seconds']:.0f} s"
-        if client["silent_seconds"] > _SILENT_SECONDS
-        else ""
-    )
+    seconds = client["silent_seconds"]
+    return f", silent for {seconds:.0f} s" if seconds > _SILENT_SECONDS else ""
 
 
 def format_table(stats: Mapping[str, Any]) -> list[str]:
     """Format the stats as lines: one for the server, then one per client."""
-    rates = (
-        stats["batches"] / max(1e-9, stats["seconds"]),
-        stats["bytes"] / max(1e-9, stats["seconds"]) / 1e6,
-    )
-    uptime = f"{stats['seconds']:,.0f}"
-    lines = [f"{stats['name']}, {stats['mode']}, up {uptime} s: {format_line(stats, rates)}"]
-    for c in stats["clients"]:
-        lines.append(
+    seconds = max(1e-9, stats["seconds"])
+    line = format_line(stats, (stats["batches"] / seconds, stats["bytes"] / seconds / 1e6))
+    return [
+        f"{stats['name']}, {stats['mode']}, up {stats['seconds']:,.0f} s: {line}",
+        *(
             f"  {c['name']}, rank {c['partition']}: holds {c['leased']} of {c['hwm']}, has "
             f"consumed {c['consumed']:,}{_silence(c)}"
-        )
-    return lines
+            for c in stats["clients"]
+        ),
+    ]
 
 
 def fetch_stats(

@@ -68,8 +68,8 @@ def run(
     options: ServerOptions,
     announce: Callable[[Any], None] = lambda server: None,
     each: Callable[[Any], None] = lambda server: None,
-) -> None:
-    """Serve a loader until SIGINT, SIGTERM or server.stop().
+) -> Any:
+    """Serve a loader until SIGINT, SIGTERM or server.stop(), and return the server.
 
     Args:
         loader: The loader to serve.
@@ -90,6 +90,7 @@ def run(
                 signal.signal(number, lambda *_: server.stop())
         announce(server)
         server.run(each)
+    return server
 
 
 class ServerProcess:
