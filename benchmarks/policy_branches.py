@@ -25,7 +25,7 @@ from PIL import Image
 
 from gpupipe.augment import policy_ops
 from gpupipe.dataset.spec import Spec
-from gpupipe.engines.dali.operators.image import FusingImage
+from gpupipe.engines.dali.operators.image import ImageTracer
 from gpupipe.steps.trivial_augment_wide import TrivialAugmentWide
 
 _SIDE, _BATCH_SIZE = 224, 128
@@ -103,10 +103,11 @@ def _pipeline(images: list[Any], drawn: tuple[Any, Any], lower: Callable[..., No
     with pipe:
         size = np.full((len(images), 2), float(_SIDE))
         node = feed(images, "HWC")
-        image = FusingImage(node, size, lambda array: feed(list(array)), "cpu", False, {})
+        image = ImageTracer(size, "cpu")
         image.spec = Spec.of_image(3)
         lower(image, _STEP.op_names, *drawn, _STEP.warping)
-        pipe.set_outputs(image.as_it_is())
+        graph = image.subgraph()
+        pipe.set_outputs(graph.add_to(node, (feed(list(array)) for array in graph.arrays)))
     return pipe
 
 

@@ -26,9 +26,9 @@ def files(root: Path) -> Iterable[Any]:
 
 def files_anew(root: Path) -> Iterable[Any]:
     """As of a data set of more files than stay mapped."""
-    from gpupipe.engines.dali import mmap_reader
+    from gpupipe.engines.dali import field_readers
 
-    mmap_reader._MAX_OPEN = BATCH
+    field_readers._MAX_OPEN = BATCH
     return files(root)
 
 

@@ -24,7 +24,7 @@ _UNINFORMATIVE = (
     "nvImageCodec failure",
     "the file is empty",
     "not an image in a known format",
-    "a JPEG that was cut off",  # raised by jpeg_end.py, and repeated by `describe_damage`
+    "a JPEG that was cut off",  # raised by jpeg_checks.py, and repeated by `describe_damage`
     "Image is incomplete or truncated",
     'Assert on "fp_ != nullptr" failed',
     'Assert on "read_nbytes == file_size" failed',

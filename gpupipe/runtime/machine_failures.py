@@ -2,7 +2,7 @@
 
 Every C++ exception in DALI reaches Python as a RuntimeError, so only its text tells them apart. The
 patterns match texts of dali/core/cuda_error.h, DALI's NVML wrapper, nvImageCodec and torch. If the
-text decides nothing, engines/dali/known_good.py decodes an image that is known to be good.
+text decides nothing, engines/dali/repair.py decodes an image that is known to be good.
 """
 
 from __future__ import annotations

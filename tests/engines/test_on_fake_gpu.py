@@ -117,7 +117,7 @@ what they send.
 WAITS = {"cpu", "item", "cuda", "synchronize"}
 ALLOWED = {"self._stream.synchronize()", "torch.cuda.synchronize(self._device_id)"}
 """The connection's thread waits for the copies that it began, and training does not wait for that
-thread. A batch that failed waits to learn whether the GPU is to blame (known_good.py)."""
+thread. A batch that failed waits to learn whether the GPU is to blame (repair.py)."""
 
 
 def waiting(source: str) -> Iterator[str]:

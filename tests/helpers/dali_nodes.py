@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from nvidia.dali import backend
@@ -16,6 +17,12 @@ def operators(node: Any) -> list[Any]:
             found[id(operator)] = operator
             waiting += [made.source for made in operator.inputs or []]
     return [op for op in found.values() if not op.name.startswith("__ExternalSource")]
+
+
+def graph_of(tracer: Any, node: Any, feed: Callable[[Any], Any]) -> Any:
+    """The node of what a tracer traced; `feed` returns the node of each array that is fed."""
+    subgraph = tracer.subgraph()
+    return subgraph.add_to(node, map(feed, subgraph.arrays))
 
 
 def check_runs_on_gpu(node: Any) -> None:

@@ -12,11 +12,11 @@ from torchvision.transforms.v2 import functional as F
 
 import gpupipe
 from gpupipe.augment.noise import make_displacement
-from gpupipe.engines.dali.operators.image import FusingImage
+from gpupipe.engines.dali.operators.image import ImageTracer
 from gpupipe.pipeline.step import Spec
 from gpupipe.steps.elastic_transform import ElasticTransform
 from helpers.arrays import ENGINES, ULP, both, delivered, numbers, saved
-from helpers.dali_nodes import check_runs_on_gpu, operators
+from helpers.dali_nodes import check_runs_on_gpu, graph_of, operators
 from helpers.many_fields import loaded, make, samples
 from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
 from helpers.reference import differences
@@ -109,10 +109,10 @@ def gpu_graph(pixels: Any, step: ElasticTransform, device: Any) -> Any:
     dtype = types.to_dali_type(str(pixels.dtype))
     node = fn.external_source(lambda: pixels, dtype=dtype, ndim=3, layout="HWC", device=device)
     size = np.array([pixels.shape[1:3]] * len(pixels), np.float64)
-    image = FusingImage(node, size, source, device, False, {})
+    image = ImageTracer(size, device)
     image.spec = Spec.of_image(pixels.shape[-1], 30, 40, dtype=str(pixels.dtype))
     step.lower(image, {"seed": np.arange(len(pixels))})
-    return image.as_it_is()
+    return graph_of(image, node, source)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
@@ -132,8 +132,8 @@ def test_the_graph_for_a_gpu_is_built_of_operators_that_run_there(
 
 def test_a_gpu_pads_by_as_much_as_pixels_move(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
-    monkeypatch.setattr(FusingImage, "remap", lambda self, *values: taken.extend(values))
-    image = FusingImage(None, np.full((2, 2), 60.0), taken.append, "gpu", False, {})
+    monkeypatch.setattr(ImageTracer, "remap", lambda self, *values: taken.extend(values))
+    image = ImageTracer(np.full((2, 2), 60.0), "gpu")
     image.spec = Spec.of_image(3, 50, 60)
     ElasticTransform(alpha=(40.0, 10.0), sigma=(0.0, 0.0)).lower(image, {"seed": np.arange(2)})
     fields, (top, left) = taken[:2]
@@ -148,7 +148,7 @@ def test_the_maps_for_a_gpu_lead_to_torchvisions_pixels(interpolation: str) -> N
 
     Half-way over the image's edge, torchvision multiplies by the share that is inside twice.
     """
-    from gpupipe.engines.dali.operators.remap import remap
+    from gpupipe.engines.dali.operators.torch_functions import remap
 
     rng = np.random.default_rng(0)
     image = rng.random((30, 40, 3)).astype(np.float32)

@@ -113,18 +113,18 @@ def test_random_apply_leaves_the_others_alone(tmp_path: Path, engine: str) -> No
 def test_fields_are_made_only_where_the_branch_is_taken(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    from gpupipe.engines.dali.operators.image import FusingImage
+    from gpupipe.engines.dali.operators.image import ImageTracer
 
     made: list[int] = []
     field = noise.normal_field
     monkeypatch.setattr(noise, "normal_field", lambda s, shape: made.append(s) or field(s, shape))
-    fed: list[Any] = []
-    image = FusingImage(None, np.full((8, 2), 20.0), fed.append, "cpu", False, {})
+    image = ImageTracer(np.full((8, 2), 20.0), "cpu")
     image.spec = Spec.of_image(3, 20, 20)
     p = {"seed": np.arange(10, 18)}
     taken = (np.arange(8) < count).astype(int)
     image.switch(taken, [lambda part: None, lambda part: GaussianNoise().lower(part, p)])
     assert sorted(made) == list(range(10, 10 + count))
+    fed = image.subgraph().arrays
     assert [n for n in range(8) if fed[-1][n].any()] == list(range(count))
     assert fed[-1].shape == (8, 20, 20, 3)
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -10,7 +9,8 @@ from nvidia.dali import Pipeline, backend, fn, types
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.engines.dali.operators.image import FusingImage
+from gpupipe.engines.dali.operators.image import ImageTracer
+from gpupipe.engines.dali.operators.subgraph import Subgraph
 from gpupipe.steps.grayscale import Grayscale
 from helpers.reference import differences
 
@@ -58,10 +58,11 @@ DECODED = [
 ]
 
 
-def image_on(device: Literal["cpu", "gpu"], given: Spec, node: Any) -> FusingImage:
-    image = FusingImage(node, np.ones((1, 2)), lambda array: array, device, False, {})
+def graph_for_gpu(given: Spec, channels: int) -> Subgraph:
+    image = ImageTracer(np.ones((1, 2)), "gpu")
     image.spec, image.step = given, "grayscale"
-    return image
+    Grayscale(num_output_channels=channels).lower(image, {})
+    return image.subgraph()
 
 
 @pytest.mark.parametrize(("given", "channels"), DECODED, ids=str)
@@ -73,10 +74,10 @@ def test_on_a_gpu_it_is_one_operator_that_launches_one_kernel_a_batch(
         node = fn.external_source(
             dtype=types.to_dali_type(given.dtype), ndim=3, layout="HWC", device="gpu"
         )
-        image = image_on("gpu", given, node)
-        Grayscale(num_output_channels=channels).lower(image, {})
-    assert [(e.op, e.device) for e in image.emitted] == [("coord_transform", "gpu")]
-    assert image._node.device == "gpu"
+        graph = graph_for_gpu(given, channels)
+        made = graph.add_to(node, iter(()))
+    assert [(e.op, e.device) for e in graph.emitted] == [("coord_transform", "gpu")]
+    assert made.device == "gpu"
     assert "gpu" in backend.GetSchema("CoordTransform").GetSupportedBackends()
 
 
@@ -91,9 +92,7 @@ def test_what_runs_on_a_gpu_makes_the_pixels_of_torchvision(given: Spec, channel
         node = fn.external_source(
             lambda: list(pixels), dtype=types.to_dali_type(given.dtype), ndim=3, layout="HWC"
         )
-        image = image_on("gpu", given, node)
-        Grayscale(num_output_channels=channels).lower(image, {})
-        pipe.set_outputs(image._node)
+        pipe.set_outputs(graph_for_gpu(given, channels).add_to(node, iter(())))
     found = torch.from_numpy(pipe.run()[0].as_array()).permute(0, 3, 1, 2)
     expected = F.rgb_to_grayscale(torch.from_numpy(pixels).permute(0, 3, 1, 2), channels)
     assert found.shape == expected.shape
@@ -111,12 +110,12 @@ def test_a_matrix_per_sample() -> None:
         feed = fn.external_source(
             lambda: list(matrices.astype(np.float32)), dtype=types.FLOAT, ndim=2
         )
-        image = FusingImage(node, np.ones((3, 2)), lambda array: feed, "cpu", False, {})
+        image = ImageTracer(np.ones((3, 2)), "cpu")
         image.spec = Spec.of_image(3)
         image.color_matrix(matrices)
-        pipe.set_outputs(image._node)
+        pipe.set_outputs(image.subgraph().add_to(node, iter([feed])))
     found = pipe.run()[0].as_array()
-    assert [e.op for e in image.emitted] == ["coord_transform"]
+    assert [e.op for e in image.subgraph().emitted] == ["coord_transform"]
     expected = np.einsum("bij,bhwj->bhwi", matrices, pixels.astype(np.float64)).astype(np.uint8)
     assert np.abs(found.astype(int) - expected).max() <= 1
     assert (found[:2] == expected[:2]).all()

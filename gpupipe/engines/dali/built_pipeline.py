@@ -17,15 +17,12 @@ from gpupipe.engines.bad_samples import Quarantine
 from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.dali.cached_reader import CachedReader
 from gpupipe.engines.dali.checks import check_batch
-from gpupipe.engines.dali.delivery import to_field
-from gpupipe.engines.dali.field_reader import FieldReader
-from gpupipe.engines.dali.graph import build_graph
+from gpupipe.engines.dali.field_readers import FieldReader
+from gpupipe.engines.dali.graph import GraphSource, build_graph
 from gpupipe.engines.dali.graph_runner import GraphRunner, Outcome, Tensors
-from gpupipe.engines.dali.graph_source import GraphSource
-from gpupipe.engines.dali.known_good import KnownGood
-from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.lowering import Lowering, to_field
 from gpupipe.engines.dali.reader import Reader, make_reader
-from gpupipe.engines.dali.repair import BatchRepair, raise_unless_sample_failed
+from gpupipe.engines.dali.repair import BatchRepair, KnownGood, raise_unless_sample_failed
 from gpupipe.sampling.sampler import Plan
 
 

@@ -27,10 +27,9 @@ from gpupipe.decoded_cache.decoded_cache import (
     open_decoded_cache,
 )
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali.field_reader import FieldReader
-from gpupipe.engines.dali.graph import build_graph
+from gpupipe.engines.dali.field_readers import FieldReader
+from gpupipe.engines.dali.graph import GraphSource, build_graph
 from gpupipe.engines.dali.graph_runner import GraphRunner
-from gpupipe.engines.dali.graph_source import GraphSource
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.engines.dali.reader import Read, make_reader
 from gpupipe.errors import EngineError, StepError
@@ -54,7 +53,7 @@ class CachedReader:
         job: The job.
         cache: The cache, which keeps all fields of image files.
         fields: The readers of the fields that DALI does not read itself, by field name.
-        checks_jpegs: Whether a JPEG without an end marker is an error; see jpeg_end.py.
+        checks_jpegs: Whether a JPEG without an end marker is an error; see jpeg_checks.py.
         may_cut: Whether the decoder may decode a region of an image.
     """
 

@@ -1,12 +1,19 @@
-"""Checks that the steps of other packages (plugins) produce in DALI what their spec promises.
+"""Checks of a job before its first batch, and of each batch.
 
-Steps that run code which gpupipe does not know, such as `dali`, are checked too. Each such step
-runs on a sample before the first batch. Later, the shape and dtype of each delivered batch are
-checked.
+`check_affinity`: DALI can bind its CPU threads to cores. It takes the cores from
+DALI_AFFINITY_MASK, which lists one core number for each thread. Without the mask it asks NVML for
+the cores near the GPU. Without a mask and a GPU it binds nothing, since it does not query NVML then
+(nvml.cc of DALI 2.4). The threads of the GPU's image decoder are bound in any case.
+
+`check_steps` and `check_batch`: the steps of other packages (plugins), and those that run code
+which gpupipe does not know, such as `dali`, must make what their spec promises. Each such step runs
+on a sample before the first batch. Later, the shape and dtype of each delivered batch are checked.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,12 +24,12 @@ from nvidia.dali import types
 from gpupipe.config import LoaderConfig
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Batch, Job
-from gpupipe.engines.dali.graph import build_graph
-from gpupipe.engines.dali.graph_source import compute_inputs
+from gpupipe.engines.dali.field_readers import open_fields
+from gpupipe.engines.dali.graph import build_graph, compute_inputs
 from gpupipe.engines.dali.lowering import Device, Lowering
-from gpupipe.engines.dali.reader import make_reader, open_fields
+from gpupipe.engines.dali.reader import make_reader
 from gpupipe.engines.failure_reasons import find_cause
-from gpupipe.errors import EngineError, StepError
+from gpupipe.errors import DeviceError, EngineError, StepError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import SampleIncompatibleError
@@ -33,6 +40,43 @@ from gpupipe.sampling.sampler import Plan
 _MAX_SAMPLES = 8
 _ENOUGH_FAILURES = 3
 """After failures on so many samples that pass the steps before it, the step is to blame."""
+_MASK = "DALI_AFFINITY_MASK"
+
+
+def check_affinity(threads: int, device_id: int | None) -> None:
+    """Raise DeviceError if DALI cannot bind its threads to cores.
+
+    Args:
+        threads: How many CPU threads DALI runs.
+        device_id: The GPU's number, or None for the CPU.
+    """
+    mask = os.environ.get(_MASK)
+    if mask is None:
+        if device_id is None:
+            raise DeviceError(
+                "loader.set_affinity=true binds DALI's threads to the cores near a GPU, "
+                "and this runs on the CPU: "
+                f"set {_MASK} to the numbers of {threads} cores, as in 0,1, or leave out "
+                "set_affinity"
+            )
+        return
+    if not re.fullmatch(r"\d+(,\d+)*", mask):
+        raise DeviceError(
+            f"{_MASK}={mask!r} should be numbers of cores with commas between them, as in 0,1"
+        )
+    numbers = mask.split(",")
+    if len(numbers) < threads:
+        raise DeviceError(
+            f"{_MASK}={mask} has {len(numbers)} cores, and DALI runs {threads} threads: "
+            f"name one for each, or set loader.threads={len(numbers)}"
+        )
+    usable = os.sched_getaffinity(0)
+    away = [n for n in numbers[:threads] if int(n) not in usable]
+    if away:
+        raise DeviceError(
+            f"{_MASK}={mask} names core {away[0]}, which this process may not use: it may "
+            f"use {', '.join(map(str, sorted(usable)))}"
+        )
 
 
 def can_lower(entry: Entry, device: Device) -> bool:
@@ -40,7 +84,7 @@ def can_lower(entry: Entry, device: Device) -> bool:
     pipeline = Pipeline("", (entry,), {entry.field: entry.input_spec})
     job = Job(build_empty(), pipeline, LoaderConfig(), 1)
     try:
-        Lowering(job, device, True).lower(None, lambda _: None)
+        Lowering(job, device, True).operators()
     except EngineError:
         return False
     return True

@@ -3,13 +3,13 @@
 Start-up is a straight line. Each object is complete when its constructor returns, and needs only
 those above it:
 
-    FieldReaders  read the fields that DALI does not read itself       field_reader.py
+    FieldReaders  read the fields that DALI does not read itself       field_readers.py
       |
     Lowering      steps -> operators; how each file is decoded         lowering.py
       |
     Reader        reads the files of plans ahead                       reader.py
       |
-    GraphSource   the inputs of the next batch                         graph_source.py
+    GraphSource   the inputs of the next batch                         graph.py
       |
     graph         the DALI pipeline                                    graph.py
       |
@@ -57,15 +57,14 @@ from gpupipe.decoders.image_header import read_header
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import labels_and_values
-from gpupipe.engines.dali.affinity import check_affinity
 from gpupipe.engines.dali.built_pipeline import BuildOptions, BuiltPipeline
 from gpupipe.engines.dali.cached_reader import open_cache
-from gpupipe.engines.dali.checks import can_lower, check_steps
+from gpupipe.engines.dali.checks import can_lower, check_affinity, check_steps
+from gpupipe.engines.dali.field_readers import open_fields
 from gpupipe.engines.dali.graph import build_graph
-from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.engines.dali.lowering import Device, Lowering, decodes_regions
 from gpupipe.engines.dali.memory import check_memory
-from gpupipe.engines.dali.reader import open_fields
+from gpupipe.engines.dali.repair import KnownGood
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.devices import backend_of, resolve
 from gpupipe.runtime.exit_handler import ExitHandler
@@ -89,8 +88,7 @@ class DaliEngine(QuarantiningEngine):
         device_id: The GPU's number, or None for DALI's CPU back end.
         may_cut: Whether the decoder may decode a region of an image.
         checks_jpegs: Whether JPEGs without an end marker are refused before the decoder, and those
-            that look damaged are kept from it. By default only on a GPU; see jpeg_end.py and
-            jpeg_scan.py.
+            that look damaged are kept from it. By default only on a GPU; see jpeg_checks.py.
         warm_up: Whether a full batch is decoded first if the first batch is short. By default only
             if the hardware decoder may be used; see GraphRunner.
     """

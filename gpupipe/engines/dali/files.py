@@ -9,8 +9,8 @@ decoder: see gpupipe.decoders.image_header.
 
 gpupipe.decoders decodes all other images, on threads of their own. DALI gets their pixels as PNM
 files, which it decodes to the same numbers. So all images go through the same graph, in the same
-batch. On a GPU, it also decodes JPEGs whose compressed data look damaged: see jpeg_scan.py. A file
-is looked at when its header is read first, and again if its header changes.
+batch. On a GPU, it also decodes JPEGs whose compressed data look damaged: see jpeg_checks.py. A
+file is looked at when its header is read first, and again if its header changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from gpupipe.decoders.chain import DecodeOptions, DecoderChain
 from gpupipe.decoders.decoder import Header, Pixels
 from gpupipe.decoders.image_header import check_header, read_header
-from gpupipe.engines.dali.jpeg_scan import looks_damaged
+from gpupipe.engines.dali.jpeg_checks import looks_damaged
 from gpupipe.errors import EngineError
 
 _MAX_END, _MAX_SIDE = 2**32 - 1, 2**16 - 1

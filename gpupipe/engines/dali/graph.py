@@ -1,15 +1,22 @@
-"""Builds the DALI pipeline of a job from its lowering."""
+"""DALI's graph of a job, and the inputs that it takes batch by batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from nvidia.dali import Pipeline, fn
 
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali.lowering import FEED_TYPES, Arrays, Lowering
-from gpupipe.errors import EngineError
+from gpupipe.engines.dali.field_readers import FieldReader
+from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.operators.array import sizes
+from gpupipe.engines.dali.reader import Read, Reader
+from gpupipe.errors import EngineError, StepError
+from gpupipe.runtime import tracing
+from gpupipe.sampling.sampler import Plan
 
 Source = Callable[[], list[Any]]
 
@@ -31,8 +38,7 @@ def build_graph(job: Job, lowering: Lowering, device_id: int | None, source: Sou
     Raises:
         EngineError: DALI cannot build the pipeline.
     """
-    examples = lowering.example_arguments()
-    loader = job.loader
+    inputs, loader = lowering.inputs(), job.loader
     try:
         pipe: Any = Pipeline(
             batch_size=loader.batch_size,
@@ -43,10 +49,17 @@ def build_graph(job: Job, lowering: Lowering, device_id: int | None, source: Sou
             exec_dynamic=True,
         )
         with pipe:
-            nodes = iter(_add_inputs(job, lowering, source, examples))
-            data = {name: next(nodes) for name in job.pipeline.fields}
-            _, outputs = lowering.lower(data, lambda _: next(nodes))
-            pipe.set_outputs(*outputs)
+            dtypes, ndims, layouts = map(list, zip(*inputs, strict=True))
+            nodes = fn.external_source(
+                source,
+                num_outputs=len(inputs),
+                batch=True,
+                dtype=dtypes,
+                ndim=ndims,
+                layout=layouts,
+                no_copy=True,
+            )
+            pipe.set_outputs(*lowering.add_to_graph(nodes))
         pipe.enable_api_check(False)
         pipe.build()
     except (RuntimeError, TypeError, ValueError) as e:
@@ -56,18 +69,78 @@ def build_graph(job: Job, lowering: Lowering, device_id: int | None, source: Sou
     return pipe
 
 
-def _add_inputs(job: Job, lowering: Lowering, source: Source, examples: Arrays) -> Any:
-    """Add one external source for all inputs: each field, and each per-sample argument."""
-    fields = [lowering.graph_input(name) for name in job.pipeline.fields]
-    dtypes = [*(dtype for dtype, _, _ in fields), *(FEED_TYPES[a.dtype] for a in examples)]
-    ndims = [*(ndim for _, ndim, _ in fields), *(a.ndim - 1 for a in examples)]
-    layouts = [*(layout for _, _, layout in fields), *([""] * len(examples))]
-    return fn.external_source(
-        source,
-        num_outputs=len(dtypes),
-        batch=True,
-        dtype=dtypes,
-        ndim=ndims,
-        layout=layouts,
-        no_copy=True,
-    )
+@dataclass(frozen=True)
+class InFlight:
+    """A plan that was taken and not delivered yet.
+
+    Attributes:
+        plan: The plan.
+        keep_alive: The buffers that DALI uses without a copy, and the buffers that they are views
+            of.
+        error: Why the plan failed before it reached the graph, or None.
+    """
+
+    plan: Plan
+    keep_alive: Any = None
+    error: RuntimeError | StepError | EngineError | None = None
+
+
+class GraphSource:
+    """The callback of DALI's external source, which returns the inputs of the next batch.
+
+    Args:
+        job: The job.
+        lowering: The lowering of its steps.
+        reader: Reads the files of the plans.
+        fields: The readers of the fields that DALI does not read itself, by field name.
+
+    Attributes:
+        in_flight: The plans that were taken and not delivered yet, in order.
+    """
+
+    def __init__(
+        self, job: Job, lowering: Lowering, reader: Reader, fields: Mapping[str, FieldReader]
+    ) -> None:
+        self._job, self._lowering, self._reader, self._fields = job, lowering, reader, fields
+        self.in_flight: deque[InFlight] = deque()
+
+    def __call__(self) -> list[Any]:
+        """Return the next inputs. After the last plan, raise StopIteration to end DALI's run.
+
+        A plan that fails here stops the reader, so that the batches in flight can be collected.
+        """
+        while True:
+            with tracing.span("read", "loader"):
+                read = next(self._reader)
+            try:
+                if read.error is not None:
+                    raise read.error
+                with tracing.span("compute parameters", "loader"):
+                    inputs = compute_inputs(self._job, self._lowering, self._fields, read)
+            except (RuntimeError, StepError, EngineError) as e:
+                self.in_flight.append(InFlight(read.plan, error=e))
+                self._reader.end()
+                continue
+            tracing.begin("batch in flight", f"{read.plan.epoch}:{read.plan.end}")
+            self.in_flight.append(InFlight(read.plan, (read, inputs)))
+            return inputs
+
+
+def compute_inputs(
+    job: Job, lowering: Lowering, fields: Mapping[str, FieldReader], read: Read
+) -> list[Any]:
+    """Return the inputs of the graph for a plan: the data of each field, then the arguments.
+
+    Raises:
+        CannotRead: An array cannot be read.
+        SampleIncompatibleError: A step cannot handle one of the samples.
+        StepError: A plugin step failed.
+    """
+    ids = read.plan.ids
+    arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
+    size = read.size | {name: sizes(job, name, ids) for name in arrays}
+    data = [
+        fields[name].read_arrays(ids) if name in arrays else read.data[name]
+        for name in job.pipeline.fields
+    ]
+    return [*data, *lowering.arguments(read.plan, size)]

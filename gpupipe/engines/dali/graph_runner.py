@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from gpupipe.engines.dali.graph_source import GraphSource
+from gpupipe.engines.dali.graph import GraphSource
 from gpupipe.engines.dali.reader import Reader
 from gpupipe.errors import EngineError, StepError
 from gpupipe.runtime import tracing

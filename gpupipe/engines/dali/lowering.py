@@ -1,26 +1,26 @@
-"""Lowers the steps of a job onto DALI operators, and computes the arguments of each batch.
+"""Lowers the steps of a job onto DALI operators, computes their arguments, and says what comes out.
 
-The same calls serve both. With DataNodes the primitives emit operators; without, they compute only
-the per-sample arguments that those operators are fed.
+Both trace the steps of a batch. `add_to_graph` adds the traced operators to a graph, once; and
+`arguments` returns what the graph is fed for a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.base import DrawnStep, Job
-from gpupipe.engines.dali.delivery import delivered_dtype, delivered_layout
-from gpupipe.engines.dali.operators.array import ArrayImage, feed_format, some_size
-from gpupipe.engines.dali.operators.branches import Feed
-from gpupipe.engines.dali.operators.image import FusingImage
-from gpupipe.engines.dali.operators.pending_ops import Emitted
+from gpupipe.engines.dali.operators.array import ArrayTracer, feed_format, some_size
+from gpupipe.engines.dali.operators.dtypes import as_integers, dali_type
+from gpupipe.engines.dali.operators.image import ImageTracer
+from gpupipe.engines.dali.operators.subgraph import Emitted
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
@@ -37,14 +37,6 @@ OnStep = Callable[[Entry, NDArray[np.float64], NDArray[np.float64]], None]
 """Called with a step, and the sizes of the samples before and after it, (B, 2) each."""
 
 _MAX_TRIES = 1000
-FEED_TYPES = {
-    np.dtype(np.bool_): types.BOOL,
-    np.dtype(np.int16): types.INT16,
-    np.dtype(np.int32): types.INT32,
-    np.dtype(np.float32): types.FLOAT,
-    np.dtype(np.float64): types.FLOAT64,
-}
-"""DALI's types of per-sample arguments."""
 _EXAMPLE_SIZE = np.full((1, 2), 4096.0)
 
 
@@ -89,33 +81,61 @@ class Lowering:
             SampleIncompatibleError: A step cannot handle one of the samples.
             StepError: A plugin step failed.
         """
-        arrays: Arrays = []
-        self.lower(None, _append_to(arrays), plan, size)
-        return arrays
+        return _arrays(self._trace(plan, size))
 
     def example_arguments(self) -> Arrays:
         """Return the argument arrays of a batch of one, for their dtypes and numbers of axes."""
-        arrays: Arrays = []
-        self._emit_unfed(_append_to(arrays))
-        return arrays
+        return _arrays(self._example)
 
     def operators(self) -> list[Emitted]:
-        """Return the operators of the graph, field by field. It needs no GPU, even for one."""
-        images = self._emit_unfed(lambda _: None)
-        return [emitted for image in images.values() for emitted in image.emitted]
+        """Return the operators of the graph, field by field. It needs no GPU, even for one.
 
-    def graph_input(self, name: str) -> tuple[Any, int, str]:
-        """Return the dtype, ndim and layout with which a field enters DALI."""
-        spec = self._job.pipeline.fields[name]
+        DALI makes them in a pipeline that never runs, and raises if it lacks one.
+        """
+        with Pipeline(batch_size=1, num_threads=1, device_id=None):
+            inputs = (
+                fn.external_source(dtype=dtype, ndim=ndim, layout=layout)
+                for dtype, ndim, layout in self.inputs()
+            )
+            self.add_to_graph(inputs)
+        subgraphs = (tracer.subgraph() for tracer in self._example.values())
+        return [emitted for subgraph in subgraphs for emitted in subgraph.emitted]
+
+    def inputs(self) -> list[tuple[Any, int, str]]:
+        """Return the dtype, ndim and layout of each input of the graph: fields, then arguments."""
+        arrays = self.example_arguments()
+        return [
+            *(self._input_of(name, spec) for name, spec in self._job.pipeline.fields.items()),
+            *((dali_type(array.dtype.name), array.ndim - 1, "") for array in arrays),
+        ]
+
+    def _input_of(self, name: str, spec: Spec) -> tuple[Any, int, str]:
         if name in self._done:
             return types.UINT8, 3, "HWC"
         return (types.UINT8, 1, "") if spec.encoded else feed_format(spec)
 
+    def add_to_graph(self, inputs: Iterable[Any]) -> list[Any]:
+        """Add the operators to the graph that is being built.
+
+        Args:
+            inputs: The DataNodes of `self.inputs`.
+
+        Returns:
+            The DataNodes of the outputs, in the order of the batch.
+        """
+        nodes, pipeline, traced = iter(inputs), self._job.pipeline, self._example
+        data = {name: next(nodes) for name in pipeline.fields}
+        outputs = []
+        for name in pipeline.fields:
+            last = traced[name].subgraph().add_to(data[name], nodes)
+            views = pipeline.views_of(name)
+            outputs += [traced[view].subgraph().add_to(last, nodes) for view in views] or [last]
+        return outputs
+
     def decodings(self) -> dict[str, DecodeOptions]:
         """Return how each field that is an image file is decoded, by field name."""
-        images, _ = self.lower(None, lambda _: None)
-        fields = self._job.pipeline.fields
-        return {name: images[name].decoding for name, spec in fields.items() if spec.encoded}
+        traced, fields = self._example, self._job.pipeline.fields
+        return {name: traced[name].decoding for name, spec in fields.items() if spec.encoded}
 
     def trace(self, plan: Plan, size: Sizes, on_step: OnStep) -> dict[str, list[Emitted]]:
         """Return the operators by field and view, and report the sample sizes around each step.
@@ -128,41 +148,35 @@ class Lowering:
         Raises:
             SampleIncompatibleError: A step cannot handle one of the samples.
         """
-        images, _ = self.lower(None, lambda _: None, plan, size, on_step)
-        return {name: image.emitted for name, image in images.items()}
+        traced = self._trace(plan, size, on_step)
+        return {name: list(tracer.subgraph().emitted) for name, tracer in traced.items()}
 
-    def lower(
+    def _trace(
         self,
-        data: dict[str, Any] | None,
-        feed: Feed,
-        plan: Plan | None = None,
+        plan: Plan,
         size: Sizes | None = None,
         on_step: OnStep = lambda entry, before, after: None,
-    ) -> tuple[dict[str, Any], list[Any]]:
-        """Apply the steps to each field and view.
+    ) -> dict[str, Any]:
+        """Trace the steps of a batch; return the tracers by field and view, in order.
 
-        Returns the images by field and view, and the output nodes in the order of the batch.
-
-        Without `data` only the argument values are computed, and no operator is made.
+        Without `size`, the samples have an example size.
         """
-        steps = self._job.steps_for(plan or self._accepted_plan)
-        pipeline = self._job.pipeline
-        images, outputs = {}, []
+        steps, pipeline = self._job.steps_for(plan), self._job.pipeline
+        traced: dict[str, Any] = {}
         for name, spec in pipeline.fields.items():
-            images[name] = self._image(
-                None if data is None else data[name],
-                spec,
-                _example_size(spec) if size is None else size[name],
-                feed,
-                self._done.get(name, 0),
+            done = self._done.get(name, 0)
+            tracer = traced[name] = self._tracer(
+                spec, _example_size(spec) if size is None else size[name], done == 1
             )
-            self._lower_steps(name, images[name], steps[name][self._done.get(name, 0) :], on_step)
+            self._lower_steps(name, tracer, steps[name][done:], on_step)
             views = pipeline.views_of(name)
             for view in views:
-                images[view] = images[name].fork()
-                self._lower_steps(view, images[view], steps[view], on_step)
-            outputs += [self._finish(output, images[output]) for output in views or (name,)]
-        return images, outputs
+                traced[view] = tracer.fork()
+                self._lower_steps(view, traced[view], steps[view], on_step)
+            for output in () if self._as_it_is else views or (name,):
+                dtype = delivered_dtype(self._job, output)
+                traced[output].finish(dtype, delivered_layout(self._job, output))
+        return traced
 
     def find_unfused(self, name: str, count: int) -> int:
         """Return how many of the first `count` steps can run in a graph of their own.
@@ -170,73 +184,79 @@ class Lowering:
         The pixels are then the same to the bit as in one graph. DALI resizes a region of an image
         to other pixels than the whole image, by a level.
         """
-        images, _ = self.lower(None, lambda _: None)
+        emitted = self._example[name].subgraph().emitted
         keys = [entry.key for entry in self._job.pipeline.entries_on(name)]
-        resizes = [set(e.steps) for e in images[name].emitted if e.op == "resize"]
+        resizes = [set(e.steps) for e in emitted if e.op == "resize"]
         while any(fused & set(keys[:count]) and fused & set(keys[count:]) for fused in resizes):
             count -= 1
         return count
 
     def _lower_steps(
-        self, name: str, image: Any, steps: Sequence[DrawnStep], on_step: OnStep
+        self, name: str, tracer: Any, steps: Sequence[DrawnStep], on_step: OnStep
     ) -> None:
-        """Apply steps of a field or view to its image."""
+        """Trace steps of a field or view."""
         for entry, sampled in steps:
-            image.spec, image.step = entry.input_spec, entry.key
-            before = image.size
+            tracer.spec, tracer.step = entry.input_spec, entry.key
+            before = tracer.size
             try:
-                entry.lower(image, sampled)
+                entry.lower(tracer, sampled)
             except NoLoweringError as e:
                 where = f"on DALI on the {self.device.upper()}"
                 raise EngineError(f"{entry.where}: {e}; it cannot run {where}") from e
-            on_step(entry, before, image.size)
-        image.spec, image.step = self._job.pipeline.output_spec_of(name), ""
-
-    def _finish(self, name: str, image: Any) -> Any:
-        """Return the DataNode that is delivered as field `name` of a batch."""
-        if self._as_it_is:
-            return image.as_it_is()
-        return image.finish(delivered_dtype(self._job, name), delivered_layout(self._job, name))
-
-    def _emit_unfed(self, record: Feed) -> dict[str, Any]:
-        """Make the operators in a pipeline that never runs; pass each argument to `record`."""
-        with Pipeline(batch_size=1, num_threads=1, device_id=None):
-
-            def feed(array: NDArray[Any]) -> Any:
-                record(array)
-                return fn.external_source(dtype=FEED_TYPES[array.dtype], ndim=array.ndim - 1)
-
-            forms = {name: self.graph_input(name) for name in self._job.pipeline.fields}
-            data = {
-                name: fn.external_source(dtype=dtype, ndim=ndim, layout=layout)
-                for name, (dtype, ndim, layout) in forms.items()
-            }
-            return self.lower(data, feed)[0]
+            on_step(entry, before, tracer.size)
+        tracer.spec, tracer.step = self._job.pipeline.output_spec_of(name), ""
 
     @cached_property
-    def _accepted_plan(self) -> Plan:
-        """A plan of one sample that every step accepts. The graph is the same for all samples."""
+    def _example(self) -> dict[str, Any]:
+        """The trace of one sample that every step accepts: the graph is the same for all."""
         for id in range(_MAX_TRIES):
-            plan = Plan(0, np.full(1, id, np.int64), 1, True)
             try:
-                self.lower(None, lambda _: None, plan)
+                return self._trace(Plan(0, np.full(1, id, np.int64), 1, True))
             except SampleIncompatibleError as e:
                 refusal = e
-            else:
-                return plan
         raise EngineError(
             f"a step refuses each of {_MAX_TRIES:,} samples of which all else is unknown: {refusal}"
         )
 
-    def _image(
-        self, data: Any, spec: Spec, size: NDArray[np.float64], feed: Feed, done: int
-    ) -> Any:
+    def _tracer(self, spec: Spec, size: NDArray[np.float64], is_decoded: bool) -> Any:
         if not spec.encoded:
-            return ArrayImage(data, size, feed, self.device, spec)
-        image = FusingImage(data, size, feed, self.device, self._region_decode, self._options)
-        if done == 1:
-            image.begin_decoded()
-        return image
+            return ArrayTracer(size, self.device, spec)
+        return ImageTracer(size, self.device, self._region_decode, self._options, is_decoded)
+
+
+def delivered_dtype(job: Job, name: str) -> str:
+    """Return the dtype in which DALI delivers a field.
+
+    DALI has no bfloat16: it delivers float32, and `to_field` converts that in torch.
+    """
+    dtype = job.pipeline.output_spec_of(name).dtype
+    wanted = job.loader.dtype or dtype if name in job.pipeline.main_outputs else dtype
+    return "float32" if wanted == "bfloat16" else wanted
+
+
+def delivered_layout(job: Job, name: str) -> Literal["HWC", "CHW"]:
+    """Return the layout in which DALI delivers a field that is an image file.
+
+    The layout is HWC for `memory_format: channels_last`, else CHW.
+    """
+    return (
+        "HWC"
+        if job.loader.memory_format == "channels_last" and job.pipeline.is_image_file(name)
+        else "CHW"
+    )
+
+
+def to_field(job: Job, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Convert DALI's output to the field's axis order (B, C, H, W) and its final dtype."""
+    if delivered_layout(job, name) == "HWC":
+        tensor = tensor.permute(0, 3, 1, 2)
+    dtype = delivered_dtype(job, name)
+    tensor = tensor if as_integers(dtype) == dtype else tensor.view(getattr(torch, dtype))
+    return (
+        tensor.to(torch.bfloat16)
+        if job.loader.dtype == "bfloat16" and name in job.pipeline.main_outputs
+        else tensor
+    )
 
 
 def decodes_regions(job: Job) -> bool:
@@ -246,8 +266,10 @@ def decodes_regions(job: Job) -> bool:
     )
 
 
-def _append_to(arrays: Arrays) -> Feed:
-    return lambda array: arrays.append(np.ascontiguousarray(array))
+def _arrays(traced: Mapping[str, Any]) -> Arrays:
+    """Return the arrays that the graph of traced steps is fed, in order."""
+    subgraphs = (tracer.subgraph() for tracer in traced.values())
+    return [np.ascontiguousarray(array) for subgraph in subgraphs for array in subgraph.arrays]
 
 
 def _example_size(spec: Spec) -> NDArray[np.float64]:

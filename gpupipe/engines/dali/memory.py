@@ -26,10 +26,10 @@ from pydantic import ByteSize
 from gpupipe.dataset.spec import Spec
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali.delivery import delivered_dtype
-from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.field_readers import open_fields
+from gpupipe.engines.dali.lowering import Lowering, delivered_dtype
 from gpupipe.engines.dali.operators.array import sizes
-from gpupipe.engines.dali.reader import make_reader, open_fields
+from gpupipe.engines.dali.reader import make_reader
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import SampleIncompatibleError

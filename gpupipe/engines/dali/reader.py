@@ -23,14 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
-from gpupipe.dataset.file_columns import FileColumn, SpanColumn
+from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.dataset.index import Index
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali.field_reader import PLACEHOLDER, ColumnReader, FieldReader
+from gpupipe.engines.dali.field_readers import PLACEHOLDER, FieldReader
 from gpupipe.engines.dali.files import ImageFiles
-from gpupipe.engines.dali.jpeg_end import check_ends
-from gpupipe.engines.dali.mmap_reader import MmapReader
+from gpupipe.engines.dali.jpeg_checks import check_ends
 from gpupipe.engines.dali.operators import ops
 from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan
@@ -89,16 +88,6 @@ class Reader(Protocol):
         """Return the next plan with its files, and begin to read another plan."""
 
 
-def open_fields(job: Job) -> dict[str, FieldReader]:
-    """Return the readers of those fields that DALI does not read itself, by field name."""
-    columns = {name: job.index.columns.get(name) for name in job.pipeline.fields}
-    return {
-        name: MmapReader(column) if isinstance(column, SpanColumn) else ColumnReader(column)
-        for name, column in columns.items()
-        if column is not None and not isinstance(column, FileColumn)
-    }
-
-
 def make_reader(
     job: Job, decoding: dict[str, DecodeOptions], fields: dict[str, FieldReader], checks_jpegs: bool
 ) -> Reader:
@@ -109,7 +98,7 @@ def make_reader(
         decoding: How each of these fields is decoded, by field name.
         fields: The readers of the fields that DALI does not read itself, by field name.
         checks_jpegs: Whether a JPEG without an end marker is an error, and one that looks damaged
-            is decoded by Pillow; see jpeg_end.py and jpeg_scan.py.
+            is decoded by Pillow; see jpeg_checks.py.
     """
     return FileReader(job, decoding, fields, checks_jpegs) if decoding else NoReader()
 

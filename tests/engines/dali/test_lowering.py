@@ -14,9 +14,10 @@ from gpupipe import config
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import Lowering
-from gpupipe.engines.dali.operators.image import FusingImage
+from gpupipe.engines.dali.operators.image import ImageTracer
 from gpupipe.pipeline.step import Spec
 from gpupipe.sampling.sampler import Plan
+from helpers.dali_nodes import graph_of
 
 SIZE = np.array([[480.0, 640.0]])
 DATA = {"source": "folder", "root": "/nowhere"}
@@ -171,11 +172,12 @@ def test_on_a_gpu_pixels_never_go_back_and_there_is_no_arithmetic_in_dali(pipeli
     wanted = job(pipeline)
     with Pipeline(batch_size=1, num_threads=1, device_id=None):
         data = fn.external_source(dtype=types.UINT8, ndim=1)
-        image = FusingImage(data, SIZE, as_input, "gpu", False, {"hw_decoder_load": 0.5})
+        image = ImageTracer(SIZE, "gpu", False, {"hw_decoder_load": 0.5})
         for entry in wanted.pipeline.entries:
             image.spec, image.step = entry.input_spec, entry.key
             entry.step.lower(image, entry.parameters(0, 0, np.zeros(1, np.int64)))
-        above = nodes_above(image.finish("float32", "CHW"))
+        image.finish("float32", "CHW")
+        above = nodes_above(graph_of(image, data, as_input))
     on_gpu = [name for name, device, _ in above if device == "gpu"]
     assert on_gpu[0] == "CropMirrorNormalize"
     assert "Image" in on_gpu
@@ -186,18 +188,15 @@ def test_on_a_gpu_pixels_never_go_back_and_there_is_no_arithmetic_in_dali(pipeli
 
 
 def test_what_a_plugin_applies_is_behind_all_that_was_deferred_before_it() -> None:
-    with Pipeline(batch_size=1, num_threads=1, device_id=None):
-        image = FusingImage(
-            fn.external_source(dtype=types.UINT8, ndim=1), SIZE, as_input, "cpu", True, {}
-        )
-        image.spec, image.step = Spec(), "decode"
-        image.decode("rgb", False)
-        image.spec, image.step = Spec.of_image(3), "blur"
-        image.apply(
-            "gaussian_blur", lambda pixels, sigma: fn.gaussian_blur(pixels, sigma=sigma), np.ones(1)
-        )
-        image.finish("uint8", "CHW")
-    assert [(e.op, e.steps) for e in image.emitted] == [
+    image = ImageTracer(SIZE, "cpu", True)
+    image.spec, image.step = Spec(), "decode"
+    image.decode("rgb", False)
+    image.spec, image.step = Spec.of_image(3), "blur"
+    image.apply(
+        "gaussian_blur", lambda pixels, sigma: fn.gaussian_blur(pixels, sigma=sigma), np.ones(1)
+    )
+    image.finish("uint8", "CHW")
+    assert [(e.op, e.steps) for e in image.subgraph().emitted] == [
         ("decoders.image", ("decode",)),
         ("gaussian_blur", ("blur",)),
         ("transpose", ()),

@@ -1,11 +1,15 @@
-"""Steps on fields that are arrays, not image files, in DALI.
+"""Traces the steps on fields that are arrays, not image files.
 
-An array keeps its own layout. It is transposed only for operators that DALI has for pixels alone.
+An array keeps its own layout. DALI's operators take layouts such as HWC, CHW and FCHW, and leave
+other axes no place. So an operator gets the array under a name that DALI knows, or transposed if
+it takes only pixels, HWC. Every layout that steps accept (spec_checks.is_video_like,
+spec_checks.has_channel_layout) has a name here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,18 +18,16 @@ from nvidia.dali import fn
 
 from gpupipe.dataset.spec import Spec, spatial_axes
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali.operators import numbers, ops
-from gpupipe.engines.dali.operators.branches import Feed
-from gpupipe.engines.dali.operators.layouts import channel_layout, video_layout
-from gpupipe.engines.dali.operators.node import Node
-from gpupipe.engines.dali.operators.resampling import source_region
+from gpupipe.engines.dali.operators import dtypes, ops
+from gpupipe.engines.dali.operators.subgraph import Subgraph
+from gpupipe.engines.dali.operators.tracer import Tracer
 
 _EXAMPLE_SIDE = 4096.0
 
 
 def feed_format(spec: Spec) -> tuple[Any, int, str]:
     """Return the dtype, ndim and layout with which arrays of `spec` enter DALI."""
-    return numbers.dali_type(spec.dtype), len(spec.layout), spec.layout
+    return dtypes.dali_type(spec.dtype), len(spec.layout), spec.layout
 
 
 def some_size(spec: Spec) -> NDArray[np.float64]:
@@ -48,29 +50,15 @@ def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     return shapes[:, _axes(layout)].astype(np.float64)
 
 
-class ArrayImage(Node):
+class ArrayTracer(Tracer):
     """The primitives of a field that is an array; see Primitives for each method."""
 
     def __init__(
-        self,
-        data: Any,
-        size: NDArray[np.float64],
-        feed: Feed,
-        device: Literal["cpu", "gpu"],
-        spec: Spec,
+        self, size: NDArray[np.float64], device: Literal["cpu", "gpu"], spec: Spec
     ) -> None:
-        """Start from the stored arrays.
-
-        Args:
-            data: DataNode of the arrays in CPU memory, or None to compute only argument values.
-            size: The sizes along the spatial axes, (B, axes).
-            feed: Feeds one operator argument to the graph; see branches.Feed.
-            device: The device of the operators.
-            spec: The spec of the arrays.
-        """
-        super().__init__(
-            data if data is None or device == "cpu" else data.gpu(), size, feed, device, spec
-        )
+        super().__init__(size, device, spec)
+        if device == "gpu":
+            self._add(Subgraph(lambda node: node.gpu()))
 
     # --- called by steps
 
@@ -81,34 +69,17 @@ class ArrayImage(Node):
         anchor, shape = np.asarray(anchor, np.float64), np.asarray(shape, np.float64)
         if fill is None:
             self._check_inside(anchor, shape)
-        start, extent, axes = self._whole(anchor), self._whole(shape), _axes(self.spec.layout)
-        self._emit_through(
-            "slice", [self.step], lambda node: ops.cut(node, start, extent, fill, axes)
-        )
+        make = partial(ops.cut, fill=fill, axes=_axes(self.spec.layout))
+        self._emit_through("slice", make, *(ops.argument(v, 1, np.int32) for v in (anchor, shape)))
         self._size = shape
 
     def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
-        before, shape = self._size, np.asarray(shape, np.float64)
-        size = self._argument(shape, 1, np.float32)
-        options = (interpolation, antialias)
-        if interpolation == "nearest":
-            start, end = (
-                self._argument(c, 1, np.float32)
-                for c in source_region(before, shape, None, interpolation)
-            )
-            self._resample(lambda node: ops.resize_region(node, size, start, end, *options))
-        else:
-            self._resample(lambda node: ops.resize(node, size, *options))
-        self._size = shape
+        before, self._size = self._size, np.asarray(shape, np.float64)
+        make = partial(ops.resize, interpolation=interpolation, antialias=antialias)
+        self._emit_video("resize", make, *ops.resize_arguments(before, self._size, interpolation))
 
     def flip(self, horizontal: Any = None, vertical: Any = None) -> None:
-        flags = [0 if f is None else self._argument(f, 0, np.int32) for f in (horizontal, vertical)]
-        layout = self.spec.layout
-        self._emit_through(
-            "flip",
-            [self.step],
-            lambda node: _from_video(ops.flip(_to_video(node, layout), *flags), layout),
-        )
+        self._emit_video("flip", ops.flip, *map(ops.flip_argument, (horizontal, vertical)))
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
         self._cast(dtype, scale)
@@ -124,39 +95,37 @@ class ArrayImage(Node):
         name, added = form
 
         def make(node: Any) -> Any:
-            normalized = ops.normalize(
-                _expand(node, added, name), None, (None, None), (None, None), dtype, name, mean, std
-            )
+            expanded = _expand(node, added, name)
+            normalized = ops.normalize(expanded, dtype=dtype, layout=name, mean=mean, std=std)
             return _squeeze(normalized, added, layout)
 
-        self._emit_through("crop_mirror_normalize", [self.step], make)
+        self._emit_through("crop_mirror_normalize", make)
 
     # --- called by the engine
 
-    def finish(self, dtype: str, layout: str) -> Any:
-        """Return the array as a DataNode of `dtype`, or of dtypes.as_integers(dtype).
-
-        An array keeps its own layout: `layout` has no effect.
-        """
+    def finish(self, dtype: str, layout: str) -> None:
+        """Trace the conversion to `dtype`. An array keeps its own layout."""
         if dtype != self.spec.dtype:
-            self.to_dtype(dtype, False)
-        return self._to_torch_dtype(dtype)
+            self._cast(dtype, False)
+        self._to_torch_dtype(dtype)
 
-    # --- emitting operators
+    # --- collecting operators
 
-    def _ready(self) -> None:
-        """Do nothing: an array defers no work."""
-
-    def _on_pixels(self, op: str, make: Callable[[Any], Any]) -> None:
+    def _on_pixels(self, op: str, make: Callable[..., Any], *arguments: Any) -> None:
         layout = self.spec.layout
         self._emit_through(
-            op, [self.step], lambda node: _from_hwc(make(_to_hwc(node, layout)), layout)
+            op,
+            lambda node, *nodes: _from_hwc(make(_to_hwc(node, layout), *nodes), layout),
+            *arguments,
         )
 
-    def _resample(self, make: Callable[[Any], Any]) -> None:
+    def _emit_video(self, op: str, make: Callable[..., Any], *arguments: Any) -> None:
+        """Add an operator that knows axes beside those of images."""
         layout = self.spec.layout
         self._emit_through(
-            "resize", [self.step], lambda node: _from_video(make(_to_video(node, layout)), layout)
+            op,
+            lambda node, *nodes: _from_video(make(_to_video(node, layout), *nodes), layout),
+            *arguments,
         )
 
 
@@ -198,3 +167,37 @@ def _to_hwc(node: Any, layout: str) -> Any:
 
 def _from_hwc(node: Any, layout: str) -> Any:
     return ops.planes(node) if layout == "CHW" else _from_video(node, layout)
+
+
+def video_layout(layout: str) -> str | None:
+    """Return DALI's name for a layout with spatial axes, or None if it has none.
+
+    The names are HWC, CHW, FCHW, FHWC, and the same with DHW or L in place of HW. A layout of
+    spatial axes alone is named as if a channel axis followed, which the caller adds.
+    """
+    before, _, after = layout.partition(spatial_axes(layout))
+    names = {(0, 0): "{}C", (1, 0): "C{}", (2, 0): "FC{}", (0, 1): "{}C", (1, 1): "F{}C"}
+    name = names.get((len(before), len(after)))
+    return None if name is None else name.format(spatial_axes(layout))
+
+
+def channel_layout(layout: str) -> tuple[str, list[int]] | None:
+    """Return the layout in which DALI normalizes per channel, or None if it has none.
+
+    Returns:
+        DALI's name for the layout, and the positions where axes of length 1 must be inserted.
+    """
+    before, after = layout.partition("C")[::2] if "C" in layout else (layout, "")
+    if not after:
+        more = max(0, 2 - len(before))
+        name = {2: "HWC", 3: "DHWC", 4: "FDHWC"}.get(len(before) + more)
+        return (
+            None
+            if name is None
+            else (name, [*range(more), *([] if "C" in layout else [len(before) + more])])
+        )
+    more = max(0, 2 - len(after))
+    name = {(0, 2): "CHW", (0, 3): "CDHW", (1, 2): "FCHW", (1, 3): "FCDHW"}.get(
+        (len(before), len(after) + more)
+    )
+    return None if name is None else (name, [len(layout) + n for n in range(more)])

@@ -1,7 +1,6 @@
 """torchvision's colour functions that change each pixel alone, as DALI operators.
 
-Functions that need statistics of the image are in color_statistics.py, those that look at
-neighbouring pixels in filters.py. color_functions.py lists all of them.
+color_functions.py has the functions that look at more than one pixel, and lists all of them.
 
 Each function takes the format of the image, and the values that `COLOR_OPS` in
 augment/color_ops.py names, as NumPy arrays (B, ...). It returns `make` and the arrays that the
@@ -23,7 +22,7 @@ from gpupipe.augment.color_ops import HIGHEST_LEVEL, LUMA, SCALE_TO_LEVELS
 
 _ALMOST_HALF = 0.5 - 2.0**-12
 """Subtracted before DALI rounds, so that it truncates."""
-_ALL_BITS = types.Constant(255, types.UINT8)
+ALL_BITS = types.Constant(255, types.UINT8)
 _MIDDLE = types.Constant(128, types.UINT8)
 
 
@@ -145,7 +144,7 @@ def compute(formula: Callable[..., Any], image: PixelFormat, *values: NDArray[An
 def invert(image: PixelFormat) -> Operators:
     """Return 255 - x, or 1 - x for floats."""
     if image.dtype == "uint8":
-        return Operators(lambda pixels: pixels ^ _ALL_BITS)
+        return Operators(lambda pixels: pixels ^ ALL_BITS)
     return Operators(lambda pixels: np.float32(1.0) - pixels)
 
 
@@ -164,7 +163,7 @@ def solarize(image: PixelFormat, threshold: NDArray[Any]) -> Operators:
     def make(pixels: Any, threshold: Any) -> Any:
         reach = pixels >= image.on_device(threshold)
         if image.dtype == "uint8":
-            return pixels ^ (reach * _ALL_BITS)
+            return pixels ^ (reach * ALL_BITS)
         return pixels + reach * (np.float32(1.0) - pixels * np.float32(2.0))
 
     return Operators(make, (threshold,))

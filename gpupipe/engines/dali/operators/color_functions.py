@@ -1,4 +1,8 @@
-"""The functions of `COLOR_OPS` in DALI: operators of their own, or the formula of their row."""
+"""The functions of `COLOR_OPS` in DALI: operators of their own, or the formula of their row.
+
+Functions that change each pixel alone are in color.py. Here are those that need statistics of the
+whole image or look at neighbouring pixels, and the table of all.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,157 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
+from nvidia.dali import math as dali_math
 
 from gpupipe.augment.color_ops import COLOR_OPS
-from gpupipe.engines.dali.operators import color, color_statistics, filters
-from gpupipe.engines.dali.operators.color import Operators, PixelFormat
+from gpupipe.engines.dali.operators import color
+from gpupipe.engines.dali.operators.color import (
+    ALL_BITS,
+    SHIFT,
+    Operators,
+    PixelFormat,
+    limit,
+    luma,
+    round_to_levels,
+    to_pixels,
+)
 from gpupipe.pipeline.geometry import describe_small
 from gpupipe.pipeline.spec_checks import count_channels
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
+
+
+def adjust_contrast(image: PixelFormat, factor: NDArray[Any]) -> Operators:
+    """Blend with the mean of the luma."""
+
+    def make(pixels: Any, factor: Any) -> Any:
+        mean = fn.reductions.mean(pixels if image.channels == 1 else luma(pixels, image))
+        if image.device == "cpu" and image.dtype == "uint8":
+            return fn.brightness_contrast(
+                pixels,
+                contrast=factor,
+                contrast_center=mean,
+                brightness_shift=SHIFT,
+                dtype=types.UINT8,
+            )
+        factor = image.on_device(factor)
+        return to_pixels((pixels - mean) * factor + mean, image)
+
+    return Operators(make, (limit(factor),))
+
+
+def autocontrast(image: PixelFormat) -> Operators:
+    """Stretch each channel to the full range; a channel of one value is left alone."""
+    most = np.float32(255.0 if image.dtype == "uint8" else 1.0)
+
+    def make(pixels: Any) -> Any:
+        low = fn.reductions.min(pixels, axes=(0, 1), keep_dims=True)
+        high = fn.reductions.max(pixels, axes=(0, 1), keep_dims=True)
+        low, high = (fn.cast(bound, dtype=types.FLOAT) for bound in (low, high))
+        is_flat = high == low
+        scale = (high > low) * most / (high - low + is_flat) + is_flat
+        offset = (high > low) * low
+        return to_pixels((pixels - offset) * scale, image)
+
+    return Operators(make)
+
+
+def equalize(image: PixelFormat) -> Operators:
+    """Equalize the histogram of each channel, as PIL does.
+
+    DALI's equalize is OpenCV's: on the inverted image it makes 255 * c / n, where c counts the
+    smaller values, and n all but the largest. PIL divides by the whole number n // 255 instead,
+    and leaves a channel alone for which that is 0.
+    """
+
+    def make(pixels: Any) -> Any:
+        usual = fn.equalize(pixels ^ ALL_BITS) ^ ALL_BITS
+        highest = fn.reductions.max(pixels, axes=(0, 1), keep_dims=True)
+        smaller = fn.cast(pixels < highest, dtype=types.FLOAT)
+        steps = fn.reductions.sum(smaller, axes=(0, 1), keep_dims=True) * np.float32(1 / 255)
+        whole = dali_math.floor(steps + np.float32(2.0**-12))
+        can_divide = whole > np.float32(0.0)
+        factor = can_divide * steps / dali_math.max(whole, np.float32(1.0))
+        kept = pixels * (fn.cast(whole == np.float32(0.0), dtype=types.FLOAT))
+        return round_to_levels(usual * factor + kept)
+
+    return Operators(make)
+
+
+_SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
+"""PIL's filter SMOOTH, with which torchvision blends."""
+_FAR = 1e6
+"""Longer than any side, so that a region of this length covers it."""
+_BORDER: dict[str, Any] = {
+    "anchor": [0.0, 0.5, 1.0, 0.5, 0.5, 0.0, 0.5, 1.0],
+    "shape": [2.0, _FAR, 2.0, _FAR, _FAR, 2.0, _FAR, 2.0],
+    "axes": [0, 1],
+    "normalized_anchor": True,
+    "centered_anchor": True,
+}
+"""Arguments of `erase` for the first and last row and column: two pixels wide around each edge."""
+
+
+def adjust_sharpness(image: PixelFormat, factor: NDArray[Any]) -> Operators:
+    """Blend with a smoothed image; the border of one pixel keeps its values."""
+
+    # The filter is fed, so that `switch` splits it: a constant would reach an empty branch whole,
+    # where the operator then fails.
+    def make(pixels: Any, rest: Any, filter: Any) -> Any:
+        smooth = fn.filter(pixels, image.on_device(filter))
+        change = smooth * np.float32(1.0) - pixels
+        change = fn.erase(change, fill_value=0.0, **_BORDER)
+        return to_pixels(pixels + change * image.on_device(rest), image)
+
+    return Operators(make, (1.0 - limit(factor), np.tile(_SMOOTH, (len(factor), 1, 1))))
+
+
+def gaussian_blur(image: PixelFormat, kernel_size: NDArray[Any], sigma: NDArray[Any]) -> Operators:
+    """Blur; the image is mirrored at its border without repeating the last pixel.
+
+    On a CPU, uint8 goes through two filters of one row and one column, with whole levels between
+    them. That takes a 25th of the time of `fn.gaussian_blur`, for kernels of 23 pixels.
+    """
+    height_width, sigma = kernel_size[:, ::-1], sigma[:, ::-1]
+    least = height_width // 2 + 1
+    if image.device == "cpu" and image.dtype == "uint8":
+        column, row = (_gaussian(height_width[:, n], sigma[:, n]) for n in (0, 1))
+        return Operators(_filter_twice, (row[:, None, :], column[:, :, None]), least)
+    dtype = types.UINT8 if image.dtype == "uint8" else types.FLOAT
+
+    def make(pixels: Any, window_size: Any, sigma: Any) -> Any:
+        return fn.gaussian_blur(pixels, window_size=window_size, sigma=sigma, dtype=dtype)
+
+    return Operators(make, (height_width, sigma), least)
+
+
+def _filter_twice(pixels: Any, row: Any, column: Any) -> Any:
+    return fn.filter(fn.filter(pixels, row), column)
+
+
+def _gaussian(length: NDArray[Any], sigma: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the kernel of each sample, (B, the longest), with zeros around it.
+
+    The filter skips zeros. So the weights beyond 3.5 sigma are left out: together they are less
+    than an eighth of a level.
+    """
+    half = np.minimum(length // 2, np.ceil(3.5 * sigma))[:, None]
+    distance = np.abs(np.arange(length.max()) - length.max() // 2)
+    weights = np.where(distance <= half, np.exp(-0.5 * (distance / sigma[:, None]) ** 2), 0.0)
+    kernel: NDArray[np.float32] = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+    return kernel
+
+
+def jpeg(image: PixelFormat, quality: NDArray[Any]) -> Operators:
+    """Compress as JPEG, and decode again. On a GPU DALI does not use a codec, but simulates one."""
+
+    def make(pixels: Any, quality: Any) -> Any:
+        if image.channels == 3:
+            return fn.jpeg_compression_distortion(pixels, quality=quality)
+        colors = fn.cat(pixels, pixels, pixels, axis=2)
+        return fn.jpeg_compression_distortion(colors, quality=quality)[:, :, 0:1]
+
+    return Operators(make, (quality,))
+
 
 FUNCTIONS: dict[str, Callable[..., Operators]] = {
     function.__name__: function
@@ -28,12 +176,12 @@ FUNCTIONS: dict[str, Callable[..., Operators]] = {
         color.adjust_saturation,
         color.adjust_hue,
         color.permute_channels,
-        color_statistics.adjust_contrast,
-        color_statistics.autocontrast,
-        color_statistics.equalize,
-        filters.adjust_sharpness,
-        filters.gaussian_blur,
-        filters.jpeg,
+        adjust_contrast,
+        autocontrast,
+        equalize,
+        adjust_sharpness,
+        gaussian_blur,
+        jpeg,
     )
 }
 """The functions that have operators of their own, by name; see augment/color_ops.py."""
@@ -76,7 +224,7 @@ def find_operators(
     return make, arrays
 
 
-def apply(make: Callable[..., Any], pixels: Any, nodes: list[Any], dtype: str) -> Any:
+def apply(make: Callable[..., Any], dtype: str, pixels: Any, *nodes: Any) -> Any:
     """Apply `make` to pixels of layout HWC; float16 is computed in float32, and rounded once."""
     if dtype == "float16":
         return fn.cast(make(fn.cast(pixels, dtype=types.FLOAT), *nodes), dtype=types.FLOAT16)

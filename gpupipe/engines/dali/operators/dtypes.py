@@ -1,15 +1,24 @@
-"""The dtypes that DALI's operators take, and how other dtypes are passed through them.
+"""The dtypes that DALI's operators take, and conversions that agree with steps/to_dtype.py.
 
 `OPERATORS` lists what DALI 2.4 accepts on both the CPU and a GPU. Every dtype in
-`primitives.DTYPES_TAKEN` is one of these, or has a substitute.
+`primitives.DTYPES_TAKEN` is one of these, or has a substitute. tests/engines/dali/operators/
+test_dtypes.py compares the table with the operators of DALI's CPU back end and the GPU kernels in
+DALI's library.
 
-tests/engines/dali/test_dtypes.py compares the table with the operators of DALI's CPU back end and
-the GPU kernels in DALI's library.
+A conversion to integers truncates floats, and clips numbers to the range of the target dtype.
+DALI's cast also clips, and turns NaN into 0, but it rounds floats. DALI has no bit shift: this
+module divides by 2**k, after it has set the last k bits to 0. On a CPU, DALI's cast to float16
+rounds a number half-way between two float16 numbers to the larger one, not to the even one.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from nvidia.dali import fn, types
+from nvidia.dali import math as dali_math
 
 from gpupipe.formats.npy import DTYPES
 
@@ -70,3 +79,126 @@ def as_integers(dtype: str) -> str:
     Of the unsigned dtypes only uint8 passes; the others pass as signed integers of their size.
     """
     return _SAME_SIZE[dtype] if dtype in ("uint16", "uint32", "uint64") else dtype
+
+
+_LESS_THAN_ONE = 1e-3
+"""torchvision's constant, as in steps/to_dtype.py."""
+_BITS_AT_ONCE = 14
+"""How many bits are shifted at once. Every integer dtype of 16 bits or more can hold 2**14. Dtypes
+of 8 bits are never shifted by more than one bit.
+"""
+
+
+def dali_type(dtype: str) -> Any:
+    """Return DALI's type for a dtype name."""
+    return types.to_dali_type(dtype)
+
+
+def through_supported(operator: str, dtype: str, make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `make`, with conversions to a dtype that the operator supports and back if needed.
+
+    Args:
+        operator: The operator's name in `OPERATORS`.
+        dtype: The dtype of the input and the output.
+        make: Applies the operator to a node, with further arguments.
+    """
+    substitute = find_substitute(operator, dtype)
+    if substitute is None or substitute.dtype == dtype:
+        return make
+    own, other = dali_type(dtype), dali_type(substitute.dtype)
+    convert = fn.reinterpret if substitute.by == "bits" else fn.cast
+    return lambda node, *arguments: convert(make(convert(node, dtype=other), *arguments), dtype=own)
+
+
+def for_torch(node: Any, dtype: str) -> Any:
+    """Reinterpret a node in a dtype in which DALI hands it to torch; see `as_integers`."""
+    other = as_integers(dtype)
+    return node if other == dtype else fn.reinterpret(node, dtype=dali_type(other))
+
+
+def is_float(dtype: str) -> bool:
+    """Return whether an array in DALI has a float dtype. DALI has no bfloat16."""
+    return dtype.startswith("float")
+
+
+def convert(node: Any, source_dtype: str, target_dtype: str) -> Any:
+    """Convert a node of dtype `source_dtype` to dtype `target_dtype` without scaling."""
+    if target_dtype == "bool":
+        return node if source_dtype == "bool" else _as_float32(node, source_dtype) != 0
+    if is_float(source_dtype) and not is_float(target_dtype):
+        node = _truncate(_as_float32(node, source_dtype))
+    return fn.cast(node, dtype=dali_type(target_dtype))
+
+
+def scale_factor(source_dtype: str, target_dtype: str) -> float | None:
+    """Return the factor by which `convert_scaled` multiplies; None between integer dtypes."""
+    if is_float(target_dtype):
+        return 1.0 / int(np.iinfo(source_dtype).max)
+    return (
+        int(np.iinfo(target_dtype).max) + 1.0 - _LESS_THAN_ONE if is_float(source_dtype) else None
+    )
+
+
+def convert_scaled(node: Any, source_dtype: str, target_dtype: str, factor: Any) -> Any:
+    """Convert a node of dtype `source_dtype` to dtype `target_dtype`, with scaling.
+
+    The range of an integer dtype maps to 0..1 for floats, and back. Between integers, bits are
+    shifted.
+
+    Args:
+        node: The input.
+        source_dtype: The dtype of the input.
+        target_dtype: The dtype of the output.
+        factor: The number that `scale_factor` returns, or a DataNode of it.
+    """
+    if is_float(target_dtype):
+        return _to_unit(node, target_dtype, factor)
+    if is_float(source_dtype):
+        return convert(node * factor, source_dtype, target_dtype)
+    shift = _bits(target_dtype) - _bits(source_dtype)
+    if shift <= 0:
+        return fn.cast(_shift_down(node, source_dtype, -shift), dtype=dali_type(target_dtype))
+    return _shift_up(fn.cast(node, dtype=dali_type(target_dtype)), target_dtype, shift)
+
+
+def _to_unit(node: Any, dtype: str, factor: Any) -> Any:
+    if dtype == "float16":  # torchvision rounds to float16 before it multiplies, and again after
+        return fn.cast(
+            _as_float32(fn.cast(node, dtype=types.FLOAT16), dtype) * factor, dtype=types.FLOAT16
+        )
+    return fn.cast(node, dtype=dali_type(dtype)) * factor
+
+
+def _as_float32(node: Any, dtype: str) -> Any:
+    """Cast float16 to float32, since DALI's arithmetic does not support float16."""
+    return fn.cast(node, dtype=types.FLOAT) if dtype == "float16" else node
+
+
+def _truncate(node: Any) -> Any:
+    zero = np.float32(0.0)
+    return dali_math.floor(dali_math.max(node, zero)) + dali_math.ceil(dali_math.min(node, zero))
+
+
+def _bits(dtype: str) -> int:
+    return int(np.iinfo(dtype).max).bit_length()
+
+
+def _shift_down(node: Any, dtype: str, bits: int) -> Any:
+    while bits:
+        step = min(bits, _BITS_AT_ONCE)
+        node = (node - (node & _integer((1 << step) - 1, dtype))) // _integer(1 << step, dtype)
+        node = fn.cast(node, dtype=dali_type(dtype))
+        bits -= step
+    return node
+
+
+def _shift_up(node: Any, dtype: str, bits: int) -> Any:
+    while bits:
+        step = min(bits, _BITS_AT_ONCE)
+        node = fn.cast(node * _integer(1 << step, dtype), dtype=dali_type(dtype))
+        bits -= step
+    return node
+
+
+def _integer(value: int, dtype: str) -> Any:
+    return types.Constant(value, dali_type(dtype))

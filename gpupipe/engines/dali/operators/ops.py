@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 from nvidia.dali import fn, types
 
 from gpupipe.decoders.chain import DecodeOptions
@@ -25,7 +26,25 @@ _INTERPOLATION = {
 _BORDERS = {"edge": "replicate", "reflect": "reflect_101", "symmetric": "reflect"}
 _ALMOST_HALF = 0.5 - 2.0**-12
 """Subtracted before DALI rounds, so that it truncates."""
+_FILTER_RADIUS = {"nearest": 0.0, "bilinear": 1.0, "bicubic": 2.0}
+_NEAREST_SHIFT = 0.5 - 2.0**-12
+"""Shifts DALI's nearest-neighbour grid onto torchvision's, in output pixels. torchvision reads the
+source pixel floor(x * scale). DALI reads the one under the centre, half an output pixel further.
+The shift is 2**-12 less than the half: if x * scale is a whole number, rounding must not fall
+below it.
+"""
 DTYPES = {"uint8": types.UINT8, "float16": types.FLOAT16, "float32": types.FLOAT}
+
+
+def argument(values: Any, ndim: int, dtype: Any) -> Any:
+    """Return an operator's argument, which has `ndim` axes per sample.
+
+    Values with a batch axis stay an array, which is fed. Values without one become plain numbers.
+    """
+    array = np.asarray(values).astype(dtype)
+    if array.ndim > ndim:
+        return array
+    return array.ravel().tolist() if ndim else array.tolist()
 
 
 def read(paths: Any) -> Any:
@@ -37,29 +56,35 @@ def read(paths: Any) -> Any:
     return fn.io.file.read(paths, dont_use_mmap=True)
 
 
-def decode(data: Any, device: str, how: DecodeOptions, options: dict[str, Any]) -> Any:
-    """Decode whole images."""
-    return fn.decoders.image(data, jpeg_fancy_upsampling=True, **_decoding(device, how), **options)
-
-
-def decode_window(
-    data: Any, anchor: Any, shape: Any, device: str, how: DecodeOptions, options: dict[str, Any]
+def decode(
+    data: Any,
+    device: str,
+    how: DecodeOptions,
+    options: dict[str, Any],
+    anchor: Any = None,
+    shape: Any = None,
 ) -> Any:
-    """Decode only a window of each image; anchor [top, left], shape [height, width]."""
-    window = {"start": anchor, "shape": shape, "axes": [0, 1]}
-    return fn.decoders.image_slice(
-        data, jpeg_fancy_upsampling=True, **window, **_decoding(device, how), **options
-    )
+    """Decode images, or only the window of each at `anchor` of `shape`, [height, width].
 
-
-def _decoding(device: str, how: DecodeOptions) -> dict[str, Any]:
-    dtype = types.UINT16 if how.dtype == "uint16" else types.UINT8
-    options = {
+    Args:
+        data: The encoded bytes.
+        device: "cpu", or "gpu" for the mixed decoder.
+        how: How the files are decoded.
+        options: Further arguments of DALI's decoder.
+        anchor: [top, left] of the window, or None for whole images.
+        shape: The size of the window.
+    """
+    arguments = {
+        "device": "mixed" if device == "gpu" else "cpu",
         "output_type": _MODES[how.mode],
         "adjust_orientation": how.apply_exif,
-        "dtype": dtype,
+        "dtype": types.UINT16 if how.dtype == "uint16" else types.UINT8,
+        "jpeg_fancy_upsampling": True,
+        **options,
     }
-    return {"device": "mixed" if device == "gpu" else "cpu", **options}
+    if anchor is None:
+        return fn.decoders.image(data, **arguments)
+    return fn.decoders.image_slice(data, start=anchor, shape=shape, axes=[0, 1], **arguments)
 
 
 def cut(
@@ -82,34 +107,83 @@ def cut(
     return fn.slice(pixels, start=anchor, shape=shape, axes=list(axes), **policy)
 
 
-def resize(pixels: Any, shape: Any, interpolation: str, antialias: bool) -> Any:
-    """Resize to `shape`, [height, width]."""
-    return fn.resize(pixels, size=shape, **_resampling(interpolation, antialias))
-
-
-def resize_region(
-    pixels: Any, shape: Any, start: Any, end: Any, interpolation: str, antialias: bool
+def resize(
+    pixels: Any,
+    shape: Any,
+    start: Any = None,
+    end: Any = None,
+    *,
+    interpolation: str,
+    antialias: bool,
 ) -> Any:
-    """Resize the region from `start` to `end`, in source pixels, to `shape`.
+    """Resize images to `shape`, or the region from `start` to `end`, in source pixels.
 
     At the region's edges the filter reads the pixels outside it.
     """
+    region = {} if start is None else {"roi_start": start, "roi_end": end}
     return fn.resize(
-        pixels, size=shape, roi_start=start, roi_end=end, **_resampling(interpolation, antialias)
+        pixels,
+        size=shape,
+        interp_type=_INTERPOLATION[interpolation],
+        antialias=antialias,
+        subpixel_scale=False,
+        **region,
     )
 
 
-def _resampling(interpolation: str, antialias: bool) -> dict[str, Any]:
-    return {
-        "interp_type": _INTERPOLATION[interpolation],
-        "antialias": antialias,
-        "subpixel_scale": False,
-    }
+def resize_arguments(
+    size: Any,
+    shape: Any,
+    interpolation: str,
+    region: tuple[Any, Any] | None = None,
+    origin: Any = 0.0,
+) -> tuple[Any, ...]:
+    """Return the arguments of `resize` after the pixels.
+
+    Args:
+        size: The size of the source images.
+        shape: The size to which the whole source is resized.
+        interpolation: "nearest", "bilinear" or "bicubic".
+        region: (anchor, shape) of the region, in pixels of the resized images; None for all.
+        origin: [top, left] of the pixels in the source images, if they are a part of it.
+    """
+    output = argument(shape if region is None else region[1], 1, np.float32)
+    if region is None and interpolation != "nearest":
+        return (output,)
+    scale = size / shape
+    anchor, extent = region or (np.zeros(2), shape)
+    shift = scale * _NEAREST_SHIFT if interpolation == "nearest" else 0.0
+    corners = anchor * scale - shift, (anchor + extent) * scale - shift
+    return (output, *(argument(corner - origin, 1, np.float32) for corner in corners))
+
+
+def needed_window(
+    size: Any, shape: Any, interpolation: str, region: tuple[Any, Any]
+) -> tuple[Any, Any]:
+    """Return the window of the source that a resize reads for a region of its output.
+
+    The window includes a margin for the filter, which reads pixels beyond the region's edges. The
+    arguments are those of `resize_arguments`.
+
+    Returns:
+        (anchor, shape) of the window, in whole source pixels.
+    """
+    scale = size / shape
+    start, end = region[0] * scale, (region[0] + region[1]) * scale
+    margin = np.floor(np.maximum(scale, 1.0) * _FILTER_RADIUS[interpolation]) + 2.0
+    low = np.maximum(np.floor(start) - margin, 0.0)
+    high = np.minimum(np.floor(end) + 1.0 + margin, size)
+    return low, high - low
 
 
 def flip(pixels: Any, horizontal: Any, vertical: Any) -> Any:
     """Mirror along each axis whose flag is 1."""
     return fn.flip(pixels, horizontal=horizontal, vertical=vertical)
+
+
+def flip_argument(flag: Any) -> Any:
+    """Return the flags of samples as an argument of `flip`; None is for no sample."""
+    return 0 if flag is None else argument(flag, 0, np.int32)
 
 
 def warp_affine(pixels: Any, matrix: Any, size: Any, interpolation: str, fill: float) -> Any:
@@ -179,34 +253,30 @@ def _sized(size: Any) -> dict[str, Any]:
 
 def normalize(
     pixels: Any,
-    mirror: Any,
-    share: tuple[Any, Any],
-    extent: tuple[Any, Any],
+    window: Sequence[Any] = (),
+    mirror: Any = None,
+    *,
     dtype: str,
     layout: str,
-    mean: Fill,
-    std: Fill,
+    mean: Sequence[float],
+    std: Sequence[float],
 ) -> Any:
     """Cut a window, mirror it left to right, and compute (x - mean) / std.
 
     Args:
         pixels: The image.
+        window: (top, left, height, width), or () for the whole image. The top is the part of the
+            rows outside the window that lies above it, from 0 to 1; so is the left.
         mirror: 1 to mirror a sample, or None to mirror none.
-        share: (top, left) of the window, relative to the room beside it: from 0 to 1.
-        extent: (height, width) of the window, or (None, None) for the whole image.
         dtype: The dtype of the output.
         layout: The layout of the output.
         mean: One number, or one per channel.
         std: One number, or one per channel.
     """
-    options: dict[str, Any] = {} if mirror is None else {"mirror": mirror}
-    if extent[0] is not None:
-        options |= {
-            "crop_pos_y": share[0],
-            "crop_pos_x": share[1],
-            "crop_h": extent[0],
-            "crop_w": extent[1],
-        }
+    names = ("crop_pos_y", "crop_pos_x", "crop_h", "crop_w") if window else ()
+    options = dict(zip(names, window, strict=True))
+    if mirror is not None:
+        options["mirror"] = mirror
     return fn.crop_mirror_normalize(
         pixels, dtype=DTYPES[dtype], output_layout=layout, mean=list(mean), std=list(std), **options
     )

@@ -1,7 +1,11 @@
-"""Fields that are arrays in DALI: how they enter it, and their sizes. Steps: test_arrays.py."""
+"""Fields that are arrays in DALI: how they enter it, their sizes, and DALI's names for layouts.
+
+Steps: test_arrays.py.
+"""
 
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +13,16 @@ import pytest
 from nvidia.dali import types
 
 from gpupipe import config
-from gpupipe.dataset.spec import Spec
+from gpupipe.dataset.spec import Spec, explain_wrong_layout
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali.operators.array import feed_format, sizes, some_size
+from gpupipe.engines.dali.operators.array import (
+    channel_layout,
+    feed_format,
+    sizes,
+    some_size,
+    video_layout,
+)
+from gpupipe.pipeline.spec_checks import has_channel_layout, is_video_like
 from gpupipe.runtime.progress import ignore_progress
 
 
@@ -53,3 +64,29 @@ def test_sizes_of_files_of_several_shapes_are_their_own(tmp_path: Path) -> None:
     index = checked.source.index(ignore_progress)
     job = Job(index, checked.pipeline, checked.loader, 1)
     assert sizes(job, index.main, np.array([2, 0])).tolist() == [[10, 9], [8, 9]]
+
+
+def test_what_dali_calls_layouts() -> None:
+    assert [video_layout(layout) for layout in ("HW", "CHW", "TCHW", "HWC", "THWC", "CDHW")] == [
+        "HWC",
+        "CHW",
+        "FCHW",
+        "HWC",
+        "FHWC",
+        "CDHW",
+    ]
+    assert [video_layout(layout) for layout in ("ABTHW", "HWCP")] == [None, None]
+    assert channel_layout("LC") == ("HWC", [0])
+    assert channel_layout("CL") == ("CHW", [2])
+    assert channel_layout("") == ("HWC", [0, 1, 2])
+    assert channel_layout("TCL") == ("FCHW", [3])
+    assert channel_layout("CABDE") is None
+
+
+@pytest.mark.parametrize("axes", range(7))
+def test_every_layout_that_a_step_accepts_has_a_name(axes: int) -> None:
+    layouts = {"".join(order) for order in permutations("CDHWLAB", axes)}
+    for layout in (layout for layout in layouts if not explain_wrong_layout(layout)):
+        assert (channel_layout(layout) is not None) == has_channel_layout(layout), layout
+        if set("HWL") & set(layout):
+            assert (video_layout(layout) is not None) == is_video_like(layout), layout

@@ -15,11 +15,11 @@ from torchvision.transforms.v2 import functional as F
 from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.dali.operators.color_functions import FUNCTIONS
-from gpupipe.engines.dali.operators.image import FusingImage
+from gpupipe.engines.dali.operators.image import ImageTracer
 from gpupipe.pipeline.primitives import IMAGE_DTYPES
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.pipeline.tensors import in_float32
-from helpers.dali_nodes import check_runs_on_gpu
+from helpers.dali_nodes import check_runs_on_gpu, graph_of
 
 SIZES = [(40, 50), (90, 61), (37, 31), (16, 99), (1, 1), (2, 7), (3, 3)]
 COUNT = len(SIZES)
@@ -94,17 +94,11 @@ def graph(
     op: str, pixels: list[NDArray[Any]], values: Any, device: Literal["cpu", "gpu"] = "cpu"
 ) -> Any:
     """The node that a function makes of images, in the pipeline that is open."""
-    image = FusingImage(
-        node_of(pixels, device, "HWC"),
-        np.array([p.shape[:2] for p in pixels], np.float64),
-        lambda array: node_of(list(array)),
-        device,
-        False,
-        {},
-    )
+    image = ImageTracer(np.array([p.shape[:2] for p in pixels], np.float64), device)
     image.spec = Spec.of_image(pixels[0].shape[-1], dtype=str(pixels[0].dtype))
     image.color(op, *values)
-    return image.as_it_is()
+    node = node_of(pixels, device, "HWC")
+    return graph_of(image, node, lambda array: node_of(list(array)))
 
 
 def made_by_dali(op: str, pixels: list[NDArray[Any]], values: Any) -> list[NDArray[Any]]:
@@ -183,7 +177,7 @@ def test_a_large_factor_clamps(op: str, factor: float) -> None:
 def test_a_blur_refuses_images_smaller_than_its_border() -> None:
     """As torchvision does; before the graph runs, where the arguments are computed."""
     size = np.array([[40.0, 50.0], [2.0, 50.0]])
-    image = FusingImage(None, size, lambda array: None, "cpu", False, {})
+    image = ImageTracer(size, "cpu")
     image.spec = Spec.of_image(3)
     image.color("gaussian_blur", np.array([[5, 3]] * 2), np.ones((2, 2)))
     with pytest.raises(SampleIncompatibleError, match=r"needs at least 3x2 pixels, .* has 2x50"):

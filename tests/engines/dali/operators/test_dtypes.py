@@ -25,7 +25,7 @@ EYE = np.eye(3, dtype=np.float32)
 MADE: dict[str, Callable[[Any], Any]] = {
     "slice": lambda node: ops.cut(node, [-1, 0], [4, 4], (1.0,)),
     "flip": lambda node: ops.flip(node, 1, 1),
-    "resize": lambda node: ops.resize(node, [4, 4], "bilinear", True),
+    "resize": lambda node: ops.resize(node, [4, 4], interpolation="bilinear", antialias=True),
     "warp_affine": lambda node: ops.warp_affine(
         node, EYE[:2].ravel().tolist(), None, "bilinear", 0.0
     ),
@@ -38,7 +38,7 @@ MADE: dict[str, Callable[[Any], Any]] = {
         node, image_type=types.RGB, output_type=types.BGR
     ),
     "crop_mirror_normalize": lambda node: ops.normalize(
-        node, 1, (None, None), (None, None), "float32", "CHW", (0.0,), (1.0,)
+        node, (), 1, dtype="float32", layout="CHW", mean=(0.0,), std=(1.0,)
     ),
 }
 LETTERS = {

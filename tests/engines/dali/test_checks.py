@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gpupipe
-from gpupipe.engines.dali.affinity import check_affinity
+from gpupipe.engines.dali.checks import check_affinity
 from helpers import forked_python
 
 CORES = sorted(os.sched_getaffinity(0))

@@ -15,9 +15,8 @@ import gpupipe
 from gpupipe.dataset.columns import ArrayLayout, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build, spans_of
-from gpupipe.engines.dali import mmap_reader
-from gpupipe.engines.dali.field_reader import CannotRead
-from gpupipe.engines.dali.mmap_reader import MmapReader
+from gpupipe.engines.dali import field_readers
+from gpupipe.engines.dali.field_readers import CannotRead, MmapReader
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def mapped_here(folder: Path) -> int:
 def test_what_is_in_flight_stays_mapped_and_no_more(
     faces: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mmap_reader, "_MAX_OPEN", 1)
+    monkeypatch.setattr(field_readers, "_MAX_OPEN", 1)
     options: dict[str, Any] = {"engine": "dali", "device": "cpu", "prefetch": 2}
     options |= {"batch_size": 6, "shuffle": False}
     data = {"source": "webdataset", "shards": str(shards / "*.tar"), "label": None}

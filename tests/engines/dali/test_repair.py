@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 import gpupipe
-from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.engines.dali.operators import ops
+from gpupipe.engines.dali.repair import KnownGood
 
 
 def test_it_passes_where_the_machine_works_also_after_it_was_closed() -> None:

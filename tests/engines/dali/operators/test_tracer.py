@@ -11,9 +11,9 @@ import pytest
 from nvidia.dali import Pipeline, fn
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.engines.dali.lowering import FEED_TYPES
-from gpupipe.engines.dali.operators.array import ArrayImage
-from gpupipe.engines.dali.operators.numbers import dali_type
+from gpupipe.engines.dali.operators.array import ArrayTracer
+from gpupipe.engines.dali.operators.dtypes import dali_type
+from helpers.dali_nodes import graph_of
 
 Branch = Callable[[Any], None]
 SIZES = [(6, 8), (5, 5), (9, 4), (3, 7), (8, 8), (4, 6), (7, 7)]
@@ -31,7 +31,7 @@ def run_pipeline(
 
     def feed(array: np.ndarray[Any, Any]) -> Any:
         return fn.external_source(
-            lambda: list(array), batch=True, dtype=FEED_TYPES[array.dtype], ndim=array.ndim - 1
+            lambda: list(array), batch=True, dtype=dali_type(str(array.dtype)), ndim=array.ndim - 1
         )
 
     size = np.array([sample.shape[:2] for sample in samples], np.float64)
@@ -43,9 +43,9 @@ def run_pipeline(
             lambda: list(samples), batch=True, dtype=dali_type(dtype), ndim=3, layout="HWC"
         )
         spec = Spec.of_array(dtype, (None, None, channels), "HWC")
-        image = ArrayImage(data, size, feed, "cpu", spec)
+        image = ArrayTracer(size, "cpu", spec)
         work(image)
-        pipe.set_outputs(image.as_it_is())
+        pipe.set_outputs(graph_of(image, data, feed))
     pipe.build()
     (made,) = pipe.run()
     return [np.array(sample) for sample in made], np.broadcast_to(image.size, size.shape)
@@ -182,7 +182,7 @@ def test_a_window_outside_is_an_error_of_its_branch_alone() -> None:
     def arguments(index: list[int]) -> None:
         size = np.array([[4.0, 4.0], [9.0, 9.0]])
         spec = Spec.of_array("uint8", (None, None, 3), "HWC")
-        image = ArrayImage(None, size, lambda array: None, "cpu", spec)
+        image = ArrayTracer(size, "cpu", spec)
         image.switch(
             np.array(index), [same, partial(crop, anchor=np.zeros(2), shape=np.full(2, 6.0))]
         )
@@ -194,28 +194,23 @@ def test_a_window_outside_is_an_error_of_its_branch_alone() -> None:
         arguments([1, 0])
 
 
-def test_the_graph_is_fed_what_it_was_built_for() -> None:
-    """Building and feeding make the same calls in the same order."""
+def test_the_graph_of_a_switch_is_fed_its_splits_and_the_arguments_of_all_branches() -> None:
     index = np.array([3, 0, 1, 2, 0, 1, 1])
     branches = [
         partial(crop, anchor=np.zeros((7, 2)), shape=np.full((7, 2), n + 1.0)) for n in range(4)
     ]
-    fed: list[list[tuple[str, tuple[int, ...]]]] = [[], []]
-    size = np.array(SIZES, np.float64)
-    spec = Spec.of_array("uint8", (None, None, 3), "HWC")
-    for n, builds in enumerate((True, False)):
-
-        def feed(array: Any, n: int = n, builds: bool = builds) -> Any:
-            fed[n].append((str(array.dtype), array.shape))
-            return (
-                fn.external_source(dtype=FEED_TYPES[array.dtype], ndim=array.ndim - 1)
-                if builds
-                else None
-            )
-
-        with Pipeline(7, 1, None):
-            data = fn.external_source(dtype=dali_type("uint8"), ndim=3, layout="HWC")
-            image = ArrayImage(data if builds else None, size, feed, "cpu", spec)
-            image.switch(index, branches)
-    assert fed[0] == fed[1]
-    assert len(fed[0]) == 3 + 2 * 4, "three splits, and two arguments for each branch"
+    image = ArrayTracer(
+        np.array(SIZES, np.float64), "cpu", Spec.of_array("uint8", (None, None, 3), "HWC")
+    )
+    image.switch(index, branches)
+    graph = image.subgraph()
+    fed = [(str(array.dtype), array.shape) for array in graph.arrays]
+    windows = [("int32", (7, 2))] * 4
+    assert fed == [("bool", (7,)), *[("bool", (7,)), *windows] * 2], "three splits, four windows"
+    with Pipeline(7, 1, None):
+        nodes = [
+            fn.external_source(dtype=dali_type(str(a.dtype)), ndim=a.ndim - 1) for a in graph.arrays
+        ]
+        rest = iter([*nodes, "not taken"])
+        graph.add_to(fn.external_source(dtype=dali_type("uint8"), ndim=3, layout="HWC"), rest)
+    assert list(rest) == ["not taken"]

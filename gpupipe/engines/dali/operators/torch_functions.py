@@ -1,19 +1,42 @@
-"""The primitive `remap`: DALI has an operator for it on a GPU, and torchvision does it on a CPU.
+"""The primitives for which DALI runs torch on a CPU: `call_torch`, and `remap`.
 
-Each function takes the arguments of the primitive. It returns `make` and the arrays that the graph
-is fed for it: `make(pixels, *nodes)` returns the new pixels. Pixels have the layout HWC.
+DALI calls torch in a thread of its own, for one image after another, and holds Python's lock where
+torch does not release it. So it takes the time of one core, whatever `threads` is. On a GPU DALI
+has an operator for `remap`, and none for `call_torch`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from nvidia.dali import fn
 
 from gpupipe.engines.dali.operators import ops
-from gpupipe.engines.dali.operators.torch_call import call_torch
+
+
+def call_torch(pixels: Any, nodes: Sequence[Any], function: Callable[..., Any]) -> Any:
+    """Return the node of what `function` makes of each image.
+
+    Args:
+        pixels: A DataNode of layout HWC, on the CPU.
+        nodes: DataNodes of further arguments, on the CPU.
+        function: Called with the image, a tensor (C, H, W), and a NumPy array for each argument.
+            They are DALI's memory, which it may reuse after the call. Returns a tensor (C, H, W).
+    """
+
+    def run(image: NDArray[Any], *values: NDArray[Any]) -> NDArray[Any]:
+        import torch
+
+        made = function(torch.from_numpy(image).permute(2, 0, 1), *values)
+        return np.array(made.permute(1, 2, 0).numpy(), order="C")
+
+    return fn.python_function(
+        pixels, *nodes, function=run, num_outputs=1, output_layouts=["HWC"], device="cpu"
+    )
+
 
 Made = tuple[Callable[..., Any], tuple[NDArray[Any], ...]]
 

@@ -1,0 +1,174 @@
+"""Reads the fields that DALI does not read itself: all but image files of their own.
+
+A sample that is a part of a large file is a slice of a memory map. Slicing copies no bytes, and
+Python never touches them. Any other column reads its samples itself.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import OrderedDict
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.dataset.columns import ArrayLayout, Column, as_array, read_rows
+from gpupipe.dataset.file_columns import FileColumn, SpanColumn
+from gpupipe.dataset.reading import missing
+from gpupipe.engines.base import Job
+from gpupipe.errors import describe_error
+from gpupipe.runtime.files import open_regular
+from gpupipe.runtime.machine_failures import machine_errors
+
+PLACEHOLDER = np.zeros(1, np.uint8)
+"""Replaces the bytes of an image that cannot be read. It has no image header, so that the sample
+fails and is reported by name.
+"""
+_MAX_OPEN = 8192
+"""How many files stay mapped. Mapping a file of 1 MB again costs twice as much as copying it. Linux
+lets a process have 65,530 maps by default. A map that is dropped here stays in memory until the
+last slice of it is gone.
+"""
+
+
+class CannotRead(RuntimeError):
+    """A sample's bytes cannot be read, or are fewer than the index says."""
+
+
+class FieldReader(Protocol):
+    """Reads the samples of one field into memory that DALI uses without a copy."""
+
+    def read_encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Return the bytes of image files, uint8 (bytes,) each.
+
+        A file that cannot be read becomes PLACEHOLDER, so that its sample fails in the decoder.
+
+        Raises:
+            EngineError: The machine or a plugin's code failed.
+        """
+
+    def read_arrays(self, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Return arrays of the dtype and the shapes that the index states.
+
+        Raises:
+            CannotRead: An array cannot be read.
+            EngineError: The machine or a plugin's code failed.
+        """
+
+    def unmap_files(self, files: set[int]) -> None:
+        """Unmap these files, which are numbered by their positions in SpanColumn.files."""
+
+
+class ColumnReader:
+    """The FieldReader of any column: it calls `read`."""
+
+    def __init__(self, column: Column) -> None:
+        self._column = column
+
+    def read_encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        with machine_errors():
+            try:
+                return read_rows(self._column, ids)
+            except (OSError, ValueError):
+                return [self._read_one(ids[n : n + 1]) for n in range(len(ids))]
+
+    def _read_one(self, row: NDArray[np.int64]) -> NDArray[np.uint8]:
+        try:
+            return read_rows(self._column, row)[0]
+        except (OSError, ValueError):
+            return PLACEHOLDER
+
+    def read_arrays(self, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
+        layout = self._column.array
+        assert layout is not None
+        with machine_errors():
+            try:
+                rows = zip(read_rows(self._column, ids), ids.tolist(), strict=True)
+                return [as_array(data, layout, row) for data, row in rows]
+            except (OSError, ValueError) as e:
+                raise CannotRead(describe_error(e)) from e
+
+    def unmap_files(self, files: set[int]) -> None:
+        """Do nothing: the column maps no files."""
+
+
+class MmapReader:
+    """The FieldReader of samples that are parts of files: it returns slices of memory maps."""
+
+    def __init__(self, column: SpanColumn) -> None:
+        self._column = column
+        self._maps: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
+
+    def read_encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        return [data if len(data) == size else PLACEHOLDER for data, size in self._slices(ids)]
+
+    def read_arrays(self, ids: NDArray[np.int64]) -> list[NDArray[np.generic]]:
+        array = self._column.array
+        assert array is not None
+        return [
+            self._array(int(i), array, data, size)
+            for i, (data, size) in zip(ids, self._slices(ids), strict=True)
+        ]
+
+    def unmap_files(self, files: set[int]) -> None:
+        """Drop the maps of these files.
+
+        The system unmaps a file when the last batch with slices of it is gone.
+
+        Args:
+            files: Positions in SpanColumn.files.
+        """
+        for file in files & self._maps.keys():
+            del self._maps[file]
+
+    def _slices(self, ids: NDArray[np.int64]) -> list[tuple[NDArray[np.uint8], int]]:
+        """The available bytes of each sample, and the size that the index states."""
+        column = self._column
+        files, offsets = column.file[ids].tolist(), column.offset[ids].tolist()
+        lengths = column.length[ids].tolist()
+        slices = [
+            self._map(file)[offset : offset + length]
+            for file, offset, length in zip(files, offsets, lengths, strict=True)
+        ]
+        accepted = column.accept(ids, slices)
+        self.unmap_files({f for f, a, b in zip(files, slices, accepted, strict=True) if a is not b})
+        return list(zip(accepted, lengths, strict=True))
+
+    def _array(
+        self, i: int, array: ArrayLayout, data: NDArray[np.uint8], size: int
+    ) -> NDArray[np.generic]:
+        if len(data) != size:
+            raise CannotRead(
+                missing(self._column.path(int(self._column.file[i])), size - len(data))
+            )
+        return data.view(array.dtype).reshape(array.shape_of(i))
+
+    def _map(self, file: int) -> NDArray[np.uint8]:
+        mapped = self._maps.get(file)
+        if mapped is None:
+            mapped = self._maps[file] = _open_map(self._column.path(file))
+            if len(self._maps) > _MAX_OPEN:
+                self._maps.popitem(last=False)
+        else:
+            self._maps.move_to_end(file)
+        return mapped
+
+
+def _open_map(path: str) -> NDArray[np.uint8]:
+    """Map a file. If that fails, return no bytes, so that its samples fail and are named."""
+    try:
+        with open_regular(path, buffering=0) as f:
+            return np.frombuffer(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except (OSError, ValueError):
+        return PLACEHOLDER[:0]
+
+
+def open_fields(job: Job) -> dict[str, FieldReader]:
+    """Return the readers of those fields that DALI does not read itself, by field name."""
+    columns = {name: job.index.columns.get(name) for name in job.pipeline.fields}
+    return {
+        name: MmapReader(column) if isinstance(column, SpanColumn) else ColumnReader(column)
+        for name, column in columns.items()
+        if column is not None and not isinstance(column, FileColumn)
+    }

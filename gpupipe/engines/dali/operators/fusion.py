@@ -1,0 +1,242 @@
+"""Operations on an image that may fuse with their neighbours into one DALI operator.
+
+`ImageTracer` adds operations one by one, and each meets the one before it: `fuse` has the rules.
+
+    decode, crop                 decoders.image_slice   decodes only the window
+    decode, resize, crop         decoders.image_slice   decodes what the resize reads, and
+                                 resize                 resizes a region of it
+    resize, crop                 resize                 resizes a region
+    flip, flip                   flip
+    to_dtype, normalize          crop_mirror_normalize
+    crop, flip, normalize, end   crop_mirror_normalize  also transposes, for the delivery
+
+Invariant: the operators of fused operations make the same pixels as the operations one by one, but
+for a resize of a region, which may differ by a level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpupipe.decoders.chain import DecodeOptions
+from gpupipe.engines.dali.operators import dtypes, ops
+from gpupipe.engines.dali.operators.ops import argument
+from gpupipe.engines.dali.operators.subgraph import Emitted, Subgraph
+
+
+@dataclass(frozen=True)
+class Window:
+    """A crop.
+
+    Attributes:
+        anchor: [top, left] of the window, in pixels.
+        shape: [height, width] of the window.
+        fill: The value of pixels outside the image, or None if there are none.
+        steps: The keys of the steps.
+        dtype: The dtype of the pixels.
+        room: The size of the image from which the window is cut.
+    """
+
+    anchor: Any
+    shape: Any
+    fill: ops.Fill | None
+    steps: tuple[str, ...]
+    dtype: str
+    room: Any
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        return self.anchor, self.shape
+
+    @property
+    def arguments(self) -> list[Any]:
+        return [argument(bound, 1, np.int32) for bound in self.bounds]
+
+    def subgraphs(self, device: str) -> list[Subgraph]:
+        make = dtypes.through_supported("slice", self.dtype, partial(ops.cut, fill=self.fill))
+        return [_operator("slice", device, self.steps, make, *self.arguments)]
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Decoding of files, or of a window of them.
+
+    Attributes:
+        how: How the files are decoded.
+        steps: The keys of the steps.
+        can_cut: Whether the decoder may decode a window; else it is cut afterwards.
+        options: Further arguments of DALI's decoder.
+        is_done: Whether the pixels were decoded before, so that only the window is cut.
+        window: The window to decode, or None for whole images.
+    """
+
+    how: DecodeOptions
+    steps: tuple[str, ...]
+    can_cut: bool
+    options: dict[str, Any]
+    is_done: bool = False
+    window: Window | None = None
+
+    def subgraphs(self, device: str) -> list[Subgraph]:
+        def make(data: Any, *window: Any) -> Any:
+            return ops.decode(data, device, self.how, self.options, *window)
+
+        decoder = "mixed" if device == "gpu" else "cpu"
+        if self.window and self.can_cut and not self.is_done:
+            name, steps = "decoders.image_slice", self.steps + self.window.steps
+            return [_operator(name, decoder, steps, make, *self.window.arguments)]
+        whole = [] if self.is_done else [_operator("decoders.image", decoder, self.steps, make)]
+        return whole + (self.window.subgraphs(device) if self.window else [])
+
+
+@dataclass(frozen=True)
+class Resize:
+    """A resize of images of size `before` to `shape`.
+
+    Attributes:
+        before: [height, width] of the images.
+        shape: [height, width] to which the whole images are resized.
+        interpolation: "nearest", "bilinear" or "bicubic".
+        antialias: As in Primitives.
+        steps: The keys of the steps.
+        dtype: The dtype of the pixels.
+        region: The window of the resized images that is needed, or None for all.
+        origin: [top, left] of the decoded part of the images.
+    """
+
+    before: Any
+    shape: Any
+    interpolation: str
+    antialias: bool
+    steps: tuple[str, ...]
+    dtype: str
+    region: Window | None = None
+    origin: Any = 0.0
+
+    def subgraphs(self, device: str) -> list[Subgraph]:
+        def make(pixels: Any, *region: Any) -> Any:
+            return ops.resize(
+                pixels, *region, interpolation=self.interpolation, antialias=self.antialias
+            )
+
+        region = self.region.bounds if self.region else None
+        arguments = ops.resize_arguments(
+            self.before, self.shape, self.interpolation, region, self.origin
+        )
+        through = dtypes.through_supported("resize", self.dtype, make)
+        return [_operator("resize", device, self.steps, through, *arguments)]
+
+
+@dataclass(frozen=True)
+class Flips:
+    """Flips of those samples whose flag is 1; None for no sample."""
+
+    horizontal: Any
+    vertical: Any
+    steps: tuple[str, ...]
+    dtype: str
+
+    def subgraphs(self, device: str) -> list[Subgraph]:
+        flags = (ops.flip_argument(flag) for flag in (self.horizontal, self.vertical))
+        make = dtypes.through_supported("flip", self.dtype, ops.flip)
+        return [_operator("flip", device, self.steps, make, *flags)]
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Arithmetic on pixels: x / divide, then (x - mean) / std, then a cast to `dtype`.
+
+    The last operation of a delivered image is one, even if it computes nothing. It also cuts and
+    mirrors.
+
+    Attributes:
+        steps: The keys of the steps.
+        dtype: The dtype of the result.
+        divide: 255 to scale uint8 to 0..1, else 1.
+        mean: One number, or one per channel. None if there is no normalize yet.
+        std: One number, or one per channel.
+        layout: The layout of the delivered image, or None if other operations follow.
+        window: The window that is cut.
+        mirror: The flags of the samples that are mirrored.
+    """
+
+    steps: tuple[str, ...]
+    dtype: str
+    divide: float = 1.0
+    mean: ops.Fill | None = None
+    std: ops.Fill = (1.0,)
+    layout: ops.Layout | None = None
+    window: Window | None = None
+    mirror: Any = None
+
+    def subgraphs(self, device: str) -> list[Subgraph]:
+        if self.dtype == "uint8" and not self.steps:  # nothing to compute
+            planes = _operator("transpose", device, (), ops.planes)
+            return [planes] if self.layout == "CHW" else []
+
+        def make(pixels: Any, *arguments: Any) -> Any:
+            *window, mirror = arguments
+            mean, std = (
+                [n * self.divide for n in part] for part in (self.mean or (0.0,), self.std)
+            )
+            kind = {"dtype": self.dtype, "layout": self.layout or "HWC"}
+            return ops.normalize(pixels, window, mirror, mean=mean, std=std, **kind)
+
+        window: list[Any] = []
+        if self.window:
+            share = self.window.anchor / np.maximum(self.window.room - self.window.shape, 1.0)
+            pairs = (share, self.window.shape)
+            window = [argument(pair[..., n], 0, np.float32) for pair in pairs for n in (0, 1)]
+        flag = None if self.mirror is None else ops.flip_argument(self.mirror)
+        return [_operator("crop_mirror_normalize", device, self.steps, make, *window, flag)]
+
+
+Operation = Subgraph | Decode | Window | Resize | Flips | Normalize
+
+
+def fuse(first: Operation, second: Operation) -> list[Operation] | None:
+    """Return the operations that replace two neighbours; None if no rule fits them."""
+    fused: list[Operation] | None = None
+    match first, second:
+        case Decode(window=None), Window(fill=None):
+            fused = [replace(first, window=second)]
+        case Decode(window=None, can_cut=True), Resize(region=Window() as region):
+            resize = second.before, second.shape, second.interpolation
+            bounds = ops.needed_window(*resize, region.bounds)
+            window = Window(*bounds, None, second.steps, second.dtype, second.before)
+            fused = [replace(first, window=window), replace(second, origin=window.anchor)]
+        case Resize(region=None), Window(fill=None):
+            fused = [replace(first, region=second, steps=first.steps + second.steps)]
+        case Flips(), Flips():
+            flags = (
+                _both(first.horizontal, second.horizontal),
+                _both(first.vertical, second.vertical),
+            )
+            fused = [Flips(*flags, first.steps + second.steps, first.dtype)]
+        case Normalize(), Normalize(window=None, mirror=None) if not (first.mean and second.mean):
+            by, steps = first if first.mean else second, first.steps + second.steps
+            fused = [replace(second, steps=steps, divide=first.divide, mean=by.mean, std=by.std)]
+        case Flips(vertical=None), Normalize(layout=str(), window=None, mirror=None):
+            steps = first.steps + second.steps
+            fused = [replace(second, mirror=first.horizontal, steps=steps)]
+        case Window(fill=None), Normalize(layout=str(), window=None):
+            fused = [replace(second, window=first, steps=first.steps + second.steps)]
+    return fused
+
+
+def _operator(
+    op: str, device: str, steps: tuple[str, ...], make: Callable[..., Any], *arguments: Any
+) -> Subgraph:
+    return Subgraph(make, arguments, (Emitted(op, device, steps),))
+
+
+def _both(first: Any, second: Any) -> Any:
+    """Combine two flip flags: two flips of one axis cancel."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first ^ second

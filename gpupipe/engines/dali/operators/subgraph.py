@@ -1,0 +1,150 @@
+"""Parts of a DALI graph: operators that are not in a graph yet, and the values that they are fed.
+
+Tracing the steps of a batch makes a Subgraph of each operator, and `join`, `switch` and `blend`
+make larger ones of them. A Subgraph serves in two ways:
+
+- Once, `add_to` adds its operators to the graph, with a DataNode for each fed array.
+- For every batch, the steps are traced again, and DALI is fed the `arrays` of the new Subgraph.
+
+Example:
+    crop = Subgraph(ops.cut, (np.array([[0, 9], [3, 5]]), [224, 224], None))
+    crop.arrays                         # the anchors of two samples
+    crop.add_to(pixels, iter([anchor])) # ops.cut(pixels, anchor, [224, 224], None)
+
+Invariant: all batches have the same operators, and arrays of the same dtypes in the same order. It
+holds since a step calls the same primitives for every batch; see pipeline/primitives.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali.data_node import DataNode
+
+from gpupipe.engines.dali.operators import ops
+
+
+class Emitted(NamedTuple):
+    """One DALI operator over pixels; it is an engines.base.Operator.
+
+    Attributes:
+        op: The operator's name, such as "resize".
+        device: "cpu", "gpu" or "mixed".
+        steps: The keys of the steps that it implements.
+    """
+
+    op: str
+    device: str
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """Operators that turn the pixels of a batch into others.
+
+    Attributes:
+        make: Called with the DataNode of the pixels, and with each argument. Returns the new one.
+        arguments: The arguments of the operators. A NumPy array has a row for each sample, and is
+            fed to the graph. Any other value is the same for all samples and batches.
+        emitted: The operators that are reported, in order.
+    """
+
+    make: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    emitted: tuple[Emitted, ...] = ()
+
+    @property
+    def arrays(self) -> list[NDArray[Any]]:
+        """The arguments that are fed to the graph, in order."""
+        return [a for a in self.arguments if isinstance(a, np.ndarray)]
+
+    def add_to(self, pixels: Any, nodes: Iterator[Any]) -> Any:
+        """Add the operators to a graph.
+
+        Args:
+            pixels: The DataNode of the pixels.
+            nodes: Yields the DataNodes of `arrays`, which are taken from it.
+
+        Returns:
+            The DataNode of the new pixels.
+        """
+        is_fed = (isinstance(argument, np.ndarray) for argument in self.arguments)
+        pairs = zip(self.arguments, is_fed, strict=True)
+        return self.make(pixels, *(next(nodes) if fed else value for value, fed in pairs))
+
+
+def join(parts: Sequence[Subgraph]) -> Subgraph:
+    """Let the pixels go through one part after another."""
+
+    def make(pixels: Any, *arguments: Any) -> Any:
+        for part, own in _share_out(parts, arguments):
+            pixels = part.make(pixels, *own)
+        return pixels
+
+    return Subgraph(make, _arguments(parts), _emitted(parts))
+
+
+def switch(index: NDArray[Any], branches: Sequence[Subgraph], first: int = 0) -> Subgraph:
+    """Let each sample go through one of the branches.
+
+    Halves of the branches split the batch, so that data and arguments pass through few splits. A
+    split or merge copies no pixels.
+
+    Args:
+        index: The branch of each sample, (B,).
+        branches: Their arguments have a row for each sample of the whole batch.
+        first: The number of the first branch.
+    """
+    if len(branches) == 1:
+        return branches[0]
+    middle = len(branches) // 2
+    halves = (
+        switch(index, branches[:middle], first),
+        switch(index, branches[middle:], first + middle),
+    )
+
+    def make(pixels: Any, is_low: Any, *arguments: Any) -> Any:
+        def take(value: Any, side: int) -> Any:
+            return ops.split(value, is_low)[side] if isinstance(value, DataNode) else value
+
+        low, high = ops.split(pixels, is_low)
+        (first_half, of_first), (second_half, of_second) = _share_out(halves, arguments)
+        low = first_half.make(low, *(take(argument, 0) for argument in of_first))
+        high = second_half.make(high, *(take(argument, 1) for argument in of_second))
+        return ops.merge(low, high, is_low)
+
+    return Subgraph(make, (index < first + middle, *_arguments(halves)), _emitted(halves))
+
+
+def blend(branches: Sequence[Subgraph], total: Subgraph) -> Subgraph:
+    """Let each sample go through all branches; `total.make` gets the list of their results."""
+    parts = (*branches, total)
+
+    def make(pixels: Any, *arguments: Any) -> Any:
+        *shares, (_, of_total) = _share_out(parts, arguments)
+        return total.make([part.make(pixels, *own) for part, own in shares], *of_total)
+
+    return Subgraph(make, _arguments(parts), _emitted(parts))
+
+
+def _share_out(
+    parts: Sequence[Subgraph], arguments: Sequence[Any]
+) -> Iterator[tuple[Subgraph, Sequence[Any]]]:
+    """Yield each part with its own of all arguments."""
+    start = 0
+    for part in parts:
+        end = start + len(part.arguments)
+        yield part, arguments[start:end]
+        start = end
+
+
+def _arguments(parts: Sequence[Subgraph]) -> tuple[Any, ...]:
+    return tuple(argument for part in parts for argument in part.arguments)
+
+
+def _emitted(parts: Sequence[Subgraph]) -> tuple[Emitted, ...]:
+    return tuple(emitted for part in parts for emitted in part.emitted)

@@ -1,0 +1,299 @@
+"""Traces the primitives that steps call for a batch as subgraphs of DALI operators.
+
+`Tracer` is the base of images (image.py) and arrays (array.py). A tracer holds no pixels: it knows
+the sizes of the samples, and collects what is done to them. Sizes and windows are float64 NumPy
+arrays: (B, 2) for a batch, or (2,) if they are the same for all samples. An argument with an axis
+for the batch is fed to the graph, and one without is a constant of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.engines.dali.operators import color, color_functions, dtypes, ops, subgraph
+from gpupipe.engines.dali.operators.ops import argument
+from gpupipe.engines.dali.operators.subgraph import Emitted, Subgraph
+from gpupipe.engines.dali.operators.torch_functions import REMAP, call_torch
+from gpupipe.pipeline.geometry import affine_matrix, describe_small_image
+from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Tracer(ABC):
+    """The primitives that are the same for images and arrays; Primitives documents the methods.
+
+    Args:
+        size: The size of each sample along its spatial axes, (B, axes).
+        device: The device of the operators.
+        spec: The spec of the data.
+
+    Attributes:
+        device: As above.
+        spec: The spec of the data as the current step sees it.
+        step: The key of the current step.
+        present: As in Primitives.
+    """
+
+    def __init__(
+        self, size: NDArray[np.float64], device: Literal["cpu", "gpu"], spec: Spec
+    ) -> None:
+        self.device: Literal["cpu", "gpu"] = device
+        self.spec, self.step = spec, ""
+        self.present: NDArray[np.bool_] = np.ones(len(size), bool)
+        self._size: Any = size
+        self._parts: list[Any] = []
+
+    # --- called by the engine
+
+    def subgraph(self) -> Subgraph:
+        """Return all operators so far as one subgraph."""
+        return subgraph.join(self._parts)
+
+    @abstractmethod
+    def finish(self, dtype: str, layout: ops.Layout) -> None:
+        """Trace the conversion to the dtype and layout in which the samples are delivered."""
+
+    def fork(self) -> Self:
+        """Return a tracer that begins with the samples as they are now, without operators."""
+        forked = copy.copy(self)
+        forked._parts = []
+        return forked
+
+    # --- called by steps
+
+    @property
+    def size(self) -> Any:
+        return self._size
+
+    @property
+    def width_height(self) -> Any:
+        return self._size[..., ::-1]
+
+    def apply(
+        self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None
+    ) -> None:
+        self._on_pixels(op, make, *map(_convert_argument, values))
+        if size is not None:
+            self._size = np.asarray(size, np.float64)
+
+    def pad(self, before: Any, after: Any, mode: str) -> None:
+        size, offset = self._size + before + after, np.asarray(before, np.float64)[..., ::-1]
+        matrix = affine_matrix(np.broadcast_to(np.eye(2), (*offset.shape, 2)), np.zeros(2), offset)
+        self._on_pixels(
+            "experimental.warp_perspective",
+            partial(ops.warp_border, mode=mode),
+            _square(matrix),
+            argument(size, 1, np.float32),
+        )
+        self._size = size
+
+    def warp(
+        self,
+        linear: Any,
+        source: Any,
+        output: Any,
+        interpolation: str,
+        fill: ops.Fill | None,
+        shape: Any = None,
+    ) -> None:
+        fill = self._each_channel(fill or (0.0,))  # DALI weighs the border once, with any fill
+        matrix = affine_matrix(linear, source, output)
+        size = None if shape is None else argument(shape, 1, np.float32)
+        if self.device == "gpu" and len(set(fill)) == 1:
+            make = partial(ops.warp_affine, interpolation=interpolation, fill=fill[0])
+            self._on_pixels("warp_affine", make, argument(matrix, 2, np.float32), size)
+        else:
+            make = partial(ops.warp_perspective, interpolation=interpolation, fill=fill)
+            self._on_pixels("experimental.warp_perspective", make, _square(matrix), size)
+        self._size = self._size if shape is None else np.asarray(shape, np.float64)
+
+    def perspective(self, matrix: Any, interpolation: str, fill: ops.Fill) -> None:
+        fill = self._each_channel(fill)
+        make = partial(ops.warp_perspective, size=None, interpolation=interpolation, fill=fill)
+        self._on_pixels("experimental.warp_perspective", make, argument(matrix, 2, np.float32))
+
+    def erase(self, anchor: Any, shape: Any, value: ops.Fill) -> None:
+        window = (argument(v, 1, np.float32) for v in (anchor, shape))
+        self._on_pixels("erase", partial(ops.erase, value=value), *window)
+
+    def add(self, values: NDArray[Any], clip: bool) -> None:
+        dtype = self.spec.dtype
+
+        def make(pixels: Any, values: Any) -> Any:
+            return color.add(pixels, self._on_device(values), dtype, clip)
+
+        self._on_pixels("add", partial(color_functions.apply, make, dtype), values)
+
+    def remap(
+        self, displacement: NDArray[Any], reach: tuple[int, int], interpolation: str, fill: ops.Fill
+    ) -> None:
+        operator = REMAP[self.device]
+        make, arrays = operator(displacement, reach, interpolation, fill)
+        make = partial(color_functions.apply, make, self.spec.dtype)
+        self._on_pixels(operator.__name__, make, *arrays)
+
+    def call_torch(self, function: Callable[[Any], Any]) -> None:
+        if self.device == "gpu":
+            raise NoLoweringError(
+                "it calls torch on the CPU: set 'device: cpu', or leave the step out"
+            )
+        self._on_pixels("python_function", lambda pixels: call_torch(pixels, [], function))
+
+    def color_matrix(self, matrix: Any) -> None:
+        rows = np.asarray(matrix, np.float64)
+        dtype = self.spec.dtype
+        # On a GPU color_space_conversion launches one kernel per sample of the batch. On a CPU it
+        # takes a third of the time of a coord_transform with three rows.
+        has_equal_rows = rows.ndim == 2 and len(rows) == 3 and bool((rows == rows[0]).all())
+        repeat = has_equal_rows and dtype == "uint8" and self.device == "cpu"
+        rows = rows[:1] if repeat else rows
+        if not (repeat and rows.tolist() == [[1.0]]):
+            make = partial(ops.transform_channels, rows=rows.shape[-2], dtype=dtype)
+            self._on_pixels("coord_transform", make, argument(rows, 2, np.float32))
+        if repeat:
+            self._on_pixels("color_space_conversion", ops.repeat_channel)
+
+    def color(self, op: str, *values: Any) -> None:
+        make, arrays = color_functions.find_operators(
+            op, self.spec, self.device, values, self._size, self.present
+        )
+        if make is not color.leave_alone:
+            make = partial(color_functions.apply, make, self.spec.dtype)
+            self._on_pixels(op, make, *map(_convert_argument, arrays))
+
+    def switch(self, index: Any, branches: Sequence[Callable[[Any], None]]) -> None:
+        chosen = np.asarray(index)
+        parts = [self._trace(branch, chosen == n) for n, branch in enumerate(branches)]
+        self._add(subgraph.switch(chosen, [part.subgraph() for part in parts]))
+        self._size = _merge_sizes(self._size, [(part.present, part.size) for part in parts])
+
+    def blend(self, branches: Sequence[Callable[[Any], None]], weights: Any) -> None:
+        parts = [self._trace(branch, self.present).subgraph() for branch in branches]
+        columns = [_convert_argument(column) for column in np.asarray(weights).T]
+        total = self._subgraph(
+            "blend", lambda images, *factors: color.blend(images, factors, self.device), *columns
+        )
+        self._add(subgraph.blend(parts, total))
+
+    def _trace(self, branch: Callable[[Any], None], present: NDArray[np.bool_]) -> Self:
+        """Return the tracer of the samples that go through a branch."""
+        part = self.fork()
+        part.present = self.present & present
+        branch(part)
+        return part
+
+    # --- collecting operators
+
+    def _add(self, part: Any) -> None:
+        self._parts.append(part)
+
+    @abstractmethod
+    def _on_pixels(self, op: str, make: Callable[..., Any], *arguments: Any) -> None:
+        """Add an operator; `make` gets and returns a DataNode of layout HWC."""
+
+    def _subgraph(self, op: str, make: Callable[..., Any], *arguments: Any) -> Subgraph:
+        """Return an operator of the current step."""
+        steps = (self.step,) if self.step else ()
+        return Subgraph(make, arguments, (Emitted(op, self.device, steps),))
+
+    def _emit(self, op: str, make: Callable[..., Any], *arguments: Any) -> None:
+        self._add(self._subgraph(op, make, *arguments))
+
+    def _emit_through(self, op: str, make: Callable[..., Any], *arguments: Any) -> None:
+        """Add an operator; convert the dtype around it if the operator does not support it."""
+        self._emit(op, dtypes.through_supported(op, self.spec.dtype, make), *arguments)
+
+    def _cast(self, target: str, scale: bool) -> None:
+        """Add a conversion to another dtype."""
+        current = self.spec.dtype
+        factor = dtypes.scale_factor(current, target) if scale else None
+        if not scale:
+            self._emit("cast", lambda node: dtypes.convert(node, current, target))
+        elif factor is not None and "float64" in (current, target):
+            self._emit(
+                "cast",
+                lambda node, factor: dtypes.convert_scaled(
+                    node, current, target, self._on_device(factor)
+                ),
+                self._float64(factor),
+            )
+        else:
+            operand = np.float32(factor or 0.0)
+            self._emit("cast", lambda node: dtypes.convert_scaled(node, current, target, operand))
+
+    def _normalize_float64(self, mean: ops.Fill, std: ops.Fill, trailing_axes: int) -> None:
+        """Add (x - mean) / std; `trailing_axes` axes follow the channel axis."""
+        self._emit(
+            "arithmetic",
+            lambda node, mean, std: (node - self._on_device(mean)) / self._on_device(std),
+            *(self._float64(np.reshape(n, (-1, *[1] * trailing_axes))) for n in (mean, std)),
+        )
+
+    def _float64(self, values: Any) -> NDArray[np.float64]:
+        """Return float64 numbers for each sample, to be fed: DALI's constants are float32."""
+        array = np.asarray(values, np.float64)
+        return np.broadcast_to(array, (len(self.present), *array.shape))
+
+    def _on_device(self, node: Any) -> Any:
+        return node.gpu() if self.device == "gpu" else node
+
+    def _to_torch_dtype(self, dtype: str) -> None:
+        """Reinterpret samples of `dtype` in a dtype in which DALI hands them to torch."""
+        self._add(Subgraph(lambda node: dtypes.for_torch(node, dtype)))
+
+    def _each_channel(self, fill: ops.Fill) -> ops.Fill:
+        return fill * (self.spec.channels or 1) if len(fill) == 1 else fill
+
+    def _check_inside(self, anchor: Any, shape: Any) -> None:
+        """Raise SampleIncompatibleError if a window is not inside the image."""
+        outside = ((anchor < 0) | (anchor + shape > self._size)).any(-1) & self.present
+        if outside.any():
+            window, corner, room = (
+                np.broadcast_to(v, (*outside.shape, v.shape[-1]))[outside][0].astype(int).tolist()
+                for v in (shape, anchor, self._size)
+            )
+            if any(side > limit for side, limit in zip(window, room, strict=True)):
+                raise SampleIncompatibleError(describe_small_image(room, window))
+            by = "x".join(map(str, window)), "x".join(map(str, room))
+            raise SampleIncompatibleError(
+                f"the window of {by[0]} pixels at {corner} is not inside the image, which has "
+                f"{by[1]}"
+            )
+
+
+def _square(matrix: NDArray[np.float64]) -> Any:
+    """Return an affine matrix (..., 2, 3) as a perspective matrix argument (..., 3, 3)."""
+    last = np.broadcast_to([0.0, 0.0, 1.0], (*matrix.shape[:-2], 1, 3))
+    return argument(np.concatenate([matrix, last], -2), 2, np.float32)
+
+
+def _convert_argument(values: NDArray[Any]) -> NDArray[Any]:
+    """Convert to the types of DALI's arguments: int32 or float32."""
+    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+
+
+def _merge_sizes(before: Any, parts: Sequence[tuple[NDArray[np.bool_], Any]]) -> Any:
+    """Return the sizes of all samples after a switch.
+
+    It stays one size for all samples, (2,), if each branch made that size.
+
+    Args:
+        before: The sizes before the switch.
+        parts: For each branch, which samples took it, and the sizes that it made.
+    """
+    sizes = [size for _, size in parts]
+    if all(size.ndim == 1 and np.array_equal(size, sizes[0]) for size in sizes):
+        return sizes[0]
+    merged = np.array(np.broadcast_to(before, (len(parts[0][0]), sizes[0].shape[-1])), np.float64)
+    for present, size in parts:
+        merged = np.where(present[:, None], size, merged)
+    return merged
