@@ -24,7 +24,7 @@ from gpupipe.errors import UsageError
 from gpupipe.runtime.files import cache_dir, check_regular
 
 _log = logging.getLogger("gpupipe")
-_RACY_SECONDS = 2.0
+RACY_SECONDS = 2.0
 """A file that changed this shortly before it was read may change again with the same mtime."""
 
 
@@ -121,7 +121,7 @@ def keep(
         started: The time before the files were read, in s.
         columns: The classes that columns may have.
     """
-    if newest < (started - _RACY_SECONDS) * 1e9:
+    if newest < (started - RACY_SECONDS) * 1e9:
         with contextlib.suppress(OSError):
             save(index, path, columns)
 

@@ -9,6 +9,7 @@ import pytest
 
 from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index, build_empty
+from helpers.folders import make_files_old
 
 
 class Reader:
@@ -45,7 +46,7 @@ def test_the_path_depends_on_all_of_the_key(cache: Path) -> None:
 def test_a_file_that_changed_or_a_condition_has_the_index_built_again(
     files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpupipe.dataset.index_cache._RACY_SECONDS", -60)  # it is saved at once
+    make_files_old(monkeypatch)
     saved, read = tmp_path / "x.idx", Reader()
 
     def build() -> Index:

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.source import FileSource, Source
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError
+from helpers.folders import make_files_old
 
 
 def test_a_source_without_an_index_cannot_be_made() -> None:
@@ -50,7 +50,7 @@ class Lines(FileSource):
 def test_an_index_of_files_is_read_again_if_a_file_or_an_option_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -60)  # it is saved at once
+    make_files_old(monkeypatch)
     root = tmp_path / "lists"
     root.mkdir()
     for name, text in (("b", "2\n3"), ("a", "1")):

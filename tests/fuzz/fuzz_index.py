@@ -11,12 +11,13 @@ import logging
 import os
 import sys
 import tempfile
+import time
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
-from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Source
 from gpupipe.sources.folder import Folder
@@ -80,8 +81,10 @@ def run(damages: int) -> collections.Counter[tuple[str, str]]:
     """How often each kind of damage had each outcome."""
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     rng = np.random.default_rng(0)
-    index_cache._RACY_SECONDS = -60.0  # the files are new, and indexes are saved at once
-    with tempfile.TemporaryDirectory() as name:
+    now = time.time
+    # The files are new: a minute later, indexes of them are saved at once.
+    clock = mock.patch("time.time", lambda: now() + 60)
+    with clock, tempfile.TemporaryDirectory() as name:
         os.environ["GPUPIPE_CACHE"] = str(Path(name, "cache"))
         for source in sources(Path(name)):
             before = set(Path(name).glob("cache/index/*.idx"))

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index
@@ -32,10 +33,19 @@ def names(index: Index) -> list[str]:
     return [name for name, _ in found(index)]
 
 
+def make_files_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the clock a minute ahead: indexes of files that were just written are then saved.
+
+    The times of the files cannot be set back, since a file system sets ctime itself.
+    """
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 60)
+
+
 def settle(root: Path) -> None:
     """Wait until a scan may be kept: the time of a folder's inode cannot be set back."""
     newest = max(p.stat().st_ctime for p in [root, *root.rglob("*")] if p.is_dir())
-    time.sleep(max(0.0, newest + index_cache._RACY_SECONDS + 0.05 - time.time()))
+    time.sleep(max(0.0, newest + index_cache.RACY_SECONDS + 0.05 - time.time()))
 
 
 def is_mapped(index: Index) -> bool:

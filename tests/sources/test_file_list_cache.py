@@ -15,13 +15,14 @@ import pytest
 from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index
 from gpupipe.sources.file_list import FileList
+from helpers.folders import make_files_old
 from helpers.manifests import found, listed, names, written
 
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of what makes an index stale need not wait for two seconds until it is kept."""
-    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -1.0)
+    make_files_old(monkeypatch)
 
 
 def is_mapped(index: Index) -> bool:
@@ -111,7 +112,7 @@ def test_what_was_just_changed_is_not_kept(tmp_path: Path, cache: Path) -> None:
     time.sleep(
         max(
             0.0,
-            (tmp_path / "l.txt").stat().st_ctime + index_cache._RACY_SECONDS + 0.05 - time.time(),
+            (tmp_path / "l.txt").stat().st_ctime + index_cache.RACY_SECONDS + 0.05 - time.time(),
         )
     )
     FileList(file=tmp_path / "l.txt").index()

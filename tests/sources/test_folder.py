@@ -12,10 +12,9 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 import gpupipe
-from gpupipe.dataset import index_cache
 from gpupipe.errors import DataError
 from gpupipe.sources.folder import Folder
-from helpers.folders import found, grow, is_mapped, names, settle
+from helpers.folders import found, grow, is_mapped, make_files_old, names, settle
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +282,7 @@ def test_a_home_that_cannot_be_found_is_a_mistake_in_the_config() -> None:
 def test_a_flat_folder_without_labels(
     faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -60)  # the index is saved at once
+    make_files_old(monkeypatch)
     for n, path in enumerate(sorted(faces.glob("*/*.jpg"))[:5]):
         target = tmp_path / ("deep/er" if n == 3 else "") / f"{n}.jpg"
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -12,16 +12,15 @@ from pathlib import Path
 import pytest
 from torchvision.datasets import ImageFolder
 
-from gpupipe.dataset import index_cache
 from gpupipe.dataset.index_cache import open_saved, save
 from gpupipe.sources.folder import Folder
-from helpers.folders import found, grow, is_mapped, names, settle
+from helpers.folders import found, grow, is_mapped, make_files_old, names, settle
 
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of what makes an index stale need not wait for two seconds until it is kept."""
-    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -1.0)
+    make_files_old(monkeypatch)
 
 
 def cached_files(cache: Path) -> list[Path]:
@@ -208,7 +207,7 @@ DAMAGE = {
     "text": lambda data: b"hello\n" * 100,
     "header not JSON": lambda data: data[:32] + b"?" + data[33:],
     "header length absurd": lambda data: data[:16] + b"\xff" * 8 + data[24:],
-    "another version": lambda data: data.replace(b"gpupipe-index-5", b"gpupipe-index-4"),
+    "another version": lambda data: data.replace(b"gpupipe-index-", b"gpupipe-table-"),
 }
 
 

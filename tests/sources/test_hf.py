@@ -14,13 +14,13 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.dataset import index_cache
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.errors import DataError
 from gpupipe.sources.hf import Hf
 from gpupipe.sources.hub import row_groups
 from gpupipe.sources.hub.row_groups import RowGroupColumn, UnpackedColumn
 from gpupipe.testing import check_loader
+from helpers.folders import make_files_old
 from helpers.zip_files import png
 
 COUNT = 60
@@ -226,7 +226,7 @@ def test_a_forked_process_reads_row_groups(tmp_path: Path) -> None:
 def test_a_saved_index_is_used_until_the_data_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -60)  # the index is saved at once
+    make_files_old(monkeypatch)
     small().save_to_disk(str(tmp_path / "x"))
     first = Hf(root=tmp_path / "x").index()
     second = Hf(root=tmp_path / "x").index()

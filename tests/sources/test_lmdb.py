@@ -13,11 +13,11 @@ import torch
 from pydantic import ValidationError
 
 import gpupipe
-from gpupipe.dataset import index_cache
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.lmdb import Lmdb
 from gpupipe.testing import check_loader
+from helpers.folders import make_files_old
 from helpers.lmdb_files import write_lmdb
 from helpers.zip_files import png
 
@@ -111,7 +111,7 @@ def test_a_named_database(tmp_path: Path) -> None:
 
 
 def test_a_change_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -60)  # the index is saved at once
+    make_files_old(monkeypatch)
     path = Path(numbered(tmp_path / "x"))
     source = Lmdb(path=path, fields={"image": "image-{id}"})
     fingerprint = source.index().fingerprint

@@ -10,10 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 import gpupipe
-from gpupipe.dataset import array_index, index_cache
+from gpupipe.dataset import array_index
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.numpy import Numpy
 from helpers.arrays import read
+from helpers.folders import make_files_old
 
 
 @pytest.fixture
@@ -308,9 +309,7 @@ def test_the_index_is_kept_and_notices_changes(
     for n, file in enumerate(files):
         np.save(file, np.full(4, n))
     source = {"files": str(tmp_path / "*.npy")}
-    monkeypatch.setattr(
-        index_cache, "_RACY_SECONDS", -60.0
-    )  # ctime cannot be set back: take what was just written as old
+    make_files_old(monkeypatch)
     first = Numpy.model_validate(source).index()
     with monkeypatch.context() as patch:
         patch.setattr(array_index, "read_headers", lambda *_: pytest.fail("read again"))

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 import gpupipe
-from gpupipe.dataset import index_cache
 from gpupipe.errors import DataError
 from gpupipe.sources.parquet import Parquet
+from helpers.folders import make_files_old
 
 COUNT = 150
 """More than are read at once."""
@@ -77,7 +77,7 @@ def test_batches(tmp_path: Path, engine: str) -> None:
 def test_a_change_is_noticed_and_so_is_a_file_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -60)  # the index is saved at once
+    make_files_old(monkeypatch)
     path = write(tmp_path / "x.parquet")
     source = Parquet(shards=str(path))
     column: Any = source.index().columns["image"]

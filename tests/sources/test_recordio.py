@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpupipe
-from gpupipe.dataset import index_cache
 from gpupipe.sources.recordio import Recordio
 from gpupipe.testing import check_loader
+from helpers.folders import make_files_old
 from helpers.record_files import ENGINES, MAGIC, RECORDS, TOLD, packed, written
 
 
@@ -150,9 +150,7 @@ def test_magic_numbers_anywhere(tmp_path: Path, contents: list[list[bytes]]) -> 
 def test_records_made_whole_are_made_again_where_they_are_gone(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        index_cache, "_RACY_SECONDS", -60
-    )  # what was written this minute is old: its index is kept
+    make_files_old(monkeypatch)
     file = written(
         tmp_path / "a.rec", packed(1, MAGIC.to_bytes(4, "little") + b"x" * 20), packed(0, b"plain")
     )

@@ -14,9 +14,10 @@ import webdataset
 from tfrecord import TFRecordWriter
 
 import gpupipe
-from gpupipe.dataset import index_cache, source
+from gpupipe.dataset import source
 from gpupipe.dataset.labels import MAX_CLASSES
 from helpers import loaders
+from helpers.folders import make_files_old
 
 ENGINES: list[dict[str, Any]] = [
     {"engine": "dali"},
@@ -108,7 +109,7 @@ def test_a_shard_that_is_cut_off_behind_the_index_is_an_error(
 def test_an_index_is_kept_until_a_shard_changes(
     tmp_path: Path, images: list[bytes], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -60)  # what was written this minute is old
+    make_files_old(monkeypatch)
     said: list[tuple[str, int, int | None]] = []
     data = made(name, tmp_path / "s", images)
     first = data.index(lambda *told: said.append(told))
@@ -131,7 +132,7 @@ def test_an_index_is_kept_until_a_shard_changes(
 def test_an_idx_file_that_comes_or_changes_is_noticed(
     tmp_path: Path, images: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -60)
+    make_files_old(monkeypatch)
     data = made("recordio", tmp_path / "s.rec", images)
     offsets = [data.index().columns["image"].span(i).offset - 32 for i in range(12)]
     for count in (5, 3):

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.dataset import index_cache
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.zip import Zip, ZipColumn
 from gpupipe.testing import check_loader
+from helpers.folders import make_files_old
 from helpers.full_product import IS_FULL
 from helpers.zip_files import png, write_zip
 
@@ -112,7 +112,7 @@ def test_several_archives_share_their_classes(tmp_path: Path) -> None:
 
 
 def test_a_saved_index_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_cache, "_RACY_SECONDS", -60)  # the index is saved at once
+    make_files_old(monkeypatch)
     path = small(tmp_path / "x.zip")
     first = Zip(shards=str(path)).index()
     monkeypatch.setattr("gpupipe.sources.zip.Zip.join", None)
