@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -66,7 +65,7 @@ Address = Annotated[str, BeforeValidator(_check_address)]
 def _read_subset(value: Any) -> Any:
     if isinstance(value, (str, Path)) and str(value):
         return expand_home(Path(value))
-    if not is_number(value) or not math.isfinite(value) or not 0 < value <= 1:
+    if not is_number(value) or not 0 < value <= 1:
         raise should_be("a share above 0 and up to 1, or the path of a file of ids, one a line")
     return float(value)
 

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BeforeValidator, Field
 
-from gpupipe.schema.field_types import WHOLE, is_number, should_be
+from gpupipe.schema.field_types import WHOLE, is_number, is_whole, should_be
 
 _MAX_WORKERS = 10_000
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_WORKERS
+    return is_whole(value) and 1 <= value <= _MAX_WORKERS
 
 
 def _read_workers(value: Any) -> Any:

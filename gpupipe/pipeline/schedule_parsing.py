@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpupipe.errors import did_you_mean, nearest, shown
 from gpupipe.schema.document import UNRESOLVED, Node
-from gpupipe.schema.field_types import is_number
+from gpupipe.schema.field_types import is_finite, is_whole
 
 Number = int | float
 MAX_EPOCH = 10_000
@@ -187,13 +186,13 @@ class _Parser:
 
     def _parse_number(self, key: str) -> Number | None:
         value: Any = self.node.value[key]
-        if is_number(value) and math.isfinite(value):
-            return value  # type: ignore[no-any-return]  # a number
+        if is_finite(value):
+            return value
         self._refuse(key, "a number: schedules change numbers, and nothing else")
         return None
 
     def _parse_epoch(self, key: str, value: Any) -> int | None:
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_EPOCH:
+        if is_whole(value) and 0 <= value <= MAX_EPOCH:
             return value
         if value is not UNRESOLVED:
             rule = f"whole numbers from 0 to {MAX_EPOCH}; epochs count from 0"

@@ -137,7 +137,7 @@ class Registration:
         required_settings: Settings of `loader:` without which the engine cannot run. Each has the
             message for the case that it is missing.
         try_operator: Runs one of the engine's own operators on small images, for a step that
-            stands for any of them: see `gpupipe/steps/dali_operators/trial.py`.
+            stands for any of them: see `gpupipe/steps/dali_operators/operators.py`.
     """
 
     title: str

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Container
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, WrapValidator
 from pydantic_core import PydanticCustomError, PydanticKnownError
@@ -76,6 +76,16 @@ NUMBER = _refuse_bool("float_type")
 def is_number(value: Any) -> bool:
     """Whether a value is an int or a float, and not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_finite(value: Any) -> TypeGuard[int | float]:
+    """Whether a value is a number, and neither infinite nor NaN."""
+    return is_number(value) and math.isfinite(value)
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether a value is an int, and not a bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def check_list(value: Any, lengths: Container[int], rule: str) -> list[Any]:

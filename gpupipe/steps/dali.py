@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import PrivateAttr, model_validator
 from typing_extensions import Self
 
-from gpupipe.pipeline.spec_checks import check_plane
+from gpupipe.pipeline.spec_checks import check_image
 from gpupipe.pipeline.step import (
     NoLoweringError,
     Params,
@@ -26,8 +26,7 @@ from gpupipe.runtime.installation import install_command
 from gpupipe.schema.field_types import wrong_key
 from gpupipe.steps.dali_operators import operators
 from gpupipe.steps.dali_operators.arguments import Arguments, read_arguments
-from gpupipe.steps.dali_operators.operators import Operator
-from gpupipe.steps.dali_operators.trial import Trial, find_trial
+from gpupipe.steps.dali_operators.operators import Operator, Trial, find_trial
 
 
 class Dali(Step):
@@ -51,12 +50,7 @@ class Dali(Step):
 
     op: str
 
-    example = {
-        "op": "water",
-        "ampl_x": 8.0,
-        "ampl_y": 8.0,
-        "mask": {"flip": 0.5},
-    }
+    example = {"op": "water", "ampl_x": 8.0, "ampl_y": 8.0, "mask": {"flip": 0.5}}
     runs_unknown_code = True
 
     _trials: dict[Spec, Trial] = PrivateAttr(default_factory=dict)
@@ -65,21 +59,21 @@ class Dali(Step):
     @model_validator(mode="after")
     def _check_arguments(self) -> Self:
         if not operators.is_installed():
-            raise self._errors(
-                "op",
+            command = install_command("cuda12")
+            raise self._refuse_op(
                 "it needs NVIDIA DALI, which is not installed: on Linux, run "
-                f"{install_command('cuda12')}; for CUDA 13 write cuda13",
+                f"{command}; for CUDA 13 write cuda13"
             )
         try:
             self.operator  # noqa: B018  # raises if there is none
         except LookupError as e:
-            raise self._errors("op", str(e.args[0])) from None
+            raise self._refuse_op(str(e.args[0])) from None
         if self.arguments.errors:
             raise pydantic.ValidationError.from_exception_data("dali", self.arguments.errors)
         return self
 
-    def _errors(self, key: str, message: str) -> pydantic.ValidationError:
-        details: Any = {"type": wrong_key(message), "loc": (key,), "input": self.op}
+    def _refuse_op(self, message: str) -> pydantic.ValidationError:
+        details: Any = {"type": wrong_key(message), "loc": ("op",), "input": self.op}
         return pydantic.ValidationError.from_exception_data("dali", [details])
 
     @cached_property
@@ -135,7 +129,7 @@ class Dali(Step):
     def _try(self, input_spec: Spec) -> Trial:
         """Return what the operator makes of an input; raise StepIncompatibleError for none."""
         if input_spec not in self._trials:
-            self._trials[input_spec] = self._run_trial(_check_image(input_spec))
+            self._trials[input_spec] = self._run_trial(check_image(input_spec))
         return self._trials[input_spec]
 
     def _run_trial(self, input_spec: Spec) -> Trial:
@@ -147,15 +141,6 @@ class Dali(Step):
                 "of 'on'"
             )
         return Trial(input_spec, (None, None))
-
-
-def _check_image(input_spec: Spec) -> Spec:
-    layout = check_plane(input_spec).layout
-    if layout not in ("CHW", "HWC", "HW"):
-        raise StepIncompatibleError(
-            f"it works on images, but the array has further axes (layout {layout}): leave it out"
-        )
-    return input_spec
 
 
 def _replace_sizes(size: Any, fixed: tuple[int | None, int | None]) -> NDArray[np.float64]:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from gpupipe.errors import did_you_mean
+from gpupipe.errors import did_you_mean, nearest
 from gpupipe.sampling.draws import Choice, Distribution, Flip, Normal, Uniform, Vector
-from gpupipe.schema.field_types import is_number, should_be, wrong_key
-from gpupipe.steps.dali_operators.operators import Argument, Operator
+from gpupipe.schema.field_types import is_finite, is_number, is_whole, should_be, wrong_key
+from gpupipe.steps.dali_operators.operators import Argument, Kind, Operator
 
 DRAWS = "{uniform: [min, max]}, {normal: [mean, std]}, {choice: [...]} or {flip: p}"
-_DRAWS = ("uniform", "normal", "choice", "flip")
-_WORDS = {"number": "a number", "whole": "a whole number", "flag": "true or false", "text": "text"}
+_KINDS: dict[Kind, tuple[str, str, Callable[[Any], bool]]] = {
+    "number": ("a number", "a number, or a list of numbers", is_finite),
+    "whole": ("a whole number", "a whole number, or a list of whole numbers", is_whole),
+    "flag": ("true or false", "true or false", lambda value: isinstance(value, bool)),
+    "text": ("text", "text", lambda value: isinstance(value, str)),
+}
+"""What one value is, or several, in words; and whether a value is one."""
 
 
-class _Wrong(Exception):
+class _ArgumentError(Exception):
     """A value is wrong.
 
     Args:
@@ -31,6 +35,11 @@ class _Wrong(Exception):
     def __init__(self, rule: PydanticCustomError, value: Any, *loc: str) -> None:
         super().__init__(rule.message())
         self.rule, self.value, self.loc = rule, value, loc
+
+
+def _refuse(words: str, value: Any, *loc: str) -> _ArgumentError:
+    """Return the error that a value should be something else."""
+    return _ArgumentError(should_be(words), value, *loc)
 
 
 @dataclass
@@ -64,9 +73,9 @@ def read_arguments(operator: Operator, written: Mapping[str, Any]) -> Arguments:
     for name, value in written.items():
         try:
             if name not in known:
-                raise _Wrong(_unknown(operator, name), value)
+                raise _ArgumentError(_unknown(operator, name), value)
             _read(known[name], value, arguments)
-        except _Wrong as e:
+        except _ArgumentError as e:
             arguments.errors.append(
                 InitErrorDetails(type=e.rule, loc=(name, *e.loc), input=e.value)
             )
@@ -81,9 +90,8 @@ def read_arguments(operator: Operator, written: Mapping[str, Any]) -> Arguments:
 def _unknown(operator: Operator, name: str) -> PydanticCustomError:
     if instead := operator.successor_of(name):
         return wrong_key(f"DALI's argument is deprecated: {instead}")
-    return wrong_key(
-        f"{operator.name} has no such argument{did_you_mean(name, operator.arguments)}"
-    )
+    hint = did_you_mean(name, operator.arguments)
+    return wrong_key(f"{operator.name} has no such argument{hint}")
 
 
 def _read(argument: Argument, value: Any, arguments: Arguments) -> None:
@@ -91,9 +99,7 @@ def _read(argument: Argument, value: Any, arguments: Arguments) -> None:
     if draw is None:
         arguments.constants[argument.name] = _read_constant(argument, value)
     elif not argument.takes_tensor:
-        raise _Wrong(
-            should_be(f"{_rule(argument)}: DALI takes one value of it for all samples"), value
-        )
+        raise _refuse(f"{_rule(argument)}: DALI takes one value of it for all samples", value)
     else:
         arguments.draws[argument.name] = draw
 
@@ -105,38 +111,31 @@ def _read_constant(argument: Argument, value: Any) -> Any:
 
 
 def _read_one(argument: Argument, value: Any, whole_value: Any) -> Any:
-    """Return one value as DALI takes it; raise _Wrong, with `whole_value`, if it is wrong."""
-    kind, names = argument.kind, argument.names
-    if names:
-        if isinstance(value, str) and value in names:
-            return names[value]
-        upper = {n for n in names if n.isupper()} or set(names)
-        close = did_you_mean(value.upper(), upper) if isinstance(value, str) else ""
-        listed = ", ".join(sorted(upper))
-        near = close.removeprefix("; did you mean ").removesuffix("?")
-        rule = near if close.startswith("; did you mean") else f"one of {listed}"
-        raise _Wrong(should_be(rule), value)
-    if kind == "number" and is_number(value) and math.isfinite(value):
-        return float(value)
-    if kind == "whole" and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if (kind == "flag" and isinstance(value, bool)) or (kind == "text" and isinstance(value, str)):
-        return value
-    if kind == "other":
-        raise _Wrong(should_be("left out: DALI takes an object of Python here"), whole_value)
-    raise _Wrong(should_be(_rule(argument)), whole_value)
+    """Return one value as DALI takes it; raise an error with `whole_value` if it is wrong."""
+    if argument.names:
+        return _read_name(argument.names, value)
+    if argument.kind == "other":
+        raise _refuse("left out: DALI takes an object of Python here", whole_value)
+    if not _KINDS[argument.kind][2](value):
+        raise _refuse(_rule(argument), whole_value)
+    return float(value) if argument.kind == "number" else value
+
+
+def _read_name(names: Mapping[str, Any], value: Any) -> Any:
+    """Return what a name stands for, such as INTERP_LINEAR."""
+    if isinstance(value, str) and value in names:
+        return names[value]
+    upper = {n for n in names if n.isupper()} or set(names)
+    near = nearest(value.upper(), upper) if isinstance(value, str) else None
+    raise _refuse(f"'{near}'" if near else f"one of {', '.join(sorted(upper))}", value)
 
 
 def _rule(argument: Argument) -> str:
     """Return what values an argument takes, in words."""
-    one = _WORDS.get(argument.kind, "a name")
-    several = f"{one}, or a list of {'whole ' * (argument.kind == 'whole')}numbers"
-    words = several if argument.is_list and argument.kind in ("number", "whole") else one
-    return f"{words}, or {DRAWS}" if _takes_draws(argument) else words
-
-
-def _takes_draws(argument: Argument) -> bool:
-    return argument.takes_tensor and argument.kind in ("number", "whole")
+    one, several, _ = _KINDS.get(argument.kind, ("a name", "a name", None))
+    words = several if argument.is_list else one
+    takes_draws = argument.takes_tensor and argument.kind in ("number", "whole")
+    return f"{words}, or {DRAWS}" if takes_draws else words
 
 
 def _read_draw(argument: Argument, value: Any) -> Distribution | None:
@@ -146,7 +145,7 @@ def _read_draw(argument: Argument, value: Any) -> Distribution | None:
     if not isinstance(value, list | tuple) or not any(isinstance(part, dict) for part in value):
         return None
     if not argument.is_list:
-        raise _Wrong(should_be(_rule(argument)), value)
+        raise _refuse(_rule(argument), value)
     return Vector(
         tuple(
             _read_distribution(argument, part)
@@ -158,51 +157,62 @@ def _read_draw(argument: Argument, value: Any) -> Distribution | None:
 
 
 def _read_distribution(argument: Argument, value: dict[str, Any]) -> Distribution:
-    if len(value) != 1 or next(iter(value)) not in _DRAWS:
-        unknown = next((key for key in value if key not in _DRAWS), None)
-        if isinstance(unknown, str) and len(value) == 1:
-            raise _Wrong(
-                wrong_key(f"there is no such draw{did_you_mean(unknown, _DRAWS)}"), value, unknown
-            )
-        raise _Wrong(should_be(_rule(argument)), value)
-    (name, parameters), whole = next(iter(value.items())), argument.kind == "whole"
+    if len(value) != 1:
+        raise _refuse(_rule(argument), value)
+    ((name, parameters),) = value.items()
+    if name not in _READERS:
+        rule = wrong_key(f"there is no such draw{did_you_mean(str(name), _READERS)}")
+        raise _ArgumentError(rule, value, name)
     if argument.kind not in ("number", "whole"):
-        raise _Wrong(
-            should_be(f"{_rule(argument)}, the same for all samples: only numbers are drawn"), value
-        )
-    if name == "flip":
-        if not is_number(parameters) or not 0 <= parameters <= 1:
-            raise _Wrong(should_be("a probability from 0 to 1"), parameters, name)
-        return Flip(float(parameters))
-    if name == "choice":
-        return _read_choice(argument, parameters)
-    pair = parameters if isinstance(parameters, list | tuple) else ()
-    if len(pair) != 2 or not all(is_number(n) and math.isfinite(n) for n in pair):
-        words = "[min, max]" if name == "uniform" else "[mean, std]"
-        raise _Wrong(should_be(f"two numbers, {words}"), parameters, name)
-    first, second = pair
-    if name == "normal":
-        if second < 0:
-            raise _Wrong(should_be("[mean, std], with std of at least 0"), parameters, name)
-        return Normal(float(first), float(second), whole)
-    if first > second:
-        raise _Wrong(
-            should_be(f"[{second:.15g}, {first:.15g}]: the smaller number first"), parameters, name
-        )
-    if whole and not all(isinstance(n, int) for n in pair):
-        raise _Wrong(should_be("two whole numbers, [min, max]"), parameters, name)
-    return Uniform(float(first), float(second), whole)
+        words = "the same for all samples: only numbers are drawn"
+        raise _refuse(f"{_rule(argument)}, {words}", value)
+    return _READERS[name](argument, parameters)
+
+
+def _read_flip(argument: Argument, p: Any) -> Flip:
+    if not is_number(p) or not 0 <= p <= 1:
+        raise _refuse("a probability from 0 to 1", p, "flip")
+    return Flip(float(p))
+
+
+def _read_pair(value: Any, words: str, name: str) -> tuple[float, float]:
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(is_finite, value)):
+        raise _refuse(f"two numbers, {words}", value, name)
+    return float(value[0]), float(value[1])
+
+
+def _read_normal(argument: Argument, value: Any) -> Normal:
+    mean, std = _read_pair(value, "[mean, std]", "normal")
+    if std < 0:
+        raise _refuse("[mean, std], with std of at least 0", value, "normal")
+    return Normal(mean, std, argument.kind == "whole")
+
+
+def _read_uniform(argument: Argument, value: Any) -> Uniform:
+    low, high = _read_pair(value, "[min, max]", "uniform")
+    if low > high:
+        raise _refuse(f"[{high:.15g}, {low:.15g}]: the smaller number first", value, "uniform")
+    if argument.kind == "whole" and not all(map(is_whole, value)):
+        raise _refuse("two whole numbers, [min, max]", value, "uniform")
+    return Uniform(low, high, argument.kind == "whole")
 
 
 def _read_choice(argument: Argument, values: Any) -> Choice:
-    rule = should_be("a list of values, such as [1, 2, 3]")
+    wrong = _refuse("a list of values, such as [1, 2, 3]", values, "choice")
     if not isinstance(values, list | tuple) or not values:
-        raise _Wrong(rule, values, "choice")
+        raise wrong
     try:
         read = [_read_constant(argument, value) for value in values]
-    except _Wrong as e:
-        raise _Wrong(rule, values, "choice") from e
-    lengths = {len(value) if isinstance(value, list) else 0 for value in read}
-    if len(lengths) > 1:
-        raise _Wrong(should_be("a list of values of equal length"), values, "choice")
+    except _ArgumentError:
+        raise wrong from None
+    if len({len(value) if isinstance(value, list) else 0 for value in read}) > 1:
+        raise _refuse("a list of values of equal length", values, "choice")
     return Choice(tuple(tuple(v) if isinstance(v, list) else v for v in read))
+
+
+_READERS: dict[str, Callable[[Argument, Any], Distribution]] = {
+    "uniform": _read_uniform,
+    "normal": _read_normal,
+    "choice": _read_choice,
+    "flip": _read_flip,
+}

@@ -1,7 +1,8 @@
-"""DALI's own operators, as its schema describes them: names, arguments and back ends.
+"""DALI's own operators, as its schema describes them: names, arguments, back ends; and their trial.
 
 DALI is imported when the first function is called, and not before: only pipelines with the step
-`dali` need this module.
+`dali` need this module. The step asks for the trial of an operator on small images, which the DALI
+engine registers and runs.
 """
 
 from __future__ import annotations
@@ -10,35 +11,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from gpupipe.dataset.spec import Spec
 from gpupipe.errors import did_you_mean
+from gpupipe.pipeline.step import Step
 from gpupipe.pipeline.step_registry import STEPS
+from gpupipe.runtime.registry import find_registration
 
 Kind = Literal["number", "whole", "flag", "text", "dtype", "interp_type", "image_type", "other"]
 
-_KINDS: dict[str, Kind] = {
-    "FLOAT": "number",
-    "FLOAT64": "number",
-    "_FLOAT_VEC": "number",
-    "BOOL": "flag",
-    "_BOOL_VEC": "flag",
-    "STRING": "text",
-    "_STRING_VEC": "text",
-    "TENSOR_LAYOUT": "text",
-    "DATA_TYPE": "dtype",
-    "INTERP_TYPE": "interp_type",
-    "IMAGE_TYPE": "image_type",
-    "INT8": "whole",
-    "INT16": "whole",
-    "INT32": "whole",
-    "INT64": "whole",
-    "UINT8": "whole",
-    "UINT16": "whole",
-    "UINT32": "whole",
-    "_INT32_VEC": "whole",
-    "_INT64_VEC": "whole",
+_KINDS: dict[Kind, str] = {
+    "number": "FLOAT FLOAT64 _FLOAT_VEC",
+    "flag": "BOOL _BOOL_VEC",
+    "text": "STRING _STRING_VEC TENSOR_LAYOUT",
+    "dtype": "DATA_TYPE",
+    "interp_type": "INTERP_TYPE",
+    "image_type": "IMAGE_TYPE",
+    "whole": "INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 _INT32_VEC _INT64_VEC",
 }
+"""DALI's types of arguments, by what their values are."""
+_KIND_OF_TYPE = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 _WRITES_FILES = ("DumpImage",)
 
 
@@ -237,7 +230,7 @@ def _argument(schema: Any, name: str) -> Argument:
     written = str(schema.GetArgumentType(name)).rpartition(".")[2]
     return Argument(
         name,
-        _KINDS.get(written, "other"),
+        _KIND_OF_TYPE.get(written, "other"),
         written.endswith("_VEC"),
         schema.IsTensorArgument(name),
         not schema.IsArgumentOptional(name),
@@ -253,3 +246,44 @@ def _dtypes() -> dict[str, Any]:
     floats = {"FLOAT16": "float16", "FLOAT": "float32", "FLOAT64": "float64", "BOOL": "bool"}
     both = {name: name.lower() for name in own} | floats
     return {name: getattr(types, dali) for dali, numpy in both.items() for name in (dali, numpy)}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What an operator makes of its input.
+
+    Attributes:
+        output_spec: The spec of its output.
+        size: [height, width] of each output, with None where the input's is kept.
+    """
+
+    output_spec: Spec
+    size: tuple[int | None, int | None]
+
+
+class TryOperator(Protocol):
+    """Runs an operator on small images."""
+
+    def __call__(
+        self, operator: Operator, make: Callable[..., Any], step: Step, input_spec: Spec
+    ) -> Trial:
+        """Run it.
+
+        Args:
+            operator: The operator.
+            make: Adds it to a DALI pipeline: takes the pixels, a DataNode of layout HWC, and one
+                DataNode per array that the step samples. Returns a DataNode.
+            step: Samples the arguments.
+            input_spec: The spec of the input: images.
+
+        Raises:
+            StepIncompatibleError: If the operator refuses such images, or does not make one image
+                from each that depends on that image alone and has a size that is known beforehand.
+        """
+
+
+def find_trial() -> TryOperator:
+    """Return the trial that the DALI engine registers."""
+    registration = find_registration("dali")
+    assert registration is not None and registration.try_operator is not None
+    return registration.try_operator

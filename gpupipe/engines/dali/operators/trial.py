@@ -18,8 +18,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline.step import Step, StepIncompatibleError
 from gpupipe.sampling import draws
-from gpupipe.steps.dali_operators.operators import Operator
-from gpupipe.steps.dali_operators.trial import Trial
+from gpupipe.steps.dali_operators.operators import Operator, Trial
 
 Images = list[NDArray[Any]]
 Sampled = Mapping[str, NDArray[Any]]
