@@ -15,6 +15,7 @@ import torch
 from gpupipe.engines.base import Batch, BatchStream, Engine, Job
 from gpupipe.engines.failure_reasons import explain_sample_failure
 from gpupipe.errors import DataError, EngineError, GpupipeError, SampleError, TooManyBadError
+from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.files import cache_dir
 from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.sampling.sampler import Plan
@@ -154,6 +155,10 @@ class QuarantiningEngine(Engine, abstract=True):
         self._torch_device = torch.device(self.device.replace("gpu", "cuda"))
         self._job = job
         self.quarantine = Quarantine(job)
+
+    @classmethod
+    def on(cls, job: Job, device: str) -> Engine:
+        return cls(job, resolve(device))
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         with machine_errors():

@@ -41,7 +41,6 @@ from gpupipe.engines.cpu.batch_in_flight import (
 from gpupipe.engines.cpu.gpu_copier import GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.pipeline.entry import Entry
-from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.installation import import_torchvision
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
@@ -107,10 +106,6 @@ class CpuEngine(QuarantiningEngine):
     def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
         read = ("dataset.columns.read", "cpu", ())
         return {"cpu": [read, *_lower_phases(job)[0].operators()]}
-
-    @classmethod
-    def on(cls, job: Job, device: str) -> CpuEngine:
-        return cls(job, resolve(device))
 
     @classmethod
     def contestants(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, str]]:

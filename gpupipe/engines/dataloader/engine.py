@@ -29,7 +29,7 @@ from gpupipe.engines.dataloader.workers import Workers
 from gpupipe.errors import EngineError, counted
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.runtime.devices import cores, resolve
+from gpupipe.runtime.devices import cores
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 
@@ -111,10 +111,6 @@ class DataLoaderEngine(QuarantiningEngine):
         return {
             f"DataLoader, {counted(n, 'worker')}": {"workers": n, "device": device} for n in workers
         }
-
-    @classmethod
-    def on(cls, job: Job, device: str) -> DataLoaderEngine:
-        return cls(job, resolve(device))
 
     def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         while True:

@@ -129,8 +129,7 @@ class PlanDispatcher(threading.Thread):
     def _step(self) -> bool:
         """Do what can be done, and wait for something to happen. Return whether to go on."""
         self._wakeup.clear()
-        self._pool.check()
-        self._pool.end_leaving()
+        self._pool.poll()
         with self._changed:
             while self._answers and not self._is_ended:
                 self._process(*self._answers.popleft())
@@ -148,7 +147,6 @@ class PlanDispatcher(threading.Thread):
             if self._is_ended or self._error is not None:
                 return False
             self._assign()
-            self._reassign_lagging()
         self._wakeup.wait(_TICK)
         return True
 
@@ -157,25 +155,28 @@ class PlanDispatcher(threading.Thread):
             return self._has_more and not self._is_ended and len(self._open) < self._window
 
     def _assign(self) -> None:
-        """Send the tasks that no worker has, in order, to workers that have room."""
+        """Send the tasks that no worker has, or none but workers that lag, to others with room."""
+        lagging = self._find_lagging()
         for step, task in self._open.items():
-            if task.answer is None and not task.refs:
-                worker = self._find_worker(task)
-                if worker is None:
+            if task.answer is None and lagging.issuperset(task.refs):
+                able = [
+                    worker
+                    for worker in self._pool.ready
+                    if len(worker.out) < self._pool.job.depth
+                    and not worker.is_leaving
+                    and worker not in lagging
+                ]
+                if not able:
                     return
-                self._send(step, task, worker)
+                self._send(step, task, min(able, key=lambda worker: len(worker.out)))
 
-    def _find_worker(self, task: _OpenTask) -> PoolWorker | None:
-        """Return the worker with the fewest tasks that does not lag and has room, or None."""
-        able = [
-            worker
-            for worker in self._pool.ready
-            if len(worker.out) < self._pool.job.depth
-            and not worker.is_leaving
-            and worker not in task.refs
-            and not self._lags(worker)
-        ]
-        return min(able, key=lambda worker: len(worker.out), default=None)
+    def _find_lagging(self) -> set[PoolWorker]:
+        """Return the workers whose next answer takes long."""
+        if not self._times:
+            return set()
+        patience = max(_MIN_LAG, LAG_FACTOR * statistics.median(self._times))
+        since = time.monotonic() - patience
+        return {worker for worker in self._pool.ready if worker.out and worker.answered < since}
 
     def _send(self, step: int, task: _OpenTask, worker: PoolWorker) -> None:
         if not worker.out:
@@ -238,24 +239,3 @@ class PlanDispatcher(threading.Thread):
                 f"sample is row {int(task.plan.ids[0])}: a file may crash the decoder, or the "
                 "nodes lack memory; the logs of Ray say how the processes ended"
             )
-
-    def _lags(self, worker: PoolWorker) -> bool:
-        if not worker.out or not self._times:
-            return False
-        patience = max(_MIN_LAG, LAG_FACTOR * statistics.median(self._times))
-        return time.monotonic() - worker.answered > patience
-
-    def _reassign_lagging(self) -> None:
-        """Give the tasks of workers that lag to others as well."""
-        lagging = [worker for worker in self._pool.ready if self._lags(worker)]
-        steps = sorted({step for worker in lagging for step in worker.out})
-        for step in steps:
-            task = self._open.get(step)
-            if task is None or task.answer is not None:
-                continue
-            if any(worker not in lagging for worker in task.refs):
-                continue
-            other = self._find_worker(task)
-            if other is None:
-                return
-            self._send(step, task, other)

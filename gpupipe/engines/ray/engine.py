@@ -35,7 +35,6 @@ from gpupipe.engines.ray.dispatcher import PlanDispatcher
 from gpupipe.engines.ray.pool import RayWorkerPool
 from gpupipe.engines.ray.pool_worker import PoolWorker, share_job, split_job
 from gpupipe.engines.ray.status import StatusFile, StoreReader, TrainerStatus
-from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.ranks import ranks_on_machine
 from gpupipe.runtime.transfer import record_stream
@@ -98,10 +97,6 @@ class RayEngine(QuarantiningEngine):
     @classmethod
     def contestants(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
         return {"Ray": {}}
-
-    @classmethod
-    def on(cls, job: Job, device: str) -> RayEngine:
-        return cls(job, resolve(device))
 
     def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         dispatcher = PlanDispatcher(self._pool, plans, self._window)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,26 @@ _MAX_FAILED_STARTS = 5
 """How many workers in a row may end before they are ready."""
 
 
+@dataclass(eq=False)
+class _StartingWorker:
+    """A worker that is not ready.
+
+    Attributes:
+        actor: Ray's handle.
+        ref: Ray's reference of its facts; once these are known, of the answer to `build`.
+        facts: What it says of itself; None as long as it has no place in the cluster.
+    """
+
+    actor: Any
+    ref: Any
+    facts: WorkerFacts | None = None
+
+
 class RayWorkerPool:
     """Starts and ends the workers of one trainer.
+
+    A worker starts in steps, which `poll` takes: its actor gets a place, says which versions it
+    has, and builds its engine. Then it is ready. The dispatcher polls.
 
     Args:
         cluster: The cluster.
@@ -37,7 +56,7 @@ class RayWorkerPool:
 
     Attributes:
         job: What every worker builds.
-        changed: Notified when a worker becomes ready. Its lock guards the pool.
+        changed: Its lock guards the pool and the tasks of its workers.
         ready: The workers that are ready.
         target: How many workers there should be. `resize` changes it.
     """
@@ -46,16 +65,9 @@ class RayWorkerPool:
         self._cluster, self._options, self.job = cluster, options, job
         self.changed = threading.Condition()
         self.ready: list[PoolWorker] = []
-        self._failure: Exception | None = None
-        """Why a worker cannot work at all, or None."""
         self.target = count
-        self._starting: dict[threading.Thread, Any] = {}
-        """The actor of each thread that waits for one to become ready."""
-        self._placed: set[threading.Thread] = set()
-        """Those of these threads whose actor has a place and builds its engine."""
-        self._ending: list[threading.Thread] = []
+        self._starting: list[_StartingWorker] = []
         self._failed_starts = 0
-        self._is_closed = False
         self._reference: WorkerFacts | None = None
         """The facts of the first worker, whose versions all others must have."""
         self._empty_since = time.monotonic()
@@ -75,17 +87,37 @@ class RayWorkerPool:
         """
         started = time.monotonic()
         log_after = _PATIENCE_BEFORE_LOG
+        self._start_missing()
+        while self._starting:
+            self.poll(_TICK)
+            waited = time.monotonic() - started
+            if self._count_unplaced() and waited >= self._options.wait:
+                raise EngineError(self._explain_no_room(gave_up=True))
+            if self._count_unplaced() and waited >= log_after:
+                _log.warning("gpupipe: %s", self._explain_no_room(gave_up=False))
+                log_after = float("inf")
+
+    def poll(self, seconds: float = 0.0) -> None:
+        """Bring up the workers that start, and end those that leave and have no task.
+
+        Args:
+            seconds: How long it waits for an answer of a worker that starts.
+
+        Raises:
+            EngineError: A worker cannot do the job, or the cluster has had no place for any worker
+                for `ray.wait` seconds.
+            GpupipeError: A worker cannot build its engine.
+        """
         with self.changed:
-            self._start_missing()
-            while len(self.ready) < self.target and self._failure is None:
-                waited = time.monotonic() - started
-                if self._count_unplaced() and waited >= self._options.wait:
-                    raise EngineError(self._explain_no_room(gave_up=True))
-                if self._count_unplaced() and waited >= log_after:
-                    _log.warning("gpupipe: %s", self._explain_no_room(gave_up=False))
-                    log_after = float("inf")
-                self.changed.wait(_TICK)
-        self.check()
+            refs = [worker.ref for worker in self._starting]
+            answered, _ = ray.wait(refs, timeout=seconds)
+            for worker in [worker for worker in self._starting if worker.ref in answered]:
+                self._take_answer(worker)
+            if self.ready or len(self._starting) > self._count_unplaced():
+                self._empty_since = time.monotonic()
+            elif time.monotonic() - self._empty_since > self._options.wait:
+                raise EngineError(self._explain_no_room(gave_up=True))
+            self._end_leaving()
 
     def measure_sample(self) -> int:
         """Return the bytes of the first sample as a worker sends it; 0 if the worker fails."""
@@ -96,16 +128,6 @@ class RayWorkerPool:
             return 0
         return 0 if answer is None else answer.nbytes
 
-    def check(self) -> None:
-        """Raise why no worker can work, if that is so."""
-        with self.changed:
-            if self._failure is not None:
-                raise self._failure
-            if self.ready or self._placed:
-                self._empty_since = time.monotonic()
-            elif time.monotonic() - self._empty_since > self._options.wait:
-                raise EngineError(self._explain_no_room(gave_up=True))
-
     def resize(self, count: int) -> None:
         """Change the number of workers. Those that leave finish their tasks first."""
         with self.changed:
@@ -114,17 +136,7 @@ class RayWorkerPool:
             for worker in staying[count:]:
                 worker.is_leaving = True
             self._start_missing()
-        self.end_leaving()
-
-    def end_leaving(self) -> None:
-        """End the workers that leave and have no task."""
-        with self.changed:
-            done = [worker for worker in self.ready if worker.is_leaving and not worker.out]
-            self.ready = [worker for worker in self.ready if worker not in done]
-        for worker in done:
-            thread = threading.Thread(target=end_actors, args=([worker.actor],), daemon=True)
-            self._ending.append(thread)
-            thread.start()
+            self._end_leaving()
 
     def remove(self, worker: PoolWorker, reason: str) -> None:
         """Remove a worker that died, and start another in its place."""
@@ -132,8 +144,6 @@ class RayWorkerPool:
             if worker not in self.ready:
                 return
             self.ready.remove(worker)
-            if not self.ready:
-                self._empty_since = time.monotonic()
             _log.warning(
                 "gpupipe: a Ray worker on node %s ended (%s); its %s go to others",
                 worker.facts.node,
@@ -144,75 +154,62 @@ class RayWorkerPool:
             self._start_missing()
 
     def close(self) -> None:
-        """End all workers, and wait until no thread of this pool runs. Idempotent."""
+        """End all workers. Idempotent."""
         with self.changed:
-            self._is_closed = True
-            workers, self.ready = self.ready, []
-            starting = dict(self._starting)
+            ready, self.ready = self.ready, []
+            starting, self._starting = self._starting, []
         if ray.is_initialized():
-            end_actors([worker.actor for worker in workers])
-            for actor in starting.values():
-                ray.kill(actor)
-        for thread in (*starting, *self._ending):
-            thread.join()
+            end_actors([worker.actor for worker in ready])
+            for worker in starting:
+                ray.kill(worker.actor)
 
     def _start_missing(self) -> None:
         """Start workers until there are as many as there should be. The caller has the lock."""
         staying = sum(not worker.is_leaving for worker in self.ready)
         for _ in range(self.target - staying - len(self._starting)):
-            if self._is_closed:
-                return
             actor = create_actor(self._cluster, self._options, self.job)
-            thread = threading.Thread(target=self._bring_up, args=(actor,), daemon=True)
-            self._starting[thread] = actor
-            thread.start()
+            self._starting.append(_StartingWorker(actor, actor.describe.remote()))
 
-    def _bring_up(self, actor: Any) -> None:
-        """Wait until an actor is placed, check it, and let it build its engine."""
-        worker: PoolWorker | None = None
-        failure: Exception | None = None
+    def _end_leaving(self) -> None:
+        """Let the workers end that leave and have no task. The caller has the lock."""
+        done = [worker for worker in self.ready if worker.is_leaving and not worker.out]
+        self.ready = [worker for worker in self.ready if worker not in done]
+        for worker in done:
+            worker.actor.close.remote()  # Ray ends an actor to which nothing refers, after this
+
+    def _take_answer(self, worker: _StartingWorker) -> None:
+        """Take the next step with a worker that has answered."""
         try:
-            worker = self._build(actor)
+            answer: Any = ray.get(worker.ref)
         except ray.exceptions.RayTaskError as e:
-            failure = EngineError(f"a Ray worker failed: {e}")
+            raise EngineError(f"a Ray worker failed: {e}") from e
         except ray.exceptions.RayError as e:
+            self._starting.remove(worker)
             self._failed_starts += 1
             _log.info("gpupipe: a Ray worker ended before it was ready: %s", e)
             if self._failed_starts >= _MAX_FAILED_STARTS:
-                failure = EngineError(
+                raise EngineError(
                     f"{self._failed_starts} Ray workers in a row ended before they were ready; "
                     f"the last: {e}"
-                )
-        except Exception as e:
-            failure = e
-        with self.changed:
-            self._starting.pop(threading.current_thread(), None)
-            self._placed.discard(threading.current_thread())
-            if self._is_closed:
-                return
-            if worker is not None:
-                self._failed_starts = 0
-                self.ready.append(worker)
-            elif failure is not None:
-                self._failure = failure
-            else:
-                self._start_missing()
-            self.changed.notify_all()
+                ) from e
+            self._start_missing()
+            return
+        if worker.facts is None:
+            self._check_versions(answer)
+            worker.facts = answer
+            device = "gpu:0" if self._options.gpus else "cpu"
+            worker.ref = worker.actor.build.remote(
+                [self.job.ref], self._options.engine, device, self.job.paths
+            )
+        elif answer is not None:
+            raise answer
+        else:
+            self._starting.remove(worker)
+            self._failed_starts = 0
+            self.ready.append(PoolWorker(worker.actor, worker.facts))
 
-    def _build(self, actor: Any) -> PoolWorker:
-        facts: WorkerFacts = ray.get(actor.describe.remote())
-        with self.changed:
-            self._placed.add(threading.current_thread())
-            self._reference = self._reference or facts
-        self._check_versions(facts, self._reference)
-        device = "gpu:0" if self._options.gpus else "cpu"
-        arguments = [self.job.ref], self._options.engine, device, self.job.paths
-        error: Exception | None = ray.get(actor.build.remote(*arguments))
-        if error is not None:
-            raise error
-        return PoolWorker(actor, facts)
-
-    def _check_versions(self, facts: WorkerFacts, first: WorkerFacts) -> None:
+    def _check_versions(self, facts: WorkerFacts) -> None:
+        self._reference = first = self._reference or facts
         own = {"gpupipe": list_versions()["gpupipe"]}
         difference = explain_difference(
             own, "the trainer's node", facts.versions, facts.node
@@ -224,11 +221,10 @@ class RayWorkerPool:
             )
 
     def _count_unplaced(self) -> int:
-        """Return how many workers have no place yet. The caller has the lock."""
-        return len(self._starting) - len(self._placed)
+        """Return how many workers have no place yet."""
+        return sum(worker.facts is None for worker in self._starting)
 
     def _explain_no_room(self, gave_up: bool) -> str:
-        """Return what the trainer waits for, or why it gave up."""
         return explain_no_room(
             self._cluster, self._options, self.target, self._count_unplaced(), gave_up
         )

@@ -54,14 +54,14 @@ def test_a_task_whose_workers_all_lag_goes_to_a_third() -> None:
     dispatcher._open[0] = _OpenTask(plan)
     dispatcher._assign()
     first.lag()
-    dispatcher._reassign_lagging()
-    dispatcher._reassign_lagging()
+    dispatcher._assign()
+    dispatcher._assign()
     assert (first.sent, second.sent) == ([0], [0]), "once to each"
     second.lag()
-    dispatcher._reassign_lagging()
+    dispatcher._assign()
     pool.ready.append(third)
-    dispatcher._reassign_lagging()
-    dispatcher._reassign_lagging()
+    dispatcher._assign()
+    dispatcher._assign()
     assert (first.sent, second.sent, third.sent) == ([0], [0], [0])
 
 
