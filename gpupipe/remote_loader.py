@@ -68,8 +68,10 @@ def connect(
         "transport": transport,
         "key": key,
         "server_key": server_key,
+        "format": format,
+        "ids": ids,
+        **more,
     }
-    settings |= {"format": format, "ids": ids, **more}
     try:
         options = LoaderConfig.model_validate(settings)
     except pydantic.ValidationError as e:

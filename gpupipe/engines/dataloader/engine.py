@@ -121,7 +121,6 @@ class DataLoaderEngine(QuarantiningEngine):
                 crash = e
             plans = self.quarantine.iter_good_plans(chain(self._workers.in_flight, plans))
             self._quarantine_killers(crash)
-            self._workers.restart()
 
     def _run(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
         with closing(self._workers.iterate(plans)) as results:

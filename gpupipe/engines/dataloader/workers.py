@@ -16,8 +16,8 @@ Invariants:
 1. Torch returns results in the order of the plans. So a result belongs to the first plan in flight.
 2. The end of an iteration cancels the batches in flight. Persistent workers stay for the next one.
 3. If a worker dies, the others are ended, and the iteration raises one error. It is a
-   WorkerCrashError if a sample most likely killed the worker. After `restart`, the plans in flight
-   can be made again.
+   WorkerCrashError if a sample most likely killed the worker. The next iteration starts others, and
+   can make the plans in flight again.
 4. Workers are ended explicitly. A traceback may keep torch's iterator alive, and its workers with
    it. If the cyclic garbage collector frees the iterator, the queue that tells workers to stop is
    freed first: ending them takes five seconds each, and on Python 3.13 a thread of torch fails.
@@ -28,11 +28,11 @@ from __future__ import annotations
 import os
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader
@@ -52,6 +52,8 @@ from gpupipe.errors import EngineError, StepError
 from gpupipe.runtime.forked_children import end_with_parent
 from gpupipe.runtime.transfer import on_device
 from gpupipe.sampling.sampler import Plan
+
+_T = TypeVar("_T")
 
 
 class PlanSampler:
@@ -133,6 +135,7 @@ class Workers:
         self._job, self._samples, self._count, self._device = job, samples, count, device
         self._sampler = PlanSampler(job, count * job.loader.prefetch)
         self._loader: DataLoader[WorkResult] | None = self._create_loader(samples)
+        """None if the workers were ended."""
         self._results: Iterator[WorkResult] = iter(())
         self._started = False
         """Whether the current workers have made a batch."""
@@ -167,37 +170,41 @@ class Workers:
 
     def _start(self, plans: Iterator[Plan], samples: Samples | None) -> None:
         self._sampler.start(plans)
+        if self._loader is None:
+            self._loader = self._create_loader(self._samples)
         loader = self._loader if samples is None else self._create_loader(samples)
-        self._started = self._started and loader is not None and loader.persistent_workers
-        previous = getattr(loader, "_iterator", None)  # of persistent workers
-        try:
+        self._started = self._started and loader.persistent_workers
+
+        def create_iterator() -> Iterator[WorkResult]:
             with _ignore_torch_warning(), on_device(self._device):
-                self._results = iter(()) if loader is None else iter(loader)
-            stop_watching(self._results)
-            return
+                return iter(loader)
+
+        previous = getattr(loader, "_iterator", None)  # of persistent workers
+        self._results = self._call(create_iterator, previous)
+        stop_watching(self._results)
+
+    def _next(self) -> WorkResult | None:
+        """Return the next result, or None after the last."""
+
+        def take_next() -> WorkResult | None:
+            one_thread = nullcontext() if self._count else limit_to_one_thread()
+            with one_thread, on_device(self._device):
+                return next(self._results, None)
+
+        result = self._call(take_next)
+        self._started = True
+        if error := self._sampler.error if result is None else result.error:
+            raise error
+        return result
+
+    def _call(self, function: Callable[[], _T], previous: Any = None) -> _T:
+        """Call a function of torch; if it fails since a worker died, raise that."""
+        try:
+            return function()
         except (RuntimeError, OSError, EOFError) as e:
             if (failed := self._end_after(e, previous)) is None:
                 raise
         raise failed
-
-    def _next(self) -> WorkResult | None:
-        """Return the next result, or None after the last."""
-        try:
-            one_thread = nullcontext() if self._count else limit_to_one_thread()
-            with one_thread, on_device(self._device):
-                result = next(self._results, None)
-            self._started = True
-            if error := self._sampler.error if result is None else result.error:
-                raise error
-            return result
-        except (RuntimeError, OSError, EOFError) as e:
-            if (failed := self._end_after(e)) is None:
-                raise
-        raise failed
-
-    def restart(self) -> None:
-        """Replace workers that were ended."""
-        self._loader = self._create_loader(self._samples)
 
     def close(self) -> None:
         """End all workers. Idempotent."""

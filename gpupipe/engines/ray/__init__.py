@@ -2,8 +2,8 @@
 
 The trainer's side: `engine` joins the parts. `cluster` connects to Ray. `pool` starts a
 `pool_worker` for each worker, and replaces those that die. `dispatcher` gives each plan to a
-worker, and `delivery` finishes the answers in the order of the plans. `capacity` checks what fits
-into the cluster, and `status` writes the file for `gpupipe status ray`.
+worker, and `delivery` finishes the answers in the order of the plans. `status` writes the file for
+`gpupipe status ray`.
 
 The worker's side: `actor` runs in its process, and makes batches with the engine of its `worker`.
 `messages` are what it answers.

@@ -1,4 +1,4 @@
-"""Connects to a Ray cluster, or starts a Ray on this machine."""
+"""Connects to a Ray cluster, or starts a Ray on this machine; how many workers it has room for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 import ray
 from ray._private import ray_constants, services
 
-from gpupipe.errors import EngineError
+from gpupipe.config import LoaderConfig, RayConfig
+from gpupipe.errors import EngineError, counted
 from gpupipe.runtime.devices import cores
 
 _log = logging.getLogger("gpupipe")
@@ -29,13 +30,12 @@ class Cluster:
     """A connection to Ray.
 
     Attributes:
-        is_own: Whether this process started the Ray.
+        is_own: Whether this process started the Ray, and this connection uses it.
         node_id: Ray's id of the node of this process.
     """
 
     is_own: bool
     node_id: str
-    is_closed: bool = False
 
     def free_cpus(self) -> float:
         """Return how many CPUs no actor and no task holds."""
@@ -62,14 +62,11 @@ class Cluster:
         """Shut down the Ray that this process started, after its last user. Idempotent."""
         global _users_of_own_ray  # noqa: PLW0603
         with _lock:
-            if self.is_closed:
-                return
-            self.is_closed = True
-            if not self.is_own:
-                return
-            _users_of_own_ray -= 1
-            if not _users_of_own_ray and ray.is_initialized():
-                ray.shutdown()
+            if self.is_own:
+                self.is_own = False
+                _users_of_own_ray -= 1
+                if not _users_of_own_ray and ray.is_initialized():
+                    ray.shutdown()
 
 
 def connect(address: str) -> Cluster:
@@ -162,3 +159,43 @@ def _only_loopback() -> Iterator[None]:
         del os.environ[name]
         if variable is not None:
             os.environ[name] = variable
+
+
+def count_workers(options: LoaderConfig, cluster: Cluster) -> int:
+    """Return how many workers this trainer starts with."""
+    workers = options.ray.workers
+    if isinstance(workers, tuple):
+        return workers[0]
+    if workers != "auto":
+        return workers
+    share = cluster.total_cpus() / options.ray.cpus / options.shard.world_size
+    free = cluster.free_cpus() / options.ray.cpus
+    return max(1, int(min(free, share)))
+
+
+def explain_no_room(
+    cluster: Cluster, options: RayConfig, wanted: int, missing: int, gave_up: bool
+) -> str:
+    """Return what the trainer waits for, or why it gave up.
+
+    Args:
+        cluster: The cluster.
+        options: The settings.
+        wanted: How many workers there should be.
+        missing: How many of them have no place.
+        gave_up: Whether it gave up.
+    """
+    gpus = f" and {options.gpus:g} GPUs" if options.gpus else ""
+    text = (
+        f"engine ray {'waited' if gave_up else 'waits'} for a place for {missing} of "
+        f"{counted(wanted, 'worker')}, each with {counted(options.cpus, 'CPU')}{gpus}: "
+        f"{cluster.free_cpus():g} of the {cluster.total_cpus():g} CPUs on "
+        f"{counted(len(cluster.nodes()), 'node')} are free, and the largest node has "
+        f"{cluster.largest_node_cpus():g}"
+    )
+    if not gave_up:
+        return f"{text}; it gives up after {options.wait:g} seconds (loader.ray.wait)"
+    return (
+        f"{text}; it gave up after {options.wait:g} seconds: lower loader.ray.workers or "
+        "loader.ray.cpus, add nodes, or set loader.ray.wait higher"
+    )

@@ -23,15 +23,10 @@ import torch
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job
 from gpupipe.engines.batch_finisher import BatchFinisher
-from gpupipe.engines.ray.capacity import (
-    Demand,
-    batch_bytes_of,
-    choose_window,
-    count_workers,
-)
-from gpupipe.engines.ray.cluster import connect
+from gpupipe.engines.ray.cluster import connect, count_workers
 from gpupipe.engines.ray.delivery import Autoscaler, Delivery, WaitMeter
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
+from gpupipe.engines.ray.messages import Demand, batch_bytes_of, choose_window
 from gpupipe.engines.ray.pool import RayWorkerPool
 from gpupipe.engines.ray.pool_worker import PoolWorker, share_job, split_job
 from gpupipe.engines.ray.status import StatusFile, StoreReader, TrainerStatus

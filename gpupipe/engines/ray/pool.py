@@ -13,8 +13,7 @@ import ray
 
 from gpupipe.config import RayConfig
 from gpupipe.engines.ray.actor import WorkerFacts, explain_difference, list_versions
-from gpupipe.engines.ray.capacity import explain_no_room
-from gpupipe.engines.ray.cluster import Cluster
+from gpupipe.engines.ray.cluster import Cluster, explain_no_room
 from gpupipe.engines.ray.messages import BatchAnswer
 from gpupipe.engines.ray.pool_worker import PoolWorker, SharedJob, create_actor, end_actors
 from gpupipe.errors import EngineError, counted

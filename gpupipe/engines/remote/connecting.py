@@ -9,7 +9,6 @@ from gpupipe.client.session import ConnectionOptions
 from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.engines.batch_finisher import BatchFinisher
 from gpupipe.engines.remote.description import RemoteDataset, parse_description
-from gpupipe.engines.remote.sampler import RemoteSampler
 from gpupipe.errors import ServerError, warn
 from gpupipe.protocol.messages import SessionOpened
 from gpupipe.runtime.devices import resolve
@@ -41,7 +40,7 @@ class ConnectedServer:
 
 def connect_servers(
     loader: LoaderConfig, patience: float, own: Config | None = None
-) -> tuple[list[ConnectedServer], Config, RemoteSampler]:
+) -> tuple[list[ConnectedServer], Config]:
     """Connect to servers, and open a session with each.
 
     Args:
@@ -50,14 +49,13 @@ def connect_servers(
         own: A config whose pipeline must be the one of the servers; None: no check.
 
     Returns:
-        The servers in the order of their ranks, the config that they serve with the server's shard,
-        and the position in their order.
+        The servers in the order of their ranks, and the config that they serve, with the shard of
+        the first.
 
     Raises:
         DeviceError: If the device is not available.
         ServerError: If a server cannot be reached, if servers do not fit together, or if they serve
             another pipeline than `own`.
-        StateError: If the position of the servers is not valid here.
     """
     gpu = resolve(loader.device)
     connections: list[Connection] = []
@@ -73,18 +71,13 @@ def connect_servers(
         if first.dataset.tail.pipeline.entries:
             # The import takes seconds. In the thread of a connection it would delay the heartbeats.
             import_torchvision()
-        config = _with_server_shard(first.dataset.config, first.answer, own)
         for server in servers:
             _warn_of_missed_batches(server)
-        answers = [server.answer for server in servers]
-        sampler = RemoteSampler(
-            first.dataset.count, config.loader, first.dataset.selection, answers
-        )
+        return servers, _with_server_shard(first.dataset.config, first.answer, own)
     except BaseException:
         for connection in connections:
             connection.close()
         raise
-    return servers, config, sampler
 
 
 def _options(

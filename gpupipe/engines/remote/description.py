@@ -151,26 +151,20 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
 
 def _describe_steps(pipeline: Pipeline) -> dict[str, Any]:
     """Return the steps and views of a pipeline without schedules, as YAML has them."""
-    return {
-        "steps": _steps([e for e in pipeline.entries if e.field not in pipeline.views]),
-        "views": {
-            view: {"steps": _steps(pipeline.entries_on(view), is_view=True)}
-            for view in pipeline.views
-        },
-    }
-
-
-def _steps(entries: Sequence[Entry], is_view: bool = False) -> list[dict[str, Any]]:
-    """Return the list of steps from which the client can build the pipeline again."""
-    if is_view:
-        return [{entry.name: entry.step.model_dump(mode="json")} for entry in entries]
     steps: dict[str, dict[str, Any]] = {}
-    for entry in entries:
-        step = steps.setdefault(
-            entry.key, {entry.name: entry.step.model_dump(mode="json") | {"on": []}}
-        )
-        step[entry.name]["on"].append(entry.field)
-    return list(steps.values())
+    for entry in pipeline.entries:
+        if entry.field not in pipeline.views:
+            step = steps.setdefault(entry.key, {entry.name: _dump(entry) | {"on": []}})
+            step[entry.name]["on"].append(entry.field)
+    views = {
+        view: {"steps": [{entry.name: _dump(entry)} for entry in pipeline.entries_on(view)]}
+        for view in pipeline.views
+    }
+    return {"steps": list(steps.values()), "views": views}
+
+
+def _dump(entry: Entry) -> dict[str, Any]:
+    return entry.step.model_dump(mode="json")
 
 
 def parse_description(
@@ -188,12 +182,12 @@ def parse_description(
     """
     try:
         return _build(description, loader)
+    except ConfigError as e:
+        raise ServerError(
+            f"{address} serves steps that this machine cannot build ({e}): install here what is "
+            "installed there"
+        ) from None
     except (LookupError, TypeError, ValueError) as e:
-        if isinstance(e, ConfigError):
-            raise ServerError(
-                f"{address} serves steps that this machine cannot build ({e}): install "
-                "here what is installed there"
-            ) from None
         raise ServerError(
             f"{address} says what it serves in a way that is not understood: {e!r}"
         ) from None
@@ -204,8 +198,8 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
     fields = _FIELDS.validate_python(described["fields"])
 
     def build(steps: Mapping[str, Any]) -> Pipeline:
-        plain = {"pipeline": {"steps": steps["steps"], "views": steps["views"]}}
-        document = Document("the server's pipeline", plain)
+        plain = {key: steps[key] for key in ("steps", "views")}
+        document = Document("the server's pipeline", {"pipeline": plain})
         return build_pipeline(described["name"], document, ("pipeline",), fields)
 
     pipeline = _build_phases(f"pipeline '{described['name']}'", described, described, build)

@@ -1,14 +1,18 @@
-"""Tensors as arrays and back, and the size of an answer."""
+"""Tensors as arrays and back, the size of an answer, and how many of them may wait."""
 
 from __future__ import annotations
 
+import logging
 import pickle
 
 import numpy as np
 import pytest
 import torch
 
-from gpupipe.engines.ray.messages import BatchAnswer, pack, unpack
+from gpupipe.engines.ray.messages import BatchAnswer, Demand, choose_window, pack, unpack
+from gpupipe.errors import EngineError
+
+SMALL = Demand(batch_bytes=10_000_000, finished=2, trainers=1, store_bytes=200_000_000)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.int64])
@@ -43,3 +47,27 @@ def test_the_size_of_an_answer_is_that_of_all_its_fields() -> None:
     answer = BatchAnswer({"image": pack(image), "mask": pack(mask)})
     assert answer.nbytes == 2 * 3 * 4 * 5 + 4 * 2 * 4 * 5
     assert BatchAnswer().nbytes == 0
+
+
+def test_a_window_that_fits_is_taken() -> None:
+    assert SMALL.largest_window == 12
+    assert choose_window(SMALL, 12, True) == 12
+
+
+def test_a_default_window_shrinks_to_what_fits(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "gpupipe"):
+        assert choose_window(SMALL, 13, False) == 12
+    assert "200 MB" in caplog.text and "10.0 MB" in caplog.text
+
+
+def test_an_explicit_window_that_does_not_fit_is_refused_with_the_numbers() -> None:
+    with pytest.raises(EngineError, match=r"17 batches of 10\.0 MB need 170 MB, and 80% of 200 MB"):
+        choose_window(SMALL, 13, True)
+
+
+def test_trainers_of_a_node_share_its_store() -> None:
+    two = Demand(batch_bytes=10_000_000, finished=2, trainers=2, store_bytes=200_000_000)
+    assert two.largest_window == 4
+    large = Demand(batch_bytes=40_000_000, finished=2, trainers=1, store_bytes=200_000_000)
+    with pytest.raises(EngineError, match="--object-store-memory"):
+        choose_window(large, 10, False)
