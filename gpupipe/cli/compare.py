@@ -44,22 +44,11 @@ RAY = "ray"
 
 @dataclass(frozen=True)
 class _Options:
-    """The options of `gpupipe compare`."""
+    """How `gpupipe compare` measures."""
 
-    config: Annotated[
-        str | None, click.argument("config", required=False, shell_complete=complete_config)
-    ]
-    overrides: Overrides
-    cpu_workers: Annotated[
-        str,
-        click.option(
-            "--cpu-workers",
-            default="4",
-            show_default=True,
-            metavar="N[,N]...",
-            help="Workers of the DataLoader; several to see how it scales.",
-        ),
-    ]
+    cpu_workers: Annotated[str, "Workers of the DataLoader: N, or N,N... to see how it scales."] = (
+        "4"
+    )
     repeats: Annotated[int | None, _FROM_1, "Rounds.  [default: 5, with --quick 3]"] = None
     batches: Annotated[
         int | None, _FROM_1, "Batches that are timed in a round.  [default: 100, with --quick 15]"
@@ -76,41 +65,68 @@ class _Options:
         "As for 'gpupipe parity', which comes first.  [default: 0.5 for each step that "
         "interpolates]",
     ] = None
-    json_path: JsonFile = None
-    out: Annotated[
-        Path | None, OutputFolder(), "Write results.json, plots and report.html to this folder."
-    ] = None
 
 
 @click.command()
+@options
 @options_of(_Options)
-def compare(**values: Any) -> None:
+def compare(
+    config: Annotated[
+        str | None, click.argument("config", required=False, shell_complete=complete_config)
+    ],
+    overrides: Overrides,
+    json_path: JsonFile = None,
+    out: Annotated[
+        Path | None, OutputFolder(), "Write results.json, plots and report.html to this folder."
+    ] = None,
+    **values: Any,
+) -> None:
     """Compare DALI on the GPU and the CPU with the CPU engine and torch's DataLoader: same samples,
     same draws, same cores, with error bars.
 
     CONFIG is configs/lfw.yaml if there is one here, else the shipped lfw.
     """
+    from gpupipe.bench import compare as comparing
+    from gpupipe.bench.contestant import Contest
     from gpupipe.engines import registry
+    from gpupipe.runtime.devices import gpu_count
     from gpupipe.runtime.installation import require_extra
 
-    options = _Options(**values)
-    if options.out:
+    chosen = _Options(**values)
+    if out:
         require_extra("compare", ("matplotlib", "jinja2"), "the report of --out")
-    if options.ray:
+    if chosen.ray:
         registry.find(RAY)  # raises if Ray is not installed
-    name, overrides = options.config or _default(), options.overrides
-    if "=" in name:
-        name, overrides = _default(), (name, *overrides)
-    checked, index = read(name, overrides, here=True)
-    cores = core_numbers(options.core_count)
-    workers = _worker_counts(options.cpu_workers, len(cores))
-    agreements = (
-        _measure_parity(checked, index, _SAMPLES, options.max_diff, registry.preferred())
-        if registry.is_installed(registry.preferred())
-        else []
-    )
-    comparison = _run_comparison(options, name, overrides, checked, workers, cores)
-    _print_result(options, comparison, agreements, checked, index)
+    if config is None or "=" in config:
+        overrides = (config, *overrides) if config else overrides
+        config = "configs/lfw.yaml" if Path("configs/lfw.yaml").exists() else "lfw"
+    checked, index = read(config, overrides, here=True)
+    cores = core_numbers(chosen.core_count)
+    workers = _worker_counts(chosen.cpu_workers, len(cores))
+    preferred, agreements = registry.preferred(), []
+    if registry.is_installed(preferred):
+        agreements = _measure_parity(checked, index, _SAMPLES, chosen.max_diff, preferred)
+    engines = comparing.comparable_engines(checked.loader.engine)
+    if chosen.ray and RAY not in engines:
+        engines = [*engines, RAY]
+    contestants, notes = comparing.list_contestants(checked, workers, gpu_count(), engines)
+    few, warm_up, rounds = (15, 3, 3) if chosen.quick else (100, 10, 5)
+    contest = Contest(config, overrides, {}, cores, chosen.batches or few, warm_up, chosen.cold)
+    with Screen(False) as screen:
+        comparison = comparing.compare(
+            contestants,
+            contest,
+            chosen.repeats or rounds,
+            screen.counter("compare"),
+            notes,
+            shlex.join(["gpupipe", *sys.argv[1:]]),
+        )
+    if comparison.measured:
+        _print_result(comparison)
+        write_all(
+            lambda: write_json(json_path, comparison.as_json()),
+            lambda: _write_report(out, comparison, agreements, checked, index),
+        )
     if comparison.interrupted:
         leave_interrupted()
     if not all(a.holds for a in agreements):
@@ -152,83 +168,31 @@ def _parity_engine(config: "Config") -> str:
     return own if is_other else registry.preferred()
 
 
-def _default() -> str:
-    return "configs/lfw.yaml" if Path("configs/lfw.yaml").exists() else "lfw"
-
-
-def _run_comparison(
-    options: _Options,
-    name: str,
-    overrides: tuple[str, ...],
-    checked: "Config",
-    workers: list[int],
-    cores: tuple[int, ...],
-) -> "Comparison":
-    from gpupipe.bench import compare as comparing
-    from gpupipe.bench.contestant import Contest
-
-    engines = comparing.comparable_engines(checked.loader.engine)
-    if options.ray and RAY not in engines:
-        engines = [*engines, RAY]
-    contestants, notes = comparing.list_contestants(checked, workers, _gpus(), engines)
-    batches, warm_up, repeats = (15, 3, 3) if options.quick else (100, 10, 5)
-    contest = Contest(name, overrides, {}, cores, options.batches or batches, warm_up, options.cold)
-    with Screen(False) as screen:
-        return comparing.compare(
-            contestants,
-            contest,
-            options.repeats or repeats,
-            screen.counter("compare"),
-            notes,
-            shlex.join(["gpupipe", *sys.argv[1:]]),
-        )
-
-
-def _print_result(
-    options: _Options,
-    comparison: "Comparison",
-    agreements: "list[Agreement]",
-    checked: "Config",
-    index: "Index",
-) -> None:
-    """Print the result, and write the files that were asked for."""
+def _print_result(comparison: "Comparison") -> None:
     from gpupipe.bench import tables
     from gpupipe.bench.comparison import describe_verdict
 
-    if not comparison.measured:
-        return
     console().print(tables.comparison_table(comparison))
     for sentence in describe_verdict(comparison):
         click.echo(sentence)
-    write_all(
-        lambda: write_json(options.json_path, comparison.as_json()),
-        lambda: (
-            _write_report(options.out, comparison, agreements, checked, index)
-            if options.out
-            else None
-        ),
-    )
 
 
 def _write_report(
-    folder: Path,
+    folder: Path | None,
     comparison: "Comparison",
     agreements: "list[Agreement]",
     checked: "Config",
     index: "Index",
 ) -> None:
+    """Write the report, unless the folder is None."""
     from gpupipe.bench import report
     from gpupipe.engines import registry
 
+    if folder is None:
+        return
+    devices = _devices(registry.preferred()) if agreements else []
     with writing(folder):
-        page = report.write(
-            folder,
-            comparison,
-            agreements,
-            checked,
-            index,
-            _devices(registry.preferred()) if agreements else [],
-        )
+        page = report.write(folder, comparison, agreements, checked, index, devices)
     click.echo(f"report: {page}")
 
 
@@ -249,8 +213,8 @@ def _measure_parity(
     for name in dict.fromkeys([engine, registry.reference().name]):
         counts = agreement.count_decoders(checked, index, samples, name)
         if counts:
-            told = ", ".join(f"{decoder} {count}" for decoder, count in counts.items())
-            click.echo(f"decoded by, with {registry.title(name)}: {told}")
+            names = ", ".join(f"{decoder} {count}" for decoder, count in counts.items())
+            click.echo(f"decoded by, with {registry.title(name)}: {names}")
     failed = next((a for a in agreements if not a.holds), None)
     if failed:
         click.echo(
@@ -283,14 +247,9 @@ def _worker_counts(text: str, cores: int) -> list[int]:
     return list(dict.fromkeys(counts))
 
 
-def _gpus() -> int:
-    from gpupipe.runtime.devices import gpu_count
-
-    return gpu_count()
-
-
 def _devices(engine: str) -> list[str]:
     from gpupipe.engines import registry
+    from gpupipe.runtime.devices import gpu_count
 
-    has_gpu = _gpus() and "gpu" in registry.find(engine).traits.backends
+    has_gpu = gpu_count() and "gpu" in registry.find(engine).traits.backends
     return ["cpu", *(["gpu:0"] if has_gpu else [])]

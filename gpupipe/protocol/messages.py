@@ -48,19 +48,14 @@ class OpenSession(_Message, tag="open session", frozen=True):
     """Opens a session, or continues it after the connection or the server was replaced.
 
     Attributes:
-        version: The client's VERSION.
         token: Identifies the client over reconnects; random.
         number: Counts the client's OpenSession messages. The server ignores one that a later one on
             another connection has overtaken.
         name: HOST:PID, for messages to users.
-        rank: Rank of the client, from 0.
         world_size: Number of ranks; 1 takes any free partition.
         hwm: Number of batches that the client wants to hold.
-        host_id: Names the machine, process namespace and user; see processes.host_id. Client
-            and server with the same host_id can share memory.
-        pid: Process id of the client.
-        process_started: Start time of that process; see processes.start_time.
-        wants_shared_memory: The client wants batches through shared memory.
+        host_id: Names the machine, process namespace and user; see processes.host_id.
+        process_started: Start time of the process `pid`; see processes.start_time.
         codecs: Codecs that the client can unpack.
         held: Batches that the client holds and has not consumed, in order of arrival.
         consumed: Batches that were consumed and are not confirmed yet.
@@ -103,19 +98,14 @@ class StartIteration(_Message, tag="start iteration", frozen=True):
 
 
 class Acknowledge(_Message, tag="acknowledge", frozen=True):
-    """Acknowledges batches and frees slots.
-
-    Attributes:
-        keys: Batches that were consumed, in this order.
-        slots: Numbers of slots of shared memory that the server may reuse.
-    """
+    """Acknowledges batches, in the order in which they were consumed, and frees slots for reuse."""
 
     keys: Keys
     slots: Annotated[list[Count], Meta(max_length=1000)]
 
 
 class EndIteration(_Message, tag="end iteration", frozen=True):
-    """Ends the iteration early: the server requeues all batches that were not consumed.
+    """Ends the iteration early: all batches that were not consumed are requeued.
 
     It also answers a Failed with `is_final`.
     """
@@ -126,13 +116,9 @@ class Ping(_Message, tag="ping", frozen=True):
 
 
 class CloseSession(_Message, tag="close session", frozen=True):
-    """Ends the session: the server requeues all batches that were not consumed.
+    """Ends the session of a token: all batches but those that were consumed are requeued.
 
     The client repeats it, on any connection, until the server answers with SessionClosed.
-
-    Attributes:
-        token: The client's token.
-        consumed: Batches that were consumed and are not confirmed yet.
     """
 
     token: Token
@@ -164,9 +150,7 @@ class SessionOpened(_Message, tag="session opened", frozen=True):
     """Answers OpenSession: the client has a session.
 
     Attributes:
-        version: The server's VERSION.
         history: Names the server's sequence of passes. A restart that resumes keeps the name.
-        pid: Process id of the server.
         leased: Batches that the client still leases, in order. It drops all others.
         epoch: Epoch where the client begins if its user names no position.
         position: Number of samples of that epoch to leave out.
@@ -191,10 +175,7 @@ class SessionOpened(_Message, tag="session opened", frozen=True):
 class IterationStarted(_Message, tag="iteration started", frozen=True):
     """The client's iteration has entered a pass, or another client has entered that pass.
 
-    Attributes:
-        iteration: The iteration, as in StartIteration.
-        pass_number: The pass.
-        is_shared: Other clients read the pass too.
+    `is_shared`: other clients read the pass too.
     """
 
     iteration: Count
@@ -206,8 +187,6 @@ class BatchHeader(_Message, tag="batch header", frozen=True):
     """A batch, or the head of one whose bytes follow as BatchParts.
 
     Attributes:
-        key: Identifies the batch.
-        epoch: Its epoch.
         end: Number of samples of the epoch that all ranks have had after it.
         is_last: It is the last batch of the pass that this client gets.
         fields: Its tensors.
@@ -259,12 +238,7 @@ class PassEnded(_Message, tag="pass ended", frozen=True):
 
 
 class Refused(_Message, tag="refused", frozen=True):
-    """The server refuses a request.
-
-    Attributes:
-        reason: The reason, for the user.
-        is_temporary: The same request may succeed later.
-    """
+    """The server refuses a request. `is_temporary`: the same request may succeed later."""
 
     reason: Long
     is_temporary: bool
