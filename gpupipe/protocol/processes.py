@@ -24,10 +24,17 @@ def start_time(pid: int) -> str:
 
     Together with the process id it identifies the process. "" if the process has ended.
     """
+    fields = read_stat(pid)
+    return "" if not fields or fields[0] in "ZX" else fields[19]
+
+
+def read_stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the process's name; [] if it has ended.
+
+    The first is its state: field 3 of the page proc_pid_stat(5).
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
-    # after the process's name: field 3 of proc_pid_stat(5), its state, and all that follow
-    fields = text.rpartition(")")[2].split()
-    return "" if fields[0] in "ZX" else fields[19]
+        return []
+    return text.rpartition(")")[2].split()
