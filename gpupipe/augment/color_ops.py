@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.pipeline.geometry import describe_small
-from gpupipe.pipeline.primitives import IMAGE_DTYPES
+from gpupipe.pipeline.spec_checks import IMAGE_DTYPES
 from gpupipe.pipeline.step import SampleIncompatibleError
 
 if TYPE_CHECKING:
@@ -166,9 +166,7 @@ COLOR_OPS: dict[str, ColorFunction] = {
     "adjust_brightness": ColorFunction(_factor("brightness_factor"), is_pointwise=True),
     "adjust_contrast": ColorFunction(_factor("contrast_factor")),
     "adjust_gamma": ColorFunction(
-        _factor("gamma"),
-        is_pointwise=True,
-        formula=lambda pixels, gamma: pixels**gamma,
+        _factor("gamma"), is_pointwise=True, formula=lambda pixels, gamma: pixels**gamma
     ),
     "adjust_saturation": ColorFunction(_factor("saturation_factor")),
     "adjust_hue": ColorFunction((ColorValue("hue_factor", "float64", -0.5, 0.5, "in turns"),)),

@@ -16,8 +16,7 @@ from pydantic import Field
 
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import COLOR_OPS
-from gpupipe.pipeline.primitives import DTYPES_TAKEN
-from gpupipe.pipeline.spec_checks import check_color, check_decoded
+from gpupipe.pipeline.spec_checks import DTYPES_TAKEN, check_color, check_decoded
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Step, Uniforms
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import (

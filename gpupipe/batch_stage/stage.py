@@ -12,12 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch_stage.batch_step import (
-    BATCH_STEPS,
-    BatchContainer,
-    BatchStep,
-    NestedBatchStep,
-)
+from gpupipe.batch_stage.batch_step import BATCH_STEPS, BatchContainer, BatchStep, NestedBatchStep
 from gpupipe.batch_stage.mixing import find_shift
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, Problem

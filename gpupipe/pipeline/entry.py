@@ -78,9 +78,9 @@ class BaseEntry(Generic[_Step]):
         """Raise StepError for what the step's code raises, but for the exceptions `passed`."""
         return plugins.blamed(self.key, type(self.step), self.where, call, *passed)
 
-    def wrong(self, what: str) -> StepError:
+    def wrong(self, mistake: str) -> StepError:
         """Return the error that says what is wrong with the step's code."""
-        return plugins.step_wrong(self.key, type(self.step), self.where, what)
+        return plugins.step_wrong(self.key, type(self.step), self.where, mistake)
 
 
 @dataclass(frozen=True)

@@ -20,58 +20,58 @@ from gpupipe.pipeline.step import SampleIncompatibleError, StepIncompatibleError
 
 Floats = NDArray[np.float64]
 
-_WINDOW_WORDS = {
+_WINDOW_FORMS = {
     1: "one number",
     2: "one number, or [height, width]",
     3: "one number, or [depth, height, width]",
 }
-_MARGIN_WORDS = {
+_MARGIN_FORMS = {
     1: "one number, or [before, after]",
     2: "one number, [left and right, top and bottom], or [left, top, right, bottom]",
     3: "one number, or [left, top, front, right, bottom, back]",
 }
 
 
-def expand_sides(what: str, numbers: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
+def expand_sides(name: str, size: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
     """Write out a window size with one number per spatial axis of the input.
 
     Args:
-        what: The parameter's name, for the message.
-        numbers: The parameter's value, a field_types.Window.
+        name: The parameter's name, for the message.
+        size: The parameter's value, a field_types.Window.
         input_spec: The step's input.
 
     Raises:
         StepIncompatibleError: If the count of numbers does not match the axes.
     """
     axes = count_spatial_axes(input_spec)
-    written = getattr(numbers, "written", numbers)
+    written = getattr(size, "written", size)
     if len(written) not in (1, axes):
-        raise _misfit(what, written, input_spec, _WINDOW_WORDS[axes])
+        raise _misfit(name, written, input_spec, _WINDOW_FORMS[axes])
     return tuple(written) * (axes // len(written))
 
 
-def expand_margins(what: str, numbers: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
+def expand_margins(name: str, margins: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
     """Write out a padding as one number before each spatial axis and one after each.
 
     The order is torchvision's: [left, top, right, bottom] for an image, and [left, top, front,
     right, bottom, back] for a volume.
 
     Args:
-        what: The parameter's name, for the message.
-        numbers: The parameter's value, a field_types.Padding.
+        name: The parameter's name, for the message.
+        margins: The parameter's value, a field_types.Padding.
         input_spec: The step's input.
 
     Raises:
         StepIncompatibleError: If the count of numbers does not match the axes.
     """
     axes = count_spatial_axes(input_spec)
-    written = tuple(getattr(numbers, "written", numbers))
+    written = tuple(getattr(margins, "written", margins))
     if len(written) == 1:
         return written * (2 * axes)
-    if axes == 2 and len(numbers) == 4:
-        return tuple(numbers)
+    if axes == 2 and len(margins) == 4:
+        return tuple(margins)
     if len(written) != 2 * axes:
-        raise _misfit(what, written, input_spec, _MARGIN_WORDS[axes])
+        raise _misfit(name, written, input_spec, _MARGIN_FORMS[axes])
     return written
 
 
@@ -91,10 +91,10 @@ def check_mirror(mode: str, before: Floats, after: Floats, size: Sequence[int]) 
         )
 
 
-def describe_small(what: str, size: Sequence[int], min_size: Sequence[int]) -> str:
+def describe_small(operation: str, size: Sequence[int], min_size: Sequence[int]) -> str:
     """Say that an image of `size` has too few pixels for an operation; both [height, width]."""
     needed, has = _write_size(min_size), _write_size(size)
-    return f"{what} needs at least {needed} pixels, but the image has {has}"
+    return f"{operation} needs at least {needed} pixels, but the image has {has}"
 
 
 def _write_size(size: Any) -> str:
@@ -110,17 +110,19 @@ def describe_small_image(size: Sequence[int], window: Sequence[int]) -> str:
 
 
 def _misfit(
-    what: str, written: tuple[int, ...], input_spec: Spec, words: str
+    name: str, written: tuple[int, ...], input_spec: Spec, form: str
 ) -> StepIncompatibleError:
     return StepIncompatibleError(
-        f"{what} has {counted(len(written), 'number')}, but the axes of space are "
-        f"{', '.join(input_spec.space)} (layout {input_spec.layout}): write {words}"
+        f"{name} has {counted(len(written), 'number')}, but the axes of space are "
+        f"{', '.join(input_spec.space)} (layout {input_spec.layout}): write {form}"
     )
 
 
-def draw_between(bounds: tuple[float, float], u: Floats) -> Floats:
-    """Return numbers between [min, max] for draws in [0, 1)."""
-    return bounds[0] + u * (bounds[1] - bounds[0])
+def draw_between(bounds: tuple[Any, Any], u: Floats) -> Floats:
+    """Return numbers between [min, max], numbers or arrays, for draws in [0, 1)."""
+    low, high = bounds
+    numbers: Floats = low + u * (high - low)
+    return numbers
 
 
 def draw_windows(

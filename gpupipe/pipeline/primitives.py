@@ -19,11 +19,7 @@ no image they hold one number per spatial axis, in the order of its layout.
                      |  a  |  b  |  c  |      pixel n covers [n, n + 1); its centre is n + 0.5
 
     decode           bytes of a file -> H x W x C
-    crop             +--------------+
-                     |  +------+    |         out[y, x] = in[y + top, x + left]
-                     |  |window|    |         `fill` where the window leaves the image
-                     |  +------+    |
-                     +--------------+
+    crop             out[y, x] = in[y + top, x + left]; `fill` where the window leaves the image
     pad              edge        a a [a b c d] d d
                      reflect     c b [a b c d] c b
                      symmetric   b a [a b c d] d c
@@ -37,10 +33,7 @@ no image they hold one number per spatial axis, in the order of its layout.
     perspective      like warp, with a 3x3 matrix in homogeneous coordinates: the centre x, y of the
                      output takes the value of the input at [a, b] / c, where [a, b, c] is
                      matrix @ [x, y, 1]
-    erase            +--------------+
-                     |  +------+    |         out[y, x] = `value` inside the window
-                     |  | value|    |         out[y, x] = in[y, x] outside
-                     +--------------+
+    erase            out[y, x] = `value` inside the window, and in[y, x] outside
     remap            each pixel of the output takes the value at a place of its own in the input
     add              out = in + values, a number for each channel of each pixel
     color_matrix     out[i] = sum over j of matrix[i, j] * in[j], for the channels of each pixel
@@ -74,8 +67,7 @@ no image they hold one number per spatial axis, in the order of its layout.
 
 Image files take all of them. A mask is a field like any other. Its steps get `interpolation:
 nearest`, so that every primitive copies its class numbers. Where float16 is interpolated, it is
-computed in float32 and rounded once. `DTYPES_TAKEN` lists the dtypes; `spec_checks`
-refuses the layouts.
+computed in float32 and rounded once. `spec_checks` refuses other layouts and dtypes.
 """
 
 from __future__ import annotations
@@ -87,23 +79,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.formats.npy import DTYPES
-
-IMAGE_DTYPES = ("uint8", "float16", "float32")
-"""The usual dtypes of image pixels, for primitives on which back ends disagree in other dtypes."""
-
-DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("crop", "flip"), DTYPES),
-    "resize": ("float16", "float32", "int16", "uint8", "uint16"),
-    **dict.fromkeys(("warp", "perspective", "erase", "add", "remap", "pad"), IMAGE_DTYPES),
-    **dict.fromkeys(("color_matrix", "color"), IMAGE_DTYPES),
-    "blend": ("uint8",),
-    "normalize": ("float16", "float32", "float64"),
-}
-"""The dtypes that every back end takes, by primitive, so that a pipeline means the same everywhere.
-
-Steps refuse inputs by this table. Primitives that are not listed take all dtypes.
-"""
 
 
 class Primitives(Protocol):
@@ -116,8 +91,7 @@ class Primitives(Protocol):
 
     Attributes:
         spec: Shape, dtype and layout of the samples at this point.
-        present: bool (B,), the samples of the batch to which the calls apply: all of them outside
-            of `switch`. Arguments of the others have no effect.
+        present: bool (B,), the samples to which the calls apply. Outside `switch`: all True.
     """
 
     spec: Spec
@@ -200,9 +174,7 @@ class Primitives(Protocol):
         """
 
     def perspective(self, matrix: Any, interpolation: str, fill: tuple[float, ...]) -> None:
-        """Resample through a perspective map from output to source coordinates.
-
-        The output has the size of the image.
+        """Resample through a perspective map from output to source coordinates, at the same size.
 
         Args:
             matrix: float64 (B, 3, 3) or (3, 3), on [x, y, 1]. The third number of the product
@@ -304,10 +276,7 @@ class Primitives(Protocol):
         """
 
     def call_torch(self, function: Callable[[Any], Any]) -> None:
-        """Call a function of torch on each image, a tensor (C, H, W), which keeps its shape.
-
-        Raises NoLoweringError if the images are on a GPU.
-        """
+        """Call a function of torch on each image (C, H, W), which keeps its shape, on a CPU."""
 
     def apply(
         self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None

@@ -11,10 +11,26 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpupipe.dataset.spec import FLOATS, PAIR, Spec, spatial_axes
-from gpupipe.pipeline.primitives import DTYPES_TAKEN
+from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline.step import StepIncompatibleError
 
-_WORDS = {"H": "the height, H", "W": "the width, W"}
+IMAGE_DTYPES = ("uint8", "float16", "float32")
+"""The usual dtypes of image pixels, for primitives on which back ends disagree in other dtypes."""
+
+DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("crop", "flip"), DTYPES),
+    "resize": ("float16", "float32", "int16", "uint8", "uint16"),
+    **dict.fromkeys(("warp", "perspective", "erase", "add", "remap", "pad"), IMAGE_DTYPES),
+    **dict.fromkeys(("color_matrix", "color"), IMAGE_DTYPES),
+    "blend": ("uint8",),
+    "normalize": ("float16", "float32", "float64"),
+}
+"""The dtypes that every back end takes, by primitive, so that a pipeline means the same everywhere.
+
+Steps refuse inputs by this table. Primitives that are not listed take all dtypes.
+"""
+
+_AXIS_NAMES = {"H": "the height, H", "W": "the width, W"}
 _MAX_CHANNELS = 4
 _UNUSUAL = {
     "normalized": "but gets normalized ones: move it before 'normalize'",
@@ -50,14 +66,11 @@ def count_spatial_axes(input_spec: Spec) -> int:
 def check_plane(input_spec: Spec) -> Spec:
     """Return `input_spec`; raise StepIncompatibleError unless its spatial axes are H, W."""
     if check_decoded(input_spec).space != "HW":
-        what = (
-            f"the array's axes of space are {', '.join(input_spec.space)}"
-            if input_spec.space
-            else "the array has none"
-        )
+        axes = ", ".join(input_spec.space)
+        mismatch = f"the array's axes of space are {axes}" if axes else "the array has none"
         raise StepIncompatibleError(
-            f"it works on height and width, but {what} (layout {input_spec.layout!r}): leave it "
-            "out, or set data.layout, such as CHW"
+            f"it works on height and width, but {mismatch} (layout {input_spec.layout!r}): leave "
+            "it out, or set data.layout, such as CHW"
         )
     return input_spec
 
@@ -66,7 +79,7 @@ def check_axis(axis: str, input_spec: Spec) -> Spec:
     """Return `input_spec`; raise StepIncompatibleError if it lacks the axis, or has too many."""
     if axis not in check_decoded(input_spec).space:
         raise StepIncompatibleError(
-            f"it works along {_WORDS[axis]}, but the array has no such axis (layout "
+            f"it works along {_AXIS_NAMES[axis]}, but the array has no such axis (layout "
             f"{input_spec.layout!r}): leave it out, or set data.layout, such as CHW"
         )
     return _check_other_axes(input_spec)
@@ -106,19 +119,19 @@ def check_resampling(input_spec: Spec) -> Spec:
     return _check_other_axes(input_spec)
 
 
-def check_per_channel(what: str, numbers: tuple[float, ...], input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatibleError if `numbers` do not match its channels.
+def check_per_channel(name: str, values: tuple[float, ...], input_spec: Spec) -> Spec:
+    """Return `input_spec`; raise StepIncompatibleError if `values` do not match its channels.
 
     Args:
-        what: The parameter's name, for the message.
-        numbers: The parameter's value: one number, or one per channel.
+        name: The parameter's name, for the message.
+        values: The parameter's value: one number, or one per channel.
         input_spec: The step's input, which must be decoded.
     """
     channels = count_channels(check_decoded(input_spec))
-    if channels is not None and len(numbers) not in (1, channels):
+    if channels is not None and len(values) not in (1, channels):
         each = "" if channels == 1 else f", or {channels}"
         raise StepIncompatibleError(
-            f"{what} has {len(numbers)} numbers, but the image has {channels} "
+            f"{name} has {len(values)} numbers, but the image has {channels} "
             f"channel{'s' * (channels != 1)}: write one{each}"
         )
     return input_spec
@@ -191,9 +204,9 @@ def check_color(
             f"{input_spec.layout}: leave it out"
         )
     if not any_values and input_spec.pixels.values in _UNUSUAL:
-        what = input_spec.dtype if input_spec.pixels.values == "unscaled" else "colours"
+        colors = input_spec.dtype if input_spec.pixels.values == "unscaled" else "colours"
         raise StepIncompatibleError(
-            f"it works on {what} from 0 to 1, {_UNUSUAL[input_spec.pixels.values]}"
+            f"it works on {colors} from 0 to 1, {_UNUSUAL[input_spec.pixels.values]}"
         )
     if input_spec.dtype not in dtypes:
         target = dtypes[0] if input_spec.dtype in FLOATS else dtypes[-1]
@@ -209,15 +222,15 @@ def count_channels(input_spec: Spec) -> int | None:
     return input_spec.channels if "C" in input_spec.layout else 1
 
 
-def check_fill(fill: tuple[float, ...], input_spec: Spec, what: str = "fill") -> Spec:
+def check_fill(fill: tuple[float, ...], input_spec: Spec, name: str = "fill") -> Spec:
     """Return `input_spec`; raise StepIncompatibleError if `fill` misfits its channels or dtype.
 
     Args:
         fill: The parameter's value: one number, or one per channel.
         input_spec: The step's input.
-        what: The parameter's name, for the message.
+        name: The parameter's name, for the message.
     """
-    check_per_channel(what, fill, input_spec)
+    check_per_channel(name, fill, input_spec)
     if input_spec.dtype in ("float16", "float32", "float64", "bfloat16"):
         return input_spec
     lowest, highest = 0, 1
@@ -226,7 +239,7 @@ def check_fill(fill: tuple[float, ...], input_spec: Spec, what: str = "fill") ->
     wrong = next((n for n in fill if not lowest <= n <= highest), None)
     if wrong is not None:
         raise StepIncompatibleError(
-            f"{what} is {wrong:g}, but {input_spec.dtype} holds {lowest:,} to {highest:,}: write a "
+            f"{name} is {wrong:g}, but {input_spec.dtype} holds {lowest:,} to {highest:,}: write a "
             "number between them"
         )
     return input_spec

@@ -42,12 +42,7 @@ class ColorJitter(ColorStep):
     saturation: Factors | None = None
     hue: Turns | None = None
 
-    example = {
-        "brightness": 0.4,
-        "contrast": 0.4,
-        "saturation": 0.4,
-        "hue": 0.1,
-    }
+    example = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
     interpolates = True  # a later factor multiplies the level of an earlier one
     num_uniforms = 2 * len(ADJUSTMENTS)
     speed_advice = "leave hue out on a CPU: it costs more than the other three together"

@@ -11,16 +11,8 @@ from gpupipe.augment import noise
 from gpupipe.augment.geometry_step import WarpingStep, torch_interpolation
 from gpupipe.augment.noise import kernel_size, make_displacement
 from gpupipe.pipeline.geometry import describe_small
-from gpupipe.pipeline.primitives import IMAGE_DTYPES
-from gpupipe.pipeline.spec_checks import add_fill, check_color, check_per_channel
-from gpupipe.pipeline.step import (
-    Params,
-    Primitives,
-    Sampled,
-    Spec,
-    StepIncompatibleError,
-    Uniforms,
-)
+from gpupipe.pipeline.spec_checks import IMAGE_DTYPES, add_fill, check_color, check_per_channel
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.field_types import NUMBER, Resampling, one_for_both, should_be

@@ -13,16 +13,16 @@ from gpupipe.pipeline.geometry import describe_small, draw_between
 from gpupipe.pipeline.step import Params, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.schema.field_types import ORDERED, Positive, Side, one_for_both, should_be
 
-_KERNEL_WORDS = "one odd number, or [width, height], both odd"
+_KERNEL_FORMS = "one odd number, or [width, height], both odd"
 
 
 def _check_odd(value: tuple[int, int]) -> tuple[int, int]:
     if not all(side % 2 for side in value):
-        raise should_be(_KERNEL_WORDS)
+        raise should_be(_KERNEL_FORMS)
     return value
 
 
-KernelSize = Annotated[tuple[Side, Side], one_for_both(_KERNEL_WORDS), AfterValidator(_check_odd)]
+KernelSize = Annotated[tuple[Side, Side], one_for_both(_KERNEL_FORMS), AfterValidator(_check_odd)]
 Sigma = Annotated[
     tuple[Positive, Positive],
     one_for_both("one number above 0, or [min, max], both above 0"),

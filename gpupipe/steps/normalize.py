@@ -7,8 +7,12 @@ from typing import Any
 from pydantic import model_validator
 
 from gpupipe.dataset.spec import PAIR
-from gpupipe.pipeline.primitives import DTYPES_TAKEN
-from gpupipe.pipeline.spec_checks import check_channels, check_decoded, check_per_channel
+from gpupipe.pipeline.spec_checks import (
+    DTYPES_TAKEN,
+    check_channels,
+    check_decoded,
+    check_per_channel,
+)
 from gpupipe.pipeline.step import Params, Primitives, Spec, Step, StepIncompatibleError, of_any_size
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.field_types import Channels, PositiveChannels
@@ -30,10 +34,7 @@ class Normalize(Step):
     mean: Channels
     std: PositiveChannels
 
-    example = {
-        "mean": [0.485, 0.456, 0.406],
-        "std": [0.229, 0.224, 0.225],
-    }
+    example = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
     can_run_on_batches = True
     speed_advice = (
         "leave it out with to_dtype, and do both on the GPU: a batch of uint8 is a quarter of one "

@@ -29,13 +29,13 @@ def _shear(value: Any) -> Any:
 
     Only four numbers shear along y.
     """
-    words = (
+    expected = (
         "a number a of at least 0 for x in [-a, a], [a, b] for x, or [a, b, c, d] for x in "
         "[a, b] and y in [c, d]"
     )
     if is_number(value) and value < 0:
-        raise should_be(words)
-    value = [-value, value] if is_number(value) else check_list(value, (2, 4), words)
+        raise should_be(expected)
+    value = [-value, value] if is_number(value) else check_list(value, (2, 4), expected)
     return [*value, 0.0, 0.0][:4]
 
 
@@ -69,11 +69,7 @@ class RandomAffine(WarpingStep):
     shear: Shear | None = None
     center: Point | None = None
 
-    example = {
-        "degrees": 30,
-        "translate": [0.1, 0.1],
-        "scale": [0.7, 1.3],
-    }
+    example = {"degrees": 30, "translate": [0.1, 0.1], "scale": [0.7, 1.3]}
     num_uniforms = 6
 
     def sample(self, u: Uniforms) -> Sampled:
@@ -91,9 +87,7 @@ class RandomAffine(WarpingStep):
         translate = (2.0 * u[:, 1:3] - 1.0) * reach
         scale = draw_between(self.scale or (1.0, 1.0), u[:, 3])
         low_x, high_x, low_y, high_y = self.shear or (0.0, 0.0, 0.0, 0.0)
-        shear = np.stack(
-            [draw_between((low_x, high_x), u[:, 4]), draw_between((low_y, high_y), u[:, 5])], -1
-        )
+        shear = draw_between((np.array([low_x, low_y]), np.array([high_x, high_y])), u[:, 4:])
         linear = affine_inverse(angle, scale, shear[:, 0], shear[:, 1])
         return {
             "angle": angle,

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+_Float = Literal["float32", "float16", "float64"]
+_Integer = Literal["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
 _LESS_THAN_ONE = 1e-3
 """torchvision truncates float * (largest integer + 1 - 1e-3), see v2.functional.to_dtype."""
 _UNSCALED = ("bool", "uint32", "uint64")
@@ -35,20 +37,7 @@ class ToDtype(Step):
             and back. Between integer dtypes, shift bits. The default is false.
     """
 
-    dtype: Literal[
-        "float32",
-        "float16",
-        "uint8",
-        "float64",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint16",
-        "uint32",
-        "uint64",
-        "bool",
-    ]
+    dtype: Literal[_Float, _Integer, "bool"]
     scale: bool = False
 
     example = {"dtype": "float32", "scale": True}
@@ -78,14 +67,9 @@ class ToDtype(Step):
         return replace(of_any_size(input_spec), dtype=dtype)
 
     def lower(self, image: Primitives, p: Params) -> None:
-        image.to_dtype(
-            self.dtype,
-            self.scale
-            and not (
-                image.spec.dtype == self.dtype
-                or (_is_float(image.spec.dtype) and _is_float(self.dtype))
-            ),
-        )
+        stored = image.spec.dtype
+        has_range_already = stored == self.dtype or (_is_float(stored) and _is_float(self.dtype))
+        image.to_dtype(self.dtype, self.scale and not has_range_already)
 
     def torch(self, image: Any, p: Params) -> Any:
         import torch
@@ -128,22 +112,17 @@ def _integers(image: Tensor, dtype: torch.dtype, scale: bool) -> Tensor:
     """Convert to an integer dtype: truncate floats, and clamp to the range of `dtype`."""
     import torch
 
+    bounds = torch.iinfo(dtype)
     if image.is_floating_point():
-        return _truncate(
-            image * (torch.iinfo(dtype).max + 1.0 - _LESS_THAN_ONE) if scale else image, dtype
-        )
-    shift = _bits(dtype) - _bits(image.dtype) if scale else 0
-    wide = _saturate(_int64(image) >> max(-shift, 0), dtype)
+        return _truncate(image * (bounds.max + 1.0 - _LESS_THAN_ONE) if scale else image, dtype)
+    added_bits = int(bounds.max).bit_length() - int(torch.iinfo(image.dtype).max).bit_length()
+    shift = added_bits if scale else 0
+    largest = min(bounds.max, torch.iinfo(torch.int64).max)
+    wide = (_to_int64(image) >> max(-shift, 0)).clamp(bounds.min, largest)
     return (wide << max(shift, 0)).to(dtype)
 
 
-def _bits(dtype: torch.dtype) -> int:
-    import torch
-
-    return int(torch.iinfo(dtype).max).bit_length()
-
-
-def _int64(image: Tensor) -> Tensor:
+def _to_int64(image: Tensor) -> Tensor:
     """Convert to int64, clamped: torch has no arithmetic for larger integers."""
     import torch
 
@@ -153,24 +132,14 @@ def _int64(image: Tensor) -> Tensor:
     return signed.masked_fill(signed < 0, torch.iinfo(torch.int64).max)
 
 
-def _saturate(wide: Tensor, dtype: torch.dtype) -> Tensor:
-    """Clamp int64 numbers to the range of `dtype`."""
-    import torch
-
-    bounds = torch.iinfo(dtype)
-    return wide.clamp(bounds.min, min(bounds.max, torch.iinfo(torch.int64).max))
-
-
 def _truncate(image: Tensor, dtype: torch.dtype) -> Tensor:
     import torch
 
     bounds = torch.iinfo(dtype)
     wide = image.double().nan_to_num(nan=0.0)
-    highest = (
-        np.nextafter(float(bounds.max), 0.0)
-        if float(bounds.max) > bounds.max
-        else float(bounds.max)
-    )
+    highest = float(bounds.max)
+    if highest > bounds.max:
+        highest = float(np.nextafter(highest, 0.0))
     integers = wide.clamp(bounds.min, highest).to(dtype)
     if highest < bounds.max:  # float64 cannot hold the largest int64 or uint64: write its bits
         largest = bounds.max if bounds.min else -1

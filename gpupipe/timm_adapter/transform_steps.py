@@ -65,10 +65,7 @@ def _list_plain(a: Arguments) -> list[Step]:
         sides = [size, size] if isinstance(size, int) else size
         larger = [math.floor(side / ratio) for side in sides]
         resized = larger if a["crop_mode"] == "squash" else larger[0]
-    return [
-        {"resize": {"size": resized, "interpolation": mode}},
-        {"center_crop": {"size": size}},
-    ]
+    return [{"resize": {"size": resized, "interpolation": mode}}, {"center_crop": {"size": size}}]
 
 
 def _list_augmentation(a: Arguments, mean: Sequence[float]) -> list[Step]:

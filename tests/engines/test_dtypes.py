@@ -21,7 +21,7 @@ from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline import step_registry
-from gpupipe.pipeline.primitives import DTYPES_TAKEN
+from gpupipe.pipeline.spec_checks import DTYPES_TAKEN
 from helpers.arrays import ENGINES, numbers, saved
 from helpers.every_step import CASES, COLORS, LINEAR, POLICIES, SIZE, STEPS, of_image, photograph
 from helpers.full_product import IS_FULL

@@ -185,9 +185,9 @@ from helpers.pipeline_texts import DEGREES, PER_CHANNEL, SHAPE, SIDES, STEPS, mi
         ),
         (
             "to_dtype: {dtype: double}",
-            "2:21: to_dtype.dtype is 'double', but should be 'float32', 'float16', 'uint8', "
-            "'float64', 'int8', 'int16', 'int32', 'int64', 'uint16', 'uint32', "
-            "'uint64' or 'bool'",
+            "2:21: to_dtype.dtype is 'double', but should be 'float32', 'float16', "
+            "'float64', 'uint8', 'uint16', 'uint32', 'uint64', 'int8', 'int16', 'int32', 'int64' "
+            "or 'bool'",
         ),
         # parameters: ranges
         ("resize: {size: -3}", "2:18: resize.size is -3, but should be at least 1"),

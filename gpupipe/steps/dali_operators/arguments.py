@@ -37,9 +37,9 @@ class _ArgumentError(Exception):
         self.rule, self.value, self.loc = rule, value, loc
 
 
-def _refuse(words: str, value: Any, *loc: str) -> _ArgumentError:
+def _refuse(expected: str, value: Any, *loc: str) -> _ArgumentError:
     """Return the error that a value should be something else."""
-    return _ArgumentError(should_be(words), value, *loc)
+    return _ArgumentError(should_be(expected), value, *loc)
 
 
 @dataclass
@@ -133,9 +133,9 @@ def _read_name(names: Mapping[str, Any], value: Any) -> Any:
 def _rule(argument: Argument) -> str:
     """Return what values an argument takes, in words."""
     one, several, _ = _KINDS.get(argument.kind, ("a name", "a name", None))
-    words = several if argument.is_list else one
+    form = several if argument.is_list else one
     takes_draws = argument.takes_tensor and argument.kind in ("number", "whole")
-    return f"{words}, or {DRAWS}" if takes_draws else words
+    return f"{form}, or {DRAWS}" if takes_draws else form
 
 
 def _read_draw(argument: Argument, value: Any) -> Distribution | None:
@@ -164,8 +164,8 @@ def _read_distribution(argument: Argument, value: dict[str, Any]) -> Distributio
         rule = wrong_key(f"there is no such draw{did_you_mean(str(name), _READERS)}")
         raise _ArgumentError(rule, value, name)
     if argument.kind not in ("number", "whole"):
-        words = "the same for all samples: only numbers are drawn"
-        raise _refuse(f"{_rule(argument)}, {words}", value)
+        one = f"{_rule(argument)}, the same for all samples"
+        raise _refuse(f"{one}: only numbers are drawn", value)
     return _READERS[name](argument, parameters)
 
 
@@ -175,9 +175,9 @@ def _read_flip(argument: Argument, p: Any) -> Flip:
     return Flip(float(p))
 
 
-def _read_pair(value: Any, words: str, name: str) -> tuple[float, float]:
+def _read_pair(value: Any, form: str, name: str) -> tuple[float, float]:
     if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(is_finite, value)):
-        raise _refuse(f"two numbers, {words}", value, name)
+        raise _refuse(f"two numbers, {form}", value, name)
     return float(value[0]), float(value[1])
 
 

@@ -1,7 +1,7 @@
 """The dtypes that DALI's operators take, and conversions that agree with steps/to_dtype.py.
 
 `OPERATORS` lists what DALI 2.4 accepts on both the CPU and a GPU. Every dtype in
-`primitives.DTYPES_TAKEN` is one of these, or has a substitute. tests/engines/dali/operators/
+`spec_checks.DTYPES_TAKEN` is one of these, or has a substitute. tests/engines/dali/operators/
 test_dtypes.py compares the table with the operators of DALI's CPU back end and the GPU kernels in
 DALI's library.
 

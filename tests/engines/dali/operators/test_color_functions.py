@@ -16,7 +16,7 @@ from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.dali.operators.color_functions import FUNCTIONS
 from gpupipe.engines.dali.operators.image import ImageTracer
-from gpupipe.pipeline.primitives import IMAGE_DTYPES
+from gpupipe.pipeline.spec_checks import IMAGE_DTYPES
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.pipeline.tensors import in_float32
 from helpers.dali_nodes import check_runs_on_gpu, graph_of

@@ -17,7 +17,7 @@ from gpupipe.engines.dali.operators import ops
 from gpupipe.engines.dali.operators.dtypes import OPERATORS, as_integers, find_substitute
 from gpupipe.engines.failure_reasons import find_refused_dtype
 from gpupipe.formats.npy import DTYPES
-from gpupipe.pipeline.primitives import DTYPES_TAKEN
+from gpupipe.pipeline.spec_checks import DTYPES_TAKEN
 from gpupipe.runtime.machine_failures import machine_failure
 
 EYE = np.eye(3, dtype=np.float32)
