@@ -219,15 +219,15 @@ def did_you_mean(name: str, valid_names: Iterable[str]) -> str:
     return f"; known: {', '.join(names)}" if names else ""
 
 
-def counted(n: int, what: str, plural: str = "") -> str:
+def counted(n: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun: `1 rank`, `2,000 ranks`.
 
     Args:
         n: The count.
-        what: The noun in the singular.
+        noun: The noun in the singular.
         plural: The noun in the plural, if it is not the singular with an s.
     """
-    return f"{n:,} {what if n == 1 else plural or f'{what}s'}"
+    return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
 
 
 def shown(value: Any) -> str:
@@ -236,13 +236,11 @@ def shown(value: Any) -> str:
         return short(f"[{', '.join(map(shown, value))}]")
     if isinstance(value, dict):
         return short(f"{{{', '.join(f'{k}: {shown(v)}' for k, v in value.items())}}}")
-    return (
-        "empty"
-        if value is None
-        else str(value).lower()
-        if isinstance(value, bool)
-        else short(repr(str(value) if isinstance(value, PurePath) else value))
-    )
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return short(repr(str(value) if isinstance(value, PurePath) else value))
 
 
 def describe_error(error: Exception) -> str:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.config import read_with
-from gpupipe.errors import ConfigError, Problem
+from gpupipe.errors import ConfigError
 from gpupipe.loader import Loader, load
 from gpupipe.monitor import Monitor
 from gpupipe.runtime.installation import install_command
@@ -190,7 +190,7 @@ class PipeDataModule(LightningDataModule):
             "loader.subset; where it is meant, allow_same_samples=True"
         )
         self.teardown("")
-        raise ConfigError([Problem("PipeDataModule", problem)])
+        raise ConfigError.at("PipeDataModule", problem)
 
     def __str__(self) -> str:
         """List configs and open loaders; Lightning's version would create loaders."""

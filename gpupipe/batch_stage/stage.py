@@ -156,7 +156,7 @@ def check_later_fields(stage: BatchStage, fields: Mapping[str, Spec], epoch: int
 def _check(name: str, step: BatchStep, where: str, fields: Mapping[str, Spec]) -> Problem | None:
     """Return why a step cannot process its fields; None if it can."""
     try:
-        with plugins.blamed(name, type(step), where, "check()", StepIncompatibleError):
+        with plugins.step_errors(name, type(step), where, "check()", StepIncompatibleError):
             step.check(fields)
     except StepIncompatibleError as e:
         return Problem(e.where or where, f"{name} cannot stand here: {e}")

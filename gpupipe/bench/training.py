@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -223,8 +224,8 @@ def record_training(
         for _ in range(_WARM_UP_STEPS):
             step(next(stream))
         synchronise(loader)
-        ranges: Any = None if gpu_of(loader) is None else torch.cuda.nvtx
-        with tracing.record(ranges) as recorder:
+        open_range = nullcontext if gpu_of(loader) is None else torch.cuda.nvtx.range
+        with tracing.record(open_range) as recorder:
             started, number = time.perf_counter(), 0
             while number < _MIN_STEPS or time.perf_counter() - started < seconds:
                 batch = next(stream)

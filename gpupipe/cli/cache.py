@@ -12,7 +12,7 @@ import click
 
 from gpupipe.cli.arguments import AllAsJson, ConfigName, Overrides, options
 from gpupipe.cli.console import Screen, format_size
-from gpupipe.errors import ConfigError, DataError, Problem, counted
+from gpupipe.errors import ConfigError, DataError, counted
 
 if TYPE_CHECKING:
     from gpupipe.cache.cache_folder import CacheFolder
@@ -191,7 +191,7 @@ def _read_source(config: ConfigName, overrides: Overrides) -> "Remote":
     checked = configs.read(config, overrides)
     if not isinstance(checked.source, Remote):
         why = f"data.source is '{checked.source_name}', but only 'remote' has a cache"
-        raise ConfigError([Problem(config, why)])
+        raise ConfigError.at(config, why)
     return checked.source
 
 

@@ -94,7 +94,7 @@ def describe_model(
     name: str,
     model: type[pydantic.BaseModel],
     definitions: Schema,
-    numbers: Sequence[Mapping[str, Any]] = (),
+    number_forms: Sequence[Mapping[str, Any]] = (),
 ) -> Schema:
     """Return the schema of a model, and add those of the models inside it to `definitions`.
 
@@ -102,30 +102,30 @@ def describe_model(
         name: What the schemas of inner models are called by: NAME.Model.
         model: The model.
         definitions: The schemas under $defs.
-        numbers: What may stand in place of any number, besides ${...}.
+        number_forms: What may stand in place of any number, besides ${...}.
     """
     schema = model.model_json_schema(
         ref_template=f"#/$defs/{name}.{{model}}", schema_generator=_YamlForms
     )
     for title, part in schema.pop("$defs", {}).items():
-        definitions[f"{name}.{title}"] = _widen(part, numbers)
-    return _widen(schema, numbers)
+        definitions[f"{name}.{title}"] = _widen(part, number_forms)
+    return _widen(schema, number_forms)
 
 
-def _widen(schema: Schema, numbers: Sequence[Mapping[str, Any]]) -> Schema:
-    """Let ${...} stand for a value, and `numbers` for a number, at any depth."""
+def _widen(schema: Schema, number_forms: Sequence[Mapping[str, Any]]) -> Schema:
+    """Let ${...} stand for a value, and `number_forms` for a number, at any depth."""
     schema = {key: value for key, value in schema.items() if key not in _UNUSED_KEYS}
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
-            schema[key] = _widen(schema[key], numbers)
+            schema[key] = _widen(schema[key], number_forms)
     for key in ("anyOf", "oneOf", "prefixItems"):
         if key in schema:
-            schema[key] = [_widen(part, numbers) for part in schema[key]]
+            schema[key] = [_widen(part, number_forms) for part in schema[key]]
     if "properties" in schema:
-        schema["properties"] = {k: _widen(v, numbers) for k, v in schema["properties"].items()}
+        schema["properties"] = {k: _widen(v, number_forms) for k, v in schema["properties"].items()}
     others: list[Mapping[str, Any]] = []
     if schema.get("type") in ("number", "integer"):
-        others = [*numbers, INTERPOLATION]
+        others = [*number_forms, INTERPOLATION]
     elif schema.get("type") in ("boolean", "array") or "enum" in schema or "const" in schema:
         others = [INTERPOLATION]
     if not others:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,21 +20,21 @@ _ROUNDING = 1e-9
 _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
 
-def _check_engine(value: Any) -> str:
-    return _check_name(value, [AUTO, *ENGINES.names()])
+def _auto_or_one_of(list_names: Callable[[], list[str]]) -> BeforeValidator:
+    """Return a validator of the names that a function returns; `auto` is the first of them."""
 
+    def check(value: Any) -> str:
+        if value == AUTO:
+            return AUTO
+        names = list_names()
+        if not isinstance(value, str) or value not in names:
+            *others, last = map(repr, names)
+            near = nearest(str(value), names)
+            hint = f"; did you mean '{near}'?" if near else ""
+            raise should_be(f"{', '.join(others)} or {last}{hint}")
+        return value
 
-def _check_decoder(value: Any) -> str:
-    return AUTO if value == AUTO else _check_name(value, list_names())
-
-
-def _check_name(value: Any, names: list[str]) -> str:
-    if not isinstance(value, str) or value not in names:
-        *others, last = map(repr, names)
-        near = nearest(str(value), names)
-        hint = f"; did you mean '{near}'?" if near else ""
-        raise should_be(f"{', '.join(others)} or {last}{hint}")
-    return value
+    return BeforeValidator(check)
 
 
 def _check_device(value: Any) -> str:
@@ -74,14 +75,14 @@ _Share = Annotated[float, Field(gt=0, le=1)]
 
 
 def _read_split(value: Any) -> Any:
-    words = "parts by name with a share of each, such as {train: 0.9, val: 0.1}, at most 1 in all"
+    rule = "parts by name with a share of each, such as {train: 0.9, val: 0.1}, at most 1 in all"
     shares = list(value.values()) if isinstance(value, dict) else []
     if (
         not shares
         or not all(is_number(share) and 0 < share <= 1 for share in shares)
         or sum(shares) > 1 + _ROUNDING
     ):
-        raise should_be(words)
+        raise should_be(rule)
     return value
 
 
@@ -217,13 +218,13 @@ class LoaderConfig(_Frozen):
     epoch_size: Literal["all"] | Annotated[int, Field(ge=1, le=10**9), WHOLE] | None = None
     subset: Annotated[float | Path, BeforeValidator(_read_subset)] | None = None
     split: Annotated[dict[str, _Share], BeforeValidator(_read_split)] | None = None
-    engine: Annotated[str, BeforeValidator(_check_engine)] = AUTO
+    engine: Annotated[str, _auto_or_one_of(lambda: [AUTO, *ENGINES.names()])] = AUTO
     device: Annotated[str, BeforeValidator(_check_device)] = "auto"
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024), WHOLE] = "auto"
     set_affinity: bool = False
     prefetch: Annotated[int, Field(ge=1, le=64), WHOLE] = 2
     workers: Literal["auto"] | Annotated[int, Field(ge=0, le=1024), WHOLE] = "auto"
-    decoder: Annotated[str, BeforeValidator(_check_decoder)] = AUTO
+    decoder: Annotated[str, _auto_or_one_of(list_names)] = AUTO
     pin_memory: bool = True
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] | None = None
     persistent_workers: bool = True

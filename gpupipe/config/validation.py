@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 from pydantic import BeforeValidator
 
 from gpupipe.batch_stage.stage import BatchStage, build_batch_stage, check_later_fields
 from gpupipe.config.loader_config import LoaderConfig
-from gpupipe.dataset import source
-from gpupipe.dataset.source import RESERVED_NAMES, Source
+from gpupipe.dataset.source import RESERVED_NAMES, SOURCES, Source
 from gpupipe.decoded_cache.decoded_cache import explain_refusal
 from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
 from gpupipe.pipeline.build import build_pipeline, find_pipeline, has_views
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
 from gpupipe.pipeline.schedules import refuse_schedules
 from gpupipe.pipeline.step import Spec
-from gpupipe.schema.document import UNRESOLVED, Document
+from gpupipe.schema.document import UNRESOLVED, Document, Loc
 from gpupipe.schema.field_types import is_number, should_be
 from gpupipe.schema.validation_errors import to_problems
+
+_Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
 
 def _check_name_or_steps(value: Any) -> Any:
@@ -90,154 +91,6 @@ class Config:
         return replace(self, source=self.source.model_copy(update={"cache_decoded": None}))
 
 
-def validate(document: Document, config_dir: Path | None, problems: list[Problem]) -> Config:
-    """Build the Config from a resolved document.
-
-    Args:
-        document: The document, with all overrides and without ${...}.
-        config_dir: The folder of the config file, where a named pipeline is searched first.
-        problems: What was wrong with the overrides and the interpolations.
-
-    Raises:
-        ConfigError: If anything is wrong; it holds `problems` and all mistakes in the document.
-    """
-    data, steps = document.data.get("data"), document.data.get("pipeline")
-    checked_source = _build_source(document, data, problems) if isinstance(data, dict) else None
-    shape = None
-    refuse_schedules(document, ("loader",), problems)
-    try:
-        shape = TopLevel.model_validate(document.data)
-    except pydantic.ValidationError as e:
-        problems += to_problems(e, TopLevel, document)
-    pipeline = (
-        _build_pipeline(document, steps, config_dir, problems, checked_source)
-        if isinstance(steps, (str, list)) or has_views(steps)
-        else None
-    )
-    fields = (
-        list_batch_fields(pipeline, shape.loader) if pipeline and shape and checked_source else None
-    )
-    batch = _build_batch_stage(document, fields, pipeline, problems)
-    if pipeline and checked_source and checked_source.cache_decoded:
-        problems += _check_decoded_cache(document, pipeline)
-    if pipeline and shape and checked_source:
-        for epoch, later in pipeline.later.items():
-            later_fields = list_batch_fields(later, shape.loader)
-            problems += check_later_fields(batch, later_fields, epoch)
-    if problems or shape is None or checked_source is None or pipeline is None:
-        raise ConfigError(problems)
-    return Config(
-        Path(document.name).stem,
-        str(data["source"]) if data else "",
-        checked_source,
-        pipeline,
-        shape.loader,
-        batch,
-    )
-
-
-def _build_source(
-    document: Document, data: dict[str, Any], problems: list[Problem]
-) -> Source | None:
-    model = _find_source(document, data, problems)
-    if model is None:
-        return None
-    try:
-        return model.model_validate({k: v for k, v in data.items() if k != "source"})
-    except pydantic.ValidationError as e:
-        problems += to_problems(e, model, document, ("data",), prefix="data")
-        return None
-
-
-def _check_fields(
-    document: Document, source: Source, problems: list[Problem]
-) -> Mapping[str, Spec]:
-    """Return the fields of a sample; report reserved names, and masks that are no field."""
-    fields = source.field_specs()
-    reserved = [n for n in fields if n in RESERVED_NAMES]
-    problems += [
-        Problem(
-            document.where(("data",), of_key=True),
-            f"a field must not be called '{n}': that name is taken in a batch",
-        )
-        for n in reserved
-    ]
-    unknown = [n for n in source.masks if n not in fields]
-    problems += [
-        Problem(
-            document.where(("data", "masks")),
-            f"data.masks: there is no field '{n}'{did_you_mean(n, fields)}",
-        )
-        for n in unknown
-    ]
-    return fields
-
-
-def _check_decoded_cache(document: Document, pipeline: Pipeline) -> list[Problem]:
-    """Return the problem that the decoded cache can keep nothing, if so."""
-    reason = explain_refusal(pipeline)
-    where = document.where(("data", "cache_decoded"), of_key=True)
-    return [Problem(where, f"data.cache_decoded: {reason}")] if reason else []
-
-
-def _find_source(
-    document: Document, data: dict[str, Any], problems: list[Problem]
-) -> type[Source] | None:
-    name = data.get("source")
-    if isinstance(name, str):
-        try:
-            return source.SOURCES.find(name)
-        except LookupError as e:
-            problems.append(Problem(document.where(("data", "source")), e.args[0]))
-            return None
-    if name is UNRESOLVED:
-        return None
-    misspelt = nearest("source", data)
-    expected = f"the name of what reads the data: {', '.join(source.SOURCES.names())}"
-    if "source" in data:
-        problems.append(
-            Problem(
-                document.where(("data", "source")),
-                f"data.source is {shown(name)}, but should be {expected}",
-            )
-        )
-    elif misspelt:
-        problems.append(
-            Problem(
-                document.where(("data", misspelt), of_key=True),
-                f"data.{misspelt}: unknown key; did you mean 'source'?",
-            )
-        )
-    else:
-        problems.append(
-            Problem(
-                document.where(("data",), of_key=True),
-                f"data.source: missing; write 'source: ...' ({expected})",
-            )
-        )
-    return None
-
-
-def _build_pipeline(
-    document: Document,
-    steps: str | list[Any] | dict[str, Any],
-    config_dir: Path | None,
-    problems: list[Problem],
-    source: Source | None,
-) -> Pipeline | None:
-    """Build the pipeline; if the source is invalid, check it as if the only field were an image."""
-    fields = IMAGE if source is None else _check_fields(document, source, problems)
-    try:
-        if not isinstance(steps, str):
-            return build_pipeline("inline", document, ("pipeline",), fields)
-        return build_pipeline(Path(steps).stem, find_pipeline(steps, config_dir), (), fields)
-    except ConfigError as e:
-        problems += [
-            p if p.where else Problem(document.where(("pipeline",)), p.what) for p in e.problems
-        ]
-        return None
-
-
 def list_batch_fields(pipeline: Pipeline, loader: LoaderConfig) -> dict[str, Spec]:
     """Return the fields of a batch as the loader delivers them, by name."""
     fields = {}
@@ -249,18 +102,134 @@ def list_batch_fields(pipeline: Pipeline, loader: LoaderConfig) -> dict[str, Spe
     return fields
 
 
-def _build_batch_stage(
-    document: Document,
-    fields: Mapping[str, Spec] | None,
-    pipeline: Pipeline | None,
-    problems: list[Problem],
-) -> BatchStage:
-    """Build the batch stage; append its mistakes to `problems`."""
-    if not isinstance(document.data.get("batch"), list):
-        return BatchStage()  # there is none, or `problems` holds that it is no list
-    main = () if pipeline is None else pipeline.main_outputs
-    try:
-        return build_batch_stage(document, ("batch",), fields, main)
-    except ConfigError as e:
-        problems += e.problems
-        return BatchStage()
+def validate(document: Document, config_dir: Path | None, problems: list[Problem]) -> Config:
+    """Build the Config from a resolved document.
+
+    Args:
+        document: The document, with all overrides and without ${...}.
+        config_dir: The folder of the config file, where a named pipeline is searched first.
+        problems: What was wrong with the overrides and the interpolations.
+
+    Raises:
+        ConfigError: If anything is wrong; it holds `problems` and all mistakes in the document.
+    """
+    parts = _Parts(document, problems)
+    data, steps = document.data.get("data"), document.data.get("pipeline")
+    checked_source = parts.build_source(data) if isinstance(data, dict) else None
+    refuse_schedules(document, ("loader",), problems)
+    shape = parts.build_model(TopLevel, document.data)
+    pipeline = fields = None
+    if isinstance(steps, (str, list)) or has_views(steps):
+        pipeline = parts.build_pipeline(steps, config_dir, checked_source)
+    if pipeline and shape and checked_source:
+        fields = list_batch_fields(pipeline, shape.loader)
+    batch = parts.build_batch_stage(fields, pipeline.main_outputs if pipeline else ())
+    if pipeline and checked_source and checked_source.cache_decoded:
+        parts.check_decoded_cache(pipeline)
+    if pipeline and shape and fields:
+        for epoch, later in pipeline.later.items():
+            later_fields = list_batch_fields(later, shape.loader)
+            problems += check_later_fields(batch, later_fields, epoch)
+    if problems or shape is None or checked_source is None or pipeline is None:
+        raise ConfigError(problems)
+    source_name = str(data["source"]) if data else ""
+    return Config(
+        Path(document.name).stem, source_name, checked_source, pipeline, shape.loader, batch
+    )
+
+
+class _Parts:
+    """Builds the parts of a config, and notes what is wrong with each.
+
+    Args:
+        document: The resolved document.
+        problems: Gets the mistakes.
+    """
+
+    def __init__(self, document: Document, problems: list[Problem]) -> None:
+        self._document, self._problems = document, problems
+
+    def build_model(
+        self, model: type[_Model], values: Any, loc: Loc = (), prefix: str = ""
+    ) -> _Model | None:
+        """Return the model of some values, which are at `loc`; None if they are wrong."""
+        try:
+            return model.model_validate(values)
+        except pydantic.ValidationError as e:
+            self._problems += to_problems(e, model, self._document, loc, prefix)
+            return None
+
+    def build_source(self, data: dict[str, Any]) -> Source | None:
+        """Return the source that `data` describes."""
+        model = self._find_source(data)
+        settings = {key: value for key, value in data.items() if key != "source"}
+        return None if model is None else self.build_model(model, settings, ("data",), "data")
+
+    def build_pipeline(
+        self, steps: Any, config_dir: Path | None, source: Source | None
+    ) -> Pipeline | None:
+        """Return the pipeline; without a source, check it as if the only field were an image."""
+        fields = IMAGE if source is None else self._check_fields(source)
+        try:
+            if not isinstance(steps, str):
+                return build_pipeline("inline", self._document, ("pipeline",), fields)
+            return build_pipeline(Path(steps).stem, find_pipeline(steps, config_dir), (), fields)
+        except ConfigError as e:
+            where = self._document.where(("pipeline",))
+            self._problems += [p if p.where else Problem(where, p.what) for p in e.problems]
+            return None
+
+    def build_batch_stage(
+        self, fields: Mapping[str, Spec] | None, main_outputs: Sequence[str]
+    ) -> BatchStage:
+        """Return the batch stage; an empty one if there is none, or it is wrong."""
+        if not isinstance(self._document.data.get("batch"), list):
+            return BatchStage()  # there is none, or the problems hold that it is no list
+        try:
+            return build_batch_stage(self._document, ("batch",), fields, main_outputs)
+        except ConfigError as e:
+            self._problems += e.problems
+            return BatchStage()
+
+    def check_decoded_cache(self, pipeline: Pipeline) -> None:
+        """Note if the decoded cache can keep nothing of a pipeline."""
+        if reason := explain_refusal(pipeline):
+            self._note(("data", "cache_decoded"), f"data.cache_decoded: {reason}", of_key=True)
+
+    def _check_fields(self, source: Source) -> Mapping[str, Spec]:
+        """Return the fields of a sample; note reserved names, and masks that are no field."""
+        fields = source.field_specs()
+        for name in fields:
+            if name in RESERVED_NAMES:
+                rule = f"a field must not be called '{name}': that name is taken in a batch"
+                self._note(("data",), rule, of_key=True)
+        for name in source.masks:
+            if name not in fields:
+                hint = did_you_mean(name, fields)
+                self._note(("data", "masks"), f"data.masks: there is no field '{name}'{hint}")
+        return fields
+
+    def _find_source(self, data: dict[str, Any]) -> type[Source] | None:
+        name = data.get("source")
+        if isinstance(name, str):
+            try:
+                return SOURCES.find(name)
+            except LookupError as e:
+                self._note(("data", "source"), e.args[0])
+                return None
+        if name is UNRESOLVED:
+            return None
+        expected = f"the name of what reads the data: {', '.join(SOURCES.names())}"
+        if "source" in data:
+            rule = f"data.source is {shown(name)}, but should be {expected}"
+            self._note(("data", "source"), rule)
+        elif misspelt := nearest("source", data):
+            rule = f"data.{misspelt}: unknown key; did you mean 'source'?"
+            self._note(("data", misspelt), rule, of_key=True)
+        else:
+            rule = f"data.source: missing; write 'source: ...' ({expected})"
+            self._note(("data",), rule, of_key=True)
+        return None
+
+    def _note(self, loc: Loc, problem: str, of_key: bool = False) -> None:
+        self._problems.append(Problem(self._document.where(loc, of_key), problem))

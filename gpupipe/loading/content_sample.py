@@ -62,14 +62,16 @@ def find_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any], index: I
     hashes = _list_differences(theirs.get("hashes"), ours["hashes"], hashed)
     if sizes:
         (field, row), then, now = sizes[0]
-        what = f"{index.location(row, field)} had {then:,} bytes, and has {now:,} now"
+        difference = f"{index.location(row, field)} had {then:,} bytes, and has {now:,} now"
     elif hashes:
         (field, row), _, _ = hashes[0]
-        what = f"{index.location(row, field)} has the size that it had, but other content"
+        difference = f"{index.location(row, field)} has the size that it had, but other content"
     else:
         return ""
     checked = len(cells) if sizes else len(hashed)
-    return f"{what}; of {checked:,} samples that were compared, {len(sizes or hashes):,} differ"
+    return (
+        f"{difference}; of {checked:,} samples that were compared, {len(sizes or hashes):,} differ"
+    )
 
 
 def _list_differences(

@@ -19,7 +19,7 @@ _MAX_HISTORY, _MAX_SKIPPED = 32, 1000
 _VERSION = 2
 _VERSIONS = (1, _VERSION)
 """Those that can be loaded. A state of version 1 ends at "shuffle" of `_IS_VALID`."""
-_TAKES = "load_state_dict() takes the dict that state_dict() of a loader returned"
+_EXPECTED = "load_state_dict() takes the dict that state_dict() of a loader returned"
 _ENTRY = ("step", "epoch", "position", "world_size", "batch_size")
 """Keys of an entry of the history."""
 
@@ -69,18 +69,18 @@ def check_state(state: object, own: Mapping[str, Any], strict: bool) -> Mapping[
     """
     if not isinstance(state, Mapping):
         actual = "None" if state is None else f"a {type(state).__name__}"
-        raise StateError(f"{_TAKES}, and not {actual}")
+        raise StateError(f"{_EXPECTED}, and not {actual}")
     missing = [key for key in own if key not in state and key not in (*DEFAULTS, "batch")]
     if missing:
         keys = ", ".join(repr(key) for key in state)
         contents = f"that has {short(keys)}" if keys else "that is empty"
-        raise StateError(f"{_TAKES}, and not one {contents}: it lacks {missing[0]!r}")
+        raise StateError(f"{_EXPECTED}, and not one {contents}: it lacks {missing[0]!r}")
     version = state["version"]
     if type(version) is int and version not in _VERSIONS:
         raise StateError(f"the state is of another version of gpupipe: {version}, not {_VERSION}")
     for key, is_valid in _IS_VALID.items():
         if key in state and not is_valid(state[key]):
-            raise StateError(f"{_TAKES}, and not one whose {key!r} is {short(repr(state[key]))}")
+            raise StateError(f"{_EXPECTED}, and not one whose {key!r} is {short(repr(state[key]))}")
     for key, difference in _DIFFERENCES.items():
         theirs, mine = state.get(key), own.get(key)
         if strict and theirs != mine:

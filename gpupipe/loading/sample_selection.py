@@ -166,8 +166,8 @@ def choose_share(share: float, labels: NDArray[np.int64], seed: int) -> NDArray[
     Returns:
         The chosen rows, ascending, int64 (n,).
     """
-    order, places, sizes = _shuffle_classes(labels, seed, "subset")
-    return np.sort(order[places < np.maximum(np.rint(share * sizes), 1)])
+    order, positions, sizes = _shuffle_classes(labels, seed, "subset")
+    return np.sort(order[positions < np.maximum(np.rint(share * sizes), 1)])
 
 
 def choose_part(
@@ -186,10 +186,10 @@ def choose_part(
     Returns:
         The rows of the part, ascending, int64 (n,). No row is in two parts.
     """
-    order, places, sizes = _shuffle_classes(labels, 0, "split")
+    order, positions, sizes = _shuffle_classes(labels, 0, "split")
     cuts, number = np.cumsum([0.0, *shares.values()]), list(shares).index(name)
     first, end = (np.rint(np.round(share * sizes, 6)) for share in cuts[number : number + 2])
-    return np.sort(order[(places >= first) & (places < end)])
+    return np.sort(order[(positions >= first) & (positions < end)])
 
 
 def _shuffle_classes(
@@ -198,7 +198,7 @@ def _shuffle_classes(
     """Permute all samples.
 
     Returns:
-        The rows in their new order; the place of each in its own class; the size of that class.
+        The rows in their new order; the position of each in its own class; the size of that class.
         All are int64 (N,).
     """
     order = draws.permutation(seed, 0, len(labels), purpose)

@@ -113,7 +113,7 @@ def parse_item(
     if len(node.problems) > before:
         return wrong
     try:
-        with plugins.blamed(name, model, where, "validation", pydantic.ValidationError):
+        with plugins.step_errors(name, model, where, "validation", pydantic.ValidationError):
             step = model.model_validate({} if parameters is None else parameters)
     except pydantic.ValidationError as e:
         node.problems.extend(to_problems(e, model, node.document, inner.loc, prefix=name))

@@ -86,14 +86,12 @@ def probe(device_id: int | None, even_if_broken: bool = False) -> ProbeOutcome:
             fail.
     """
     broken = installed_codec_fault() if device_id is not None and not even_if_broken else ""
-    output, reason, conclusive = _run_child(
-        "decode", "cpu" if device_id is None else str(device_id), *([] if broken else ["region"])
-    )
-    passed = [stage in output.split() for stage in _STAGES]
+    device = "cpu" if device_id is None else str(device_id)
+    output, reason, conclusive = _run_child("decode", device, *([] if broken else ["region"]))
+    pipeline, decode, region = (stage in output.split() for stage in _STAGES)
     # A child that crashes at exit may have corrupted memory while it decoded.
-    return ProbeOutcome(
-        passed[0], passed[1], passed[2] and not reason, reason or broken, conclusive
-    )
+    region = region and not reason
+    return ProbeOutcome(pipeline, decode, region, reason or broken, conclusive)
 
 
 def installed_codec_fault() -> str:
@@ -137,11 +135,9 @@ def jpeg_engines(device_id: int) -> JpegEngines:
     visible = visible_device(os.environ.get("CUDA_VISIBLE_DEVICES"), device_id)
     output, reason, _ = _run_child("engines", CUDA_VISIBLE_DEVICES=visible)
     fields = output.split()
-    return (
-        JpegEngines(None, 0, reason or "nothing was said")
-        if reason or len(fields) != 2
-        else JpegEngines(int(fields[0]), int(fields[1]))
-    )
+    if reason or len(fields) != 2:
+        return JpegEngines(None, 0, reason or "nothing was said")
+    return JpegEngines(int(fields[0]), int(fields[1]))
 
 
 def visible_device(setting: str | None, device_id: int) -> str:
@@ -162,7 +158,7 @@ def _run_child(*arguments: str, **environment: str) -> tuple[str, str, bool]:
     """
     command = [sys.executable, "-c", _START, capability_probe_child.__file__, *arguments]
     try:
-        completed = subprocess.run(
+        child = subprocess.run(
             command,
             capture_output=True,
             timeout=_SECONDS,
@@ -170,11 +166,11 @@ def _run_child(*arguments: str, **environment: str) -> tuple[str, str, bool]:
             env=os.environ | environment,
         )
     except subprocess.TimeoutExpired as e:
-        return _text(e.stdout), f"no answer within {_SECONDS} s", False
+        return _decode(e.stdout), f"no answer within {_SECONDS} s", False
     except OSError as e:  # fork() needs memory too
         return "", str(e), False
-    reason = describe_exit(completed.returncode, _text(completed.stderr))
-    return _text(completed.stdout), reason, not ran_out_of_memory(completed.returncode, reason)
+    reason = describe_exit(child.returncode, _decode(child.stderr))
+    return _decode(child.stdout), reason, not ran_out_of_memory(child.returncode, reason)
 
 
 def ran_out_of_memory(returncode: int, reason: str) -> bool:
@@ -185,7 +181,7 @@ def ran_out_of_memory(returncode: int, reason: str) -> bool:
     return returncode == -signal.SIGKILL or bool(_NO_MEMORY.search(reason))
 
 
-def _text(output: bytes | None) -> str:
+def _decode(output: bytes | None) -> str:
     return (output or b"").decode(errors="replace")
 
 

@@ -111,14 +111,9 @@ def decoder_node(
     """
     from nvidia.dali import fn, types
 
-    options: dict[str, Any] = {
-        "device": device,
-        "jpeg_fancy_upsampling": True,
-        "adjust_orientation": True,
-    }
-    options |= {"output_type": types.GRAY if gray else types.RGB} | (
-        {} if load is None else {"hw_decoder_load": load}
-    )
+    options: dict[str, Any] = {} if load is None else {"hw_decoder_load": load}
+    options |= {"device": device, "output_type": types.GRAY if gray else types.RGB}
+    options |= {"jpeg_fancy_upsampling": True, "adjust_orientation": True}
     data = fn.external_source(lambda: images, batch=True)
     if windows is None:
         return fn.decoders.image(data, **options)
@@ -186,13 +181,11 @@ def _check_windows(parts: list[Any], whole: list[Any]) -> None:
     for n, (part, image) in enumerate(zip(parts, whole, strict=True)):
         (top, left), (high, wide) = _window(n, image.shape)
         expected = image[top : top + high, left : left + wide].astype(float)
-        difference = (
-            float(np.abs(part - expected).mean()) if part.shape == expected.shape else 255.0
-        )
+        is_equal_size = part.shape == expected.shape
+        difference = float(np.abs(part - expected).mean()) if is_equal_size else 255.0
         if difference > 4:
-            raise ValueError(
-                f"a part of an image came out wrong, by {difference:.1f} levels on average"
-            )
+            by = f"by {difference:.1f} levels on average"
+            raise ValueError(f"a part of an image came out wrong, {by}")
 
 
 def _print_jpeg_engines() -> None:
@@ -203,9 +196,8 @@ def _print_jpeg_engines() -> None:
     handle, number, cores = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
     status = library.nvjpegCreateEx(_HARDWARE, None, None, 0, ctypes.byref(handle))
     if status == 0:
-        status = library.nvjpegGetHardwareDecoderInfo(
-            handle, ctypes.byref(number), ctypes.byref(cores)
-        )
+        outputs = (ctypes.byref(number), ctypes.byref(cores))
+        status = library.nvjpegGetHardwareDecoderInfo(handle, *outputs)
     if status not in (0, *_ABSENT):
         sys.exit(f"nvJPEG status {status}")
     print(number.value, cores.value)
@@ -245,9 +237,8 @@ def extract_cause(message: str) -> str:
 
     DALI's messages begin with the place in the graph and end by saying that the pipeline is lost.
     """
-    core = message.rpartition("encountered:")[2].replace(
-        "Current pipeline object is no longer valid.", ""
-    )
+    core = message.rpartition("encountered:")[2]
+    core = core.replace("Current pipeline object is no longer valid.", "")
     return " ".join(core.split())[:300]
 
 

@@ -19,9 +19,8 @@ def cores() -> int:
 
     That is its CPU affinity, or the CPU quota of its control group if that is less.
     """
-    allowed = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    has_affinity = hasattr(os, "sched_getaffinity")
+    allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     return max(1, min(allowed, _quota() or allowed))
 
 
@@ -139,11 +138,8 @@ def resolve(device: str) -> int | None:
         )
     number = int(device.partition(":")[2] or _default_gpu())
     if number >= gpu_count():
-        available = (
-            f"there are {gpu_count()}"
-            if gpu_count()
-            else "PyTorch sees none: 'gpupipe doctor' says why"
-        )
+        none = "PyTorch sees none: 'gpupipe doctor' says why"
+        available = f"there are {gpu_count()}" if gpu_count() else none
         raise DeviceError(
             f"loader.device={device} asks for a GPU, and {available}. Set loader.device=cpu (or "
             "auto) to run on the CPU"

@@ -93,17 +93,17 @@ def _find_sockets() -> list[int]:
 def _own_address(descriptor: int) -> int | str | None:
     """Return the own port of a TCP socket, the own file of a Unix socket, else None."""
     try:
-        found = socket.socket(fileno=descriptor)
+        sock = socket.socket(fileno=descriptor)
     except OSError:
         return None
     try:
-        if found.family in (socket.AF_INET, socket.AF_INET6):
-            return int(found.getsockname()[1])
-        return str(found.getsockname()) if found.family == socket.AF_UNIX else None
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            return int(sock.getsockname()[1])
+        return str(sock.getsockname()) if sock.family == socket.AF_UNIX else None
     except OSError:
         return None
     finally:
-        found.detach()  # it stays open
+        sock.detach()  # it stays open
 
 
 os.register_at_fork(after_in_child=_after_fork)

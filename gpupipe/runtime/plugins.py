@@ -47,11 +47,6 @@ def find(group: str, name: str, base: type[_Base]) -> type[_Base] | None:
     return None
 
 
-def names(group: str) -> set[str]:
-    """Return the names of all entry points in `group`, without importing them."""
-    return {entry.name for entry in _list_entries(group)}
-
-
 def find_packages(group: str) -> dict[str, str]:
     """Return the package of each entry point in `group`, such as "the package acme 1.2", by name.
 
@@ -88,23 +83,20 @@ def _load_class(entry: EntryPoint, base: type[_Base]) -> type[_Base]:
     try:
         cls = entry.load()
     except Exception as e:  # whatever the package's own code raises
-        why = short(f"{type(e).__name__}: {e}".splitlines()[0], 200)
-        reinstall = "repair or uninstall that package"
+        reason = short(f"{type(e).__name__}: {e}".splitlines()[0], 200)
         raise LookupError(
-            f"{label} cannot be imported from {entry.value} ({why}): {reinstall}"
+            f"{label} cannot be imported from {entry.value} ({reason}): repair or uninstall that "
+            "package"
         ) from e
-    if not (isinstance(cls, type) and issubclass(cls, base)):
-        is_what = (
-            f"a class that is no {kind}" if isinstance(cls, type) else f"a {type(cls).__name__}"
-        )
-        raise LookupError(
-            f"{label}, {entry.value}, is {is_what}: it must derive from {base.__module__}.{kind}"
-        )
+    label = f"{label}, {entry.value},"
+    rule = f"it must derive from {base.__module__}.{kind}"
+    if not isinstance(cls, type):
+        raise LookupError(f"{label} is a {type(cls).__name__}: {rule}")
+    if not issubclass(cls, base):
+        raise LookupError(f"{label} is a class that is no {kind}: {rule}")
     if inspect.isabstract(cls):
         lacks = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
-        raise LookupError(
-            f"{label}, {entry.value}, does not define {lacks}, which each {kind} must"
-        )
+        raise LookupError(f"{label} does not define {lacks}, which each {kind} must")
     return cls
 
 
@@ -137,7 +129,9 @@ def _distribution_of_module(module: str) -> str:
 
 
 @contextmanager
-def blamed(step: str, cls: type, where: str, call: str, *passed: type[Exception]) -> Iterator[None]:
+def step_errors(
+    step: str, cls: type, where: str, call: str, *passed: type[Exception]
+) -> Iterator[None]:
     """Run a step's own code, and raise StepError in place of its exceptions.
 
     Exceptions of gpupipe pass through unchanged.
@@ -178,16 +172,16 @@ def step_failed(step: str, cls: type, where: str, call: str, error: Exception) -
     return StepError(f"{_describe_step(step, cls, where)}: its {call} raised {reason}", text)
 
 
-def step_wrong(step: str, cls: type, where: str, what: str) -> StepError:
+def step_wrong(step: str, cls: type, where: str, fault: str) -> StepError:
     """Return the StepError to raise if a step's result is wrong.
 
     Args:
         step: Name of the step in the pipeline.
         cls: Class of the step.
         where: Place of the step in the YAML, "FILE:LINE:COLUMN", or "".
-        what: The fault, such as "its torch() made ..., but ...".
+        fault: Such as "its torch() made ..., but ...".
     """
-    return StepError(f"{_describe_step(step, cls, where)}: {what}")
+    return StepError(f"{_describe_step(step, cls, where)}: {fault}")
 
 
 def _describe_step(step: str, cls: type, where: str) -> str:

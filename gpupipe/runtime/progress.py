@@ -15,7 +15,7 @@ Progress = Callable[[str, int, int | None], None]
 _PATIENCE, _PAUSE = 0.5, 0.2  # seconds before the bar appears, and between its changes
 
 
-def ignore_progress(what: str, done: int, total: int | None) -> None:
+def ignore_progress(activity: str, done: int, total: int | None) -> None:
     """A Progress that shows nothing."""
 
 
@@ -47,13 +47,13 @@ class _ProgressBar:
         self._next = monotonic() + _PATIENCE
         self._display: Any = None
 
-    def show(self, what: str, done: int, total: int | None) -> None:
+    def show(self, activity: str, done: int, total: int | None) -> None:
         if (now := monotonic()) < self._next:
             return
         self._next = now + _PAUSE
         state = f' value="{done}" max="{total}"' if total else ""
         count = f" {done:,} of {total:,}" if total else f" {done:,}" if done else ""
-        text = f"{what}{count}"
+        text = f"{activity}{count}"
         self._write(f"<progress{state}></progress> {html.escape(text)}", text)
 
     def remove(self) -> None:

@@ -22,7 +22,7 @@ from gpupipe.errors import DeviceError
 
 _TASKS_PER_NODE = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
 _TASKS_PATTERN = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-_minimum_ranks: ContextVar[int] = ContextVar("ranks on this machine", default=1)
+_min_ranks: ContextVar[int] = ContextVar("ranks on this machine", default=1)
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -40,11 +40,12 @@ def rank_and_world() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     rank, world = _number("RANK"), _number("WORLD_SIZE")
-    if world is None and (context := _ray_train_context()) is not None:
-        return context.get_world_rank(), context.get_world_size()
     if world is None:
+        if (context := _ray_train_context()) is not None:
+            return context.get_world_rank(), context.get_world_size()
         _warn_of_unknown_ranks()
-    if world is None or (world == 1 and rank is None):
+        return 0, 1
+    if world == 1 and rank is None:
         return 0, 1
     if rank is None or rank >= world:
         rank_text = "RANK is not set" if rank is None else f"RANK={rank}"
@@ -67,11 +68,11 @@ def _ray_train_context() -> Any | None:
 
 
 def _warn_of_unknown_ranks() -> None:
-    launched = [("mpirun", _number("OMPI_COMM_WORLD_RANK"), _number("OMPI_COMM_WORLD_SIZE"))]
-    launched += (
-        [("srun", _number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS"))] if _in_step() else []
-    )
-    for launcher, rank, size in launched:
+    variables = {"mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")}
+    if _in_step():
+        variables["srun"] = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    for launcher, names in variables.items():
+        rank, size = map(_number, names)
         if rank is not None and size is not None and size > 1:
             warnings.warn(
                 f"{launcher} started {size} processes, of which this is number {rank}, and "
@@ -92,13 +93,9 @@ def local_rank() -> int | None:
     Raises:
         DeviceError: A variable is not a whole number.
     """
-    for name in (
-        "LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        *(["SLURM_LOCALID"] if _in_step() else []),
-    ):
-        number = _number(name)
-        if number is not None:
+    slurm = ["SLURM_LOCALID"] if _in_step() else []
+    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", *slurm):
+        if (number := _number(name)) is not None:
             return number
     context = _ray_train_context()
     return None if context is None else int(context.get_local_rank())
@@ -113,13 +110,10 @@ def ranks_on_machine() -> int:
     Raises:
         DeviceError: A variable is malformed.
     """
-    count = (
-        _number("LOCAL_WORLD_SIZE")
-        or _number("OMPI_COMM_WORLD_LOCAL_SIZE")
-        or (_tasks_here() if _in_step() else None)
-        or _ray_ranks_here()
-    )
-    return max(_minimum_ranks.get(), count or 1)
+    count = _number("LOCAL_WORLD_SIZE") or _number("OMPI_COMM_WORLD_LOCAL_SIZE") or _tasks_here()
+    if not count and (context := _ray_train_context()) is not None:
+        count = int(context.get_local_world_size())
+    return max(_min_ranks.get(), count or 1)
 
 
 @contextmanager
@@ -128,11 +122,11 @@ def assume_ranks_on_machine(count: int) -> Iterator[None]:
 
     For a trainer that starts the ranks itself and sets no environment variable.
     """
-    token = _minimum_ranks.set(count)
+    token = _min_ranks.set(count)
     try:
         yield
     finally:
-        _minimum_ranks.reset(token)
+        _min_ranks.reset(token)
 
 
 def cores_of_job() -> int | None:
@@ -144,11 +138,6 @@ def cores_of_job() -> int | None:
     return _number("SLURM_CPUS_ON_NODE") if _in_step() else None
 
 
-def _ray_ranks_here() -> int | None:
-    context = _ray_train_context()
-    return None if context is None else int(context.get_local_world_size())
-
-
 def _in_step() -> bool:
     """Return whether srun started this process or one of its ancestors."""
     return any(name in os.environ for name in ("SLURM_STEP_ID", "SLURM_STEPID"))
@@ -156,12 +145,10 @@ def _in_step() -> bool:
 
 def _tasks_here() -> int | None:
     """Return how many tasks of the job step run on this machine, or None if Slurm does not say."""
-    name = next((n for n in _TASKS_PER_NODE if os.environ.get(n)), None)
-    return (
-        None
-        if name is None
-        else tasks_of_node(name, os.environ[name], _number("SLURM_NODEID") or 0)
-    )
+    name = next(filter(os.environ.get, _TASKS_PER_NODE), None) if _in_step() else None
+    if name is None:
+        return None
+    return tasks_of_node(name, os.environ[name], _number("SLURM_NODEID") or 0)
 
 
 def tasks_of_node(name: str, text: str, node: int) -> int:

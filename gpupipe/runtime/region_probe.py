@@ -1,7 +1,8 @@
 """Decides if a GPU decodes parts of images: by versions of libraries, else by a probe per machine.
 
 The cache folder stores the answer under everything that it depends on. Of ranks that start
-together, one probes and the others wait for its answer.
+together, one probes and the others wait for its answer. An answer that does not last has an id
+there, so that a process knows if it was given while the process waited.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import contextlib
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from gpupipe.runtime import nvml
@@ -97,77 +97,38 @@ def probe_once(key: str, ask: Callable[[], Answer]) -> Answer:
     """Return the stored answer for `key`, else call `ask`.
 
     One process at a time calls `ask`. Processes that waited for it take its answer, even one that
-    is not lasting and therefore not stored.
+    is not lasting. Without a writable cache folder, each process asks.
 
     Args:
         key: What the answer depends on, from `key()`.
         ask: Finds the answer, for instance by a probe.
     """
     file = cache_dir() / _FILE
-    stored = _stored_answers(file).get(key)
-    if stored is not None:
-        return stored
-    with _probe_lock(cache_dir() / _LOCK) as turn:
-        answer = _stored_answers(file).get(key) or turn.answer_while_waiting(key)
-        if answer is not None:
-            return answer
-        answer = ask()
-        if answer.lasting:
-            _store_answer(file, key, answer)
-        else:
-            turn.pass_on(key, answer)
-        return answer
-
-
-def _stored_answers(file: Path) -> dict[str, Answer]:
-    entries = read_json_object(file)
-    valid = {
-        k: e for k, e in entries.items() if isinstance(e, dict) and isinstance(e.get("works"), bool)
-    }
-    return {k: Answer(e["works"], str(e.get("reason", ""))) for k, e in valid.items()}
-
-
-def _store_answer(file: Path, key: str, answer: Answer) -> None:
-    answers = _stored_answers(file) | {key: answer}
-    entries = {k: {"works": a.works, "reason": a.reason} for k, a in answers.items()}
-    with contextlib.suppress(OSError), write_atomically(file) as temporary:
-        temporary.write_text(json.dumps(entries, indent=1), encoding="utf-8")
-
-
-class _ProbeLock:
-    """The lock under which one process at a time probes.
-
-    The lock file holds the last answer that is not lasting, for the processes that waited
-    meanwhile.
-    """
-
-    def __init__(self, file: Path | None, before: dict[str, Any]) -> None:
-        self._file, self._before = file, before
-
-    def answer_while_waiting(self, key: str) -> Answer | None:
-        passed_on = {} if self._file is None else read_json_object(self._file)
-        if passed_on == self._before or passed_on.get("key") != key:
-            return None
-        return Answer(False, str(passed_on.get("reason", "")), lasting=False)
-
-    def pass_on(self, key: str, answer: Answer) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.write_text(
-                    json.dumps({"key": key, "reason": answer.reason, "id": uuid.uuid4().hex}),
-                    encoding="utf-8",
-                )
-
-
-@contextlib.contextmanager
-def _probe_lock(file: Path) -> Iterator[_ProbeLock]:
-    """Wait for the lock. Without a writable cache folder there is none, and each process probes."""
     before = read_json_object(file)
+    stored = _find_answer(before, key)
+    if stored is not None and stored.lasting:
+        return stored
     with contextlib.ExitStack() as stack:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(hold_lock(file))
+            stack.enter_context(hold_lock(cache_dir() / _LOCK))
         except OSError:
-            yield _ProbeLock(None, {})
-            return
-        yield _ProbeLock(file, before)
+            return ask()
+        entries = read_json_object(file)
+        stored = _find_answer(entries, key)
+        if stored is not None and (stored.lasting or entries[key] != before.get(key)):
+            return stored
+        answer = ask()
+        entry = asdict(answer) | ({} if answer.lasting else {"id": uuid.uuid4().hex})
+        valid = {other: entries[other] for other in entries if _find_answer(entries, other)}
+        with contextlib.suppress(OSError), write_atomically(file) as temporary:
+            temporary.write_text(json.dumps(valid | {key: entry}, indent=1), encoding="utf-8")
+        return answer
+
+
+def _find_answer(entries: Mapping[str, Any], key: str) -> Answer | None:
+    """Return the answer for a key; None if there is none, or what stands there is none."""
+    entry = entries.get(key)
+    if not isinstance(entry, dict) or not isinstance(entry.get("works"), bool):
+        return None
+    return Answer(entry["works"], str(entry.get("reason", "")), entry.get("lasting", True) is True)

@@ -75,7 +75,7 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """Return the sorted names of all classes, built-in and of plugins, and import none."""
-        return sorted(self.builtin_names | plugins.names(self.group))
+        return sorted(self.builtin_names | plugins.find_packages(self.group).keys())
 
     def import_builtin(self, name: str) -> Any:
         """Import and return the module of a built-in class."""
@@ -107,8 +107,8 @@ class Registry(Generic[T]):
         module = self.import_builtin(name)
         if registration := getattr(module, "REGISTRATION", None):
             return registration.load()  # type: ignore[no-any-return]
-        (found,) = (value for value in vars(module).values() if self._is_defined(value, module))
-        return found  # type: ignore[no-any-return]
+        (cls,) = (value for value in vars(module).values() if self._is_defined(value, module))
+        return cls  # type: ignore[no-any-return]
 
     def _is_defined(self, value: Any, module: ModuleType) -> bool:
         """Whether a value is a class of the contract that a module, or its folder, defines."""

@@ -11,100 +11,72 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
-_NOTHING: AbstractContextManager[None] = nullcontext()
-
-
-class Ranges(Protocol):
-    """What marks ranges for another profiler, as torch.cuda.nvtx does."""
-
-    def range_push(self, msg: str) -> Any:
-        """Begin a range on this thread."""
-
-    def range_pop(self) -> Any:
-        """End the innermost range of this thread."""
+OpenRange = Callable[[str], AbstractContextManager[object]]
+"""Opens a range of a name for another profiler, as torch.cuda.nvtx.range does."""
 
 
 class SpanRecorder:
     """Collects events.
 
     Args:
-        ranges: Also gets a range of the same name for each span; None: nothing does.
+        open_range: Also called with the name of each span.
 
     Attributes:
         events: The events, in Chrome's trace format. Times are in microseconds.
     """
 
-    def __init__(self, ranges: Ranges | None = None) -> None:
+    def __init__(self, open_range: OpenRange = nullcontext) -> None:
         self.events: list[dict[str, Any]] = []
-        self._ranges = ranges
+        self._open_range = open_range
         self._threads: dict[int, str] = {}
 
     @contextmanager
     def span(self, name: str, category: str, **arguments: Any) -> Iterator[None]:
         """Record what the block takes, on the thread that runs it."""
-        if self._ranges is not None:
-            self._ranges.range_push(name)
-        started = time.perf_counter_ns()
-        try:
-            yield
-        finally:
-            ended = time.perf_counter_ns()
-            if self._ranges is not None:
-                self._ranges.range_pop()
-            event = {"ph": "X", "dur": (ended - started) / 1000}
-            self._add(name, category, started, arguments, event)
+        with self._open_range(name):
+            started = time.perf_counter_ns()
+            try:
+                yield
+            finally:
+                duration = (time.perf_counter_ns() - started) / 1000
+                self._add(name, category, started, args=arguments, ph="X", dur=duration)
 
     def mark(self, phase: str, name: str, key: str) -> None:
         """Record the begin ("b") or the end ("e") of something that no single thread does."""
-        self._add(name, "batch", time.perf_counter_ns(), {}, {"ph": phase, "id": key})
+        self._add(name, "batch", time.perf_counter_ns(), args={}, ph=phase, id=key)
 
     def as_json(self, **about: Any) -> dict[str, Any]:
         """Return the trace: all events, and the names of the threads."""
-        names = [
-            {
-                "ph": "M",
-                "name": "thread_name",
-                "pid": os.getpid(),
-                "tid": tid,
-                "args": {"name": name},
-            }
-            for tid, name in self._threads.items()
-        ]
+        head = {"ph": "M", "name": "thread_name", "pid": os.getpid()}
+        names = [head | {"tid": tid, "args": {"name": name}} for tid, name in self._threads.items()]
         return {"traceEvents": [*names, *self.events], "displayTimeUnit": "ms", "otherData": about}
 
-    def _add(
-        self, name: str, category: str, at: int, arguments: dict[str, Any], more: dict[str, Any]
-    ) -> None:
+    def _add(self, name: str, category: str, at: int, **more: Any) -> None:
         thread = threading.current_thread()
         tid = thread.native_id or 0
         self._threads[tid] = thread.name
-        self.events.append(
-            {
-                "name": name,
-                "cat": category,
-                "ts": at / 1000,
-                "pid": os.getpid(),
-                "tid": tid,
-                "args": arguments,
-                **more,
-            }
-        )
+        event = {"name": name, "cat": category, "ts": at / 1000, "pid": os.getpid(), "tid": tid}
+        self.events.append(event | more)
 
 
 class _Current:
     recorder: SpanRecorder | None = None
 
 
+_NOTHING = nullcontext()
+
+
 @contextmanager
-def record(ranges: Ranges | None = None) -> Iterator[SpanRecorder]:
+def record(open_range: OpenRange = nullcontext) -> Iterator[SpanRecorder]:
     """Record the block, in all threads of this process. Nested blocks go to the inner recorder."""
-    before, _Current.recorder = _Current.recorder, SpanRecorder(ranges)
+    before, recorder = _Current.recorder, SpanRecorder(open_range)
+    _Current.recorder = recorder
     try:
-        yield _Current.recorder
+        yield recorder
     finally:
         _Current.recorder = before
 
@@ -122,11 +94,11 @@ def span(name: str, category: str, **arguments: Any) -> AbstractContextManager[N
 
 def begin(name: str, key: str) -> None:
     """Record that something begins that no single thread does, such as a batch in flight."""
-    if _Current.recorder is not None:
-        _Current.recorder.mark("b", name, key)
+    if (recorder := _Current.recorder) is not None:
+        recorder.mark("b", name, key)
 
 
 def end(name: str, key: str) -> None:
     """Record the end of what began with the same name and key."""
-    if _Current.recorder is not None:
-        _Current.recorder.mark("e", name, key)
+    if (recorder := _Current.recorder) is not None:
+        recorder.mark("e", name, key)

@@ -92,7 +92,7 @@ class _ReferenceCounter:
         if loc not in self._counts:
             self._counts[loc] = 0, 0  # of one that leads back to itself, which OmegaConf reports
             texts = _iterate_texts(self._document.at(loc), loc)
-            targets = [target for place, text in texts for target in _find_targets(place, text)]
+            targets = [target for at, text in texts for target in _find_targets(at, text)]
             counts = [self._count(target, depth + 1) for target in targets]
             self._counts[loc] = (
                 len(counts) + sum(count for count, _ in counts),

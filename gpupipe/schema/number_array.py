@@ -7,6 +7,7 @@ neither the numbers nor the path: other numbers in the same file are another pip
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from gpupipe.schema.field_types import expand_home, should_be
 _DTYPES = ("float32", "float64")
 
 
+@dataclass(frozen=True, repr=False)
 class NumberArray:
     """An array of numbers, of float32 or float64. It is equal to another one of equal numbers.
 
@@ -31,16 +33,11 @@ class NumberArray:
         path: The file that held them; "" for a list.
     """
 
-    def __init__(
-        self,
-        dtype: str,
-        shape: tuple[int, ...],
-        digest: str,
-        values: NDArray[Any] | None,
-        path: str = "",
-    ) -> None:
-        self.dtype, self.shape, self.digest, self.path = dtype, shape, digest, path
-        self._values = values
+    dtype: str
+    shape: tuple[int, ...]
+    digest: str
+    _values: NDArray[Any] | None = field(compare=False)
+    path: str = field(default="", compare=False)
 
     @classmethod
     def of_values(cls, values: NDArray[Any], path: str = "") -> NumberArray:
@@ -60,17 +57,8 @@ class NumberArray:
             raise LookupError("the numbers of this array are on the server")
         return self._values
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NumberArray) and self._identity() == other._identity()
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
     def __repr__(self) -> str:
         return self.path or f"{'x'.join(map(str, self.shape))} {self.dtype}"
-
-    def _identity(self) -> tuple[Any, ...]:
-        return self.dtype, self.shape, self.digest
 
 
 def _read(value: Any, ndim: int) -> NumberArray:
@@ -78,18 +66,18 @@ def _read(value: Any, ndim: int) -> NumberArray:
         return value
     if _is_description(value, ndim):
         return NumberArray(value["dtype"], tuple(value["shape"]), value["hash"], None)
-    form = "a list of numbers" if ndim == 1 else "a list of rows, each a list of numbers"
-    words = f"{form}, or the path of an .npy file"
+    kind = "a list of numbers" if ndim == 1 else "a list of rows, each a list of numbers"
+    rule = f"{kind}, or the path of an .npy file"
     if isinstance(value, (str, Path)) and str(value).endswith(".npy"):
         return NumberArray.of_values(_check(_load(Path(value)), ndim), str(value))
     if not isinstance(value, (list, tuple)):
-        raise should_be(words)
+        raise should_be(rule)
     try:
         array = np.array(value)
     except ValueError:  # rows of different lengths
-        raise should_be(f"{words}; the rows have different lengths") from None
+        raise should_be(f"{rule}; the rows have different lengths") from None
     if array.ndim != ndim or array.dtype.kind not in "iuf":
-        raise should_be(words)
+        raise should_be(rule)
     with np.errstate(over="ignore"):
         return NumberArray.of_values(_check(array.astype(np.float32), ndim))
 
@@ -126,8 +114,8 @@ def _check(array: NDArray[Any], ndim: int) -> NDArray[Any]:
     if array.ndim != ndim or not array.size:
         raise ValueError(f"the array has the shape {list(array.shape)}, but needs {ndim} axes")
     if not np.isfinite(array).all():
-        place = np.argwhere(~np.isfinite(array))[0].tolist()
-        raise ValueError(f"the number at {shown(place)} is not finite in float32 or float64")
+        position = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise ValueError(f"the number at {shown(position)} is not finite in float32 or float64")
     return array
 
 

@@ -31,8 +31,8 @@ _RULES = {
     "finite_number": "a finite number",
     "path_type": "a path",
 } | {
-    f"{kind}_{what}": words
-    for kind, words in {
+    f"{kind}_{error}": rule
+    for kind, rule in {
         "int": "a whole number",
         "float": "a number",
         "bool": "true or false",
@@ -40,7 +40,7 @@ _RULES = {
         "list": "a list",
         "tuple": "a list",
     }.items()
-    for what in ("type", "parsing", "from_float", "parsing_size")
+    for error in ("type", "parsing", "from_float", "parsing_size")
 }
 """Completes "should be ...", by the type of pydantic's error."""
 _MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
@@ -127,8 +127,8 @@ def _problem(
             return Problem(where, f"{name}: {rule}" if name else rule)
     forms = [d for d in details if d["type"] == "form"]
     rules = dict.fromkeys(_rule(d, model, inner, value) for d in forms or details)
-    takes_text = all(d["type"] in _OF_TEXT for d in details) and "number" not in str(rules)
-    hint = _HINT if isinstance(value, bool) and takes_text else ""
+    may_be_text = all(d["type"] in _OF_TEXT for d in details) and "number" not in str(rules)
+    hint = _HINT if isinstance(value, bool) and may_be_text else ""
     return Problem(where, f"{name} is {shown(value)}, but should be {' or '.join(rules)}{hint}")
 
 

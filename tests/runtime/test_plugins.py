@@ -114,7 +114,7 @@ def test_what_is_installed_and_removed_meanwhile_is_seen(
 ) -> None:
     """Also in a folder that has been on sys.path before."""
     monkeypatch.syspath_prepend(tmp_path)
-    assert "late" not in plugins.names(plugins.STEP_GROUP)
+    assert "late" not in plugins.find_packages(plugins.STEP_GROUP)
     install(tmp_path, "late_package", "Late = int", late="Late")
     assert plugins.find_packages(plugins.STEP_GROUP)["late"] == "the package late_package 1.0"
     with pytest.raises(LookupError, match="a class that is no Step"):

@@ -93,7 +93,7 @@ def test_the_answer_is_there_for_later_runs(cache: Path) -> None:
     assert said(start(cache, "later")) == "True||True"
     assert asked(cache) == ["first"]
     assert json.loads((cache / "region-decode.json").read_text()) == {
-        "a GPU": {"works": True, "reason": ""}
+        "a GPU": {"works": True, "reason": "", "lasting": True}
     }
 
 
@@ -135,7 +135,7 @@ def test_a_file_that_says_nothing_is_replaced(cache: Path, text: str) -> None:
     )
     assert probe_once("a GPU", lambda: Answer(True)) == Answer(False, "crashed with SIGSEGV")
     assert json.loads(file.read_text()) == {
-        "a GPU": {"works": False, "reason": "crashed with SIGSEGV"}
+        "a GPU": {"works": False, "reason": "crashed with SIGSEGV", "lasting": True}
     }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,18 +13,20 @@ from gpupipe.runtime import tracing
 
 
 class Ranges:
-    """What torch.cuda.nvtx is where there is a GPU."""
+    """Opens ranges, as torch.cuda.nvtx.range does where there is a GPU."""
 
     def __init__(self) -> None:
         self.open: list[str] = []
         self.all: list[str] = []
 
-    def range_push(self, msg: str) -> None:
-        self.open.append(msg)
-        self.all.append(msg)
-
-    def range_pop(self) -> None:
-        self.open.pop()
+    @contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        self.open.append(name)
+        self.all.append(name)
+        try:
+            yield
+        finally:
+            self.open.pop()
 
 
 def test_nothing_is_recorded_without_a_recorder() -> None:
@@ -62,7 +66,7 @@ def test_spans_of_all_threads_have_times_and_names() -> None:
 def test_ranges_of_the_same_names_are_nested_and_closed() -> None:
     ranges = Ranges()
     with (
-        tracing.record(ranges),
+        tracing.record(ranges.range),
         pytest.raises(ValueError, match="failed"),
         tracing.span("wait", "trainer"),
     ):
