@@ -2,11 +2,11 @@
 
     engine             takes plans and yields batches; each plan becomes a batch in flight
     batch_in_flight    a list of stages:
-      read     all threads    `reading`: files, arrays, or what the decoded cache has of them
+      read     all threads    `samples`: files, arrays, or what the decoded cache has of them
       lower    one thread     `lowering`: each step calls primitives on the `tracer`, which keeps
                               them as `ops`; rules group these into a `program` of kernels
-      run      all threads    `sample_runner`: the programs, sample by sample, or several samples
-                              in one call, as tasks
+      run      all threads    `samples`: the programs, sample by sample, or several samples in one
+                              call, as tasks
       deliver  one thread     the batch, and its copy to a GPU if there is one: `gpu_copier`
 
 All threads of a pool share the samples of a stage. The last kernel of a program writes a sample

@@ -29,8 +29,7 @@ from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.gpu_copier import CopiedFields, GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.program import Program
-from gpupipe.engines.cpu.reading import Fields, Image, SampleReader
-from gpupipe.engines.cpu.sample_runner import SampleRunner
+from gpupipe.engines.cpu.samples import Fields, Image, SampleReader, SampleRunner
 from gpupipe.errors import EngineError, GpupipeError, describe_error
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.runtime import tracing

@@ -6,7 +6,7 @@ or a flip), converts the values, and writes the result to the slot of the sample
     ops       ResizeOp, CropOp, FlipOp, ToDtypeOp, NormalizeOp, DeliverOp
     once      find_geometry(match) -> geometry; None if the extension cannot do these operations
     a sample  geometry(pixels, row) -> _Call(prepare_resize, (256, 341, 16, 58, ...), (224, 224))
-              prepare_resize(pixels, options, (slot, table, factors), before) -> task
+              prepare_resize(pixels, options, (slot, table, coefficients), before) -> task
 
 Invariants:
 
@@ -15,11 +15,13 @@ Invariants:
 - The rows of `pixels` have no gaps. Only a kernel that runs at once copies an image to that form.
 - A geometry can do all samples of its batch. If one of them has a crop outside the resized image,
   the rules of single operations match instead.
+
+A whole program of a decode, a crop and such a kernel becomes one task a sample: see Preparation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -28,19 +30,29 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
-from gpupipe.engines.cpu.ops import (
-    CropOp,
-    FlipOp,
-    Op,
-    ResizeOp,
-    Size,
-    WarpOp,
-    is_inside,
-    spread_fill,
+from gpupipe.decoders.builtin.jpeg_window import JpegWindow
+from gpupipe.decoders.chain import EncodedImage
+from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu.delivery import (
+    CONVERTED,
+    Conversion,
+    DeliverOp,
+    OutputBuffer,
+    end_with_delivery,
+    find_conversion,
 )
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, view_as_array
-from gpupipe.engines.cpu.program import Kernel, Match, Maybe, Pattern, Rule, Task
+from gpupipe.engines.cpu.program import (
+    Content,
+    Group,
+    Kernel,
+    Match,
+    Maybe,
+    Pattern,
+    Rule,
+    Task,
+    match_pattern,
+)
 from gpupipe.engines.uint8_conversion import make_coefficients
 from gpupipe.runtime.compiled_extension import find_extension
 
@@ -49,8 +61,8 @@ _TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 _extension = find_extension()
 
 _Target = tuple[Array, Array | None, NDArray[np.float32] | None]
-"""Where an image goes, (3, H, W), the new value of each uint8, and the factors that compute it.
-None keeps the values.
+"""Where an image goes, (3, H, W), the new value of each uint8, and the coefficients that compute
+it. None keeps the values.
 """
 
 
@@ -65,7 +77,7 @@ class _Call(NamedTuple):
 
     prepare: Callable[[Array, tuple[object, ...], _Target, Task | None], Task]
     options: tuple[object, ...]
-    size: Size
+    size: ops.Size
 
 
 _Geometry = Callable[[Array, int], _Call]
@@ -73,10 +85,10 @@ _Geometry = Callable[[Array, int], _Call]
 
 
 def _find_warp(match: Match) -> _Geometry | None:
-    warp = match[WarpOp]
+    warp = match[ops.WarpOp]
     if not _is_rgb(warp) or warp.interpolation != "bilinear":
         return None
-    prepare, fill = _extension.prepare_warp, spread_fill(warp.fill, _RGB)
+    prepare, fill = _extension.prepare_warp, ops.spread_fill(warp.fill, _RGB)
     return lambda pixels, row: _Call(prepare, (warp.matrices[row], fill), warp.sizes[row])
 
 
@@ -84,7 +96,7 @@ def _find_flip(match: Match) -> _Geometry | None:
     """Return the flip; without a FlipOp, one that keeps the pixels."""
     if not _is_rgb(match.ops[0]):
         return None
-    prepare, flip = _extension.prepare_convert, match.get(FlipOp)
+    prepare, flip = _extension.prepare_convert, match.get(ops.FlipOp)
     return lambda pixels, row: _Call(prepare, _find_flips(flip, row), pixels.shape[:2])
 
 
@@ -93,14 +105,14 @@ def _find_resize(match: Match) -> _Geometry | None:
 
     Without antialiasing, torchvision's bilinear resize is in float32 on processors without AVX2.
     """
-    resize, crop, flip = match[ResizeOp], match.get(CropOp), match.get(FlipOp)
+    resize, crop, flip = match[ops.ResizeOp], match.get(ops.CropOp), match.get(ops.FlipOp)
     is_bicubic = resize.interpolation == "bicubic"
     is_bilinear_uint8 = resize.antialias or _TORCH_HAS_AVX2
     if not is_bicubic and not (resize.interpolation == "bilinear" and is_bilinear_uint8):
         return None
     if not _is_rgb(resize):
         return None
-    if crop is not None and not all(map(is_inside, crop.windows, resize.sizes)):
+    if crop is not None and not all(map(ops.is_inside, crop.windows, resize.sizes)):
         return None
 
     def call(pixels: Array, row: int) -> _Call:
@@ -112,11 +124,11 @@ def _find_resize(match: Match) -> _Geometry | None:
     return call
 
 
-def _find_flips(flip: FlipOp | None, row: int) -> tuple[int, ...]:
+def _find_flips(flip: ops.FlipOp | None, row: int) -> tuple[int, ...]:
     return (0, 0) if flip is None else tuple(flip.flags[row])
 
 
-def _is_rgb(op: Op) -> bool:
+def _is_rgb(op: ops.Op) -> bool:
     return op.spec.dtype == "uint8" and op.spec.channels == _RGB
 
 
@@ -149,21 +161,21 @@ class _Delivery:
 
     @cached_property
     def _tables(self) -> tuple[torch.dtype, Array | None, NDArray[np.float32] | None]:
-        """The dtype to deliver, the table and the factors; None for what changes nothing."""
-        numbers, table = self.conversion.numbers, self.conversion.table(_RGB)
-        if table.dtype == torch.uint8 and not numbers:
+        """The dtype to deliver, the table and the coefficients; None for what changes nothing."""
+        conversions, table = self.conversion.conversions, self.conversion.table(_RGB)
+        if table.dtype == torch.uint8 and not conversions:
             return table.dtype, None, None
-        factors = make_coefficients(numbers, self.conversion.dtype, _RGB)
-        return table.dtype, view_as_array(table[:, 0]), factors
+        coefficients = make_coefficients(conversions, self.conversion.dtype, _RGB)
+        return table.dtype, view_as_array(table[:, 0]), coefficients
 
     def prepare(self, pixels: Array, row: int, before: Task | None) -> Task | None:
         """Return the task of a sample; None if it has no slot."""
-        dtype, table, factors = self._tables
+        dtype, table, coefficients = self._tables
         prepare, options, size = self.geometry(pixels, row)
         output = self.conversion.output
         if not output.begin(row, (_RGB, *size), dtype):
             return None
-        return prepare(pixels, options, (output.slot_array(row), table, factors), before)
+        return prepare(pixels, options, (output.slot_array(row), table, coefficients), before)
 
     def run(self, pixels: Pixels, row: int) -> None:
         """Write a sample to its slot, if it has one."""
@@ -195,12 +207,82 @@ def create_rules() -> list[Rule]:
     """Return the rules of the extension; none if it is not built, or is off."""
     if _extension is None:
         return []
-    resize = ResizeOp, Maybe(CropOp), Maybe(FlipOp)
-    convert, _ = _create_rules("kernels.convert", (Maybe(FlipOp),), _find_flip)
-    _, resize_alone = _create_rules("kernels.resize", (ResizeOp,), _find_resize)
+    resize = ops.ResizeOp, Maybe(ops.CropOp), Maybe(ops.FlipOp)
+    convert, _ = _create_rules("kernels.convert", (Maybe(ops.FlipOp),), _find_flip)
+    _, resize_alone = _create_rules("kernels.resize", (ops.ResizeOp,), _find_resize)
     return [
-        *_create_rules("kernels.warp", (WarpOp,), _find_warp),
+        *_create_rules("kernels.warp", (ops.WarpOp,), _find_warp),
         *_create_rules("kernels.resize", resize, _find_resize),
         resize_alone,
         convert,
     ]
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Prepares a decode or nothing, a crop or nothing, and a kernel that can be prepared.
+
+    Attributes:
+        decode: The decode of an image file; None if the content is pixels.
+        crop: The crop; None if there is none.
+        kernel: The kernel.
+        output: Where it delivers.
+    """
+
+    decode: ops.DecodeOp | None
+    crop: ops.CropOp | None
+    kernel: Kernel
+    output: OutputBuffer
+
+    def prepare(self, content: Content, row: int) -> Task | None:
+        """Return the task of a sample; None if it must run one operation after the other."""
+        before: Task | None = None
+        if self.decode is not None:
+            assert isinstance(content, EncodedImage)
+            image, decoder = content, content.decoder
+            if not isinstance(decoder, JpegWindow) or not image.is_upright(self.decode.options):
+                return None
+            # A file that cannot be decoded must not decide the shape of the batch.
+            if not self.output.is_allocated:
+                return None
+            content = scratch.take((*image.size, _RGB))
+            window = self.decode.windows[row] if self.decode.windows else None
+            before = decoder.prepare(image.header, image.data, window, content)
+        assert isinstance(content, np.ndarray) and self.kernel.prepare is not None
+        if self.crop is not None:
+            if not ops.is_inside(self.crop.windows[row], content.shape):
+                return None
+            top, left, height, width = self.crop.windows[row]
+            content = content[top : top + height, left : left + width]
+        if content.strides[1:] != (_RGB, 1):
+            return None
+        return self.kernel.prepare(content, row, before)
+
+
+def find_preparation(groups: Sequence[Group]) -> Preparation | None:
+    """Return what prepares all groups as one task; None if they are others than it knows."""
+    if not groups:
+        return None
+    *before, (kernel, (*_, deliver)) = groups
+    if kernel.prepare is None or not isinstance(deliver, DeliverOp):
+        return None
+    first = [op for _, part in before for op in part]
+    match = match_pattern((Maybe(ops.DecodeOp), Maybe(ops.CropOp)), first)
+    if match is None or len(match.ops) < len(first):
+        return None
+    decode, crop = match.get(ops.DecodeOp), match.get(ops.CropOp)
+    if crop is not None and crop.fill is not None:
+        return None
+    if decode is not None and (decode.options.mode, decode.options.dtype) != ("rgb", "uint8"):
+        return None
+    return Preparation(decode, crop, kernel, deliver.output)
+
+
+def run_tasks(tasks: Sequence[Task]) -> list[bool]:
+    """Do the tasks of several samples in one call without the GIL, one after the other.
+
+    Returns:
+        Whether each was done. It was not if the image is damaged.
+    """
+    done: list[bool] = _extension.run(tasks)
+    return done

@@ -140,21 +140,21 @@ CONVERTED: Pattern = (Maybe(ToDtypeOp), Maybe(NormalizeOp), Maybe(EraseOp), Deli
 
 @dataclass(frozen=True)
 class Conversion:
-    """What becomes of each level of uint8 until it is delivered.
+    """What becomes of each value of uint8 until it is delivered.
 
     Attributes:
-        numbers: What to_dtype and normalize compute.
-        dtype: The dtype to deliver; None keeps that of `numbers`.
+        conversions: What to_dtype and normalize compute.
+        dtype: The dtype to deliver; None keeps that of `conversions`.
         output: Where the samples go.
     """
 
-    numbers: Conversions
+    conversions: Conversions
     dtype: str | None
     output: OutputBuffer
 
     def table(self, channels: int) -> torch.Tensor:
-        """Return the new values of each level: a tensor (channels, 1, 256)."""
-        return make_table(self.numbers, self.dtype, channels)
+        """Return what each value becomes: a tensor (channels, 1, 256)."""
+        return make_table(self.conversions, self.dtype, channels)
 
 
 def find_conversion(match: Match, has_bfloat16: bool = False) -> Conversion | None:
@@ -174,12 +174,12 @@ def find_conversion(match: Match, has_bfloat16: bool = False) -> Conversion | No
         return None
     if dtype not in _DTYPES or (dtype == "bfloat16" and not has_bfloat16):
         return None
-    numbers: Conversions = ()
+    conversions: Conversions = ()
     if to_dtype is not None:
-        numbers += (("to_dtype", (to_dtype.dtype, to_dtype.scale)),)
+        conversions += (("to_dtype", (to_dtype.dtype, to_dtype.scale)),)
     if normalize is not None:
-        numbers += (("normalize", (normalize.mean, normalize.std)),)
-    return Conversion(numbers, format.dtype, deliver.output)
+        conversions += (("normalize", (normalize.mean, normalize.std)),)
+    return Conversion(conversions, format.dtype, deliver.output)
 
 
 def end_with_delivery(

@@ -1,8 +1,8 @@
 """Kernels that change colours, with OpenCV: torchvision's arithmetic on uint8, in fewer passes.
 
-Where a new level depends on the old one alone, the kernel is a table of 256 levels: it may be made
+Where a new value depends on the old one alone, the kernel is a table of 256 values. It may be made
 from the mean, the extremes or the histogram of the image. The other kernels compute in float32, and
-drop fractions of levels where torchvision does.
+drop fractions of values where torchvision does.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ _CIRCLE = 360  # degrees
 _LUMA = np.array([LUMA], np.float32)
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 """The blur that a sharpness below 1 goes to."""
-_ALL_LEVELS = np.arange(_FULL + 1, dtype=np.float32)
+_ALL_VALUES = np.arange(_FULL + 1, dtype=np.float32)
 
 
 def _run_pointwise(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
-    return _look_up(as_packed(pixels), color_ops.apply(op.name, VALUES, op.values_of(row)).numpy())
+    return _apply_table(
+        as_packed(pixels), color_ops.apply(op.name, VALUES, op.values_of(row)).numpy()
+    )
 
 
-def _look_up(array: Array, table: Array) -> Array:
-    """Replace levels by those of a table (1, 256), or (1, 256, C) with one for each channel."""
+def _apply_table(array: Array, table: Array) -> Array:
+    """Replace values by those of a table (1, 256), or (1, 256, C) with one for each channel."""
     return with_channels(cv2.LUT(array, table, dst=scratch.take(array.shape)))
 
 
@@ -44,8 +46,8 @@ def _run_contrast(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
     array, factor = as_packed(pixels), float(op.values[0][row])
     gray = array if array.shape[2] == 1 else _to_grayscale(array.astype(np.float32))
     mean = np.float32(gray.mean(dtype=np.float64))
-    levels = _ALL_LEVELS * np.float32(factor) + mean * np.float32(1 - factor)
-    return _look_up(array, _cut(levels)[None])
+    values = _ALL_VALUES * np.float32(factor) + mean * np.float32(1 - factor)
+    return _apply_table(array, _cut(values)[None])
 
 
 def _run_saturation(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
@@ -61,7 +63,7 @@ def _run_saturation(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
 
 
 def _to_grayscale(colors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the grayscale image (H, W) of an image (H, W, 3), both in levels of 0 to 255."""
+    """Return the grayscale image (H, W) of an image (H, W, 3), both in values of 0 to 255."""
     gray: Array = cv2.transform(colors, _LUMA)
     return np.floor(gray, out=gray)
 
@@ -79,18 +81,18 @@ def _run_sharpness(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
     return _cut(colors)
 
 
-def _cut(levels: NDArray[np.float32]) -> Array:
-    """Clamp levels to 0..255, and drop their fractions. Changes `levels`."""
-    return np.clip(levels, 0, _FULL, out=levels).astype(np.uint8)
+def _cut(values: NDArray[np.float32]) -> Array:
+    """Clamp values to 0..255, and drop their fractions. Changes `values`."""
+    return np.clip(values, 0, _FULL, out=values).astype(np.uint8)
 
 
 def _stretch(plane: Array) -> Array:
-    """Return the table that spreads the levels of a plane over all levels."""
+    """Return the table that spreads the values of a plane over all values."""
     low, high = cv2.minMaxLoc(plane)[:2]
     if low == high:
-        return _ALL_LEVELS.astype(np.uint8)
+        return _ALL_VALUES.astype(np.uint8)
     scale = np.float32(high - low) * np.float32(1 / _FULL)
-    return _cut((_ALL_LEVELS - np.float32(low)) / scale)
+    return _cut((_ALL_VALUES - np.float32(low)) / scale)
 
 
 def _equalize(plane: Array) -> Array:
@@ -100,7 +102,7 @@ def _equalize(plane: Array) -> Array:
     below = np.cumsum(counts) - counts
     step = (plane.size - counts[np.flatnonzero(counts)[-1]]) // _FULL
     if step == 0:
-        return _ALL_LEVELS.astype(np.uint8)
+        return _ALL_VALUES.astype(np.uint8)
     table: NDArray[np.int64] = np.minimum((below + step // 2) // step, _FULL)
     return table.astype(np.uint8)
 
@@ -108,10 +110,10 @@ def _equalize(plane: Array) -> Array:
 def _run_by_plane(
     make_table: Callable[[Array], Array], op: ColorOp, pixels: Pixels, row: int
 ) -> Pixels:
-    """Replace the levels of each channel by those of a table that is made from the channel."""
+    """Replace the values of each channel by those of a table that is made from the channel."""
     array = as_packed(pixels)
     planes = cv2.split(array)
-    return _look_up(array, np.stack([make_table(plane) for plane in planes], -1)[None])
+    return _apply_table(array, np.stack([make_table(plane) for plane in planes], -1)[None])
 
 
 def _run_blur(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
@@ -131,7 +133,7 @@ def _gaussian(size: int, sigma: float) -> NDArray[np.float32]:
 
 
 def _run_hue(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
-    """Turn the hue in float32, as torchvision does; its levels are cut, not rounded."""
+    """Turn the hue in float32, as torchvision does; its values are cut, not rounded."""
     factor = float(op.values[0][row])
     colors = as_packed(pixels).astype(np.float32)
     colors *= np.float32(1 / _FULL)
@@ -153,7 +155,7 @@ def _run_color_matrix(op: ColorMatrixOp, pixels: Pixels, row: int) -> Pixels:
     return made.astype(array.dtype)
 
 
-def _can_look_up(op: ColorOp) -> bool:
+def _is_pointwise(op: ColorOp) -> bool:
     return _is_uint8(op) and COLOR_OPS[op.name].is_pointwise
 
 
@@ -172,7 +174,7 @@ def _rule(
 
 
 RULES = [
-    single(ColorOp, "cv2.LUT", _run_pointwise, _can_look_up, needs_torchvision=True),
+    single(ColorOp, "cv2.LUT", _run_pointwise, _is_pointwise, needs_torchvision=True),
     _rule("adjust_contrast", "cv2.LUT", _run_contrast),
     _rule("autocontrast", "cv2.LUT", partial(_run_by_plane, _stretch)),
     _rule("equalize", "cv2.LUT", partial(_run_by_plane, _equalize)),

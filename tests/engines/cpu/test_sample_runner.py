@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.engines.cpu import sample_runner
-from gpupipe.engines.cpu.sample_runner import Preparation, SampleRunner
+from gpupipe.engines.cpu import samples
+from gpupipe.engines.cpu.compiled_kernels import Preparation
+from gpupipe.engines.cpu.samples import SampleRunner
 from gpupipe.runtime import tracing
 from helpers.jpeg_kinds import as_data, encode, several_scans
 from helpers.kernel_arguments import target
@@ -42,7 +43,7 @@ PIPELINES: list[list[Any]] = [
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each sample, in the order of preparation, was done as prepared work."""
     found: list[bool] = []
-    prepare_sample, run_tasks = Preparation.prepare, sample_runner.run_tasks
+    prepare_sample, run_tasks = Preparation.prepare, samples.run_tasks
 
     def prepare(self: Preparation, content: Any, row: int) -> Any:
         task = prepare_sample(self, content, row)
@@ -55,7 +56,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         return are_done
 
     monkeypatch.setattr(Preparation, "prepare", prepare)
-    monkeypatch.setattr(sample_runner, "run_tasks", run_and_note)
+    monkeypatch.setattr(samples, "run_tasks", run_and_note)
     yield found
 
 
@@ -71,7 +72,7 @@ def test_the_pixels_are_those_of_two_calls(
     with load(faces, ["decode", *steps], **options) as loader:
         found = by_id(loader)
     assert calls.count(True) >= 60 - 2 * 8, "all but the first samples of a batch"
-    monkeypatch.setattr(sample_runner, "_kernels", None)
+    monkeypatch.setattr(samples, "find_preparation", lambda groups: None)
     calls.clear()
     with load(faces, ["decode", *steps], **options) as loader:
         expected = by_id(loader)
@@ -92,7 +93,7 @@ def test_images_are_turned_as_their_exif_tags_say(
     with load(tmp_path, steps) as loader:
         found = by_id(loader)
     assert len(found) == 3 * len(files)
-    monkeypatch.setattr(sample_runner, "_kernels", None)
+    monkeypatch.setattr(samples, "find_preparation", lambda groups: None)
     with load(tmp_path, steps) as loader:
         expected = by_id(loader)
     assert all(torch.equal(found[id], expected[id]) for id in expected)
@@ -169,7 +170,7 @@ def test_without_memory_for_several_samples_each_runs_alone(
     def fail(tasks: Any) -> list[bool]:
         raise MemoryError
 
-    monkeypatch.setattr(sample_runner, "run_tasks", fail)
+    monkeypatch.setattr(samples, "run_tasks", fail)
     with load(faces, steps) as loader:
         found = by_id(loader)
     assert len(expected) == 60
@@ -177,17 +178,17 @@ def test_without_memory_for_several_samples_each_runs_alone(
 
 
 def test_large_images_are_few_in_one_call(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, run_tasks = [], sample_runner.run_tasks
+    sizes, run_tasks = [], samples.run_tasks
 
     def run_and_count(tasks: Any) -> list[bool]:
         sizes.append(len(tasks))
         return run_tasks(tasks)
 
-    monkeypatch.setattr(sample_runner, "run_tasks", run_and_count)
+    monkeypatch.setattr(samples, "run_tasks", run_and_count)
     steps = ["decode", {"resize": {"size": 64}}]
     found = {}
-    for most, at_once in ((sample_runner._MAX_PIXELS, 16), (1, 1)):
-        monkeypatch.setattr(sample_runner, "_MAX_PIXELS", most)
+    for most, at_once in ((samples._MAX_PIXELS, 16), (1, 1)):
+        monkeypatch.setattr(samples, "_MAX_PIXELS", most)
         with load(faces, steps, batch_size=60, threads=1) as loader:
             found[most] = by_id(loader)
         assert max(sizes) == at_once

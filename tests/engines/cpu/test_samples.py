@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpupipe.engines.cpu import reading
+from gpupipe.engines.cpu import samples
 from helpers.loaders import loading
 
 load = loading(engine="cpu", threads=1, batch_size=6, shuffle=False)
@@ -32,7 +32,7 @@ def test_a_failed_read_of_several_is_a_read_of_each(
     few: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    read_bytes = reading.read_bytes
+    read_bytes = samples.read_bytes
 
     def note(column: Any, row: int, data: Any = None) -> Any:
         calls.append(row)
@@ -42,8 +42,8 @@ def test_a_failed_read_of_several_is_a_read_of_each(
     def fail(column: Any, ids: Any) -> Any:
         raise OSError
 
-    monkeypatch.setattr(reading, "read_rows", fail)
-    monkeypatch.setattr(reading, "read_bytes", note)
+    monkeypatch.setattr(samples, "read_rows", fail)
+    monkeypatch.setattr(samples, "read_bytes", note)
     with load(few, ["decode", {"resize": {"size": [8, 8]}}]) as loader:
         (batch,) = list(loader)
     assert calls[:6] == batch["id"].tolist() == list(range(6))

@@ -1,4 +1,7 @@
-"""Runs the programs of a batch on its samples, several in one call where they can be prepared.
+"""Reads the samples of a batch, and runs their programs, several in one call where possible.
+
+    SampleReader    id -> fields: files, arrays, or what the decoded cache has of them
+    SampleRunner    fields -> slots of the batch
 
 A thread that re-takes the GIL waits for the other threads. So a thread prepares several samples as
 tasks, and runs them in one call without the GIL. A task decodes an image file, with the extension
@@ -8,100 +11,137 @@ other. So the decoded pixels of all samples share the scratch memory of the thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from gpupipe.decoded_cache.decoded_cache import DecodedCache
-from gpupipe.decoders.builtin.jpeg_window import JpegWindow
-from gpupipe.decoders.chain import EncodedImage
-from gpupipe.engines.cpu.delivery import DeliverOp, OutputBuffer
-from gpupipe.engines.cpu.ops import CropOp, DecodeOp, is_inside
+from gpupipe.dataset.columns import as_array, read_bytes, read_rows
+from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
+from gpupipe.decoders.chain import DecoderChain, EncodedImage
+from gpupipe.engines.cpu.compiled_kernels import Preparation, find_preparation, run_tasks
+from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.pixels import as_packed, scratch
-from gpupipe.engines.cpu.program import Content, Group, Kernel, Maybe, Program, Task, match_pattern
-from gpupipe.engines.cpu.reading import CachedImage, Fields, Image
+from gpupipe.engines.cpu.program import Content, Program, Task
 from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.pipeline.tensors import to_steps
 from gpupipe.runtime import tracing
-from gpupipe.runtime.compiled_extension import find_extension
 
 _MAX_PIXELS = 1 << 22
 """About so many are in one call, so that it can be cancelled soon."""
-_RGB = 3
-_kernels = find_extension()
 
 
-@dataclass(frozen=True)
-class Preparation:
-    """Prepares a decode or nothing, a crop or nothing, and a kernel that can be prepared.
+@dataclass
+class CachedImage:
+    """An image that was looked up in the decoded cache.
 
     Attributes:
-        decode: The decode of an image file; None if the content is pixels.
-        crop: The crop; None if there is none.
-        kernel: The kernel.
-        output: Where it delivers.
+        sample: What the cache has of it.
+        content: The pixels after the prefix; the file, if the cache lacks them.
+        size: [height, width] of the decoded image, before the steps that follow.
     """
 
-    decode: DecodeOp | None
-    crop: CropOp | None
-    kernel: Kernel
-    output: OutputBuffer
-
-    def prepare(self, content: Content, row: int) -> Task | None:
-        """Return the task of a sample; None if it must run one operation after the other."""
-        if self.decode is None:
-            return self._prepare_kernel(content, row, None)
-        assert isinstance(content, EncodedImage)
-        decode, decoder = self.decode, content.decoder
-        if not isinstance(decoder, JpegWindow) or not content.is_upright(decode.options):
-            return None
-        # A file that cannot be decoded must not decide the shape of the batch.
-        if not self.output.is_allocated:
-            return None
-        pixels = scratch.take((*content.size, _RGB))
-        window = decode.windows[row] if decode.windows else None
-        before: Task = decoder.prepare(content.header, content.data, window, pixels)
-        return self._prepare_kernel(pixels, row, before)
-
-    def _prepare_kernel(self, pixels: Content, row: int, before: Task | None) -> Task | None:
-        assert isinstance(pixels, np.ndarray) and self.kernel.prepare is not None
-        if self.crop is not None:
-            window = self.crop.windows[row]
-            if not is_inside(window, pixels.shape):
-                return None
-            top, left, rows, columns = window
-            pixels = pixels[top : top + rows, left : left + columns]
-        if pixels.strides[1:] != (_RGB, 1):
-            return None
-        return self.kernel.prepare(pixels, row, before)
+    sample: CachedSample
+    content: EncodedImage | NDArray[np.uint8]
+    size: tuple[int, int]
 
 
-def find_preparation(groups: Sequence[Group]) -> Preparation | None:
-    """Return what prepares all groups as one task; None if they are others than it knows."""
-    if not groups or _kernels is None:
-        return None
-    *before, (kernel, ops) = groups
-    deliver = ops[-1]
-    if kernel.prepare is None or not isinstance(deliver, DeliverOp):
-        return None
-    first = [op for _, part in before for op in part]
-    match = match_pattern((Maybe(DecodeOp), Maybe(CropOp)), first)
-    if match is None or len(match.ops) < len(first):
-        return None
-    decode, crop = match.get(DecodeOp), match.get(CropOp)
-    if crop is not None and crop.fill is not None:
-        return None
-    if decode is not None and (decode.options.mode, decode.options.dtype) != ("rgb", "uint8"):
-        return None
-    return Preparation(decode, crop, kernel, deliver.output)
+Image = EncodedImage | CachedImage
+Fields = dict[str, Content | CachedImage]
+"""What was read of a sample, by field."""
+_Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class SampleReader:
+    """Reads samples.
+
+    Attributes:
+        lowering: The fields, and the steps that decode them.
+        decoders: Decode image files.
+        cache: The decoded cache, or None.
+        reads_only: Whether nothing is done but read. Then there is no cache.
+    """
+
+    lowering: StepLowering
+    decoders: DecoderChain
+    cache: DecodedCache | None
+    reads_only: bool
+
+    def read(
+        self, ids: NDArray[np.int64], on_error: Callable[[int, Exception], None]
+    ) -> Iterator[tuple[int, Fields]]:
+        """Yield the position of each sample in `ids`, and its fields.
+
+        Args:
+            ids: Rows of the index.
+            on_error: Gets the position of a sample that cannot be read, and the error.
+        """
+        fields = self.lowering.job.pipeline.fields
+        at_once = {name: self._read_at_once(name, ids) for name in fields}
+        for n, id in enumerate(ids.tolist()):
+            try:
+                contents: Fields = {}
+                for name, data in at_once.items():
+                    contents[name] = self._read_field(name, id, data[n] if data else None)
+                yield n, contents
+            except Exception as e:
+                on_error(n, e)
+
+    def _read_at_once(
+        self, name: str, ids: NDArray[np.int64]
+    ) -> Sequence[_Bytes | CachedSample] | None:
+        """Return what can be read at once of a field: bytes of files, or CachedSamples."""
+        job = self.lowering.job
+        column, cache = job.index.columns[name], self._find_cache(name)
+        try:
+            if cache is not None:
+                return cache.look_up(name, column, ids.tolist())
+            if job.pipeline.fields[name].encoded and len(ids) > 1:
+                return read_rows(column, ids)
+        except Exception:  # the call for one row says why
+            return None
+        return None
+
+    def _read_field(
+        self, name: str, id: int, data: _Bytes | CachedSample | None
+    ) -> Content | CachedImage:
+        """Return an array, an image, or the bytes of a file that no step decodes.
+
+        `data` is what was read at once, or None.
+        """
+        job, cache = self.lowering.job, self._find_cache(name)
+        column, spec = job.index.columns[name], job.pipeline.fields[name]
+        step = self.lowering.decode_step(name)
+        if not spec.encoded:
+            assert column.array is not None
+            array = as_array(read_bytes(column, id), column.array, id)
+            return to_steps(torch.from_numpy(array), spec.layout)
+        if cache is not None and step is not None:
+            cached = data
+            if not isinstance(cached, CachedSample):
+                (cached,) = cache.look_up(name, column, [id])
+            if cached.pixels is not None:
+                return CachedImage(cached, cached.pixels, cached.size)
+            file = self.decoders.open(read_bytes(column, id), step.options)
+            return CachedImage(cached, file, file.size)
+        assert not isinstance(data, CachedSample)
+        content = read_bytes(column, id, data)
+        if step is None or self.reads_only:
+            return torch.from_numpy(content)
+        return self.decoders.open(content, step.options)
+
+    def _find_cache(self, name: str) -> DecodedCache | None:
+        """Return the cache if it keeps a field."""
+        return self.cache if self.cache is not None and name in self.cache.prefixes else None
+
+
+class _Prepared(NamedTuple):
     row: int
     name: str
     image: Image
@@ -209,13 +249,3 @@ class SampleRunner:
                     finish(part.row)
             except Exception as e:
                 self.on_error(part.row, e)
-
-
-def run_tasks(tasks: Sequence[Task]) -> list[bool]:
-    """Do the tasks of several samples in one call without the GIL, one after the other.
-
-    Returns:
-        Whether each was done. It was not if the image is damaged.
-    """
-    done: list[bool] = _kernels.run(tasks)
-    return done
