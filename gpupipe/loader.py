@@ -17,9 +17,8 @@ from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.engines import registry
-from gpupipe.engines.base import Engine
 from gpupipe.errors import GpupipeError, StandInWarning, UsageError, counted, warn
-from gpupipe.loading.assembly import LoaderParts, assemble, connect, count_threads
+from gpupipe.loading.assembly import LoaderParts, assemble, connect, count_threads, resolve
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
 from gpupipe.loading.run_state import RunState
@@ -94,11 +93,11 @@ def create_loader(
         index: The samples, if the index was built already.
         progress: As for load().
     """
-    engine = registry.find_for(config)
-    if not issubclass(engine, Engine):
-        return Loader(connect(engine, config.loader, config))
+    resolved = resolve(config)
+    if not resolved.reads_data:
+        return Loader(connect(resolved.engine, config.loader, config))
     samples = config.source.index(progress) if index is None else index
-    return Loader(assemble(config, samples, engine))
+    return Loader(assemble(resolved, samples))
 
 
 def warn_about_data(loader: Loader) -> Loader:

@@ -10,13 +10,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from gpupipe.bench.parity import keep_first_steps
-from gpupipe.config import Config, LoaderConfig
+from gpupipe.config import LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.decoded_cache.decoded_cache import find_prefixes
 from gpupipe.decoded_cache.location import free_shared_memory
-from gpupipe.engines import registry
 from gpupipe.engines.base import BatchStream
 from gpupipe.loader import create_loader
+from gpupipe.loading.assembly import ResolvedConfig
 
 CACHE_SETTING = "data.cache_decoded"
 _SAMPLES = 32
@@ -93,18 +93,21 @@ def list_candidates(
     return choices | {"batch_size": sorted({max(1, size // 2), size, 2 * size})}
 
 
-def find_cache_candidate(config: Config, index: Index, on_gpu: bool) -> CacheCandidate | None:
+def find_cache_candidate(
+    resolved: ResolvedConfig, index: Index, on_gpu: bool
+) -> CacheCandidate | None:
     """Return the cache to try; None if the config has one, or it is of no use, or does not fit.
 
     Args:
-        config: The config to tune.
+        resolved: The config to tune.
         index: Its samples.
         on_gpu: Whether the loader delivers to a GPU.
     """
-    engine, pipeline = registry.find_for(config), config.pipeline
-    decodes_on_gpu = on_gpu and "gpu" in engine.traits.backends
+    config, traits = resolved.config, resolved.engine.traits
+    pipeline = config.pipeline
+    decodes_on_gpu = on_gpu and "gpu" in traits.backends
     has_cache = config.source.cache_decoded is not None
-    if has_cache or not engine.traits.keeps_decoded or decodes_on_gpu or not len(index):
+    if has_cache or not traits.keeps_decoded or decodes_on_gpu or not len(index):
         return None
     prefix = find_prefixes(pipeline).get(pipeline.main)
     if prefix is None or len(pipeline.fields) > 1 or index.columns[pipeline.main].span(0) is None:

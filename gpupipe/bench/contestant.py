@@ -90,13 +90,12 @@ def run(contest: Contest) -> ContestOutcome:
     from gpupipe import config as configs
     from gpupipe.bench.machine import OtherLoad, Utilisation
     from gpupipe.bench.measure import count_images, iter_endlessly, take
-    from gpupipe.engines import registry
-    from gpupipe.engines.base import Engine
+    from gpupipe.loading.assembly import resolve
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, contest.cores)
     checked = configs.read(contest.config, contest.overrides, **contest.changes)
-    if issubclass(registry.find_for(checked), Engine):
+    if resolve(checked).reads_data:
         checked = checked.at_epoch(0)  # a server keeps its schedules
     if contest.cold:
         drop_from_page_cache(checked.source.index())

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
 from gpupipe.batch_stage.mixing import count_pairs_of_one_sample, find_shift
 from gpupipe.config import Config
 from gpupipe.dataset.index import build_empty
-from gpupipe.engines import registry
 from gpupipe.engines.base import Job, Operator
 from gpupipe.errors import counted, shown
-from gpupipe.loading.assembly import check_batch_stage, count_threads, create_sampler, resolve_shard
+from gpupipe.loading.assembly import ResolvedConfig, check_batch_stage, create_sampler
 from gpupipe.loading.ignored_settings import list_ignored_settings
 from gpupipe.runtime.devices import resolve
 from gpupipe.sampling.sampler import Sampler
@@ -41,31 +39,32 @@ class Checkable(Protocol):
         """
 
 
-def operators(config: Config) -> dict[str, list[Operator]]:
+def operators(resolved: ResolvedConfig) -> dict[str, list[Operator]]:
     """Return the operators that the config's engine runs, by device; {} if it does not know them.
 
     Raises:
         EngineError: If the engine cannot run the pipeline.
     """
-    job = Job(build_empty(), config.pipeline, config.loader, count_threads(config.loader))
-    engine = registry.find_for(config)
+    config, engine = resolved.config, resolved.engine
     if not isinstance(engine, Checkable):
         return {}
+    job = Job(build_empty(), config.pipeline, config.loader, resolved.threads)
     return engine.plan_operators(job, config.source.separate_files)
 
 
-def facts(config: Config) -> Iterator[str]:
+def facts(resolved: ResolvedConfig) -> Iterator[str]:
     """Yield lines about the data, the device and the batches; raise what load() raises."""
+    config = resolved.config
     yield from _data(config)
     device_id = resolve(config.loader.device)
     device = "cpu" if device_id is None else f"gpu:{device_id}"
     yield (
-        f"device: {device}, {counted(count_threads(config.loader), 'thread')}, "
+        f"device: {device}, {counted(resolved.threads, 'thread')}, "
         f"{counted(config.loader.prefetch, 'batch', 'batches')} ahead"
     )
     yield f"batch: {_batch(config)}"
     yield from _schedules(config)
-    yield from list_ignored_settings(config, registry.find_for(config))
+    yield from list_ignored_settings(config, resolved.engine)
 
 
 def _data(config: Config) -> Iterator[str]:
@@ -79,7 +78,7 @@ def _data(config: Config) -> Iterator[str]:
             yield f"epoch: {settings}"
         return
     index = config.source.index()
-    sampler = create_sampler(replace(config, loader=resolve_shard(loader)), index)
+    sampler = create_sampler(config, index)
     check_batch_stage(config, index, index.labels)
     note = f" ({index.note})" if index.note else ""
     yield (

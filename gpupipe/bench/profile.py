@@ -22,11 +22,10 @@ from gpupipe.bench.machine import OtherLoad, Utilisation, machine
 from gpupipe.bench.measure import count_images, describe_loader, iter_endlessly, take
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
-from gpupipe.engines import registry
 from gpupipe.engines.base import BatchStream, Engine
 from gpupipe.errors import EngineError
 from gpupipe.loader import Loader, create_loader
-from gpupipe.loading.assembly import connect
+from gpupipe.loading.assembly import connect, resolve
 from gpupipe.sampling.sampler import Plan
 
 SCHEMA = "gpupipe-profile-1"
@@ -213,13 +212,13 @@ def _create_loader(stage: Stage, done: int, config: Config, index: Index) -> Loa
         return create_loader(config, index)
     if stage.name == RECEIVE:
         # The server refuses another config than its own: leave its batch stage out after that.
-        parts = connect(registry.find_for(config), config.loader, config, _PATIENCE)
+        parts = connect(resolve(config).engine, config.loader, config, _PATIENCE)
         return Loader(replace(parts, config=replace(parts.config, batch=BatchStage())))
     alone = replace(config, batch=BatchStage())
     if stage.name in (DELIVER, WHOLE):
         return create_loader(alone, index)
     # Only the first steps, delivered in the engine's own layout.
-    layout = registry.find_for(config).traits.native_memory_format
+    layout = resolve(config).engine.traits.native_memory_format
     loader = config.loader.model_copy(update={"memory_format": layout, "dtype": None})
     steps = replace(config.pipeline, entries=config.pipeline.entries[: max(1, done)])
     return create_loader(replace(alone, pipeline=steps, loader=loader), index)

@@ -140,8 +140,7 @@ def check(config: ConfigName, overrides: Overrides) -> None:
     """
     from gpupipe import config as configs
     from gpupipe.bench import plan, tables
-    from gpupipe.engines import registry
-    from gpupipe.engines.base import Engine
+    from gpupipe.loading.assembly import resolve
     from gpupipe.loading.ignored_settings import list_ignored_settings
 
     out = console()
@@ -149,20 +148,20 @@ def check(config: ConfigName, overrides: Overrides) -> None:
     out.print(tables.steps_table(checked.pipeline))
     if checked.batch.entries:
         out.print(tables.batch_table(checked.batch))
-    engine = registry.find_for(checked)
-    if not issubclass(engine, Engine):
+    resolved = resolve(checked)
+    if not resolved.reads_data:
         out.print(
             f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe "
             "status' asks it how it goes",
             highlight=False,
             soft_wrap=True,
         )
-        for line in list_ignored_settings(checked, engine):
+        for line in list_ignored_settings(checked, resolved.engine):
             out.print(line, highlight=False, soft_wrap=True)
         return
-    for device, operators in plan.operators(checked).items():
+    for device, operators in plan.operators(resolved).items():
         out.print(tables.lowering_table(device, operators))
-    for line in plan.facts(checked):
+    for line in plan.facts(resolved):
         out.print(line, highlight=False, soft_wrap=True)
 
 

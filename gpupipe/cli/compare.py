@@ -159,12 +159,11 @@ def parity(
 def _parity_engine(config: "Config") -> str:
     """Return the engine to compare with torchvision: the config's, if that is another one."""
     from gpupipe.engines import registry
-    from gpupipe.engines.base import Engine
+    from gpupipe.loading.assembly import resolve
     from gpupipe.runtime.registry import AUTO
 
-    own = config.loader.engine
-    engine = registry.find_for(config)
-    is_other = own != AUTO and issubclass(engine, Engine) and own != registry.reference().name
+    own, reference = config.loader.engine, registry.reference().name
+    is_other = own not in (AUTO, reference) and resolve(config).reads_data
     return own if is_other else registry.preferred()
 
 

@@ -57,12 +57,10 @@ class Screen:
 
         from gpupipe.bench import tables
         from gpupipe.bench.measure import Meter
-        from gpupipe.engines import registry
-        from gpupipe.engines.base import Engine
         from gpupipe.loader import open_loader
+        from gpupipe.loading.assembly import resolve
 
-        engine = registry.find_for(checked)
-        if issubclass(engine, Engine) and checked.source.explain_absence():
+        if resolve(checked).reads_data and checked.source.explain_absence():
             checked.source.index(self.progress)
         started = perf_counter()
         loader = open_loader(checked, self.progress)
@@ -123,12 +121,11 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
         here: Take the index of this machine, even if the engine is a server.
     """
     from gpupipe import config as configs
-    from gpupipe.engines import registry
-    from gpupipe.engines.base import Engine
     from gpupipe.loader import open_loader
+    from gpupipe.loading.assembly import resolve
 
     checked = configs.read(name, overrides)
-    if not here and not issubclass(registry.find_for(checked), Engine):
+    if not here and not resolve(checked).reads_data:
         with open_loader(checked) as loader:
             return checked, loader.index
     if checked.pipeline.later or checked.batch.later:

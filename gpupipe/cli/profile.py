@@ -145,22 +145,21 @@ def tune(
     from gpupipe.bench.tune import Tuner, describe_tuning
     from gpupipe.cli.console import core_numbers, print_data_warning
     from gpupipe.decoded_cache.location import own_shared_memory
-    from gpupipe.engines import registry
-    from gpupipe.engines.base import Engine
     from gpupipe.errors import EngineError, did_you_mean
-    from gpupipe.runtime.devices import cores, resolve
+    from gpupipe.loading.assembly import resolve
+    from gpupipe.runtime import devices
 
     checked, index = read(config, overrides)
     print_data_warning(index)
-    engine = registry.find_for(checked)
-    if not issubclass(engine, Engine):
+    resolved = resolve(checked)
+    if not resolved.reads_data:
         raise EngineError(
             "what there is to tune is the server's: 'gpupipe tune' the same config where "
             "it runs, without engine: remote"
         )
-    gpu = resolve(checked.loader.device) is not None
-    cache = find_cache_candidate(checked, index, gpu)
-    tunable = list_candidates(checked.loader, engine, gpu, cores(), cache)
+    gpu = devices.resolve(checked.loader.device) is not None
+    cache = find_cache_candidate(resolved, index, gpu)
+    tunable = list_candidates(checked.loader, resolved.engine, gpu, devices.cores(), cache)
     for name in keep:
         if name not in tunable:
             raise click.BadParameter(
@@ -173,7 +172,7 @@ def tune(
         result = Tuner(
             contest,
             checked.loader,
-            cores(),
+            devices.cores(),
             seconds,
             screen.counter("tune"),
             fill_samples=cache.samples if cache else 0,

@@ -82,11 +82,6 @@ def _check_reads(engine: type[BatchStream]) -> type[Engine]:
     return engine
 
 
-def find_for(config: Config) -> type[BatchStream]:
-    """Return the class of a config's engine. Raises what find() raises."""
-    return choose(config.loader.engine, config.loader.device, config.pipeline)
-
-
 def is_installed(name: str) -> bool:
     """Whether all packages that the engine needs can be imported."""
     try:

@@ -1,5 +1,6 @@
 """Creates what a loader is made of, for the rank that this process is.
 
+`resolve` says what this process takes where a config says `auto`; load() and all commands ask it.
 `assemble` creates the sampler and the engine of a loader that reads the data itself. `connect` asks
 data processing servers, which read the data and decide the order.
 """
@@ -16,6 +17,7 @@ from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.population import Growing, Population, ReadThrough
+from gpupipe.engines import registry
 from gpupipe.engines.base import BatchStream, Engine, Job
 from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.loading.sample_selection import select_samples
@@ -23,6 +25,41 @@ from gpupipe.runtime.devices import cores_of_rank
 from gpupipe.runtime.ranks import rank_and_world
 from gpupipe.sampling.sampler import Sampler
 from gpupipe.sampling.selection import Selection
+
+
+@dataclass(frozen=True)
+class ResolvedConfig:
+    """A config, and what this process takes where it says `auto`.
+
+    Attributes:
+        config: The config, with the rank and world size of this process.
+        engine: The class of the engine.
+        threads: How many CPU threads the engine may use.
+    """
+
+    config: Config
+    engine: type[BatchStream]
+    threads: int
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether the engine reads the data here, in place of connecting to servers."""
+        return issubclass(self.engine, Engine)
+
+
+def resolve(config: Config) -> ResolvedConfig:
+    """Return what a config means on this machine, for the rank that this process is.
+
+    Raises:
+        DeviceError: A package that the engine needs is not installed, or the environment of the
+            launcher contradicts itself.
+        EngineError: There is no such engine, or its package is broken.
+        ServerError: A package that connecting to a server needs is not installed.
+    """
+    loader = config.loader
+    engine = registry.choose(loader.engine, loader.device, config.pipeline)
+    config = replace(config, loader=resolve_shard(loader))
+    return ResolvedConfig(config, engine, count_threads(loader))
 
 
 @dataclass(frozen=True)
@@ -121,13 +158,12 @@ def check_batch_stage(config: Config, index: Index, labels: NDArray[np.int64] | 
         check_labels(config.batch, index.classes, labels)
 
 
-def assemble(config: Config, index: Index, engine_type: type[Engine]) -> LoaderParts:
+def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
     """Create the parts of a loader that reads the data itself.
 
     Args:
-        config: The config.
+        resolved: The config.
         index: The samples.
-        engine_type: The engine.
 
     Raises:
         ConfigError: If the samples cannot be split over the ranks, or their labels cannot be mixed.
@@ -135,7 +171,8 @@ def assemble(config: Config, index: Index, engine_type: type[Engine]) -> LoaderP
         EngineError: If the engine cannot be built.
     """
     refuse_in_worker()
-    config = replace(config, loader=resolve_shard(config.loader))
+    config, engine_type = resolved.config, resolved.engine
+    assert issubclass(engine_type, Engine)
     options, shard, traits = config.loader, config.loader.shard, engine_type.traits
     if traits.reads_elsewhere and isinstance(config.source, ReadThrough):
         index = config.source.read_through(index)
@@ -144,7 +181,7 @@ def assemble(config: Config, index: Index, engine_type: type[Engine]) -> LoaderP
         index,
         config.pipeline,
         options,
-        count_threads(options),
+        resolved.threads,
         config.source.max_pixels,
         config.source.cache_decoded,
     )

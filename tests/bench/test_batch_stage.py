@@ -18,6 +18,7 @@ from gpupipe.bench.profile import Profile, Stage
 from gpupipe.cli.console import console
 from gpupipe.config import Config
 from gpupipe.errors import ConfigError
+from gpupipe.loading.assembly import resolve
 from helpers.served import serving
 
 MIXING = [{"one_hot": {"label_smoothing": 0.1}}, {"mixup": {"alpha": 0.4}}]
@@ -94,11 +95,11 @@ def test_check_prints_the_steps_and_the_batch(small: dict[str, Any]) -> None:
     text = " ".join(printed(tables.batch_table(checked.batch)).split())
     assert "one_hot label_smoothing=0.1 image, label" in text
     assert "mixup alpha=0.4 image, label" in text
-    facts = list(plan.facts(checked))
+    facts = list(plan.facts(resolve(checked)))
     assert any("label float32 (B, classes)" in fact for fact in facts)
-    assert any("label int64 (B,)" in fact for fact in plan.facts(read(small, batch=[])))
+    assert any("label int64 (B,)" in fact for fact in plan.facts(resolve(read(small, batch=[]))))
     with pytest.raises(ConfigError, match="num_classes is 2"):
-        list(plan.facts(read(small, batch=[{"mixup": {"num_classes": 2}}])))
+        list(plan.facts(resolve(read(small, batch=[{"mixup": {"num_classes": 2}}]))))
 
 
 def test_parity_compares_unmixed_images(small: dict[str, Any]) -> None:

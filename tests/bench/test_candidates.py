@@ -25,6 +25,7 @@ from gpupipe.decoded_cache.location import cache_folder, own_shared_memory
 from gpupipe.engines.cpu.engine import CpuEngine
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dataloader.engine import DataLoaderEngine
+from gpupipe.loading.assembly import resolve
 from helpers.decoded_caches import MEMORY
 from helpers.decoded_caches import shared_memory as shared_memory  # noqa: PLC0414  # a fixture
 
@@ -35,7 +36,7 @@ FLIP = "random_horizontal_flip"
 def candidate(root: Path, *steps: Any, on_gpu: bool = False, **changes: Any) -> Any:
     written = {"data": {"source": "folder", "root": str(root)}, "pipeline": ["decode", *steps]}
     config = configs.read(written, **{"device": "cpu", **changes})
-    return find_cache_candidate(config, config.source.index(), on_gpu)
+    return find_cache_candidate(resolve(config), config.source.index(), on_gpu)
 
 
 def test_it_holds_what_the_first_steps_make(faces: Path) -> None:

@@ -13,6 +13,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.batch_stage.mixing import find_shift
 from gpupipe.bench import plan
+from gpupipe.loading.assembly import resolve
 from helpers.reference import operators
 
 RECORDS = Path(__file__).parents[1] / "data" / "records"
@@ -42,7 +43,7 @@ def test_check_names_the_operators_that_run_uses(
     steps = [] if kind == "numpy" else ["decode"]
     steps.append({"to_dtype": {"dtype": "float32", "scale": True}})
     config = {"data": data_in(kind, faces, tmp_path), "pipeline": steps}
-    planned = plan.operators(configs.read(config, engine=engine, device="cpu"))["cpu"]
+    planned = plan.operators(resolve(configs.read(config, engine=engine, device="cpu")))["cpu"]
     with gpupipe.load(config, engine=engine, device="cpu", batch_size=1) as loader:
         reads = {"dali": "external_source", "auto": "dataset.columns.read"}[engine]
         reads = "io.file.read" if (engine, kind) == ("dali", "folder") else reads
@@ -51,11 +52,11 @@ def test_check_names_the_operators_that_run_uses(
 
 def test_check_says_what_an_epoch_is_unless_it_is_every_sample_once(faces: Path) -> None:
     config = {"data": {"source": "folder", "root": str(faces)}, "pipeline": ["decode"]}
-    assert not any(line.startswith("epoch:") for line in plan.facts(configs.read(config)))
+    assert not any(line.startswith("epoch:") for line in plan.facts(resolve(configs.read(config))))
     changes = {"repeats": 2, "epoch_size": 90, "batch_size": 8, "subset": 0.5}
     with gpupipe.load(config, **changes) as loader:
         count, steps = loader.sampler.count, len(loader)
-    lines = list(plan.facts(configs.read(config, **changes)))
+    lines = list(plan.facts(resolve(configs.read(config, **changes))))
     assert f"{steps} batches of up to 8 an epoch" in lines[0]
     assert lines[1] == (
         f"epoch: 90 samples over all ranks, chosen from {count} "
@@ -67,7 +68,7 @@ def test_a_single_batch_and_class_are_singular(faces: Path, tmp_path: Path) -> N
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "0.jpg").write_bytes(next(faces.glob("*/*.jpg")).read_bytes())
     config = {"data": {"source": "folder", "root": str(tmp_path)}, "pipeline": ["decode"]}
-    lines = list(plan.facts(configs.read(config, threads=1, prefetch=1, device="cpu")))
+    lines = list(plan.facts(resolve(configs.read(config, threads=1, prefetch=1, device="cpu"))))
     assert lines[0] == "data: 1 sample in 1 class, 1 batch of up to 256 an epoch"
     assert "1 thread, 1 batch ahead" in lines[1]
 
@@ -90,7 +91,7 @@ def test_a_single_batch_and_class_are_singular(faces: Path, tmp_path: Path) -> N
 def test_check_says_how_many_samples_are_mixed_with_themselves(
     settings: dict[str, Any], expected: str | None, faces: Path
 ) -> None:
-    lines = list(plan.facts(configs.read(mixed_faces(faces), **settings)))
+    lines = list(plan.facts(resolve(configs.read(mixed_faces(faces), **settings))))
     found = [line for line in lines if line.startswith("mixing: ")]
     assert len(found) == (expected is not None)
     assert expected is None or expected in found[0]
@@ -105,7 +106,7 @@ def test_check_counts_pairs_of_one_sample_under_weights(faces: Path) -> None:
     alike = sum(int((ids == np.roll(ids, find_shift(ids))).sum()) for ids in batches)
     assert alike > 0
     line = f"mixing: {100 * alike / 4000:.3g} % of the samples of the first 100 batches are mixed"
-    assert any(found.startswith(line) for found in plan.facts(config))
+    assert any(found.startswith(line) for found in plan.facts(resolve(config)))
 
 
 def mixed_faces(faces: Path) -> dict[str, Any]:

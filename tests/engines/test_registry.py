@@ -14,7 +14,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.engines import registry
 from gpupipe.errors import EngineError
-from gpupipe.loading.assembly import connect
+from gpupipe.loading.assembly import connect, resolve
 from gpupipe.runtime.devices import gpu_count
 from gpupipe.runtime.registry import ENGINES, list_by_priority
 from helpers import forked_python
@@ -121,7 +121,7 @@ def test_auto_depends_on_the_device() -> None:
     assert registry.choose("auto", "gpu:3").name == "dali"
     assert registry.choose("auto").name == ("dali" if gpu_count() else "cpu")
     assert registry.choose("dataloader", "gpu").name == "dataloader"
-    assert registry.find_for(configs.read(CONFIG, device="cpu")).name == "cpu"
+    assert resolve(configs.read(CONFIG, device="cpu")).engine.name == "cpu"
 
 
 def test_auto_takes_an_engine_that_runs_all_steps(faces: Path) -> None:
@@ -135,6 +135,7 @@ def test_auto_takes_an_engine_that_runs_all_steps(faces: Path) -> None:
 
 TORCH_ALONE = """
 from gpupipe.pipeline.step import Step
+from gpupipe.loading.assembly import resolve
 
 class Brighten(Step):
     def infer_spec(self, input_spec):
@@ -152,8 +153,8 @@ def test_auto_never_takes_an_engine_that_refuses(
     site = install(tmp_path, "torch_alone", TORCH_ALONE, brighten="Brighten")
     monkeypatch.syspath_prepend(str(site))
     written = {"data": {"source": "folder", "root": faces}, "pipeline": ["decode", "brighten"]}
-    assert registry.find_for(configs.read(written, device="gpu")).name == "cpu"
-    assert registry.find_for(configs.read(CONFIG, device="gpu")).name == "dali"
+    assert resolve(configs.read(written, device="gpu")).engine.name == "cpu"
+    assert resolve(configs.read(CONFIG, device="gpu")).engine.name == "dali"
     with pytest.raises(EngineError, match=r"pipeline\.1: .*cannot run on DALI on the CPU"):
         gpupipe.load(written, engine="dali", device="cpu")
     with gpupipe.load(written, device="cpu", batch_size=4) as loader:
@@ -172,7 +173,7 @@ def test_auto_passes_over_engines_that_are_not_installed(monkeypatch: pytest.Mon
     for module in [name for name in sys.modules if name.startswith("gpupipe.engines.dali.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    assert registry.find_for(on_gpu).name == "cpu", "it copies the batches to the GPU"
+    assert resolve(on_gpu).engine.name == "cpu", "it copies the batches to the GPU"
     assert registry.passed_over(on_gpu, "cpu") == ["DALI"]
     assert registry.passed_over(configs.read(CONFIG, device="cpu"), "cpu") == []
     assert registry.passed_over(configs.read(CONFIG, device="gpu", engine="cpu"), "cpu") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from gpupipe.engines.cpu.engine import CpuEngine
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.remote.engine import RemoteEngine
 from gpupipe.errors import ConfigError, EngineError
-from gpupipe.loading.assembly import Connects, HoldsFiles, assemble, connect
+from gpupipe.loading.assembly import Connects, HoldsFiles, assemble, connect, resolve
 from gpupipe.sampling.sampler import Sampler
 from gpupipe.sources.folder import Folder
 from helpers.served import serving
@@ -101,7 +102,7 @@ def test_what_cannot_be_made_leaves_no_population(
 ) -> None:
     config = configs.read(config_of(faces), device="cpu", **changes)
     with pytest.raises(error):
-        assemble(config, config.source.index(), engine)
+        assemble(replace(resolve(config), engine=engine), config.source.index())
     assert [population.is_closed for population in populations] == [True]
 
 
@@ -112,7 +113,7 @@ def test_a_population_unmaps_the_files_that_the_engine_holds(
     unmapped: list[set[int]] = []
     monkeypatch.setattr(DaliEngine, "unmap_files", lambda self, files: unmapped.append(files))
     config = configs.read(config_of(faces), device="cpu")
-    parts = assemble(config, config.source.index(), engine)
+    parts = assemble(replace(resolve(config), engine=engine), config.source.index())
     populations[0].unmap_files({1, 2})
     assert unmapped == ([{1, 2}] if engine is DaliEngine else [])
     assert isinstance(parts.engine, HoldsFiles) == (engine is DaliEngine)

@@ -12,12 +12,12 @@ import yaml
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.config import LoaderConfig
-from gpupipe.engines import registry
 from gpupipe.engines.cpu.engine import CpuEngine
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dataloader.engine import DataLoaderEngine
 from gpupipe.engines.ray.engine import RayEngine
 from gpupipe.engines.remote.engine import RemoteEngine
+from gpupipe.loading.assembly import resolve
 from gpupipe.loading.ignored_settings import LOADER_SETTINGS, list_ignored_settings
 from gpupipe.schema import builtin_configs
 from helpers import forked_python
@@ -33,7 +33,7 @@ def config(root: Path | str = "/x") -> dict[str, Any]:
 
 def ignored(**settings: Any) -> list[str]:
     checked = configs.read(config(), **settings)
-    return list_ignored_settings(checked, registry.find_for(checked))
+    return list_ignored_settings(checked, resolve(checked).engine)
 
 
 def test_every_setting_is_one_of_the_loader_or_of_an_engine() -> None:
@@ -82,7 +82,7 @@ def test_what_is_used_or_says_what_is_so_anyway_is_not(settings: dict[str, Any])
 @pytest.mark.parametrize("changes", [{}, {"engine": "dataloader"}, SERVER], ids=str)
 def test_shipped_configs_are_quiet(name: str, changes: dict[str, Any]) -> None:
     checked = configs.read(name, **changes)
-    assert list_ignored_settings(checked, registry.find_for(checked)) == []
+    assert list_ignored_settings(checked, resolve(checked).engine) == []
 
 
 def test_load_tells_it_once(faces: Path, caplog: pytest.LogCaptureFixture) -> None:

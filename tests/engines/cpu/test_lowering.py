@@ -13,6 +13,7 @@ from PIL import Image
 import gpupipe
 from gpupipe import config
 from gpupipe.bench import plan
+from gpupipe.loading.assembly import resolve
 from gpupipe.runtime.compiled_extension import find_extension
 from helpers.fresh_python import Program, run_each
 from helpers.loaders import loading
@@ -146,9 +147,9 @@ def test_check_lowers_the_steps_of_every_epoch(
         raw = {"data": {"source": "folder", "root": few}, "pipeline": ["decode", scheduled]}
         return config.read(raw, device="cpu", engine="cpu")
 
-    assert plan.operators(read(1))
+    assert plan.operators(resolve(read(1)))
     with pytest.raises(gpupipe.EngineError, match=rf"{step}|'fn' is an operator of DALI alone"):
-        plan.operators(read(2))
+        plan.operators(resolve(read(2)))
 
 
 ALONE = """

@@ -15,6 +15,7 @@ from gpupipe.engines.base import Job
 from gpupipe.engines.dali import engine as dali_engine
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.errors import EngineError, StepError
+from gpupipe.loading.assembly import resolve
 from gpupipe.sampling.sampler import Plan
 from helpers.loaders import load
 from helpers.odd_steps import installer
@@ -129,5 +130,5 @@ def test_check_builds_the_graph_of_every_epoch(
 
     monkeypatch.setattr(dali_engine, "build_graph", recorded)
     raw = {"data": {"source": "folder", "root": faces}, "pipeline": GROWING}
-    plan.operators(config.read(raw, device="cpu", engine="dali"))
+    plan.operators(resolve(config.read(raw, device="cpu", engine="dali")))
     assert heights(jobs) == [8, 16, 24]
