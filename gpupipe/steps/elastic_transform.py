@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from gpupipe.augment import noise
-from gpupipe.augment.geometry_step import WarpingStep, torch_interpolation
 from gpupipe.augment.noise import kernel_size, make_displacement
 from gpupipe.pipeline.geometry import describe_small
+from gpupipe.pipeline.geometry_step import WarpingStep, torch_interpolation
 from gpupipe.pipeline.spec_checks import IMAGE_DTYPES, add_fill, check_color, check_per_channel
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.pipeline.tensors import in_float32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpupipe.augment.geometry_step import MultiCrop
+from gpupipe.pipeline.geometry_step import MultiCrop
 
 
 class FiveCrop(MultiCrop):

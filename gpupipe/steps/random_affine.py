@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator
 
-from gpupipe.augment.geometry_step import WarpingStep, torch_interpolation
 from gpupipe.pipeline.geometry import affine_inverse, draw_between
+from gpupipe.pipeline.geometry_step import WarpingStep, torch_interpolation
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Uniforms
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import (

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.augment.geometry_step import WarpingStep, torch_interpolation
 from gpupipe.pipeline.geometry import perspective_matrix
+from gpupipe.pipeline.geometry_step import WarpingStep, torch_interpolation
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Uniforms
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import Probability, Resampling

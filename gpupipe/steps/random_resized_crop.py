@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.augment.geometry_step import ResamplingStep, torch_interpolation
 from gpupipe.pipeline.geometry import draw_windows, take_first
+from gpupipe.pipeline.geometry_step import ResamplingStep, torch_interpolation
 from gpupipe.pipeline.spec_checks import check_resampling
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Uniforms
 from gpupipe.schema.field_types import PositiveRange, Size

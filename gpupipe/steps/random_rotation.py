@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.augment.geometry_step import WarpingStep, torch_interpolation
 from gpupipe.pipeline.geometry import affine_inverse, draw_between
+from gpupipe.pipeline.geometry_step import WarpingStep, torch_interpolation
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Uniforms
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import Degrees, Point

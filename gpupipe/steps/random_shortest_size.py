@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator, model_validator
 
-from gpupipe.augment.geometry_step import ResizingStep
+from gpupipe.pipeline.geometry_step import ResizingStep
 from gpupipe.pipeline.step import Params, Sampled, Uniforms
 from gpupipe.schema.field_types import Side, is_number, should_be
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator, model_validator
 
-from gpupipe.augment.geometry_step import ResamplingStep, torch_interpolation
 from gpupipe.pipeline.geometry import shorter_side
+from gpupipe.pipeline.geometry_step import ResamplingStep, torch_interpolation
 from gpupipe.pipeline.spec_checks import check_resampling
 from gpupipe.pipeline.step import Params, Primitives, Spec
 from gpupipe.schema.field_types import Side, Size

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from gpupipe.augment.geometry_step import ResizingStep
 from gpupipe.pipeline.geometry import draw_between
+from gpupipe.pipeline.geometry_step import ResizingStep
 from gpupipe.pipeline.step import Params, Sampled, Uniforms
 from gpupipe.schema.field_types import PositiveRange, Side, two_numbers
 

@@ -13,10 +13,10 @@ from PIL import Image
 from torchvision.transforms.v2 import functional as F
 
 import gpupipe
-from gpupipe.augment.geometry_step import ResizingStep
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline.build import build_pipeline
+from gpupipe.pipeline.geometry_step import ResizingStep
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import SampleIncompatibleError, StepIncompatibleError
 from gpupipe.schema import yaml_parser
