@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from gpupipe import config as configs
+from gpupipe.engines.base import Job
 from helpers.loaders import load
 
 PIPELINE = ["decode", {"resize": {"size": [32, 40]}}, {"random_affine": {"degrees": 20}}]
@@ -42,3 +44,11 @@ def assert_same(ours: Batches, theirs: Batches) -> None:
         for name in mine:
             assert mine[name].dtype == other[name].dtype
             assert torch.equal(mine[name], other[name]), name
+
+
+def job_of(root: Path, **options: Any) -> Job:
+    """A job of a folder, with the steps of FLOATS."""
+    config = configs.read(
+        {"data": {"source": "folder", "root": root}, "pipeline": FLOATS}, device="cpu", **options
+    )
+    return Job(config.source.index(), config.pipeline, config.loader, 1)

@@ -1,9 +1,8 @@
 """The Ray engine: workers of a Ray cluster make the batches, in the order of the plans.
 
-The trainer's side: `engine` joins the parts. `cluster` connects to Ray. `pool` starts a
-`pool_worker` for each worker, and replaces those that die. `dispatcher` gives each plan to a
-worker, and `delivery` finishes the answers in the order of the plans. `status` writes the file for
-`gpupipe status ray`.
+The trainer's side: `engine` joins the parts. `cluster` connects to Ray. `pool` starts the workers,
+and replaces those that die. `dispatcher` gives each plan to a worker, and `delivery` finishes the
+answers in the order of the plans. `status` writes the file for `gpupipe status ray`.
 
 The worker's side: `actor` runs in its process, and makes batches with the engine of its `worker`.
 `messages` are what it answers.

@@ -1,4 +1,4 @@
-"""Connects to a Ray cluster, or starts a Ray on this machine; how many workers it has room for."""
+"""Connects to a Ray cluster, or starts a Ray on this machine; the actors that it has room for."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants, services
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gpupipe.config import LoaderConfig, RayConfig
+from gpupipe.engines.ray.actor import WorkerActor
 from gpupipe.errors import EngineError, counted
 from gpupipe.runtime.devices import cores
 
 _log = logging.getLogger("gpupipe")
 _lock = threading.Lock()
 _CONNECT_SECONDS = 10.0
+_CLOSE_SECONDS = 10.0
 _users_of_own_ray = 0
 """How many engines use the Ray that this process started. The last one shuts it down."""
 
@@ -199,3 +202,33 @@ def explain_no_room(
         f"{text}; it gave up after {options.wait:g} seconds: lower loader.ray.workers or "
         "loader.ray.cpus, add nodes, or set loader.ray.wait higher"
     )
+
+
+def create_actor(cluster: Cluster, options: RayConfig, depth: int) -> Any:
+    """Ask Ray for an actor, and return its handle at once."""
+    strategies = {
+        "spread": "SPREAD",
+        "pack": "DEFAULT",
+        "local_first": NodeAffinitySchedulingStrategy(
+            cluster.node_id, soft=True, _spill_on_unavailable=True
+        ),
+    }
+    settings: dict[str, Any] = {
+        "num_cpus": options.cpus,
+        "num_gpus": options.gpus or None,
+        "scheduling_strategy": strategies[options.placement],
+        # Each task waits on a thread of its own; those of an ended iteration may still do so.
+        "max_concurrency": 2 * depth + 4,
+        "max_restarts": 0,
+        "max_task_retries": 0,
+    }
+    return ray.remote(WorkerActor).options(**settings).remote()
+
+
+def end_actors(actors: list[Any]) -> None:
+    """Let actors end their engines, which may have processes of their own, then end them."""
+    closing = [actor.close.remote() for actor in actors]
+    if closing:
+        ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)
+    for actor in actors:
+        ray.kill(actor)

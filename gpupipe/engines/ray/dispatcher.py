@@ -23,8 +23,7 @@ from typing import Any
 import ray
 
 from gpupipe.engines.ray.messages import BatchAnswer
-from gpupipe.engines.ray.pool import RayWorkerPool
-from gpupipe.engines.ray.pool_worker import PoolWorker
+from gpupipe.engines.ray.pool import PoolWorker, RayWorkerPool
 from gpupipe.errors import EngineError
 from gpupipe.sampling.sampler import Plan
 
@@ -162,7 +161,7 @@ class PlanDispatcher(threading.Thread):
                 able = [
                     worker
                     for worker in self._pool.ready
-                    if len(worker.out) < self._pool.job.depth
+                    if len(worker.out) < self._pool.depth
                     and not worker.is_leaving
                     and worker not in lagging
                 ]

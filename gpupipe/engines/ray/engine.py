@@ -16,19 +16,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job
-from gpupipe.engines.batch_finisher import BatchFinisher
+from gpupipe.engines.batch_finisher import (
+    BatchFinisher,
+    find_larger_output,
+    find_tail,
+    leave_steps,
+)
 from gpupipe.engines.ray.cluster import connect, count_workers
 from gpupipe.engines.ray.delivery import Autoscaler, Delivery, WaitMeter
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
 from gpupipe.engines.ray.messages import Demand, batch_bytes_of, choose_window
-from gpupipe.engines.ray.pool import RayWorkerPool
-from gpupipe.engines.ray.pool_worker import PoolWorker, share_job, split_job
+from gpupipe.engines.ray.pool import PoolWorker, RayWorkerPool
 from gpupipe.engines.ray.status import StatusFile, StoreReader, TrainerStatus
 from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.ranks import ranks_on_machine
@@ -72,7 +77,7 @@ class RayEngine(QuarantiningEngine):
             self._cluster = connect(options.address)
             opened.callback(self._cluster.close)
             workers = count_workers(job.loader, self._cluster)
-            self._pool = RayWorkerPool(self._cluster, options, share_job(worker_job), workers)
+            self._pool = RayWorkerPool(self._cluster, worker_job, workers)
             opened.callback(self._pool.close)
             self._pool.start()
             self._window = self._choose_window(worker_job)
@@ -114,7 +119,7 @@ class RayEngine(QuarantiningEngine):
         options = self._job.loader
         is_explicit = "hwm" in options.model_fields_set
         workers = options.ray.workers[1] if isinstance(options.ray.workers, tuple) else 0
-        busy = max(workers, self._pool.target) * self._pool.job.depth
+        busy = max(workers, self._pool.target) * self._pool.depth
         wanted = options.hwm if is_explicit else max(options.hwm, busy)
         batch_bytes = batch_bytes_of(worker_job) or self._pool.measure_sample() * options.batch_size
         if not batch_bytes:
@@ -145,3 +150,25 @@ class RayEngine(QuarantiningEngine):
         if self._delivery is not None:
             self._delivery.end()
         self._opened.close()
+
+
+def split_job(job: Job) -> tuple[Job, Job]:
+    """Return the job of the workers, and the job that is left to the trainer.
+
+    With `ray.ship: uint8` those are the last steps that can run on uint8 batches.
+    """
+    options = job.loader
+    positions = find_tail(job.pipeline) if options.ray.ship == "uint8" else ()
+    shorter = job.pipeline.without_entries(positions)
+    if find_larger_output(shorter) is not None:
+        positions, shorter = (), job.pipeline
+    threads = options.ray.cpus
+    settings: dict[str, Any] = {"dtype": None if positions else options.dtype, "threads": threads}
+    # For the DataLoader inside a worker. A fork would copy the locks of Ray's threads.
+    settings |= {"workers": threads if threads > 1 else 0}
+    if options.multiprocessing_context in (None, "fork"):
+        settings |= {"multiprocessing_context": "forkserver"}
+    worker_job = replace(
+        job, pipeline=shorter, loader=options.model_copy(update=settings), threads=threads
+    )
+    return worker_job, leave_steps(job, positions)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
 
-from gpupipe.config import RayConfig
+from gpupipe.dataset.index import Index
+from gpupipe.engines.base import Job
 from gpupipe.engines.ray.actor import WorkerFacts, explain_difference, list_versions
-from gpupipe.engines.ray.cluster import Cluster, explain_no_room
+from gpupipe.engines.ray.cluster import Cluster, create_actor, end_actors, explain_no_room
 from gpupipe.engines.ray.messages import BatchAnswer
-from gpupipe.engines.ray.pool_worker import PoolWorker, SharedJob, create_actor, end_actors
 from gpupipe.errors import EngineError, counted
 from gpupipe.sampling.sampler import Plan
 
@@ -24,6 +26,30 @@ _PATIENCE_BEFORE_LOG = 3.0
 _TICK = 0.25
 _MAX_FAILED_STARTS = 5
 """How many workers in a row may end before they are ready."""
+
+
+@dataclass(eq=False)
+class PoolWorker:
+    """A worker that is ready.
+
+    Attributes:
+        actor: Ray's handle.
+        facts: What it says of itself.
+        out: Its tasks, by their step.
+        answered: When it answered last, or became ready.
+        is_leaving: It gets no more tasks, and ends after those that it has.
+    """
+
+    actor: Any
+    facts: WorkerFacts
+    out: set[int] = field(default_factory=set)
+    answered: float = field(default_factory=time.monotonic)
+    is_leaving: bool = False
+
+    def send(self, run: int, step: int, plan: Plan) -> tuple[Any, Future[BatchAnswer | None]]:
+        """Send a task; return Ray's reference, which must be kept, and the answer."""
+        ref = self.actor.make.remote(run, step, replace(plan, tag=None))
+        return ref, ref.future()
 
 
 @dataclass(eq=False)
@@ -41,6 +67,17 @@ class _StartingWorker:
     facts: WorkerFacts | None = None
 
 
+def list_visible_paths(index: Index) -> tuple[str, ...]:
+    """Return files and folders of the data that this process sees: each root, and a first file."""
+    paths = []
+    for column in index.columns.values():
+        root = getattr(column, "root", "")
+        span = column.span(0) if len(column) else None
+        paths += [root] if root else []
+        paths += [span.path] if span is not None else []
+    return tuple(path for path in dict.fromkeys(paths) if Path(path).exists())
+
+
 class RayWorkerPool:
     """Starts and ends the workers of one trainer.
 
@@ -49,19 +86,21 @@ class RayWorkerPool:
 
     Args:
         cluster: The cluster.
-        options: The settings.
-        job: What every worker builds.
+        job: What every worker builds. Each node fetches it once from the object store.
         count: How many workers there should be.
 
     Attributes:
-        job: What every worker builds.
+        depth: How many tasks a worker may have at once.
         changed: Its lock guards the pool and the tasks of its workers.
         ready: The workers that are ready.
         target: How many workers there should be. `resize` changes it.
     """
 
-    def __init__(self, cluster: Cluster, options: RayConfig, job: SharedJob, count: int) -> None:
-        self._cluster, self._options, self.job = cluster, options, job
+    def __init__(self, cluster: Cluster, job: Job, count: int) -> None:
+        self._cluster, self._options = cluster, job.loader.ray
+        self._job, self._paths = ray.put(job), list_visible_paths(job.index)
+        # DALI takes twice `prefetch` plans ahead. One more waits, and one is on its way.
+        self.depth = 2 * job.loader.prefetch + 2
         self.changed = threading.Condition()
         self.ready: list[PoolWorker] = []
         self.target = count
@@ -166,7 +205,7 @@ class RayWorkerPool:
         """Start workers until there are as many as there should be. The caller has the lock."""
         staying = sum(not worker.is_leaving for worker in self.ready)
         for _ in range(self.target - staying - len(self._starting)):
-            actor = create_actor(self._cluster, self._options, self.job)
+            actor = create_actor(self._cluster, self._options, self.depth)
             self._starting.append(_StartingWorker(actor, actor.describe.remote()))
 
     def _end_leaving(self) -> None:
@@ -198,7 +237,7 @@ class RayWorkerPool:
             worker.facts = answer
             device = "gpu:0" if self._options.gpus else "cpu"
             worker.ref = worker.actor.build.remote(
-                [self.job.ref], self._options.engine, device, self.job.paths
+                [self._job], self._options.engine, device, self._paths
             )
         elif answer is not None:
             raise answer

@@ -19,7 +19,7 @@ pytest.importorskip("ray", reason="needs the extra ray")
 
 from gpupipe.engines.ray.dispatcher import PlanDispatcher, _OpenTask
 from gpupipe.engines.ray.engine import RayEngine
-from gpupipe.engines.ray.pool_worker import PoolWorker
+from gpupipe.engines.ray.pool import PoolWorker
 from gpupipe.sampling.sampler import Plan
 from helpers.loaders import load
 from helpers.ray_batches import PIPELINE, assert_same, batches, local_batches, ray_options
@@ -45,9 +45,7 @@ class Silent(PoolWorker):
 
 def test_a_task_whose_workers_all_lag_goes_to_a_third() -> None:
     first, second, third = Silent(), Silent(), Silent()
-    pool: Any = SimpleNamespace(
-        changed=threading.Condition(), ready=[first, second], job=SimpleNamespace(depth=4)
-    )
+    pool: Any = SimpleNamespace(changed=threading.Condition(), ready=[first, second], depth=4)
     plan = Plan(0, np.arange(2), 2, True)
     dispatcher = PlanDispatcher(pool, iter([]), 4)
     dispatcher._times.append(0.1)

@@ -11,7 +11,9 @@ import pytest
 
 import gpupipe
 from gpupipe.engines import registry
+from gpupipe.engines.base import Job
 from gpupipe.engines.ray import delivery
+from gpupipe.engines.ray.engine import split_job
 from gpupipe.errors import EngineError
 from gpupipe.runtime.installation import install_command
 from helpers.loaders import load
@@ -21,6 +23,7 @@ from helpers.ray_batches import (
     PIPELINE,
     assert_same,
     batches,
+    job_of,
     local_batches,
     ray_options,
 )
@@ -139,3 +142,26 @@ def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(EngineError, match=re.escape(install_command("ray"))):
         registry.find("ray")
+
+
+def keys_of(job: Job) -> list[str]:
+    return [entry.key for entry in job.pipeline.entries]
+
+
+@pytest.mark.parametrize(("ship", "left"), [("uint8", ["to_dtype"]), ("batch", [])])
+def test_the_last_steps_on_uint8_are_left_to_the_trainer(
+    faces: Path, ship: str, left: list[str]
+) -> None:
+    job = job_of(faces, dtype="float16", ray={"ship": ship, "cpus": 3})
+    theirs, tail = split_job(job)
+    assert keys_of(tail) == left
+    assert keys_of(theirs) + left == keys_of(job)
+    assert theirs.loader.dtype == (None if left else "float16")
+    assert tail.loader.dtype == ("float16" if left else None)
+    assert theirs.threads == theirs.loader.threads == 3
+
+
+def test_a_dataloader_in_a_worker_does_not_fork_it(faces: Path) -> None:
+    for context, theirs in ((None, "forkserver"), ("fork", "forkserver"), ("spawn", "spawn")):
+        job = job_of(faces, engine="dataloader", multiprocessing_context=context, workers=2)
+        assert split_job(job)[0].loader.multiprocessing_context == theirs

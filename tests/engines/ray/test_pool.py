@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,10 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import ray
+import torch
 
+from gpupipe.config import RayConfig
+from gpupipe.engines.ray.actor import list_versions
+from gpupipe.engines.ray.cluster import connect, create_actor, end_actors
+from gpupipe.engines.ray.messages import unpack
+from gpupipe.engines.ray.pool import PoolWorker, list_visible_paths
 from gpupipe.errors import EngineError
+from helpers.batch_makers import make_batch, maker, plan
 from helpers.loaders import load
-from helpers.ray_batches import FLOATS, PIPELINE, ray_options
+from helpers.ray_batches import FLOATS, PIPELINE, job_of, ray_options
 from helpers.ray_cluster import STORE, RayCluster, total_cpus, wait_until
 
 HIDE_AND_RUN = 'mount -t tmpfs none "$0" && exec "$@"'
@@ -23,8 +32,10 @@ HIDE_AND_RUN = 'mount -t tmpfs none "$0" && exec "$@"'
 @contextmanager
 def node_that_does_not_see(folder: Path, cluster: RayCluster) -> Iterator[None]:
     """Add a node of two CPUs, for whose processes the folder is empty."""
-    ray = Path(sys.executable).with_name("ray")
-    start = f"{ray} start --address={cluster.address} --num-cpus=2 --object-store-memory={STORE}"
+    program = Path(sys.executable).with_name("ray")
+    start = (
+        f"{program} start --address={cluster.address} --num-cpus=2 --object-store-memory={STORE}"
+    )
     command = ["unshare", "-m", "sh", "-c", HIDE_AND_RUN, str(folder), *start.split(), "--block"]
     cpus = total_cpus()
     # Its actor holds it for good: else Ray would wait half a minute for the actor to end.
@@ -63,3 +74,36 @@ def test_what_cannot_work_is_refused_at_the_start(cluster: RayCluster, faces: Pa
         load(faces, PIPELINE, **ray_options(1, address="10.0.0.1:6379"))
     with pytest.raises(EngineError, match=r"object store .* too small"):
         load(faces, FLOATS, hwm=1000, **{**ray_options(1), "batch_size": 60})
+
+
+def test_a_path_that_this_process_does_not_see_either_is_not_asked_for(
+    faces: Path, tmp_path: Path
+) -> None:
+    paths = list_visible_paths(job_of(faces).index)
+    assert str(faces) in [path.rstrip("/") for path in paths]
+    assert any(Path(path).is_file() for path in paths)
+    shutil.copytree(faces, tmp_path / "copy")
+    index = job_of(tmp_path / "copy").index
+    shutil.rmtree(tmp_path / "copy")
+    assert list_visible_paths(index) == ()
+
+
+def test_it_describes_itself_builds_its_engine_answers_and_ends(
+    cluster: RayCluster, faces: Path
+) -> None:
+    trainer = connect("auto")
+    with maker(faces) as (ours, job):
+        actor = create_actor(trainer, RayConfig(cpus=1, placement="local_first"), 4)
+        facts = ray.get(actor.describe.remote())
+        assert facts.node_id == trainer.node_id, "its node is the trainer's"
+        assert facts.pid != os.getpid()
+        assert facts.versions == list_versions()
+        assert ray.get(actor.build.remote([ray.put(job)], "cpu", "cpu", ("/",))) is None
+        _, answer = PoolWorker(actor, facts).send(0, 0, plan(3, 1))
+        fields = answer.result(60).fields
+        assert torch.equal(unpack(fields["image"]), make_batch(ours, plan(3, 1))["image"])
+    del answer, fields
+    end_actors([actor])
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(actor.describe.remote())
+    trainer.close()

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import gpupipe
+from gpupipe.engines.ray.engine import split_job
 from gpupipe.engines.ray.messages import unpack
-from gpupipe.engines.ray.pool_worker import split_job
 from gpupipe.engines.ray.worker import BatchMaker
 from gpupipe.errors import SampleError
 from helpers.batch_makers import broken, make_batch, maker, plan
