@@ -32,7 +32,7 @@ from gpupipe.engines.batch_finisher import (
 from gpupipe.engines.ray.cluster import connect, count_workers
 from gpupipe.engines.ray.delivery import Autoscaler, Delivery, WaitMeter
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
-from gpupipe.engines.ray.messages import Demand, batch_bytes_of, choose_window
+from gpupipe.engines.ray.messages import batch_bytes_of, choose_window
 from gpupipe.engines.ray.pool import PoolWorker, RayWorkerPool
 from gpupipe.engines.ray.status import StatusFile, StoreReader, TrainerStatus
 from gpupipe.runtime.exit_handler import ExitHandler
@@ -124,9 +124,14 @@ class RayEngine(QuarantiningEngine):
         batch_bytes = batch_bytes_of(worker_job) or self._pool.measure_sample() * options.batch_size
         if not batch_bytes:
             return wanted
-        store = self._cluster.object_store_bytes()
-        demand = Demand(batch_bytes, options.prefetch, ranks_on_machine(), store)
-        return choose_window(demand, wanted, is_explicit)
+        return choose_window(
+            wanted,
+            is_explicit,
+            batch_bytes=batch_bytes,
+            finished=options.prefetch,
+            trainers=ranks_on_machine(),
+            store_bytes=self._cluster.object_store_bytes(),
+        )
 
     def _describe(self) -> TrainerStatus:
         """Return the status of this moment. Only rank 0 asks for the object stores."""

@@ -109,65 +109,50 @@ def _as_writable(array: NDArray[Any]) -> NDArray[Any]:
     return block.view(array.dtype).reshape(array.shape)
 
 
-@dataclass(frozen=True)
-class Demand:
-    """What a trainer puts into the object store of its node.
+def choose_window(
+    wanted: int,
+    is_explicit: bool,
+    *,
+    batch_bytes: int,
+    finished: int,
+    trainers: int,
+    store_bytes: int,
+) -> int:
+    """Return how many tasks of a trainer may be out.
 
-    Attributes:
+    Args:
+        wanted: The number that keeps all workers busy, or `loader.hwm`.
+        is_explicit: Whether the config has `loader.hwm`.
         batch_bytes: The size of a batch as workers send it.
         finished: Finished batches that wait for the consumer.
         trainers: How many trainers share the node.
         store_bytes: The size of the node's object store.
-    """
-
-    batch_bytes: int
-    finished: int
-    trainers: int
-    store_bytes: int
-
-    @property
-    def largest_window(self) -> int:
-        """How many tasks of each trainer may be out."""
-        usable = USABLE_SHARE * self.store_bytes / self.trainers
-        return int(usable / self.batch_bytes) - self.finished - _HELD
-
-
-def choose_window(demand: Demand, wanted: int, is_explicit: bool) -> int:
-    """Return how many tasks may be out.
-
-    Args:
-        demand: What the batches need.
-        wanted: The number that keeps all workers busy, or `loader.hwm`.
-        is_explicit: Whether the config has `loader.hwm`.
 
     Raises:
         EngineError: The object store is too small.
     """
-    largest = demand.largest_window
+    kept = finished + _HELD
+    largest = int(USABLE_SHARE * store_bytes / trainers / batch_bytes) - kept
     if wanted <= largest:
         return wanted
     if is_explicit or largest < _MIN_WINDOW:
-        raise EngineError(_explain(demand, wanted if is_explicit else _MIN_WINDOW))
+        count = ((wanted if is_explicit else _MIN_WINDOW) + kept) * trainers
+        raise EngineError(
+            f"Ray's object store on this node is too small: {count} batches of "
+            f"{batch_bytes / _MB:.1f} MB need {count * batch_bytes / _MB:.0f} MB, and "
+            f"{USABLE_SHARE:.0%} of {store_bytes / _MB:.0f} MB are usable before Ray writes to "
+            "disk: lower loader.batch_size or loader.hwm, keep loader.ray.ship at uint8, or start "
+            "Ray with a larger --object-store-memory"
+        )
     _log.warning(
         "gpupipe: %d instead of %d batches are made ahead, since Ray's object store is %.0f MB "
         "and a batch %.1f MB",
         largest,
         wanted,
-        demand.store_bytes / _MB,
-        demand.batch_bytes / _MB,
+        store_bytes / _MB,
+        batch_bytes / _MB,
     )
     return largest
-
-
-def _explain(demand: Demand, window: int) -> str:
-    count = (window + demand.finished + _HELD) * demand.trainers
-    return (
-        f"Ray's object store on this node is too small: {count} batches of "
-        f"{demand.batch_bytes / _MB:.1f} MB need {count * demand.batch_bytes / _MB:.0f} MB, and "
-        f"{USABLE_SHARE:.0%} of {demand.store_bytes / _MB:.0f} MB are usable before Ray writes to "
-        "disk: lower loader.batch_size or loader.hwm, keep loader.ray.ship at uint8, or start Ray "
-        "with a larger --object-store-memory"
-    )
 
 
 def batch_bytes_of(job: Job) -> int | None:

@@ -15,10 +15,11 @@ import ray
 
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Job
-from gpupipe.engines.ray.actor import WorkerFacts, explain_difference, list_versions
+from gpupipe.engines.ray.actor import WorkerFacts, explain_difference
 from gpupipe.engines.ray.cluster import Cluster, create_actor, end_actors, explain_no_room
 from gpupipe.engines.ray.messages import BatchAnswer
 from gpupipe.errors import EngineError, counted
+from gpupipe.runtime.installation import own_version
 from gpupipe.sampling.sampler import Plan
 
 _log = logging.getLogger("gpupipe")
@@ -248,15 +249,13 @@ class RayWorkerPool:
 
     def _check_versions(self, facts: WorkerFacts) -> None:
         self._reference = first = self._reference or facts
-        own = {"gpupipe": list_versions()["gpupipe"]}
-        difference = explain_difference(
-            own, "the trainer's node", facts.versions, facts.node
-        ) or explain_difference(first.versions, first.node, facts.versions, facts.node)
-        if difference:
-            raise EngineError(
-                f"the nodes of the Ray cluster would make different batches: {difference}. Install "
-                "the same versions on all nodes"
-            )
+        own = {"gpupipe": own_version()}
+        for node, versions in (("the trainer's node", own), (first.node, first.versions)):
+            if difference := explain_difference(versions, node, facts.versions, facts.node):
+                raise EngineError(
+                    f"the nodes of the Ray cluster would make different batches: {difference}. "
+                    "Install the same versions on all nodes"
+                )
 
     def _count_unplaced(self) -> int:
         """Return how many workers have no place yet."""

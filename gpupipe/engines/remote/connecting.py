@@ -73,7 +73,10 @@ def connect_servers(
             import_torchvision()
         for server in servers:
             _warn_of_missed_batches(server)
-        return servers, _with_server_shard(first.dataset.config, first.answer, own)
+        shard = Shard(rank=first.answer.rank, world_size=first.answer.world_size)
+        config = first.dataset.config
+        loader = config.loader.model_copy(update={"shard": shard})
+        return servers, replace(config, loader=loader, name=own.name if own else config.name)
     except BaseException:
         for connection in connections:
             connection.close()
@@ -96,12 +99,6 @@ def _open(connection: Connection, loader: LoaderConfig, gpu: int | None) -> Conn
     answer = connection.open()
     dataset = parse_description(answer.description, loader, connection.options.address)
     return ConnectedServer(connection, answer, dataset, BatchFinisher(dataset.tail, gpu))
-
-
-def _with_server_shard(config: Config, answer: SessionOpened, own: Config | None) -> Config:
-    shard = Shard(rank=answer.rank, world_size=answer.world_size)
-    loader = config.loader.model_copy(update={"shard": shard})
-    return replace(config, loader=loader, name=own.name if own else config.name)
 
 
 def _warn_of_missed_batches(server: ConnectedServer) -> None:
