@@ -93,7 +93,7 @@ def _list_fields(
         if p.name in left_out:
             continue
         default = "must be written" if p.is_required else f"default `{p.default}`"
-        words = p.type_words if p.default.startswith("{") else f"{p.type_words}; {default}"
+        words = p.type_text if p.default.startswith("{") else f"{p.type_text}; {default}"
         meaning = document_field(model, p.name)
         parts.append(f"`{p.name}`{{ #{path}.{p.name} }} {words}\n:   {meaning}")
     return "\n\n".join(parts)

@@ -94,9 +94,9 @@ def complete_name(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]
     from gpupipe.cli import listing
 
     items = [item for kind in listing.KINDS for item in listing.list_items(kind)]
-    found = {item.name: item.kind for item in reversed(items)}
-    names = _matching(sorted(found), incomplete)
-    return [CompletionItem(name, help=found[name]) for name in names]
+    kinds = {item.name: item.kind for item in reversed(items)}
+    names = _matching(sorted(kinds), incomplete)
+    return [CompletionItem(name, help=kinds[name]) for name in names]
 
 
 def _list_values(key: str) -> Iterator[str]:

@@ -89,9 +89,9 @@ def _draw_target(opened: "Gallery", target: str) -> "Iterator[StepPictures]":
     ):
         yield from opened.draw_pipeline(name)
     else:
-        known = [*STEPS.names(), *builtin_configs.names("pipelines")]
+        names = [*STEPS.names(), *builtin_configs.names("pipelines")]
         raise click.BadParameter(
-            f"there is no step or pipeline '{name}'{did_you_mean(name, known)}",
+            f"there is no step or pipeline '{name}'{did_you_mean(name, names)}",
             param_hint="PIPELINE|STEP",
         )
 

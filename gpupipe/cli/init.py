@@ -46,7 +46,7 @@ def init(
     paths = {TRAIN: out, VAL: _val_path(out)}
     lists = {part: path.with_name(f"{path.stem}_list.csv") for part, path in paths.items()}
     parts = detect(folder, {path.absolute() for path in (*paths.values(), *lists.values())})
-    written = {part: lists[part] for part, found in parts.items() if found.table}
+    written = {part: lists[part] for part, detected in parts.items() if detected.table}
     for path in (*(paths[part] for part in parts), *written.values()):
         if path.exists() and not force:
             raise GpupipeError(f"{path} is there already: take another --out, or --force")
@@ -58,58 +58,58 @@ def init(
         for path in written.values():
             path.unlink()
         raise
-    said: set[str] = set()
-    for part, found in parts.items():
-        doubts = [*iter_doubts(part, found, surveys[part]), *_compare(part, parts, surveys)]
-        _write_config(paths[part], part, folder, found, surveys[part], doubts)
-        _print(paths[part], found, surveys[part], [d for d in doubts if d not in said])
-        said.update(doubts)
+    printed: set[str] = set()
+    for part, detected in parts.items():
+        doubts = [*iter_doubts(part, detected, surveys[part]), *_compare(part, parts, surveys)]
+        _write_config(paths[part], part, folder, detected, surveys[part], doubts)
+        _print(paths[part], detected, surveys[part], [d for d in doubts if d not in printed])
+        printed.update(doubts)
     click.echo(f"Try it: gpupipe run {out}")
 
 
-def _write_list(found: "Detected", path: Path) -> "Detected":
+def _write_list(detected: "Detected", path: Path) -> "Detected":
     """Write the list that a source needs; return the source with its path."""
-    assert found.table is not None
+    assert detected.table is not None
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
             writer = csv.writer(stream)
-            writer.writerow(found.table)
-            writer.writerows(zip(*found.table.values(), strict=True))
-    return replace(found, options={"file": str(path)} | found.options)
+            writer.writerow(detected.table)
+            writer.writerows(zip(*detected.table.values(), strict=True))
+    return replace(detected, options={"file": str(path)} | detected.options)
 
 
 def _survey(parts: "dict[str, Detected]") -> "dict[str, Survey]":
     from gpupipe.init.survey import survey
 
     with Screen(False) as screen:
-        return {part: survey(found, screen.progress) for part, found in parts.items()}
+        return {part: survey(detected, screen.progress) for part, detected in parts.items()}
 
 
 def _write_config(
-    path: Path, part: str, folder: Path, found: "Detected", looked: "Survey", doubts: list[str]
+    path: Path, part: str, folder: Path, detected: "Detected", survey: "Survey", doubts: list[str]
 ) -> None:
     from gpupipe import config as configs
     from gpupipe.init.config_text import write_text
 
     schema = os.path.relpath(Path(SCHEMAS) / "config.json", path.parent)
-    text = write_text(part, str(folder), found, looked, doubts, schema)
+    text = write_text(part, str(folder), detected, survey, doubts, schema)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     configs.read(path)
 
 
-def _print(path: Path, found: "Detected", looked: "Survey", doubts: list[str]) -> None:
+def _print(path: Path, detected: "Detected", survey: "Survey", doubts: list[str]) -> None:
     from gpupipe.init.config_text import describe_samples
 
-    click.echo(f"{path}: source {found.source}, {describe_samples(looked)}")
-    if found.table:
-        click.echo(f"  written for it: {found.options['file']}")
+    click.echo(f"{path}: source {detected.source}, {describe_samples(survey)}")
+    if detected.table:
+        click.echo(f"  written for it: {detected.options['file']}")
     for doubt in doubts:
         click.echo(f"  not certain: {doubt}")
-    if found.unused:
-        click.echo(f"  not read: {found.unused}")
+    if detected.unused:
+        click.echo(f"  not read: {detected.unused}")
 
 
 def _val_path(out: Path) -> Path:

@@ -112,10 +112,10 @@ def _read_docstring(name: str, path: Path) -> str:
 
 def _summarize_plugin(group: str, name: str) -> str:
     try:
-        found = plugins.find(group, name, object)
+        plugin = plugins.find(group, name, object)
     except LookupError as e:
         return str(e.args[0])
-    return first_sentence(inspect.getdoc(found) or "")
+    return first_sentence(inspect.getdoc(plugin) or "")
 
 
 def _read_comment(text: str) -> str:
@@ -167,16 +167,16 @@ def list_(kind: str | None, as_json: AsJson = False) -> None:
     """
     items = {k: list_items(k) for k in ([kind] if kind else KINDS)}
     if as_json:
-        shown = ("name", "summary", "package")
+        parts = ("name", "summary", "package")
         listed = {
-            f"{k}s": [{part: getattr(item, part) for part in shown} for item in found]
-            for k, found in items.items()
+            f"{k}s": [{part: getattr(item, part) for part in parts} for item in of_kind]
+            for k, of_kind in items.items()
         }
         click.echo(json.dumps(listed, indent=2))
         return
     out = console()
-    for k, found in items.items():
-        out.print(items_table(f"{k}s", found))
+    for k, of_kind in items.items():
+        out.print(items_table(f"{k}s", of_kind))
 
 
 def items_table(title: str, items: Iterable[Item]) -> Any:
@@ -210,11 +210,11 @@ def show(name: str, kind: str | None) -> None:
         _show_setting(name)
         return
     kinds = (kind,) if kind else KINDS
-    found = [item for k in kinds for item in list_items(k) if item.name == name]
-    if not found:
+    items = [item for k in kinds for item in list_items(k) if item.name == name]
+    if not items:
         raise click.BadParameter(_explain_unknown(name, kinds), param_hint="NAME")
-    for item in found:
-        _show_item(item, is_single=len(found) == 1)
+    for item in items:
+        _show_item(item, is_single=len(items) == 1)
 
 
 def _explain_unknown(name: str, kinds: Sequence[str]) -> str:
@@ -265,7 +265,7 @@ def _print_model(model: type[pydantic.BaseModel]) -> None:
     table = new_table("", "parameter", "type", "default", "meaning")
     for p in parameters:
         default = "must be written" if p.is_required else p.default
-        table.add_row(*map(escape, (p.name, p.type_words, default, p.meaning)))
+        table.add_row(*map(escape, (p.name, p.type_text, default, p.meaning)))
     console().print(table)
 
 
@@ -278,22 +278,22 @@ def _show_setting(name: str) -> None:
     model: type[pydantic.BaseModel] = LoaderConfig
     path = name.split(".")[1:]
     for n, part in enumerate(path):
-        known = {p.name: p for p in describe_parameters(model)}
-        if part not in known:
+        settings = {p.name: p for p in describe_parameters(model)}
+        if part not in settings:
             raise click.BadParameter(
                 f"{'.'.join([_LOADER, *path[:n]])} has no setting "
-                f"'{part}'{did_you_mean(part, known)}",
+                f"'{part}'{did_you_mean(part, settings)}",
                 param_hint="NAME",
             )
-        found = known[part]
+        setting = settings[part]
         if n == len(path) - 1:
-            default = "must be written" if found.is_required else found.default
+            default = "must be written" if setting.is_required else setting.default
             out.print(f"[bold]setting {name}[/]", highlight=False)
-            for line in (f"type: {found.type_words}", f"default: {default}", found.meaning):
+            for line in (f"type: {setting.type_text}", f"default: {default}", setting.meaning):
                 out.print(line, highlight=False, markup=False, soft_wrap=True)
-        if found.model is None:
+        if setting.model is None:
             if n < len(path) - 1:
                 raise click.BadParameter(f"{part} has no settings of its own", param_hint="NAME")
             return
-        model = found.model
+        model = setting.model
     _print_model(model)

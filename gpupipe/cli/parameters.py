@@ -1,4 +1,4 @@
-"""Describes the fields of a settings model: type in words, default, and meaning."""
+"""Describes the fields of a settings model: type as text, default, and meaning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpupipe.errors import shown
 from gpupipe.schema.number_array import NumberArray
 from gpupipe.schema.validation_errors import describe_field, own_fields_first
 
-_WORDS: dict[Any, str] = {
+_TYPES: dict[Any, str] = {
     bool: "true or false",
     int: "whole number",
     float: "number",
@@ -40,14 +40,14 @@ class Parameter:
 
     Attributes:
         name: Its name in YAML.
-        type_words: Its type in words.
+        type_text: Its type, such as "whole number, at least 1".
         default: Its default as YAML shows it; "" if it has none.
         meaning: The first sentence about it in the docstring.
         model: The model of its own fields, if it has some.
     """
 
     name: str
-    type_words: str
+    type_text: str
     default: str
     meaning: str
     model: type[pydantic.BaseModel] | None = None
@@ -109,64 +109,61 @@ def _describe_type(annotation: Any) -> str:
     while get_origin(annotation) is Annotated:
         annotation, *metadata = get_args(annotation)
         bounds = [*metadata, *bounds]
-    words = _describe_plain(annotation)
+    text = _describe_plain(annotation)
     limits = _describe_bounds(bounds)
-    return f"{words}, {limits}" if limits else words
+    return f"{text}, {limits}" if limits else text
 
 
 def _describe_plain(annotation: Any) -> str:
     """Describe an annotation without metadata."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
-        words = _join([_show(a) for a in arguments])
-    elif origin in (Union, types.UnionType):
-        words = _join(list(dict.fromkeys(_describe_type(a) for a in arguments if a not in _NONES)))
-    elif isinstance(origin, type) and issubclass(origin, tuple) and ... not in arguments:
-        words = _describe_list(arguments[0], f"{len(arguments)} ")
-    elif isinstance(origin, type) and issubclass(origin, (list, tuple, frozenset, set)):
-        words = _describe_list(arguments[0], "")
-    elif origin is not None or _find_model(annotation) is not None:
-        words = "keys with values"
-    else:
-        words = _WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
-    return words
+        return _join([_show(a) for a in arguments])
+    if origin in (Union, types.UnionType):
+        return _join(list(dict.fromkeys(_describe_type(a) for a in arguments if a not in _NONES)))
+    if isinstance(origin, type) and issubclass(origin, (list, tuple, frozenset, set)):
+        has_length = issubclass(origin, tuple) and ... not in arguments
+        return _describe_list(arguments[0], f"{len(arguments)} " if has_length else "")
+    if origin is not None or _find_model(annotation) is not None:
+        return "keys with values"
+    return _TYPES.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
 def _describe_list(part: Any, count: str) -> str:
     model = _find_model(part)
     if model is not None:
         return "list of steps" if "step" in model.model_fields else "list of keys with values"
-    words = _describe_type(part)
-    word, comma, limits = words.partition(", ")
+    text = _describe_type(part)
+    word, comma, limits = text.partition(", ")
     plural = _PLURALS.get(word)
     if plural is None:
-        return f"list of {count}values, each {words}"
+        return f"list of {count}values, each {text}"
     return f"list of {count}{plural}{f', each {limits}' if comma else ''}"
 
 
 def _describe_bounds(metadata: list[Any]) -> str:
-    """Return limits of a number in words, such as "0 to 1" or "at least 1"."""
-    found: dict[str, Any] = {}
+    """Return limits of a number as text, such as "0 to 1" or "at least 1"."""
+    bounds: dict[str, Any] = {}
     for part in metadata:
         for constraint in (part, *getattr(part, "metadata", ())):
             for name in _BOUNDS:
                 bound = getattr(constraint, name, None)
                 if bound is not None and abs(bound) < _HUGE:
-                    found[name] = bound
-    if {"ge", "le"} <= found.keys():
-        return f"{found['ge']:,} to {found['le']:,}"
+                    bounds[name] = bound
+    if {"ge", "le"} <= bounds.keys():
+        return f"{bounds['ge']:,} to {bounds['le']:,}"
     return " and ".join(
-        _BOUNDS[name].format(f"{found[name]:,}") for name in _BOUNDS if name in found
+        _BOUNDS[name].format(f"{bounds[name]:,}") for name in _BOUNDS if name in bounds
     )
 
 
-def _join(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+def _join(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _find_model(annotation: Any) -> type[pydantic.BaseModel] | None:
     """Return the model among the types of an annotation, or None."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return annotation
-    found = (_find_model(part) for part in get_args(annotation))
-    return next((model for model in found if model is not None), None)
+    models = map(_find_model, get_args(annotation))
+    return next((model for model in models if model is not None), None)

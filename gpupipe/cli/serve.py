@@ -33,7 +33,7 @@ def serve(
     port: Annotated[int, range(65536), "0: any that is free."] = 5557,
     ipc: Annotated[Path | None, "Listen on this socket file in place of a port."] = None,
     quiet: Annotated[bool, "-q", "Print only the address."] = False,
-    **given: Any,
+    **values: Any,
 ) -> None:
     """Serve the batches of CONFIG to training processes, which get them with gpupipe.connect() or
     engine=remote.
@@ -46,10 +46,10 @@ def serve(
 
     import_zmq()
     checked = configs.read(config, overrides)
-    given["address"] = f"ipc://{ipc}" if ipc else f"tcp://{host}:{port}"
-    if given["state"] is None and given["wire"] == "gpupipe" and port != 0:
-        given["state"] = _state_file(checked, given)
-    options = parse_options(given)
+    values["address"] = f"ipc://{ipc}" if ipc else f"tcp://{host}:{port}"
+    if values["state"] is None and values["wire"] == "gpupipe" and port != 0:
+        values["state"] = _state_file(checked, values)
+    options = parse_options(values)
     with Screen(quiet) as screen:
         loader = open_loader(checked, screen.progress)
     print_data_warning(loader.index)
@@ -64,7 +64,7 @@ def serve(
         _print_progress(server, "stopped in", f"; {advice}")
 
 
-def _state_file(checked: "Config", given: dict[str, Any]) -> Path:
+def _state_file(checked: "Config", values: dict[str, Any]) -> Path:
     """Return the default state file, one per combination of work and address."""
     from gpupipe.runtime.files import cache_dir
 
@@ -72,9 +72,9 @@ def _state_file(checked: "Config", given: dict[str, Any]) -> Path:
         checked.source.model_dump_json(),
         checked.pipeline.fingerprint,
         checked.loader.model_dump_json(),
-        given["mode"],
-        given["clients"],
-        given["address"],
+        values["mode"],
+        values["clients"],
+        values["address"],
         *([checked.batch.fingerprint] if checked.batch.entries else []),
     ]
     name = hashlib.blake2b(repr(work).encode(), digest_size=8).hexdigest()

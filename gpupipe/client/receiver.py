@@ -47,13 +47,13 @@ class Reassembly:
     """Reassembles the batches of one connection, one batch at a time.
 
     Args:
-        keep: Number of free buffers to keep for reuse.
+        num_kept: Number of free buffers to keep for reuse.
         gpu: Index of the GPU that the memory is page-locked for, or None.
     """
 
-    def __init__(self, keep: int, gpu: int | None) -> None:
+    def __init__(self, num_kept: int, gpu: int | None) -> None:
         self._gpu = gpu
-        self._mapped, self._buffers = Mapped(0), Buffers(keep, gpu)
+        self._mapped, self._buffers = Mapped(0), Buffers(num_kept, gpu)
         self._incomplete: _Incomplete | None = None
 
     def connect(self, pid: int) -> None:

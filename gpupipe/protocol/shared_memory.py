@@ -70,19 +70,18 @@ class Slots:
             (slot, its memory as a uint8 tensor), or None if the client holds `limit` slots or the
             system has no memory.
         """
-        fits = next((s for s in self._free if s.slot.size >= size), None)
-        if (
-            fits is None
-            and len(self._busy) + len(self._free) >= self._limit
-            and not self._close_free_slot()
-        ):
-            return None
-        try:
-            shared = fits or self._new(size)
-        except OSError:
-            return None
-        if fits is not None:
-            self._free.remove(fits)
+        shared = next((s for s in self._free if s.slot.size >= size), None)
+        if shared is not None:
+            self._free.remove(shared)
+        else:
+            if len(self._busy) + len(self._free) >= self._limit:
+                if not self._free:
+                    return None
+                self._free.pop().close()  # makes room for a larger one
+            try:
+                shared = self._new(size)
+            except OSError:
+                return None
         self._busy[shared.slot.number] = shared
         return shared.slot, shared.tensor
 
@@ -97,13 +96,6 @@ class Slots:
         for shared in [*self._free, *self._busy.values()]:
             shared.close()
         self._free, self._busy, self._limit = [], {}, 0
-
-    def _close_free_slot(self) -> bool:
-        """Close a free slot to make room for a larger one. False if there is none."""
-        if not self._free:
-            return False
-        self._free.pop().close()
-        return True
 
     def _new(self, size: int) -> _Shared:
         size = max(_PAGE, -(-size // _PAGE) * _PAGE)
@@ -181,13 +173,13 @@ class Buffers:
     """A client's own memory for batches that come over a socket.
 
     Args:
-        keep: Number of free buffers to keep for reuse.
+        num_kept: Number of free buffers to keep for reuse.
         gpu: Index of the GPU that the memory is page-locked for, or None.
     """
 
-    def __init__(self, keep: int, gpu: int | None = None) -> None:
+    def __init__(self, num_kept: int, gpu: int | None = None) -> None:
         self._gpu = gpu
-        self._free: deque[np.ndarray[Any, Any]] = deque(maxlen=keep)
+        self._free: deque[np.ndarray[Any, Any]] = deque(maxlen=num_kept)
 
     def take(self, size: int) -> Tensor:
         """Return a uint8 tensor of `size` bytes; reuses a free buffer of exactly that size."""

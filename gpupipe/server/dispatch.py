@@ -72,7 +72,7 @@ class FinalError:
         self._uninformed.discard(token)
 
     def may_close(self, connected: set[str]) -> bool:
-        """Return whether all clients that are still connected have the error."""
+        """Return whether all connected clients have the error, or it is too late to wait longer."""
         return not self._uninformed & connected or time.monotonic() > self._deadline
 
 

@@ -8,6 +8,16 @@ leases.py has the rules and the terms. Two clients that share epoch 0, of 12 ste
     A asks for epoch 1                 the next pass starts
     client C asks for epoch 0, late    C joins the pass over epoch 1: epoch 0 has been consumed
 
+A client that starts an iteration gets the first of these that holds (`schedule`):
+
+    it asks for                                                      and gets
+    the current pass, which it has read already, and is not over     this pass
+    a whole earlier epoch, which others have consumed                the current pass
+    a pass that was forgotten while it was away                      RequestRefused
+    a pass that is over                                              PassEnded
+    a whole epoch that others have just consumed to its end          PassEnded
+    any other position, which takes no pass from other clients       the pass that starts there
+
 Invariants:
 
 - A partition has at most one pass that is not over. All readers of the partition read that pass.
@@ -56,6 +66,8 @@ class PassSchedule:
         self, client: Client, begin: messages.StartIteration, continued: EpochPass | None
     ) -> None:
         """Let an idle client enter a pass, wait for one, or know that its pass has ended.
+
+        The head of this file lists the cases.
 
         Args:
             client: The client.

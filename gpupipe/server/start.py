@@ -126,12 +126,9 @@ class ServerProcess:
                 "its path, its name or a dict"
             )
         configs.read(config, **changes)
-        request = {
-            "config": configs.to_plain_types(config),
-            "changes": configs.to_plain_types(changes),
-        }
-        request["options"] = asdict(options or ServerOptions(address="tcp://127.0.0.1:0"))
-        line = json.dumps(request, default=_to_json).encode() + b"\n"
+        chosen = asdict(options or ServerOptions(address="tcp://127.0.0.1:0"))
+        request = configs.to_plain_types({"config": config, "changes": changes, "options": chosen})
+        line = json.dumps(request, default=str).encode() + b"\n"
         # Ctrl-C in the terminal stops the server as it stops `gpupipe serve`.
         self._process = ChildProcess("-m", "gpupipe.server.start", request=line, own_session=False)
         self.address = self._address()
@@ -143,15 +140,12 @@ class ServerProcess:
 
     def _address(self) -> str:
         line = self._process.read_line()
-        answer = (
-            json.loads(line)
-            if line.strip()
-            else {"error": f"it ended with status {self._process.wait()}"}
-        )
+        answer = json.loads(line) if line.strip() else {}
         if "address" in answer:
             return str(answer["address"])
+        why = answer.get("error") or f"it ended with status {self._process.wait()}"
         self.close()
-        raise ServerError(f"the server did not start: {answer['error']}")
+        raise ServerError(f"the server did not start: {why}")
 
     def close(self) -> None:
         """Stop the server and wait for its process to end; kill it after 10 seconds. Idempotent."""
@@ -163,11 +157,6 @@ class ServerProcess:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _to_json(value: Any) -> Any:
-    """Convert what json.dumps does not take: paths, and mappings other than dict."""
-    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def run_child() -> int:

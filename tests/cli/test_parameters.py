@@ -65,7 +65,7 @@ PARAMETERS = {parameter.name: parameter for parameter in describe_parameters(Set
 
 
 @pytest.mark.parametrize(
-    ("name", "type_words", "default"),
+    ("name", "type_text", "default"),
     [
         ("required", "text", ""),
         ("share", "number, 0 to 1", "0.5"),
@@ -78,16 +78,16 @@ PARAMETERS = {parameter.name: parameter for parameter in describe_parameters(Set
         ("inherited", "true or false", "true"),
     ],
 )
-def test_types_and_defaults_in_words(name: str, type_words: str, default: Any) -> None:
+def test_types_and_defaults_in_words(name: str, type_text: str, default: Any) -> None:
     found = PARAMETERS[name]
-    assert (found.type_words, found.default) == (type_words, default)
+    assert (found.type_text, found.default) == (type_text, default)
     assert found.is_required is (name == "required")
     assert found.model is None
 
 
 def test_a_field_of_more_settings_has_their_model() -> None:
     inner = PARAMETERS["inner"]
-    assert (inner.type_words, inner.model) == ("keys with values", Inner)
+    assert (inner.type_text, inner.model) == ("keys with values", Inner)
     assert describe_parameters(Inner)[0].meaning == "How deep."
 
 
@@ -104,7 +104,7 @@ def test_all_settings_and_steps_have_words() -> None:
     models = [LoaderConfig, *map(STEPS.find, STEPS.builtin_names)]
     for model in models:
         for parameter in describe_parameters(model):
-            field = f"{model.__name__}.{parameter.name}: {parameter.type_words}"
+            field = f"{model.__name__}.{parameter.name}: {parameter.type_text}"
             assert parameter.meaning, field
-            assert "typing" not in parameter.type_words, field
-            assert "[" not in parameter.type_words, field
+            assert "typing" not in parameter.type_text, field
+            assert "[" not in parameter.type_text, field
