@@ -14,7 +14,6 @@ machine or others. The command line and the package's top level import this fold
       └─ FloodGuard (flood_guard.py)        cuts connections that send too much
 
 `start` runs a server, here or in a child process; `options` checks what it is started with,
-`metrics` shows it, and `fuel` serves Fuel's protocol instead. The
-state of a client is in client_state.py, that of a pass in epoch_pass.py. Start reading in
-leases.py, then service.py.
+`metrics` shows it, and `fuel` serves Fuel's protocol instead. clients_and_passes.py has the state
+of a client and of a pass. Start reading in leases.py, then service.py.
 """

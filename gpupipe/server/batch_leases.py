@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from gpupipe.protocol import messages
 from gpupipe.protocol.messages import Key
-from gpupipe.server.client_state import BetweenPasses, Client
-from gpupipe.server.epoch_pass import EpochPass, Partition
+from gpupipe.server.clients_and_passes import BetweenPasses, Client, EpochPass, Partition
 from gpupipe.server.lease_state import LeaseState, StepDone, StepLeased, StepRequeued
 from gpupipe.server.pass_schedule import PassSchedule
 

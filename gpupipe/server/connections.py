@@ -18,7 +18,7 @@ from gpupipe.protocol.batch_bytes import compress, fields_of, fill, pieces
 from gpupipe.protocol.messages import Key
 from gpupipe.protocol.shared_memory import Slots
 from gpupipe.sampling.sampler import Plan
-from gpupipe.server.client_state import SessionStarted
+from gpupipe.server.clients_and_passes import SessionStarted
 from gpupipe.server.lease_state import LeaseState
 from gpupipe.server.options import ServerOptions
 

@@ -16,10 +16,11 @@ from typing import Any
 
 from gpupipe.errors import GpupipeError, SampleError, StateError, counted
 from gpupipe.protocol import codec, messages
-from gpupipe.server.client_state import Client, RequestRefused
+from gpupipe.server.clients_and_passes import Client
 from gpupipe.server.connections import Connections
 from gpupipe.server.flood_guard import TokenBucket
 from gpupipe.server.leases import Leases
+from gpupipe.server.pass_schedule import RequestRefused
 from gpupipe.server.served_work import Plans
 
 _log = logging.getLogger("gpupipe")

@@ -12,8 +12,14 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from gpupipe.protocol import messages
-from gpupipe.server.client_state import Client, Idle, Reconnecting, SessionStarted
-from gpupipe.server.epoch_pass import EpochPass, Partition
+from gpupipe.server.clients_and_passes import (
+    Client,
+    EpochPass,
+    Idle,
+    Partition,
+    Reconnecting,
+    SessionStarted,
+)
 from gpupipe.server.options import ServerOptions
 
 
@@ -34,7 +40,7 @@ class SessionEnded(_Record, tag="gone", frozen=True):
 
 
 class PassStarted(_Record, tag="run", frozen=True):
-    """A partition reads a new pass; epoch_pass.EpochPass explains the fields."""
+    """A partition reads a new pass; clients_and_passes.EpochPass explains the fields."""
 
     partition: str
     number: int

@@ -10,11 +10,11 @@ uses those below it:
 
 Terms:
 
-- Pass (`EpochPass`, epoch_pass.py): one pass over an epoch, or over the rest of one.
+- Pass (`EpochPass`, clients_and_passes.py): one pass over an epoch, or over the rest of one.
 - Partition: a sequence of passes over the plans of one rank.
 - Key: identifies a batch by the number of its pass and its step in that pass.
-- Session (`Client`, client_state.py): the state that the server keeps of one client. A session
-  survives reconnects and, with a state file, a restart of the server.
+- Session (`Client`, clients_and_passes.py): the state that the server keeps of one client. A
+  session survives reconnects and, with a state file, a restart of the server.
 
 The rules. Together they make the clients consume every batch of a pass exactly once; rule 7 names
 the only exception.

@@ -31,12 +31,30 @@ from collections.abc import Callable
 
 from gpupipe.errors import counted
 from gpupipe.protocol import messages
-from gpupipe.server.client_state import BetweenPasses, Client, Reconnecting, RequestRefused, Waiting
-from gpupipe.server.epoch_pass import EpochPass, Partition
+from gpupipe.server.clients_and_passes import (
+    BetweenPasses,
+    Client,
+    EpochPass,
+    Partition,
+    Reconnecting,
+    Waiting,
+)
 from gpupipe.server.lease_state import LeaseState, PassDropped, PassStarted
 
 CountSteps = Callable[[int, int, int], int]
 """Returns the number of steps of a pass, from (rank, epoch, position). Raises StateError."""
+
+
+class RequestRefused(Exception):
+    """The server refuses a request of a client; the text says why.
+
+    Attributes:
+        is_temporary: The same request may succeed later.
+    """
+
+    def __init__(self, reason: str, is_temporary: bool = False) -> None:
+        self.is_temporary = is_temporary
+        super().__init__(reason)
 
 
 class PassSchedule:

@@ -43,7 +43,7 @@ from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.protocol.messages import Key
 from gpupipe.sampling.sampler import Plan
 from gpupipe.server.batch_leases import Leased, NotNeeded
-from gpupipe.server.client_state import Client
+from gpupipe.server.clients_and_passes import Client
 from gpupipe.server.leases import Leases
 from gpupipe.server.served_work import Identity, Plans
 

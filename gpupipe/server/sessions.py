@@ -12,9 +12,9 @@ from gpupipe.errors import counted
 from gpupipe.protocol import messages
 from gpupipe.protocol.messages import MAX_UNACKED, Key
 from gpupipe.server.batch_leases import BatchLeases
-from gpupipe.server.client_state import Client, Idle, RequestRefused, SessionStarted
+from gpupipe.server.clients_and_passes import Client, Idle, SessionStarted
 from gpupipe.server.lease_state import LeaseState, SessionEnded
-from gpupipe.server.pass_schedule import PassSchedule
+from gpupipe.server.pass_schedule import PassSchedule, RequestRefused
 
 RETURN_SECONDS = 5.0
 """How long new clients wait for those of a server that was stopped. These come after about one."""
@@ -255,7 +255,17 @@ class Sessions:
 
     def stats(self, now: float) -> dict[str, Any]:
         """Return the metrics of the partitions that have a pass, and of the clients."""
-        partitions = self._state.partitions.values()
+        partitions = [
+            {
+                "rank": partition.rank,
+                "epoch": current.epoch,
+                "position": current.position,
+                "done": len(current.done),
+                "steps": current.steps,
+            }
+            for partition in self._state.partitions.values()
+            if (current := partition.current) is not None
+        ]
         clients = [
             {
                 "name": c.session.name,
@@ -268,7 +278,7 @@ class Sessions:
             }
             for c in self._state.clients.values()
         ]
-        return {"partitions": [p.progress() for p in partitions if p.current], "clients": clients}
+        return {"partitions": partitions, "clients": clients}
 
 
 def _describe(client: Client, now: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpupipe.server.client_state import SessionStarted
+from gpupipe.server.clients_and_passes import SessionStarted
 from gpupipe.server.lease_state import (
     PassStarted,
     Record,

@@ -6,9 +6,9 @@ import pytest
 
 from gpupipe.protocol import messages
 from gpupipe.server.batch_leases import Leased, MustWait
-from gpupipe.server.client_state import RequestRefused
 from gpupipe.server.leases import Leases
 from gpupipe.server.options import ServerOptions
+from gpupipe.server.pass_schedule import RequestRefused
 from helpers.lease_tables import OPTIONS, STEPS, consume_all, hello, joined, lease_all
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gpupipe.protocol import messages
-from gpupipe.server.client_state import BetweenPasses, Idle, RequestRefused
+from gpupipe.server.clients_and_passes import BetweenPasses, Idle
 from gpupipe.server.leases import Leases
 from gpupipe.server.options import ServerOptions
+from gpupipe.server.pass_schedule import RequestRefused
 from helpers.lease_tables import STEPS, consume_all, hello, joined, lease_all
 
 

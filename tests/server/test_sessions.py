@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpupipe.server.client_state import RequestRefused
 from gpupipe.server.leases import Leases
 from gpupipe.server.options import ServerOptions
+from gpupipe.server.pass_schedule import RequestRefused
 from helpers.lease_tables import STEPS, hello, joined, lease_all
 
 
@@ -88,3 +88,15 @@ def test_a_broadcast_goes_no_further_than_its_slowest_client() -> None:
         leases.batches.acknowledge(fast, [(partition.current.number, step)])  # type: ignore[union-attr]
     assert leases.batches.neediest() is leases.state.clients[slow].partition
     assert leases.batches.partition_to_prefetch() is leases.state.clients[slow].partition
+
+
+def test_the_progress_of_a_pass_is_counted() -> None:
+    leases = leases_with(ServerOptions(hwm=5))
+    assert leases.sessions.stats(0.0) == {"partitions": [], "clients": []}
+    token = joined(leases, 1)
+    leases.batches.acknowledge(token, [(0, step) for step in lease_all(leases)[token][:2]])
+    stats = leases.sessions.stats(1.5)
+    progress = {"rank": 0, "epoch": 0, "position": 0, "done": 2, "steps": STEPS}
+    assert stats["partitions"] == [progress]
+    (client,) = stats["clients"]
+    assert (client["leased"], client["consumed"], client["silent_seconds"]) == (3, 2, 1.5)

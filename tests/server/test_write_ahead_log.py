@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from gpupipe.errors import ServerError, StateError
-from gpupipe.server.client_state import RequestRefused
 from gpupipe.server.lease_state import NextPass, PassStarted, Record, StepDone, StepLeased
 from gpupipe.server.leases import Leases
 from gpupipe.server.options import ServerOptions
+from gpupipe.server.pass_schedule import RequestRefused
 from gpupipe.server.write_ahead_log import VERSION, Head, WriteAheadLog, encode, read_log
 from helpers.lease_tables import OPTIONS, STEPS, hello, joined, lease_all
 

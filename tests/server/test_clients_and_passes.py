@@ -1,8 +1,19 @@
-"""A pass over an epoch: each step is queued, being made, leased or done, and in order."""
+"""A pass, whose steps are queued, being made, leased or done; what a server knows of a client."""
 
 from __future__ import annotations
 
-from gpupipe.server.epoch_pass import EpochPass, Partition
+import pytest
+
+from gpupipe.server.clients_and_passes import (
+    Client,
+    EpochPass,
+    Idle,
+    Partition,
+    Reading,
+    Reconnecting,
+    SessionStarted,
+    Waiting,
+)
 
 
 def test_steps_go_from_queued_to_done() -> None:
@@ -75,10 +86,47 @@ def test_after_a_restart_all_that_is_neither_leased_nor_done_is_queued() -> None
 def test_where_the_next_client_of_a_partition_begins() -> None:
     partition = Partition("0", 0)
     assert partition.next_position((3, 40)) == (3, 40)
-    assert partition.progress() == {}
     partition.current = EpochPass(7, epoch=4, position=10, steps=1)
     assert partition.next_position((3, 40)) == (4, 10)
     partition.current.take()
     partition.current.finish(0)
     assert partition.next_position((3, 40)) == (5, 0)
-    assert partition.progress() == {"rank": 0, "epoch": 4, "position": 10, "done": 1, "steps": 1}
+
+
+@pytest.fixture
+def client() -> Client:
+    token = "1" * 32
+    session = SessionStarted(token, "0", "client", "", 1, "")
+    return Client(session, Partition("0", 0), hwm=3)
+
+
+def test_only_who_reads_a_pass_has_credits(client: Client) -> None:
+    assert client.credits == 0
+    client.enter(4)
+    assert (client.pass_number, client.credits) == (4, 3)
+    client.leases = [(4, 0), (4, 1)]
+    assert client.credits == 1
+    client.is_silent = True
+    assert client.credits == 0
+
+
+def test_what_a_client_waits_for(client: Client) -> None:
+    assert client.wanted is None
+    client.phase = Waiting(2, 30)
+    assert client.wanted == (2, 30)
+    assert client.pass_number is None
+
+
+def test_who_read_a_pass_is_remembered_over_reconnects(client: Client) -> None:
+    client.reconnect()
+    assert client.phase == Idle()
+    client.iteration = 5
+    client.enter(1)
+    assert client.phase == Reading(1)
+    assert (client.last_entry, client.entered_passes) == ((5, 1), {1})
+    for _ in range(2):
+        client.reconnect()
+        assert client.phase == Reconnecting()
+    client.phase = Waiting(0, 0)
+    client.reconnect()
+    assert client.phase == Idle()
