@@ -16,7 +16,7 @@ def read_maxima() -> dict[str, int]:
     """The number beside each module, or folder NAME.*, that may say `Any`."""
     text = (ROOT / "pyproject.toml").read_text()
     allowed = text.partition("# Modules and folders of engines that still say Any")[2]
-    rows = re.findall(r'"(gpupipe\.[\w.*]+)", +# (\d+)', allowed.partition("]\n")[0])
+    rows = re.findall(r'"(gpupipe\.[\w.*]+)", +# (\d+)', allowed.partition("\n]\n")[0])
     return {module: int(count) for module, count in rows}
 
 
