@@ -157,15 +157,6 @@ def check_labels(files: Sequence[str], numbers: NDArray[Any]) -> NDArray[np.int6
     return as_int64
 
 
-def check_count(option: str, rows: NDArray[Any], total: int) -> None:
-    """Raise DataError unless there is one label or value for each of `total` samples."""
-    if len(rows) != total:
-        raise DataError(
-            f"{option}: {len(rows):,} rows in its files for {counted(total, 'sample')}: "
-            "there should be one a sample, in their order"
-        )
-
-
 def build_index(
     files: ArrayFiles,
     parts: Sequence[FilePart],
@@ -202,7 +193,11 @@ def build_index(
         str(files.root), StringArray.from_strings(files.names), file, offset, lengths, array
     )
     names = _names(files, parts, file, row)
-    sample_labels, classes = _labels(files, counts, names, numbers)
+    if files.labels is None or files.classes is None:
+        where = lambda i: f"data.labels: sample {i} ({names[i]})"  # noqa: E731
+        sample_labels, classes = labels.number_classes(numbers, total, where)
+    else:
+        sample_labels, classes = np.repeat(files.labels, counts), files.classes
     return build(
         str(files.root),
         names,
@@ -261,16 +256,3 @@ def _dtype_name(part: FilePart) -> str:
     return (
         {"float32": "complex64", "float64": "complex128"}[part.dtype] if part.pairs else part.dtype
     )
-
-
-def _labels(
-    files: ArrayFiles,
-    counts: NDArray[np.int64],
-    names: list[str],
-    numbers: NDArray[np.int64] | None,
-) -> tuple[NDArray[np.int64], list[str]]:
-    if numbers is not None:
-        return labels.from_numbers(numbers, lambda i: f"data.labels: sample {i} ({names[i]})")
-    if files.labels is None or files.classes is None:
-        return labels.make_unlabelled(len(names))
-    return np.repeat(files.labels, counts), files.classes

@@ -17,7 +17,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.dataset.paths import explain_os_error, listing, missing_folder, read_files
 from gpupipe.dataset.source import MAX_PIXELS, Progress, Source, ignore_progress
 from gpupipe.dataset.spec import PAIR, Spec, default_layout, explain_wrong_layout
-from gpupipe.errors import DataError
+from gpupipe.errors import DataError, counted
 from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.schema.field_types import expand_home
 
@@ -114,19 +114,11 @@ class ArraySource(Source):
         """
         return {}
 
-    @abstractmethod
-    def read_labels(self, files: ArrayFiles) -> NDArray[np.int64]:
-        """Read the label of each sample, int64 (N,).
+    def read_companion(self, option: str, files: ArrayFiles) -> NDArray[Any]:
+        """Read the numbers of an option of `find_companions`, (N,) or (N, n).
 
         Raises:
-            DataError: The files do not hold one label for each sample.
-        """
-
-    def read_values(self, option: str, files: ArrayFiles) -> NDArray[Any]:
-        """Read the values of `option`, (N,) or (N, n). Only sources with named values have them.
-
-        Raises:
-            DataError: The files do not hold such values.
+            DataError: The files do not hold such numbers.
         """
         raise NotImplementedError
 
@@ -200,17 +192,19 @@ class ArraySource(Source):
     def _index(self, files: ArrayFiles, beside: dict[str, ArrayFiles], progress: Progress) -> Index:
         parts = array_index.read_headers(files, self.read, progress)
         total = sum(1 if part.count is None else part.count for part in parts)
-        numbers, values = None, {}
+        labels, values = None, {}
         for option, others in beside.items():
-            rows = (
-                self.read_labels(others) if option == "labels" else self.read_values(option, others)
-            )
-            array_index.check_count(f"data.{option}", rows, total)
+            rows = self.read_companion(option, others)
+            if len(rows) != total:
+                raise DataError(
+                    f"data.{option}: {len(rows):,} rows in its files for "
+                    f"{counted(total, 'sample')}: there should be one a sample, in their order"
+                )
             if option == "labels":
-                numbers = rows
+                labels = array_index.check_labels(others.paths, rows)
             else:
                 values[option.removeprefix("values.")] = rows
-        return array_index.build_index(files, parts, self.field, numbers, values)
+        return array_index.build_index(files, parts, self.field, labels, values)
 
 
 def _shared(shapes: NDArray[np.int64]) -> tuple[int | None, ...]:

@@ -37,6 +37,26 @@ def make_unlabelled(count: int) -> tuple[NDArray[np.int64], list[str]]:
     return np.zeros(count, np.int64), ["0"]
 
 
+def number_classes(
+    labels: Sequence[str] | NDArray[np.int64] | None, count: int, where: Where
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Return the class numbers of `count` samples, int64 (N,), and the names of the classes.
+
+    Args:
+        labels: Texts, numbers, or None if there are no labels.
+        count: The number of samples.
+        where: Names a sample in messages.
+
+    Raises:
+        DataError: A label is not valid.
+    """
+    if labels is None:
+        return make_unlabelled(count)
+    if isinstance(labels, np.ndarray):
+        return from_numbers(labels, where)
+    return from_texts(labels, where)
+
+
 def from_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], list[str]]:
     """Turn labels that are texts into class numbers.
 

@@ -181,11 +181,7 @@ def read_files(
     progress("reading", len(rows), None)
     roots = [str((root or file.parent).absolute()), str(top)]
     paths = {name: inside(rows, rows.paths[name], roots) for name in wanted.paths}
-    numbers, classes = (
-        labels.from_texts(rows.labels, rows.where)
-        if rows.labels
-        else labels.make_unlabelled(len(rows))
-    )
+    numbers, classes = labels.number_classes(rows.labels or None, len(rows), rows.where)
     return ManifestFiles(top, paths, numbers, classes, rows.values)
 
 

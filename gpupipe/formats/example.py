@@ -18,12 +18,15 @@ from gpupipe.formats.protobuf import (
     MalformedProtobuf,
     Messages,
     decode_packed,
+    find_first,
     gather,
     parse_fields,
 )
 
 _FEATURES, _ENTRY, _KEY, _VALUE, _LIST_OF = 1, 1, 1, 2, 1
 KINDS = {1: "bytes", 2: "floats", 3: "int64s"}
+_UNPACKED = {"bytes": (), "floats": (FOUR_BYTES,), "int64s": (VARINT,)}
+"""The wire type of a single value of each kind, if values are not packed."""
 _MAX_BYTES = 4096
 """Upper limit of one record's numbers or name: they go into the index, which must stay small."""
 
@@ -59,7 +62,7 @@ class Feature:
                 "holds int64s, which are no bytes as they are: use it in data.values or as "
                 "data.label",
             )
-        self._one_item_each()
+        self._check_one_item_each()
         return Messages(self.items.record, self.items.begin, self.items.end)
 
     def numbers(self, data: Bytes) -> NDArray[np.int64] | NDArray[np.float32]:
@@ -76,12 +79,11 @@ class Feature:
             raise self.wrong(0, "holds bytes, where numbers are wanted")
         values, row = self._flat(data)
         counts = np.bincount(row, minlength=len(self.records))
-        odd = np.flatnonzero((counts != counts[0]) | (counts == 0))
-        if len(odd):
-            i = int(odd[0])
+        odd = find_first((counts != counts[0]) | (counts == 0))
+        if odd is not None:
             raise self.wrong(
-                i,
-                f"holds {counts[i]} numbers, and {counts[0]} in the first record: values "
+                odd,
+                f"holds {counts[odd]} numbers, and {counts[0]} in the first record: values "
                 "are as many in each, and at least one",
             )
         return values if counts[0] == 1 else values.reshape(len(counts), -1)
@@ -93,11 +95,9 @@ class Feature:
             MalformedProtobuf: A value is longer, or `spans` fails.
         """
         spans = self.spans()
-        long = np.flatnonzero(spans.end - spans.begin > _MAX_BYTES)
-        if len(long):
-            raise self.wrong(
-                int(long[0]), f"holds more than {_MAX_BYTES:,} bytes, which are no name"
-            )
+        long = find_first(spans.end - spans.begin > _MAX_BYTES)
+        if long is not None:
+            raise self.wrong(long, f"holds more than {_MAX_BYTES:,} bytes, which are no name")
         return [
             data[b:e].tobytes()
             for b, e in zip(spans.begin.tolist(), spans.end.tolist(), strict=True)
@@ -108,54 +108,45 @@ class Feature:
     ) -> tuple[NDArray[np.int64] | NDArray[np.float32], NDArray[np.int64]]:
         """Return all values, concatenated, and the row in `records` of each."""
         size = np.bincount(self.items.message, self.items.end - self.items.begin, len(self.records))
-        long = np.flatnonzero(size > _MAX_BYTES)
-        if len(long):
+        long = find_first(size > _MAX_BYTES)
+        if long is not None:
             raise self.wrong(
-                int(long[0]),
-                f"holds {int(size[long[0]]):,} bytes of numbers, more than the index takes: "
-                "use it in data.fields",
+                long,
+                f"holds {int(size[long]):,} bytes of numbers, more than the index takes: use it "
+                "in data.fields",
             )
         if self.kind == "int64s":
             values, item = decode_packed(data, self.items)
             return values, self.items.message[item]
-        self._whole_floats()
+        self._check_whole_floats()
         return gather(data, self.items).view("<f4"), np.repeat(
             self.items.message, (self.items.end - self.items.begin) // 4
         )
 
-    def _one_item_each(self) -> None:
+    def _check_one_item_each(self) -> None:
         counts = np.bincount(self.items.message, minlength=len(self.records))
-        odd = np.flatnonzero(counts != 1)
-        if not len(odd):
-            return self._whole_floats()
+        odd = find_first(counts != 1)
+        if odd is None:
+            return self._check_whole_floats()
         content = (
             "floats that are not packed, which do not follow one another"
-            if self.kind == "floats" and counts[odd[0]]
-            else f"{counts[odd[0]]} values"
+            if self.kind == "floats" and counts[odd]
+            else f"{counts[odd]} values"
         )
         raise self.wrong(
-            int(odd[0]),
+            odd,
             f"holds {content}, but a field is one piece of bytes: write it again with one "
             "value (floats packed)",
         )
 
-    def _whole_floats(self) -> None:
-        if self.kind == "floats":
-            odd = np.flatnonzero((self.items.end - self.items.begin) % 4)
-            if len(odd):
-                raise MalformedProtobuf(
-                    int(self.items.record[odd[0]]),
-                    int(self.items.begin[odd[0]]),
-                    f"the feature '{self.name}' ends within a float",
-                )
+    def _check_whole_floats(self) -> None:
+        odd = find_first((self.items.end - self.items.begin) % 4 != 0)
+        if self.kind == "floats" and odd is not None:
+            raise self.items.error(odd, f"the feature '{self.name}' ends within a float")
 
     def wrong(self, row: int, what: str) -> MalformedProtobuf:
         """Return, without raising it, the error that the feature has a fault in a record."""
-        return MalformedProtobuf(
-            int(self.records.record[row]),
-            int(self.records.begin[row]),
-            f"the feature '{self.name}' {what}",
-        )
+        return self.records.error(row, f"the feature '{self.name}' {what}")
 
 
 def parse_features(data: Bytes, records: Messages, names: Iterable[str]) -> dict[str, Feature]:
@@ -215,13 +206,9 @@ def _messages(data: Bytes, above: Messages, number: int) -> Fields:
 
 def _only(parts: Fields, entries: Fields, part: str) -> Messages:
     """Return the one part of each entry, empty if it is missing. Raises MalformedProtobuf."""
-    twice = np.flatnonzero(np.bincount(parts.message, minlength=len(entries)) > 1)
-    if len(twice):
-        raise MalformedProtobuf(
-            int(entries.record[twice[0]]),
-            int(entries.begin[twice[0]]),
-            f"a feature with two {part}s",
-        )
+    twice = find_first(np.bincount(parts.message, minlength=len(entries)) > 1)
+    if twice is not None:
+        raise entries.error(twice, f"a feature with two {part}s")
     begin, end = entries.begin.copy(), entries.begin.copy()
     begin[parts.message], end[parts.message] = parts.begin, parts.end
     return Messages(entries.record, begin, end)
@@ -233,23 +220,15 @@ def _feature(
     rows = _called(data, name, keys)
     row = keys.record[rows] - records.record[0]
     counts = np.bincount(row, minlength=len(records))
-    odd = np.flatnonzero(counts != 1)
-    if len(odd):
-        _refuse_count(data, name, records, keys, int(odd[0]), int(counts[odd[0]]))
-    lists = parse_fields(
-        data, Messages(records.record, *(getattr(values, side)[rows] for side in ("begin", "end")))
-    )
+    odd = find_first(counts != 1)
+    if odd is not None:
+        raise _count_error(data, name, records, keys, odd, int(counts[odd]))
+    lists = parse_fields(data, Messages(records.record, values.begin[rows], values.end[rows]))
     lists = lists.where(np.isin(lists.number, tuple(KINDS)) & (lists.wire == DELIMITED))
     kind = _kind(name, records, lists)
     items = parse_fields(data, lists)
-    wires = {
-        "bytes": (DELIMITED,),
-        "floats": (DELIMITED, FOUR_BYTES),
-        "int64s": (DELIMITED, VARINT),
-    }[kind]
-    return Feature(
-        name, kind, records, items.where((items.number == _LIST_OF) & np.isin(items.wire, wires))
-    )
+    is_value = (items.number == _LIST_OF) & np.isin(items.wire, (DELIMITED, *_UNPACKED[kind]))
+    return Feature(name, kind, records, items.where(is_value))
 
 
 def _called(data: Bytes, name: str, keys: Messages) -> NDArray[np.int64]:
@@ -263,36 +242,26 @@ def _called(data: Bytes, name: str, keys: Messages) -> NDArray[np.int64]:
 def _kind(name: str, records: Messages, lists: Fields) -> str:
     """Return the kind of a feature, which all records share. Raises MalformedProtobuf."""
     counts = np.bincount(lists.message, minlength=len(records))
-    odd = np.flatnonzero(counts != 1)
-    if len(odd):
-        fault = "has no value" if counts[odd[0]] == 0 else "has lists of several types"
-        raise MalformedProtobuf(
-            int(records.record[odd[0]]), int(records.begin[odd[0]]), f"the feature '{name}' {fault}"
-        )
-    other = np.flatnonzero(lists.number != lists.number[0])
-    if len(other):
-        this, first = (KINDS[int(lists.number[i])] for i in (other[0], 0))
-        raise MalformedProtobuf(
-            int(lists.record[other[0]]),
-            int(lists.begin[other[0]]),
-            f"the feature '{name}' holds {this}, but {first} in a record before it",
+    odd = find_first(counts != 1)
+    if odd is not None:
+        fault = "has no value" if counts[odd] == 0 else "has lists of several types"
+        raise records.error(odd, f"the feature '{name}' {fault}")
+    other = find_first(lists.number != lists.number[0])
+    if other is not None:
+        this, first = (KINDS[int(lists.number[i])] for i in (other, 0))
+        raise lists.error(
+            other, f"the feature '{name}' holds {this}, but {first} in a record before it"
         )
     return KINDS[int(lists.number[0])]
 
 
-def _refuse_count(
+def _count_error(
     data: Bytes, name: str, records: Messages, keys: Messages, row: int, count: int
-) -> None:
-    """Raise MalformedProtobuf for a record that lacks a feature, or has it `count` times."""
+) -> MalformedProtobuf:
+    """Return the error of a record that lacks a feature, or has it `count` times."""
     if count:
-        fault = f"has the feature '{name}' {count} times"
-    else:
-        mine = np.flatnonzero(keys.record == records.record[row])[:100]
-        names = {
-            shown(data[keys.begin[i] : keys.end[i]][:60].tobytes().decode(errors="replace")).strip(
-                "'"
-            )
-            for i in mine
-        }
-        fault = f"has no feature '{name}'{did_you_mean(name, names)}"
-    raise MalformedProtobuf(int(records.record[row]), int(records.begin[row]), fault)
+        return records.error(row, f"has the feature '{name}' {count} times")
+    mine = np.flatnonzero(keys.record == records.record[row])[:100]
+    names = (data[keys.begin[i] : keys.end[i]][:60].tobytes() for i in mine)
+    known = {shown(text.decode(errors="replace")).strip("'") for text in names}
+    return records.error(row, f"has no feature '{name}'{did_you_mean(name, known)}")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.formats import Damaged
-from gpupipe.formats.protobuf import Bytes, Messages
+from gpupipe.formats.protobuf import Bytes, Messages, find_first
 from gpupipe.runtime.installation import install_command
 
 _HEAD, _TAIL = 12, 4
@@ -68,20 +68,13 @@ def _walk(data: Bytes, offset: int) -> tuple[list[int], int, str]:
     length_at = struct.Struct("<Q").unpack_from
     while offset < size and len(starts) < _AT_ONCE:
         if offset + _HEAD > size:
-            return (
-                starts,
-                offset,
-                f"cut off at byte {offset:,}: {size - offset} bytes are no record",
-            )
+            fault = f"cut off at byte {offset:,}: {size - offset} bytes are no record"
+            return starts, offset, fault
         starts.append(offset)
         end = offset + _HEAD + length_at(view, offset)[0] + _TAIL
         if end > size:
-            return (
-                starts,
-                offset,
-                f"cut off: the record at byte {offset:,} ends {end - size:,} bytes past "
-                "the file's end",
-            )
+            lacking = f"the record at byte {offset:,} ends {end - size:,} bytes past the file's end"
+            return starts, offset, f"cut off: {lacking}"
         offset = end
     return starts, offset, ""
 
@@ -92,10 +85,10 @@ def _check_lengths(data: Bytes, starts: NDArray[np.int64], number: int) -> Messa
         return Messages(starts, starts, starts)
     head = data[starts[:, None] + np.arange(_HEAD)]
     length, stored = head[:, :8].copy().view("<u8")[:, 0], head[:, 8:].copy().view("<u4")[:, 0]
-    wrong = np.flatnonzero(_masked(_crc_of_lengths(head[:, :8])) != stored)
-    if len(wrong):
+    wrong = find_first(_masked(_crc_of_lengths(head[:, :8])) != stored)
+    if wrong is not None:
         raise Damaged(
-            f"the checksum of the length at byte {int(starts[wrong[0]]):,} is wrong: {_CHECKSUMS}"
+            f"the checksum of the length at byte {int(starts[wrong]):,} is wrong: {_CHECKSUMS}"
         )
     begin = starts + _HEAD
     return Messages(np.arange(number, number + len(starts)), begin, begin + length.astype(np.int64))
@@ -111,17 +104,11 @@ def _verify(data: Bytes, batch: Messages) -> None:
             "data.verify"
         ) from e
     view = data.data
-    crcs = np.array(
-        [
-            crc32c(view[begin:end])
-            for begin, end in zip(batch.begin.tolist(), batch.end.tolist(), strict=True)
-        ],
-        np.uint32,
-    )
+    spans = zip(batch.begin.tolist(), batch.end.tolist(), strict=True)
+    crcs = np.array([crc32c(view[begin:end]) for begin, end in spans], np.uint32)
     stored = data[batch.end[:, None] + np.arange(_TAIL)].copy().view("<u4")[:, 0]
-    wrong = np.flatnonzero(_masked(crcs) != stored)
-    if len(wrong):
-        row = int(wrong[0])
+    row = find_first(_masked(crcs) != stored)
+    if row is not None:
         raise Damaged(
             f"record {int(batch.record[row]):,}, byte {int(batch.begin[row]):,}: the "
             "checksum is wrong: the record is damaged"

@@ -28,7 +28,7 @@ The wire format is described at https://protobuf.dev/programming-guides/encoding
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,12 @@ class MalformedProtobuf(ValueError):
         super().__init__(f"record {record:,}, byte {place:,}: {what}")
 
 
+def find_first(wrong: NDArray[np.bool_]) -> int | None:
+    """Return the first row of a mask; None if no row is set."""
+    rows = np.flatnonzero(wrong)
+    return int(rows[0]) if len(rows) else None
+
+
 @dataclass(frozen=True)
 class Messages:
     """N messages, as byte ranges of a file.
@@ -74,6 +80,10 @@ class Messages:
 
     def __len__(self) -> int:
         return len(self.record)
+
+    def error(self, row: int, what: str) -> MalformedProtobuf:
+        """Return, without raising it, the error that says what is wrong with one message."""
+        return MalformedProtobuf(int(self.record[row]), int(self.begin[row]), what)
 
 
 @dataclass(frozen=True)
@@ -94,12 +104,7 @@ class Fields(Messages):
 
     def where(self, chosen: NDArray[Any]) -> Fields:
         """Return the chosen rows; `chosen` is a mask, or row numbers."""
-        return Fields(
-            *(
-                getattr(self, column)[chosen]
-                for column in ("record", "begin", "end", "message", "number", "wire")
-            )
-        )
+        return Fields(*(getattr(self, column.name)[chosen] for column in fields(self)))
 
 
 def parse_fields(data: Bytes, messages: Messages) -> Fields:

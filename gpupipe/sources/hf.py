@@ -120,15 +120,10 @@ class Hf(FileSource):
 
         first, *others = (rows.others for rows in every)
         texts, values = first.join(others)
-        if texts is None:
-            chosen = labels.make_unlabelled(len(names))
-        elif isinstance(texts, list):
-            chosen = labels.from_texts(texts, where)
-        else:
-            numbers, classes = labels.from_numbers(texts, where)
-            known = every[0].class_names
-            chosen = numbers, known if len(known) >= len(classes) else classes
-        return build(root, names, *chosen, columns=columns, values=values)
+        numbers, classes = labels.number_classes(texts, len(names), where)
+        if isinstance(texts, np.ndarray) and len(every[0].class_names) >= len(classes):
+            classes = every[0].class_names
+        return build(root, names, numbers, classes, columns=columns, values=values)
 
     def _unpack(self, index: Index, progress: Progress) -> Index:
         """Return the index with unpacked columns, if the source is to unpack them."""

@@ -121,10 +121,7 @@ class Lmdb(FileSource):
             names = [_show(key) for key in samples]
             if self.label is not None:
                 texts = list(self._iter_labels(data, places, samples))
-        if texts is None:
-            chosen = labels.make_unlabelled(len(names))
-        else:
-            chosen = labels.from_texts(texts, lambda i: f"{self._file}:{names[i]}")
+        chosen = labels.number_classes(texts, len(names), lambda i: f"{self._file}:{names[i]}")
         return build(str(self._file.parent), names, *chosen, columns=columns)
 
     def _list_values(self, data: NDArray[np.uint8], progress: Progress) -> dict[str, Place]:

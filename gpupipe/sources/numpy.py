@@ -101,14 +101,8 @@ class Numpy(ArraySource):
             for option, patterns in named.items()
         }
 
-    def read_labels(self, files: ArrayFiles) -> NDArray[np.int64]:
-        return array_index.check_labels(files.paths, self._concatenate("labels", files))
-
-    def read_values(self, option: str, files: ArrayFiles) -> NDArray[Any]:
-        return self._concatenate(option.removeprefix("values."), files)
-
-    def _concatenate(self, what: str, files: ArrayFiles) -> NDArray[Any]:
-        name = self._name_in_file(what)
+    def read_companion(self, option: str, files: ArrayFiles) -> NDArray[Any]:
+        name = self._name_in_file(option.removeprefix("values."))
         return array_index.concatenate(files.paths, lambda path: _numbers(path, name))
 
     def _name_in_file(self, what: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pydantic
@@ -113,13 +113,11 @@ class Raw(ArraySource):
         )
 
     def find_companions(self) -> dict[str, ArrayFiles]:
-        return (
-            {}
-            if self.labels is None
-            else {"labels": array_index.find_matching(self.labels.files, "data.labels.files")}
-        )
+        if self.labels is None:
+            return {}
+        return {"labels": array_index.find_matching(self.labels.files, "data.labels.files")}
 
-    def read_labels(self, files: ArrayFiles) -> NDArray[np.int64]:
+    def read_companion(self, option: str, files: ArrayFiles) -> NDArray[Any]:
         labels = self.labels
         assert labels is not None
 
@@ -130,7 +128,7 @@ class Raw(ArraySource):
             rows = np.fromfile(path, np.uint8, offset=labels.offset).reshape(count, every)
             return np.ascontiguousarray(rows[:, :size]).view(labels.dtype)[:, 0]
 
-        return array_index.check_labels(files.paths, array_index.concatenate(files.paths, read))
+        return array_index.concatenate(files.paths, read)
 
 
 def _count(path: str, offset: int, step: int, items: str) -> int:

@@ -18,7 +18,7 @@ from gpupipe.dataset.shards import Dtype, Shape, ShardedSource, array_spec, name
 from gpupipe.errors import shown
 from gpupipe.formats import example, framing
 from gpupipe.formats.example import Feature
-from gpupipe.formats.protobuf import Bytes, Messages
+from gpupipe.formats.protobuf import Bytes, Messages, find_first
 from gpupipe.pipeline.step import Spec
 
 
@@ -114,13 +114,10 @@ def _byte_ranges(field: str | Numbers, features: dict[str, Feature]) -> ByteRang
             "leave it out",
         )
     spans = feature.spans()
-    length, expected = (
-        spans.end - spans.begin,
-        math.prod(field.shape) * np.dtype(field.dtype).itemsize,
-    )
-    odd = np.flatnonzero(length != expected)
-    if len(odd):
-        row = int(odd[0])
+    length = spans.end - spans.begin
+    expected = math.prod(field.shape) * np.dtype(field.dtype).itemsize
+    row = find_first(length != expected)
+    if row is not None:
         raise feature.wrong(
             row,
             f"holds {int(length[row]):,} bytes, but {field.dtype} of shape "
