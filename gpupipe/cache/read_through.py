@@ -20,7 +20,7 @@ import struct
 import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -110,13 +110,12 @@ class ReadThroughColumn(Column):
         return False  # reading may download
 
     def take(self, rows: Rows) -> ReadThroughColumn:
-        return ReadThroughColumn(
-            self.dataset,
-            self.cache,
-            self.names.take(rows),
-            self.sizes[rows],
-            self.tags[rows],
-            self.versions.take(rows),
+        return replace(
+            self,
+            names=self.names.take(rows),
+            sizes=self.sizes[rows],
+            tags=self.tags[rows],
+            versions=self.versions.take(rows),
         )
 
 

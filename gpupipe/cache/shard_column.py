@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from gpupipe.cache.filling.waiting import explain_broken_row, refetch_image
 from gpupipe.cache.settings import CacheOptions
@@ -91,20 +92,12 @@ class ShardColumn(SpanColumn):
     def can_sample(self) -> bool:
         return False  # a row may not be in the cache
 
-    def take(self, rows: Rows) -> ShardColumn:
-        return ShardColumn(
-            self.root,
-            self.files,
-            self.file[rows],
-            self.offset[rows],
-            self.length[rows],
-            checksum=self.checksum[rows],
-            sizes=self.sizes[rows],
-            cache=self.cache,
-            url=self.url,
-            num_rows=self.num_rows,
-            rows=self._rows_in_data_set(rows),
-        )
+    def take(self, rows: Rows) -> Self:
+        by_row = {
+            name: getattr(self, name)[rows]
+            for name in ("file", "offset", "length", "checksum", "sizes")
+        }
+        return replace(self, **by_row, rows=self._rows_in_data_set(rows))
 
     def _read_files(self, rows: Rows) -> tuple[list[NDArray[np.uint8]], list[int] | None]:
         """Return the bytes of rows, and their CRC-32 if an image was not checked yet.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Protocol
 
@@ -108,9 +108,7 @@ class ArrayLayout:
         )
 
     def take(self, rows: Rows) -> ArrayLayout:
-        return ArrayLayout(
-            self.dtype, self.shape, None if self.shapes is None else self.shapes[rows]
-        )
+        return self if self.shapes is None else replace(self, shapes=self.shapes[rows])
 
 
 class Column(Protocol):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from gpupipe.dataset.columns import ArrayLayout, Column, Rows, StringArray, join_strings
 from gpupipe.dataset.reading import Span, read_spans, read_states
@@ -127,15 +128,15 @@ class SpanColumn(Column):
         shapes = [] if self.array is None or self.array.shapes is None else [self.array.shapes]
         return [*self.files.fingerprint_parts, self.file, self.length, *shapes]
 
-    def take(self, rows: Rows) -> SpanColumn:
+    def take(self, rows: Rows) -> Self:
         numbers, file = np.unique(self.file[rows].astype(np.int64), return_inverse=True)
-        return SpanColumn(
-            self.root,
-            self.files.take(numbers),
-            file.astype(np.int32),
-            self.offset[rows],
-            self.length[rows],
-            None if self.array is None else self.array.take(rows),
+        return replace(
+            self,
+            files=self.files.take(numbers),
+            file=file.astype(np.int32),
+            offset=self.offset[rows],
+            length=self.length[rows],
+            array=None if self.array is None else self.array.take(rows),
         )
 
     def span(self, row: int) -> Span:
@@ -189,7 +190,7 @@ class JoinedColumn(Column):
 
     def take(self, rows: Rows) -> JoinedColumn:
         layout = None if self.layout is None else self.layout.take(rows)
-        return JoinedColumn(self.columns, self.part[rows], self.row[rows], layout)
+        return replace(self, part=self.part[rows], row=self.row[rows], layout=layout)
 
     def get_sizes(self, rows: Rows) -> list[int | None]:
         return self._gather(rows, lambda column, own: column.get_sizes(own))

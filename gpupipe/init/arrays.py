@@ -46,19 +46,31 @@ def detect_arrays(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     Raises:
         DataError: A .npz file cannot be read.
     """
-    by_stem = {Path(name).stem: str(folder / name) for name in files}
-    parts = _find_roles(by_stem)
-    if parts and (len(files) > 1 or not files[0].lower().endswith(".npz")):
-        return {part: _detect_files(roles, by_stem) for part, roles in parts.items()}
-    if len(files) == 1 and files[0].lower().endswith(".npz"):
-        return _detect_npz(folder / files[0])
+    first = str(folder / files[0])
+    is_archive = len(files) == 1 and first.lower().endswith(".npz")
+    names = _list_arrays(first) if is_archive else [Path(name).stem for name in files]
+    if is_archive and len(names) > 1:
+        parts = _find_roles(names) or {TRAIN: _guess_roles(names)}
+        read = {name for roles in parts.values() for name in roles.values()}
+        others = name_some(name for name in names if name not in read)
+        return {part: _detect_members(first, roles, others) for part, roles in parts.items()}
+    if not is_archive and (parts := _find_roles(names)):
+        paths = {Path(name).stem: str(folder / name) for name in files}
+        return {part: _detect_files(roles, paths) for part, roles in parts.items()}
     if len(files) == 1:
         note = "each row of the array is taken for a sample; no labels were found."
-        options = {"files": str(folder / files[0]), "rows": True}
-        return {TRAIN: Detected("numpy", options, [note], used=files)}
+        return {TRAIN: Detected("numpy", {"files": first, "rows": True}, [note], used=files)}
     note = "each file is taken for a sample; no labels were found."
     pattern = str(folder / f"*{Path(files[0]).suffix}")
     return {TRAIN: Detected("numpy", {"files": pattern}, [note], used=files)}
+
+
+def _list_arrays(file: str) -> list[str]:
+    try:
+        with open_regular(file) as opened:
+            return npy.list_arrays(opened)
+    except (OSError, ValueError) as e:
+        raise DataError(f"{file}: {e}") from e
 
 
 def _find_roles(names: Iterable[str]) -> dict[str, _Role]:
@@ -72,70 +84,58 @@ def _find_roles(names: Iterable[str]) -> dict[str, _Role]:
     return choose_parts({word: roles for word, roles in groups.items() if "samples" in roles})
 
 
+def _guess_roles(names: Sequence[str]) -> _Role:
+    """Return the roles of arrays of which none is called as samples are."""
+    labels = next((n for n in names if not set(_LABELS).isdisjoint(split_words(n))), None)
+    samples = next(name for name in names if name != labels)
+    return {"samples": samples} | ({"labels": labels} if labels else {})
+
+
 def _detect_files(roles: _Role, paths: Mapping[str, str]) -> Detected:
+    """Return what reads a .npy file of samples, with one of labels if there is one."""
     options: dict[str, Any] = {"files": paths[roles["samples"]]}
-    notes = []
+    notes = ["there is no file with labels, such as y.npy."]
     if "labels" in roles:
-        path = paths[roles["labels"]]
-        name, note = _name_labels(path, "")
-        options |= {"labels": path} if name == "labels" else {"values": {name: path}}
-        notes += note
-    else:
-        notes.append("there is no file with labels, such as y.npy.")
+        _, labels, notes = _read_labels(paths[roles["labels"]], "")
+        options |= labels
     used = [Path(paths[name]).name for name in roles.values()]
     return Detected("numpy", options | {"rows": True}, notes, used=used)
 
 
-def _name_labels(path: str, member: str) -> tuple[str, list[str]]:
-    """Return "labels" if an array holds one whole number a sample, else "target" and a note."""
+def _detect_members(file: str, roles: _Role, others: str) -> Detected:
+    """Return what reads an array of a .npz file, with one of labels if there is one."""
+    samples = roles["samples"]
+    options: dict[str, Any] = {"files": file}
+    arrays = {"array": samples}
+    notes = [f"the samples are the array '{samples}'; {others} are not read."] if others else []
+    if "labels" in roles:
+        name, labels, more = _read_labels(file, roles["labels"])
+        options |= labels
+        arrays[name] = roles["labels"]
+    else:
+        more = [f"the array '{samples}' holds the samples, and no array is called labels."]
+    options |= {"arrays": arrays, "rows": True}
+    return Detected("numpy", options, [*notes, *more], used=[Path(file).name])
+
+
+def _read_labels(path: str, member: str) -> tuple[str, dict[str, Any], list[str]]:
+    """Return what an array of labels is called in a batch, and the options and notes for it.
+
+    It is a value called "target" unless it holds one whole number a sample.
+    """
     try:
         loaded = np.load(path, mmap_mode="r")
         array = loaded[member] if member else loaded
     except (OSError, ValueError) as e:
         raise DataError(f"{path}: {e}") from e
     if array.dtype.kind in "iu" and math.prod(array.shape[1:]) == 1:
-        return "labels", []
+        return "labels", {"labels": path}, []
     shape = ", ".join(map(str, array.shape))
-    return "target", [
+    note = (
         f"'{member or Path(path).name}' holds {array.dtype} ({shape}), no class numbers: it is the "
         "value 'target' in a batch."
-    ]
-
-
-def _detect_npz(file: Path) -> dict[str, Detected]:
-    try:
-        with open_regular(file) as opened:
-            names = npy.list_arrays(opened)
-    except (OSError, ValueError) as e:
-        raise DataError(f"{file}: {e}") from e
-    if len(names) < 2:
-        note = "each row of the array is taken for a sample; no labels were found."
-        options = {"files": str(file), "rows": True}
-        return {TRAIN: Detected("numpy", options, [note], used=[file.name])}
-    parts = _find_roles(names)
-    if not parts:
-        labels = next((n for n in names if not set(_LABELS).isdisjoint(split_words(n))), None)
-        samples = next(name for name in names if name != labels)
-        parts = {TRAIN: {"samples": samples} | ({"labels": labels} if labels else {})}
-    read = {name for roles in parts.values() for name in roles.values()}
-    others = name_some(name for name in names if name not in read)
-    return {part: _detect_members(file, roles, others) for part, roles in parts.items()}
-
-
-def _detect_members(file: Path, roles: _Role, others: str) -> Detected:
-    samples, labels = roles["samples"], roles.get("labels")
-    notes = []
-    if others:
-        notes.append(f"the samples are the array '{samples}'; {others} are not read.")
-    if labels is None:
-        notes.append(f"the array '{samples}' holds the samples, and no array is called labels.")
-        options: dict[str, Any] = {"files": str(file), "arrays": {"array": samples}, "rows": True}
-        return Detected("numpy", options, notes, used=[file.name])
-    name, note = _name_labels(str(file), labels)
-    where = {"labels": str(file)} if name == "labels" else {"values": {name: str(file)}}
-    options = {"files": str(file)} | where
-    options |= {"arrays": {"array": samples, name: labels}, "rows": True}
-    return Detected("numpy", options, [*notes, *note], used=[file.name])
+    )
+    return "target", {"values": {"target": path}}, [note]
 
 
 def infer_layout(shape: Sequence[int | None]) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +61,23 @@ def read_tar_options(file: Path) -> tuple[dict[str, Any], list[str]]:
         else:
             notes.append(f"no member is an image; there are {', '.join(members)}.")
     label = next((name for name in _LABELS if name in members), None) or _json_label(members)
+    options |= _label_options(label, "cls")
     if label is None:
-        options["label"] = None
         notes.append("no member looks like a label, so there are no labels.")
-    elif label != "cls":
-        options["label"] = label
     others = [e for e in members if e not in (image, label, "json")]
     if others:
         notes.append(f"other members are not read: {', '.join(others)} (data.fields, data.values).")
     return options, notes
+
+
+def _label_options(label: str | None, default: str) -> dict[str, Any]:
+    """Return the option `label`; {} if it has its default."""
+    return {} if label == default else {"label": label}
+
+
+def _explain_columns(label: str | None, names: Iterable[str]) -> list[str]:
+    rest = f"no column looks like labels; there are {', '.join(names)}."
+    return [] if label is not None else [rest]
 
 
 def _json_label(members: dict[str, bytes]) -> str | None:
@@ -104,11 +113,9 @@ def read_tfrecord_options(file: Path) -> tuple[dict[str, Any], list[str]]:
     likely = [n for n in names if features[n].kind == "int64s" and n.split("/")[-1] in _KEYS]
     default = "image/class/label"
     label = default if default in names else next(iter(likely), None)
+    options |= _label_options(label, default)
     if label is None:
-        options["label"] = None
         notes.append("no feature looks like a label, so there are no labels.")
-    elif label != default:
-        options["label"] = label
     return options, notes
 
 
@@ -207,9 +214,7 @@ def read_parquet_options(file: Path) -> tuple[dict[str, Any], list[str]]:
 
     names = pyarrow.parquet.read_schema(file).names
     label = find_label_name(names)
-    if label is None:
-        return {"label": None}, [f"no column looks like labels; there are {', '.join(names)}."]
-    return ({} if label == "label" else {"label": label}), []
+    return _label_options(label, "label"), _explain_columns(label, names)
 
 
 def read_arrow_options(file: Path) -> tuple[dict[str, Any], list[str]]:
@@ -229,7 +234,4 @@ def read_arrow_options(file: Path) -> tuple[dict[str, Any], list[str]]:
     classes = [name for name in schema.names if kinds.get(name) == "ClassLabel"]
     label = next(iter(classes), None) or find_label_name(schema.names)
     options: dict[str, Any] = {} if image == "image" else {"fields": {"image": image}}
-    if label is None:
-        others = ", ".join(schema.names)
-        return options | {"label": None}, [f"no column looks like labels; there are {others}."]
-    return options | ({} if label == "label" else {"label": label}), []
+    return options | _label_options(label, "label"), _explain_columns(label, schema.names)

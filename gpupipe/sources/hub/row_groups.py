@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from gpupipe.dataset import index_cache
 from gpupipe.dataset.columns import Column, Rows, StringArray
@@ -170,17 +171,9 @@ class UnpackedColumn(SpanColumn):
         assert self.groups is not None
         return self.groups.fingerprint_parts(names)
 
-    def take(self, rows: Rows) -> UnpackedColumn:
+    def take(self, rows: Rows) -> Self:
         assert self.groups is not None
-        spans = super().take(rows)
-        return UnpackedColumn(
-            spans.root,
-            spans.files,
-            spans.file,
-            spans.offset,
-            spans.length,
-            groups=self.groups.take(rows),
-        )
+        return replace(super().take(rows), groups=self.groups.take(rows))
 
 
 def count_row_groups(column: RowGroupColumn) -> int:
