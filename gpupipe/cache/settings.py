@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import AfterValidator, ByteSize, Field, model_validator
 
+from gpupipe.dataset.class_folders import IMAGE_EXTENSIONS
 from gpupipe.schema.field_types import NUMBER, WHOLE, Bytes, expand_home, should_be
 
-IMAGES = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://.+", re.DOTALL)
 _MIN_SHARDS = 4
 
@@ -115,7 +115,7 @@ class DataSet(_Frozen):
     label: str | None = "label"
     weight: str | None = None
     values: tuple[str, ...] = ()
-    extensions: tuple[str, ...] = Field(default=IMAGES, min_length=1)
+    extensions: tuple[str, ...] = Field(default=IMAGE_EXTENSIONS, min_length=1)
     seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
 
     @model_validator(mode="after")

@@ -24,6 +24,7 @@ from gpupipe.cache.listing import (
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store, read_url
 from gpupipe.dataset import labels as classes_of
+from gpupipe.dataset.class_folders import get_suffixes
 from gpupipe.dataset.columns import StringArray
 from gpupipe.errors import DataError, shown
 from gpupipe.formats.manifest import read_stream
@@ -136,7 +137,7 @@ def check_name(name: str, where: str) -> str:
 
 def _list_files(dataset: DataSet, store: Store) -> StoreRows:
     """Return all files under the url, sorted by name."""
-    suffixes, rows = tuple(f".{e.lower().lstrip('.')}" for e in dataset.extensions), StoreRows()
+    suffixes, rows = get_suffixes(dataset.extensions), StoreRows()
     for name, info in sorted(store.list_files().items()):
         if not name.lower().endswith(suffixes):
             continue

@@ -195,15 +195,15 @@ class ArraySource(Source):
         labels, values = None, {}
         for option, others in beside.items():
             rows = self.read_companion(option, others)
+            if option == "labels":
+                rows = labels = array_index.check_labels(others.paths, rows)
+            else:
+                values[option.removeprefix("values.")] = rows
             if len(rows) != total:
                 raise DataError(
                     f"data.{option}: {len(rows):,} rows in its files for "
                     f"{counted(total, 'sample')}: there should be one a sample, in their order"
                 )
-            if option == "labels":
-                labels = array_index.check_labels(others.paths, rows)
-            else:
-                values[option.removeprefix("values.")] = rows
         return array_index.build_index(files, parts, self.field, labels, values)
 
 

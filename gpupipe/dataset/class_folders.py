@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from gpupipe.dataset.labels import make_unlabelled
 from gpupipe.errors import DataError
 from gpupipe.runtime.progress import Progress
 
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 _MAX_NAMED = 20
 """Empty class folders that one message names."""
 
@@ -34,6 +36,11 @@ class ClassFolders:
     times: dict[str, int] = field(default_factory=dict)
 
 
+def get_suffixes(extensions: Iterable[str]) -> tuple[str, ...]:
+    """Return extensions as the ends of lower-case names: ".jpg" for JPG."""
+    return tuple(f".{extension.lower().lstrip('.')}" for extension in extensions)
+
+
 def scan(
     root: Path, extensions: tuple[str, ...], of: str, progress: Progress, has_labels: bool = True
 ) -> ClassFolders:
@@ -50,10 +57,9 @@ def scan(
     Raises:
         DataError: There are no classes, or a class is empty or cannot be read.
     """
-    suffixes = tuple(f".{e.lower().lstrip('.')}" for e in extensions)
     try:
         read = _scan if has_labels else _scan_unlabelled
-        return read(root, suffixes, of, progress)
+        return read(root, get_suffixes(extensions), of, progress)
     except OSError as e:
         raise DataError(
             f"{e.filename or root}: cannot be read while the folder is scanned: {e.strerror or e}"
@@ -61,16 +67,13 @@ def scan(
 
 
 def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) -> ClassFolders:
-    here = os.stat(root)
-    scanned, counts = ClassFolders(times={"": get_change_time(here)}), []
+    scanned, counts = ClassFolders(times={"": get_change_time(os.stat(root))}), []
     with os.scandir(root) as entries:
         scanned.classes = sorted(
             e.name for e in entries if not e.name.startswith(".") and e.is_dir()
         )
     for name in scanned.classes:
-        tree = _Tree(root, suffixes, scanned.times)
-        tree.read(name, (_get_identity(here),))
-        files = tree.list_files()
+        files = _list_files(root, name, suffixes, scanned.times)
         scanned.paths += files
         counts.append(len(files))
         progress("scanning", len(scanned.paths), None)
@@ -99,9 +102,7 @@ def _scan_unlabelled(
     root: Path, suffixes: tuple[str, ...], of: str, progress: Progress
 ) -> ClassFolders:
     scanned = ClassFolders()
-    tree = _Tree(root, suffixes, scanned.times)
-    tree.read("", ())
-    scanned.paths = tree.list_files()
+    scanned.paths = _list_files(root, "", suffixes, scanned.times)
     progress("scanning", len(scanned.paths), None)
     if not scanned.paths:
         raise DataError(f"{root}: no {of} ({', '.join(suffixes)}): set data.root or extensions")
@@ -109,47 +110,43 @@ def _scan_unlabelled(
     return scanned
 
 
-class _Tree:
-    """The files under a folder: names by folder, both in the order of `os.scandir`.
+def _list_files(
+    root: Path, top: str, suffixes: tuple[str, ...], times: dict[str, int]
+) -> list[str]:
+    """Return the files under the folder `top` of the root: by folder, then by name, both sorted.
 
     Adds to `times` when each folder last changed.
     """
+    names: dict[str, list[str]] = {}
 
-    def __init__(self, root: Path, suffixes: tuple[str, ...], times: dict[str, int]) -> None:
-        self._root, self._suffixes, self._times = root, suffixes, times
-        self.files: dict[str, list[str]] = {}
-
-    def list_files(self) -> list[str]:
-        """Return the paths of all files: by folder, and in it by name, both sorted."""
-        return [
-            f"{folder}/{file}" if folder else file
-            for folder in sorted(self.files)
-            for file in sorted(self.files[folder])
-        ]
-
-    def read(self, folder: str, above: tuple[tuple[int, int], ...]) -> None:
-        """Scan `folder`, relative to the root; `above`: identities of the folders it lies in."""
-        here = os.stat(self._root / folder)
-        if _get_identity(here) in above:
+    def read(folder: str, above: tuple[tuple[int, int], ...]) -> None:
+        """Scan a folder; `above`: identities of the folders that it lies in."""
+        here = os.stat(root / folder)
+        identity = (here.st_dev, here.st_ino)
+        if identity in above:
             raise DataError(
-                f"{self._root / folder}: a link to a folder that it lies in, so the scan "
-                "would never end: remove the link"
+                f"{root / folder}: a link to a folder that it lies in, so the scan would never "
+                "end: remove the link"
             )
-        self._times[folder] = get_change_time(here)
-        files = self.files[folder] = []
-        with os.scandir(self._root / folder) as entries:
+        times[folder] = get_change_time(here)
+        files = names[folder] = []
+        with os.scandir(root / folder) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir():
                     inner = f"{folder}/{entry.name}" if folder else entry.name
-                    self.read(inner, (*above, _get_identity(here)))
-                elif entry.name.lower().endswith(self._suffixes):
+                    read(inner, (*above, identity))
+                elif entry.name.lower().endswith(suffixes):
                     files.append(entry.name)
 
-
-def _get_identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
+    status = os.stat(root)
+    read(top, ((status.st_dev, status.st_ino),) if top else ())
+    return [
+        f"{folder}/{name}" if folder else name
+        for folder in sorted(names)
+        for name in sorted(names[folder])
+    ]
 
 
 def get_change_time(status: os.stat_result) -> int:

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpupipe.sources.folder import EXTENSIONS
+from gpupipe.dataset.class_folders import IMAGE_EXTENSIONS
 
 T = TypeVar("T")
 TRAIN, VAL = "train", "val"
@@ -44,7 +44,7 @@ def list_files(folder: Path) -> list[str]:
 
 def is_image(path: str) -> bool:
     """Whether the suffix is that of an image file."""
-    return path.rpartition(".")[2].lower() in EXTENSIONS
+    return path.rpartition(".")[2].lower() in IMAGE_EXTENSIONS
 
 
 @cache

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpupipe.dataset.class_folders import IMAGE_EXTENSIONS, get_suffixes
 from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shards import name_shard
 from gpupipe.decoders.image_header import read_header
@@ -27,7 +28,6 @@ from gpupipe.formats import (
 from gpupipe.init.tables import find_label_name
 from gpupipe.runtime.files import open_regular
 from gpupipe.runtime.installation import require_extra
-from gpupipe.sources.folder import EXTENSIONS
 
 _IMAGES = ("jpg", "jpeg", "png", "webp")
 _LABELS = ("cls", "label", "class", "txt")
@@ -142,11 +142,11 @@ def read_zip_options(file: Path) -> tuple[dict[str, Any], list[str]]:
     """
     with name_shard(file):
         names = [member.name for member in zip_directory.iter_members(map_file(file))]
-    suffixes = tuple(f".{extension}" for extension in EXTENSIONS)
+    suffixes = get_suffixes(IMAGE_EXTENSIONS)
     folders = {name.rpartition("/")[0] for name in names if name.lower().endswith(suffixes)}
     folders = {folder for folder in folders if not folder.startswith((".", "__MACOSX"))}
     if not folders:
-        raise DataError(f"{file}: no image ({', '.join(EXTENSIONS)}) in it")
+        raise DataError(f"{file}: no image ({', '.join(IMAGE_EXTENSIONS)}) in it")
     top, notes = os.path.commonpath(folders), []
     part = next((p for p in _PARTS if _holds(folders, os.path.join(top, p))), None)
     if part is not None:

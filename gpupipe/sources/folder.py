@@ -16,8 +16,6 @@ from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.schema.field_types import WHOLE, expand_home
 from gpupipe.sources.fetch import dataset_catalog
 
-EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
-
 
 class Folder(Source):
     """Images in `root`/CLASS/..., at any depth, in ImageFolder's order.
@@ -38,7 +36,7 @@ class Folder(Source):
 
     root: Annotated[Path, AfterValidator(expand_home)]
     label: Literal["folder"] | None = "folder"
-    extensions: tuple[str, ...] = Field(default=EXTENSIONS, min_length=1)
+    extensions: tuple[str, ...] = Field(default=class_folders.IMAGE_EXTENSIONS, min_length=1)
     fetch: Annotated[str, AfterValidator(dataset_catalog.check_name)] | None = None
     stand_in: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gpupipe.dataset import labels
+from gpupipe.dataset.class_folders import IMAGE_EXTENSIONS, get_suffixes
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build
@@ -23,7 +24,6 @@ from gpupipe.formats import zip_directory
 from gpupipe.formats.zip_directory import ZipMember
 
 _IMAGE = "image"
-_EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 _OF_MACOS = "__MACOSX"
 
 
@@ -105,7 +105,7 @@ class Zip(FileSource):
     shards: str | tuple[str, ...] = Field(min_length=1)
     folder: str = ""
     label: Literal["folder"] | None = "folder"
-    extensions: tuple[str, ...] = Field(default=_EXTENSIONS, min_length=1)
+    extensions: tuple[str, ...] = Field(default=IMAGE_EXTENSIONS, min_length=1)
     verify: bool = False
 
     def list_files(self) -> list[Path]:
@@ -166,7 +166,7 @@ class Zip(FileSource):
     def read(self, path: Path) -> _Archive:
         """List the images of one archive, and find where each begins."""
         archive, prefix = _Archive(), _prefix(self.folder)
-        suffixes = tuple(f".{e.lower().lstrip('.')}" for e in self.extensions)
+        suffixes = get_suffixes(self.extensions)
         with name_shard(path):
             data = map_file(path)
             for member in zip_directory.iter_members(data):
