@@ -202,10 +202,10 @@ class _Worker:
     def __init__(self, job_and_epoch: Any) -> None:
         import ray
 
-        from gpupipe.engines.ray.actor import node_name
+        from gpupipe.engines.ray.actor import get_node_name
 
         job, self._epoch = ray.get(job_and_epoch)
-        self._node = node_name()
+        self._node = get_node_name()
         self._size = job.loader.batch_size
         engine = registry.find_reader(job.loader.engine, job.loader.device, job.pipeline)
         self._engine = engine.on(job, job.loader.device)
@@ -216,7 +216,7 @@ class _Worker:
         Raises:
             GpupipeError: What load() raises for these samples, with the name of this node.
         """
-        from gpupipe.engines.ray.actor import name_node
+        from gpupipe.engines.ray.actor import add_node_name
 
         plan = Plan(self._epoch, rows["id"], 0, False, repeats=rows["repeat"])
         starts = range(0, len(plan.ids), self._size)
@@ -225,4 +225,4 @@ class _Worker:
             for _, tensors in self._engine.batches(plans):
                 yield {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
         except GpupipeError as e:
-            raise name_node(e, self._node) from e
+            raise add_node_name(e, self._node) from e

@@ -38,11 +38,12 @@ def find_suspects(index: Index, ids: NDArray[np.int64]) -> list[bool]:
     A suspect may still decode: the engine runs each one alone before it blames it.
     """
     return [
-        any(describe_damage(column, int(i)) for column in _encoded(index).values()) for i in ids
+        any(describe_damage(column, int(i)) for column in _image_columns(index).values())
+        for i in ids
     ]
 
 
-def _encoded(index: Index) -> dict[str, Column]:
+def _image_columns(index: Index) -> dict[str, Column]:
     """Return the columns of image files."""
     return {name: column for name, column in index.columns.items() if column.array is None}
 
@@ -57,7 +58,7 @@ def explain_sample_failure(index: Index, id: int, message: str) -> str:
         id: The sample's row in the index.
         message: The engine's message.
     """
-    columns = _encoded(index)
+    columns = _image_columns(index)
     if not columns:
         return find_cause(message)
     damaged = (name for name, column in columns.items() if describe_damage(column, id))
@@ -84,12 +85,12 @@ def describe_damage(column: Column, row: int) -> str:
     kind = read_header(head).format
     if not kind:
         return f"not an image in a known format (it begins with {head!r})"
-    if _cut_off(kind, head, tail, size):
+    if _is_cut_off(kind, head, tail, size):
         return f"a {kind} that was cut off: its end is missing ({size:,} bytes are there)"
     return ""
 
 
-def _cut_off(kind: str, head: bytes, tail: bytes, size: int) -> bool:
+def _is_cut_off(kind: str, head: bytes, tail: bytes, size: int) -> bool:
     """Whether a file lacks its format's end marker, or is shorter than its header states."""
     if kind == "BMP":
         return size < int.from_bytes(head[2:6], "little")

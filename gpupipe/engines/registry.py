@@ -98,7 +98,7 @@ def title(name: str) -> str:
 
 
 def preferred(device: str = AUTO) -> str:
-    """Return the engine that `auto` would take on a device if everything was installed."""
+    """Return the engine that `auto` would take on a device if all were installed."""
     return list_by_priority(backend_of(device))[0]
 
 

@@ -198,7 +198,7 @@ class Workers:
         return result
 
     def _call(self, function: Callable[[], _T], previous: Any = None) -> _T:
-        """Call a function of torch; if it fails since a worker died, raise that."""
+        """Call a function of torch. If a worker died, raise the error that says so."""
         try:
             return function()
         except (RuntimeError, OSError, EOFError) as e:

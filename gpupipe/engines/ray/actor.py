@@ -55,7 +55,7 @@ class WorkerActor:
     _maker: BatchMaker
 
     def __init__(self) -> None:
-        self._node = node_name()
+        self._node = get_node_name()
 
     def describe(self) -> WorkerFacts:
         """Return what decides whether this worker fits the others."""
@@ -85,7 +85,7 @@ class WorkerActor:
         try:
             self._maker = BatchMaker(ray.get(jobs[0]), engine, device)
         except Exception as e:
-            return name_node(e, self._node)
+            return add_node_name(e, self._node)
         return None
 
     def make(self, run: int, step: int, plan: Plan) -> BatchAnswer | None:
@@ -101,7 +101,7 @@ class WorkerActor:
         try:
             return self._maker.make(plan, (run, step))
         except Exception as e:
-            return BatchAnswer(error=name_node(e, self._node))
+            return BatchAnswer(error=add_node_name(e, self._node))
 
     def discard(self, run: int, step: int) -> None:
         """Discard a plan, if its batch is not begun."""
@@ -116,12 +116,12 @@ class WorkerActor:
         self._maker.close()
 
 
-def node_name() -> str:
+def get_node_name() -> str:
     """Return the name of this node for messages: host name and address."""
     return f"{os.uname().nodename} ({ray.util.get_node_ip_address()})"
 
 
-def name_node(error: Exception, node: str) -> Exception:
+def add_node_name(error: Exception, node: str) -> Exception:
     """Return the same exception with the name of the node where it was raised.
 
     An exception that is no GpupipeError becomes an EngineError with the traceback.

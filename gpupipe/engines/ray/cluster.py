@@ -100,7 +100,7 @@ def _connect(address: str) -> bool:
         return bool(_users_of_own_ray)
     named = address if address != "auto" else os.environ.get("RAY_ADDRESS", "")
     try:
-        if not _is_answered(named or services.find_bootstrap_address(None) or ""):
+        if not _is_listening(named or services.find_bootstrap_address(None) or ""):
             raise ConnectionError
         _init(address=address)
     except ConnectionError as e:
@@ -124,8 +124,8 @@ def _connect(address: str) -> bool:
     return True
 
 
-def _is_answered(address: str) -> bool:
-    """Return whether anything listens at HOST:PORT; True for other forms.
+def _is_listening(address: str) -> bool:
+    """Return whether anything listens at HOST:PORT; True for other forms of an address.
 
     Ray writes the address of the newest cluster of this machine to a file, which a cluster that was
     killed leaves behind. Ray itself would try such an address for four minutes.

@@ -168,7 +168,7 @@ class Autoscaler:
 
 
 class WaitMeter:
-    """Measures how much of the time of iterations a consumer waits for batches.
+    """Measures how long a consumer waits for batches, and how long it uses them.
 
     Args:
         autoscaler: Gets each step but the first of an epoch and of an iteration, so that the time

@@ -12,10 +12,10 @@ import torchvision
 
 from gpupipe.engines.ray.actor import (
     WorkerActor,
+    add_node_name,
     explain_difference,
+    get_node_name,
     list_versions,
-    name_node,
-    node_name,
 )
 from gpupipe.errors import EngineError, SampleError, ShapeError, StepError
 
@@ -23,28 +23,28 @@ from gpupipe.errors import EngineError, SampleError, ShapeError, StepError
 def test_a_path_that_it_does_not_see_is_named_with_the_node() -> None:
     error = WorkerActor().build([], "cpu", "cpu", ("/", "/nowhere/at/all"))
     assert isinstance(error, EngineError)
-    assert f"{node_name()} of the Ray cluster does not see /nowhere/at/all" in str(error)
+    assert f"{get_node_name()} of the Ray cluster does not see /nowhere/at/all" in str(error)
 
 
 def test_an_engine_that_cannot_be_built_is_an_error_with_the_traceback() -> None:
     error = WorkerActor().build([], "cpu", "cpu", ())  # a job is missing
     error = pickle.loads(pickle.dumps(error))
     assert isinstance(error, EngineError)
-    assert "IndexError" in str(error) and "actor.py" in str(error) and node_name() in str(error)
+    assert "IndexError" in str(error) and "actor.py" in str(error) and get_node_name() in str(error)
 
 
 def test_an_error_keeps_its_class_and_names_the_node() -> None:
     sample = pickle.loads(
-        pickle.dumps(name_node(SampleError("/a.jpg", "cut off"), "n1 (10.0.0.1)"))
+        pickle.dumps(add_node_name(SampleError("/a.jpg", "cut off"), "n1 (10.0.0.1)"))
     )
     assert isinstance(sample, SampleError) and sample.path == "/a.jpg"
     assert str(sample).startswith("/a.jpg: cut off (on node n1 (10.0.0.1)); set")
-    step = name_node(StepError("its torch raised x", "Traceback"), "n1")
+    step = add_node_name(StepError("its torch raised x", "Traceback"), "n1")
     assert isinstance(step, StepError) and step.traceback == "Traceback" and "n1" in str(step)
-    assert isinstance(name_node(ShapeError("differ"), "n1"), ShapeError)
+    assert isinstance(add_node_name(ShapeError("differ"), "n1"), ShapeError)
     with pytest.raises(KeyError) as raised:
         {}["x"]
-    other = name_node(raised.value, "n1")
+    other = add_node_name(raised.value, "n1")
     assert isinstance(other, EngineError)
     assert "n1" in str(other) and "KeyError" in str(other) and "test_actor.py" in str(other)
 
