@@ -40,14 +40,12 @@ class ColorValue:
         dtype: NumPy's name of the dtype, of an array (B,) or (B, n).
         min: The smallest value.
         max: The largest value.
-        meaning: What else is to know.
     """
 
     name: str
     dtype: str
     min: float
     max: float
-    meaning: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,16 +111,22 @@ def register(name: str, op: ColorFunction) -> None:
     COLOR_OPS[name] = op
 
 
-def check_blur(kernel_size: Sequence[int], size: Sequence[int]) -> None:
-    """Raise SampleIncompatibleError if an image [height, width] is too small for a blur.
+def explain_small(kernel_size: Sequence[int], size: Sequence[int]) -> str:
+    """Say that an image is smaller than its blur's mirrored border needs; "" if it is not.
 
     Args:
         kernel_size: [horizontal, vertical].
         size: [height, width].
     """
     needed = [k // 2 + 1 for k in kernel_size[::-1]]
-    if any(n < m for n, m in zip(size, needed, strict=True)):
-        raise SampleIncompatibleError(describe_small("gaussian_blur", size, needed))
+    is_small = any(n < m for n, m in zip(size, needed, strict=True))
+    return describe_small("gaussian_blur", size, needed) if is_small else ""
+
+
+def check_blur(kernel_size: Sequence[int], size: Sequence[int]) -> None:
+    """Raise SampleIncompatibleError if an image [height, width] is too small for a blur."""
+    if small := explain_small(kernel_size, size):
+        raise SampleIncompatibleError(small)
 
 
 def _blur(image: Tensor, kernel_size: Sequence[int], sigma: Sequence[float]) -> Tensor:
@@ -145,18 +149,19 @@ _UINT8 = ("uint8",)
 
 
 def _factor(name: str) -> tuple[ColorValue, ...]:
-    return (ColorValue(name, "float64", 0.0, math.inf, "1 changes nothing"),)
+    """Return a value of which 1 changes nothing."""
+    return (ColorValue(name, "float64", 0.0, math.inf),)
 
 
 COLOR_OPS: dict[str, ColorFunction] = {
     "invert": ColorFunction(is_pointwise=True),
     "posterize": ColorFunction((ColorValue("bits", "int32", 0, 8),), _UINT8, is_pointwise=True),
     "solarize": ColorFunction(
-        (ColorValue("threshold", "float64", -math.inf, math.inf, "in units of the pixels"),),
+        (ColorValue("threshold", "float64", -math.inf, math.inf),),  # in units of the pixels
         is_pointwise=True,
     ),
     "solarize_add": ColorFunction(
-        (ColorValue("levels", "int32", 0, 128, "added to values below 128, as timm does"),),
+        (ColorValue("levels", "int32", 0, 128),),  # added to values below 128, as timm does
         _UINT8,
         is_pointwise=True,
         reference=_add_below_middle,
@@ -169,18 +174,18 @@ COLOR_OPS: dict[str, ColorFunction] = {
         _factor("gamma"), is_pointwise=True, formula=lambda pixels, gamma: pixels**gamma
     ),
     "adjust_saturation": ColorFunction(_factor("saturation_factor")),
-    "adjust_hue": ColorFunction((ColorValue("hue_factor", "float64", -0.5, 0.5, "in turns"),)),
+    "adjust_hue": ColorFunction((ColorValue("hue_factor", "float64", -0.5, 0.5),)),  # in turns
     "adjust_sharpness": ColorFunction(_factor("sharpness_factor")),
     "gaussian_blur": ColorFunction(
         (
-            ColorValue("kernel_size", "int32", 1, math.inf, "[x, y] in pixels, both odd"),
-            ColorValue("sigma", "float64", 0.0, math.inf, "[x, y] in pixels"),
+            ColorValue("kernel_size", "int32", 1, math.inf),  # [x, y] in pixels, both odd
+            ColorValue("sigma", "float64", 0.0, math.inf),  # [x, y] in pixels
         ),
         reference=_blur,
     ),
     "jpeg": ColorFunction((ColorValue("quality", "int32", 1, 100),), _UINT8),
     "permute_channels": ColorFunction(
-        (ColorValue("permutation", "int32", 0, 2, "the input's channel for each channel"),),
+        (ColorValue("permutation", "int32", 0, 2),),  # the input's channel for each channel
         reference=_permute,
     ),
 }

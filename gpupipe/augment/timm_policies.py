@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 from gpupipe.augment.policy import Mixture
@@ -174,44 +174,33 @@ def _auto(name: str, numbers: Mapping[str, float]) -> TimmPolicy:
 
 
 def _rand(numbers: Mapping[str, float], op_set: str) -> TimmPolicy:
-    names = RAND_INCREASING_OPS if "inc" in numbers else RAND_OPS
-    std = numbers.get("mstd", 0.0)
-    policy = TimmPolicy(
-        "rand",
-        names,
-        num_ops=_count("n", numbers, 2),
-        probability=numbers.get("p", 0.5),
-        magnitude=numbers.get("m", MAX_LEVEL),
-        std=UNIFORM if std > 100.0 else std,
-        # timm takes mmax0 for the default.
-        largest=numbers.get("mmax", 0.0) or MAX_LEVEL,
-    )
-    if policy.probability > 1.0:
-        raise ValueError(f"p is {policy.probability:g}: write a probability, 0 to 1")
+    ops, weights = RAND_INCREASING_OPS if "inc" in numbers else RAND_OPS, None
     if op_set == "3a":
-        policy = replace(policy, ops=_3A)
+        ops = _3A
     elif op_set:
-        policy = replace(
-            policy, ops=tuple(_OP_SETS[op_set]), weights=tuple(_OP_SETS[op_set].values())
-        )
+        ops, weights = tuple(_OP_SETS[op_set]), tuple(_OP_SETS[op_set].values())
     if "w" in numbers:
-        policy = replace(policy, weights=_old_weights(numbers["w"], op_set))
-    drawable = sum(weight > 0 for weight in policy.weights or ())
-    if policy.weights is not None and policy.num_ops > drawable:
+        weights = _old_weights(numbers["w"], op_set)
+    num_ops, probability = _count("n", numbers, 2), numbers.get("p", 0.5)
+    if probability > 1.0:
+        raise ValueError(f"p is {probability:g}: write a probability, 0 to 1")
+    drawable = sum(weight > 0 for weight in weights or ())
+    if weights is not None and num_ops > drawable:
         raise ValueError(
-            f"n is {policy.num_ops}, but {drawable} weighted operations are drawn without "
+            f"n is {num_ops}, but {drawable} weighted operations are drawn without "
             f"replacement: write n{drawable} at most"
         )
-    return policy
+    std, magnitude = numbers.get("mstd", 0.0), numbers.get("m", MAX_LEVEL)
+    std = UNIFORM if std > 100.0 else std
+    largest = numbers.get("mmax", 0.0) or MAX_LEVEL  # timm takes mmax0 for the default
+    return TimmPolicy("rand", ops, (), weights, num_ops, probability, magnitude, std, largest)
 
 
 def _old_weights(number: float, op_set: str) -> tuple[float, ...]:
-    if number != 0 or op_set:
-        raise ValueError(
-            f"'w' is {number:g} beside {f't{op_set}'!r}: leave one out"
-            if op_set
-            else f"timm has no weights {number:g}: write w0 or tweights"
-        )
+    if op_set:
+        raise ValueError(f"'w' is {number:g} beside {f't{op_set}'!r}: leave one out")
+    if number != 0:
+        raise ValueError(f"timm has no weights {number:g}: write w0 or tweights")
     return tuple(_W0[name] for name in RAND_OPS)
 
 

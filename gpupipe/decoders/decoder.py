@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -150,6 +150,19 @@ def as_bytes(data: Any) -> NDArray[np.uint8]:
     """Return a buffer of bytes as an array that can be written to, for torch warns of others."""
     array = data if isinstance(data, np.ndarray) else np.asarray(memoryview(data).cast("B"))
     return array if array.flags.writeable else array.copy()
+
+
+def iterate_boxes(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the boxes of an ISO base media file: kind, and where their content begins and ends."""
+    at = 0
+    while at + 8 <= len(data):
+        size, begin = int.from_bytes(data[at : at + 4], "big"), at + 8
+        if size == 1:
+            size, begin = int.from_bytes(data[at + 8 : at + 16], "big"), at + 16
+        yield bytes(data[at + 4 : at + 8]), begin, at + size
+        if size < 8:
+            return
+        at += size
 
 
 def convert_mode(levels: Pixels, mode: str) -> Pixels:

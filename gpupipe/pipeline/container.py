@@ -6,8 +6,9 @@ of its steps, in order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -183,6 +184,10 @@ class Container(BaseContainer, Step):
     def lower_step(self, number: int, image: Primitives, p: Params) -> None:
         """Apply step `number` to a batch, by calling primitives of `image`."""
         self.transforms[number].lower(image, select_params(number, p))
+
+    def list_branches(self, p: Params) -> list[Callable[[Primitives], None]]:
+        """Return the steps as branches of `Primitives.switch`."""
+        return [partial(self.lower_step, number, p=p) for number in range(len(self.transforms))]
 
     def torch_step(self, number: int, image: Any, p: Params) -> Any:
         """Apply step `number` to one image, in torch."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import AfterValidator
 
+from gpupipe.augment.color_ops import explain_small
 from gpupipe.augment.color_step import ColorStep
-from gpupipe.pipeline.geometry import describe_small, draw_between
+from gpupipe.pipeline.geometry import draw_between
 from gpupipe.pipeline.step import Params, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.schema.field_types import ORDERED, Positive, Side, one_for_both, should_be
 
@@ -58,22 +58,10 @@ class GaussianBlur(ColorStep):
 
     def infer_color(self, input_spec: Spec) -> Spec:
         output_spec = super().infer_color(input_spec)
-        if input_spec.size and self._is_small(input_spec.size):
-            raise StepIncompatibleError(
-                f"{describe_small('the blur', input_spec.size, self._min_size)}: write a smaller "
-                "kernel_size"
-            )
+        if input_spec.size and (small := explain_small(self.kernel_size, input_spec.size)):
+            raise StepIncompatibleError(f"{small}: write a smaller kernel_size")
         return output_spec
 
     def op_values(self, p: Params) -> tuple[Any, ...]:
         sigma = np.stack([p["sigma"]] * 2, -1)
         return np.broadcast_to(np.array(self.kernel_size, np.int32), sigma.shape), sigma
-
-    @property
-    def _min_size(self) -> tuple[int, int]:
-        """The smallest [height, width] whose mirrored border the kernel does not leave."""
-        width, height = self.kernel_size
-        return height // 2 + 1, width // 2 + 1
-
-    def _is_small(self, size: Sequence[int]) -> bool:
-        return any(n < needed for n, needed in zip(size, self._min_size, strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from gpupipe.augment.weighted_choice import WeightedChoice
@@ -29,8 +28,7 @@ class RandomChoice(Container, WeightedChoice):
         return tuple(nested for nested, _ in both), merge_specs(input_spec, ways)
 
     def lower(self, image: Primitives, p: Params) -> None:
-        branches = [partial(self.lower_step, number, p=p) for number in range(len(self.transforms))]
-        image.switch(p["choice"], branches)
+        image.switch(p["choice"], self.list_branches(p))
 
     def torch(self, image: Any, p: Params) -> Any:
         return self.torch_step(int(p["choice"]), image, p)

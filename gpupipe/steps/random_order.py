@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,7 @@ class RandomOrder(Container):
         return tuple(steps), any_spec
 
     def lower(self, image: Primitives, p: Params) -> None:
-        branches = [partial(self.lower_step, number, p=p) for number in range(len(self.transforms))]
+        branches = self.list_branches(p)
         for place in range(len(self.transforms)):
             image.switch(p["order"][..., place], branches)
 

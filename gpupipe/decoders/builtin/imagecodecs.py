@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.decoders.decoder import CannotDecodeError, Decoder, Header, Pixels, convert_mode
+from gpupipe.decoders.decoder import (
+    CannotDecodeError,
+    Decoder,
+    Header,
+    Pixels,
+    convert_mode,
+    iterate_boxes,
+)
 from gpupipe.decoders.image_header import read_header
 
 _CODESTREAM = b"\xff\n"
@@ -54,7 +61,7 @@ class _Bits:
 
 def _read_header(view: memoryview) -> Header:
     """Parse the size and the orientation (ISO/IEC 18181-1, annex D)."""
-    bits = _Bits(_find_codestream(view)[2:26])
+    bits = _Bits(bytes(_find_codestream(view)[2:26]))
     is_small = bits.take(1)
 
     def take_side() -> int:
@@ -66,17 +73,11 @@ def _read_header(view: memoryview) -> Header:
     return Header("JPEG XL", height, width, orientation=bits.take(3) + 1 if has_extra else 1)
 
 
-def _find_codestream(view: memoryview) -> bytes:
-    """Return the beginning of the codestream, which may be in a box of a container."""
-    at = 0
-    while bytes(view[at : at + 2]) != _CODESTREAM:
-        size, kind = int.from_bytes(view[at : at + 4], "big"), bytes(view[at + 4 : at + 8])
-        begin = at + (16 if size == 1 else 8)
+def _find_codestream(view: memoryview) -> memoryview:
+    """Return the file from its codestream on, which may be in a box of a container."""
+    if view[:2] == _CODESTREAM:
+        return view
+    for kind, begin, _ in iterate_boxes(view):
         if kind in (b"jxlc", b"jxlp"):
-            begin += 4 * (kind == b"jxlp")
-            return bytes(view[begin : begin + 32])
-        size = int.from_bytes(view[at + 8 : at + 16], "big") if size == 1 else size
-        if size < 8 or at + size >= len(view):
-            raise CannotDecodeError("JPEG XL: the file has no codestream")
-        at += size
-    return bytes(view[:32])
+            return view[begin + 4 * (kind == b"jxlp") :]
+    raise CannotDecodeError("JPEG XL: the file has no codestream")

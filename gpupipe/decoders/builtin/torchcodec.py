@@ -14,6 +14,7 @@ from gpupipe.decoders.decoder import (
     Header,
     Pixels,
     convert_mode,
+    iterate_boxes,
 )
 from gpupipe.decoders.image_header import read_header
 from gpupipe.errors import EngineError
@@ -80,7 +81,8 @@ def _read_boxes(header: Header, data: bytes) -> Header | None:
 
     torchcodec decodes all images of a HEIC, of which the chain gets the first.
     """
-    meta = _find_meta(data)
+    boxes = (data[begin:end] for kind, begin, end in iterate_boxes(data) if kind == b"meta")
+    meta = next(boxes, b"")
     sizes = [(int.from_bytes(h, "big"), int.from_bytes(w, "big")) for w, h in _SIZE.findall(meta)]
     if header.format == "AVIF":
         is_still = sizes and b"avis" not in data[8:_HEAD]
@@ -92,17 +94,3 @@ def _read_boxes(header: Header, data: bytes) -> Header | None:
     height, width = max(sizes, key=lambda size: size[0] * size[1])
     shown = sum(not flags[0] & 1 for flags in _ITEM.findall(meta)) - len(_PARTS.findall(meta))
     return header._replace(height=height, width=width, tile=(height * max(shown, 1), width))
-
-
-def _find_meta(data: bytes) -> bytes:
-    """Return the box that describes the images of a file; empty if there is none."""
-    at = 0
-    while at + 8 <= len(data):
-        size = int.from_bytes(data[at : at + 4], "big")
-        size = int.from_bytes(data[at + 8 : at + 16], "big") if size == 1 else size
-        if data[at + 4 : at + 8] == b"meta":
-            return data[at : at + size]
-        if size < 8:
-            break
-        at += size
-    return b""
