@@ -31,6 +31,7 @@ from gpupipe.decoders.decoder import (
     apply_orientation,
     as_bytes,
     find_blame,
+    find_stored_window,
 )
 from gpupipe.decoders.image_header import check_header, keep_header, read_header
 from gpupipe.errors import EngineError
@@ -112,10 +113,11 @@ class EncodedImage:
         if self.pixels is not None:
             return self.pixels
         orientation = self._orientation_to_apply(options)
-        stored = self._decode_stored(options, window if orientation == 1 else None, out)
+        stored_window = window and find_stored_window(window, orientation, self.size)
+        stored = self._decode_stored(options, stored_window, out)
         pixels = _convert_depth(stored, options.dtype)
         if orientation > 1:
-            pixels = apply_orientation(pixels, orientation)
+            pixels = apply_orientation(pixels, orientation, window)
         return pixels if pixels.flags.writeable else pixels.copy()
 
     def _decode_stored(self, options: DecodeOptions, window: Any, out: Any) -> Pixels:

@@ -227,15 +227,46 @@ def find_exif_in_png(data: bytes) -> bytes:
     return found
 
 
-def apply_orientation(pixels: Any, orientation: int) -> Any:
-    """Return pixels (H, W, C) rotated and flipped as an orientation of 1 to 8 says."""
+def apply_orientation(pixels: Any, orientation: int, window: Sequence[int] | None = None) -> Any:
+    """Return pixels (H, W, C) rotated and flipped as an orientation of 1 to 8 says.
+
+    Args:
+        pixels: The pixels as stored.
+        orientation: The EXIF orientation.
+        window: [top, left, height, width] of those pixels of the result that are needed; None for
+            all. Those beside it may have any value.
+    """
     if orientation in (5, 6, 7, 8):
         pixels = pixels.transpose(1, 0, 2)
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
     if orientation in (2, 3, 6, 7):
         pixels = pixels[:, ::-1]
-    return np.ascontiguousarray(pixels)
+    if window is None:
+        return np.ascontiguousarray(pixels)
+    top, left, height, width = window
+    needed = np.s_[top : top + height, left : left + width]
+    turned = np.empty(pixels.shape, pixels.dtype)
+    turned[needed] = pixels[needed]
+    return turned
+
+
+def find_stored_window(
+    window: Sequence[int], orientation: int, size: Sequence[int]
+) -> tuple[int, int, int, int]:
+    """Return the window of the stored pixels that `apply_orientation` moves to a window.
+
+    Args:
+        window: [top, left, height, width] of the delivered image.
+        orientation: The EXIF orientation.
+        size: [height, width] of the delivered image.
+    """
+    top, left, height, width = window
+    if orientation in (3, 4, 7, 8):
+        top = size[0] - top - height
+    if orientation in (2, 3, 6, 7):
+        left = size[1] - left - width
+    return (left, top, width, height) if orientation >= 5 else (top, left, height, width)
 
 
 def undo_orientation(pixels: Any, orientation: int) -> Any:

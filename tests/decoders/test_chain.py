@@ -23,6 +23,7 @@ from helpers.image_files import encoded
 from helpers.reference import by_id
 
 PLAIN = DecodeOptions()
+TURNED = DecodeOptions(apply_exif=True)
 PICTURE = Image.linear_gradient("L").resize((30, 20)).convert("RGB")
 LEVELS = np.asarray(PICTURE)
 
@@ -121,6 +122,55 @@ def test_exif_orientations_are_applied_on_request(form: str, orientation: int, n
     upright = upright if method is None else upright.transpose(Image.Transpose(method))
     pixels = DecoderChain(name).decode(data, DecodeOptions(apply_exif=True))
     assert np.array_equal(pixels, np.asarray(upright))
+
+
+class Windowed(Stub):
+    """Has the right pixels inside of the window alone."""
+
+    def decode(self, header: Header, data: Any, *, window: Any = None, **options: Any) -> Any:
+        if window is None:
+            return self.result
+        top, left, height, width = window
+        needed = np.s_[top : top + height, left : left + width]
+        assert self.result[needed].shape[:2] == (height, width), "inside of the image"
+        pixels = 255 - self.result
+        pixels[needed] = self.result[needed]
+        return pixels
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_window_of_a_turned_image_has_the_pixels_of_the_whole(
+    stubs: Any, orientation: int
+) -> None:
+    rng = np.random.default_rng(orientation)
+    stored = rng.integers(0, 256, (7, 11, 3), np.uint8)
+    header = Header("a", 7, 11, is_plain=True, orientation=orientation)
+    image = stubs(Windowed("a", stored, header)).open(b"abc", TURNED)
+    whole = image.decode(TURNED)
+    rows, columns = whole.shape[:2]
+    assert image.size == ((11, 7) if orientation >= 5 else (7, 11)) == (rows, columns)
+    for top, left in np.ndindex(rows, columns):
+        for height, width in ((1, 1), (rows - top, 1), (1, columns - left), (rows - top, 3)):
+            window = [top, left, height, min(width, columns - left)]
+            needed = np.s_[top : top + height, left : left + window[3]]
+            pixels = image.decode(TURNED, window)
+            assert pixels.shape == whole.shape and pixels.flags.writeable
+            assert np.array_equal(pixels[needed], whole[needed]), window
+
+
+@pytest.mark.skipif(find_extension("_jpeg") is None, reason="the extension is not built, or is off")
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_window_of_a_turned_jpeg_is_decoded_alone(orientation: int) -> None:
+    noise = np.random.default_rng(3).integers(0, 256, (9, 13, 3), np.uint8)
+    picture = Image.fromarray(noise).resize((130, 90))
+    data = np.frombuffer(encoded(picture, "JPEG", exif=turned(orientation)), np.uint8)
+    image = DecoderChain("jpeg_window").open(data, TURNED)
+    whole = np.asarray(DecoderChain("torchvision").decode(data, TURNED))
+    for top, left, height, width in ((0, 0, 8, 9), (30, 50, 20, 31), (81, 60, 9, 30)):
+        needed = np.s_[top : top + height, left : left + width]
+        pixels = image.decode(TURNED, [top, left, height, width])
+        assert np.array_equal(pixels[needed], whole[needed])
+    assert type(image.decoder).__name__ == "JpegWindow"
 
 
 def test_a_shape_that_is_not_the_headers_blames_no_file(stubs: Any) -> None:
