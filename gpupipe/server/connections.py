@@ -24,6 +24,7 @@ from gpupipe.server.options import ServerOptions
 
 _log = logging.getLogger("gpupipe")
 Frames = list[Any]
+_SENT = ("batches", "bytes", "batches_through_shared_memory")
 _MAX_QUEUED_ANSWERS = 100_000
 _MAX_REFUSED = 100
 """Refused keys that are logged: anyone can connect with any number of keys."""
@@ -55,15 +56,6 @@ class ClientConnection:
 
 
 @dataclass
-class SentCounters:
-    """Counters since the start: batches sent, their bytes, and batches through shared memory."""
-
-    batches: int = 0
-    bytes: int = 0
-    shared: int = 0
-
-
-@dataclass
 class Connections:
     """All connections of a server. Callers hold the server's lock; for `send_batch`, which only the
     producer calls, they do not.
@@ -76,7 +68,7 @@ class Connections:
         by_token: Connections by client token.
         token_of_route: Client tokens by route.
         send_queue: (route, frames) to send, in order.
-        sent: Counters.
+        sent: Counters since the start: batches, their bytes, and batches through shared memory.
         host_id: Names this machine, process namespace and user; see processes.host_id.
     """
 
@@ -87,7 +79,7 @@ class Connections:
     by_token: dict[str, ClientConnection] = field(default_factory=dict)
     token_of_route: dict[bytes, str] = field(default_factory=dict)
     send_queue: deque[tuple[bytes, Frames]] = field(default_factory=deque)
-    sent: SentCounters = field(default_factory=SentCounters)
+    sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SENT, 0))
     host_id: str = field(default_factory=processes.host_id)
 
     def open(self, route: bytes, request: messages.OpenSession, hwm: int) -> None:
@@ -176,9 +168,9 @@ class Connections:
                 self.send_queue.extend(
                     (connection.route, frames) for frames in [[codec.encode(head)], *parts]
                 )
-            self.sent.batches += 1
-            self.sent.bytes += size
-            self.sent.shared += taken is not None
+            self.sent["batches"] += 1
+            self.sent["bytes"] += size
+            self.sent["batches_through_shared_memory"] += taken is not None
         self.wake()
 
 

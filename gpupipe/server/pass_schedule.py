@@ -70,19 +70,15 @@ class PassSchedule:
 
     # --- a client that starts an iteration
 
-    def find_continued(self, client: Client, begin: messages.StartIteration) -> EpochPass | None:
-        """Return the current pass if the client's iteration continues it, else None."""
+    def is_continued(self, client: Client, begin: messages.StartIteration) -> bool:
+        """Return whether the client's iteration continues the current pass."""
         current = client.partition.current
-        if current is not None and (
+        return current is not None and (
             current.number == begin.pass_number
             or client.last_entry == (begin.iteration, current.number)
-        ):
-            return current
-        return None
+        )
 
-    def schedule(
-        self, client: Client, begin: messages.StartIteration, continued: EpochPass | None
-    ) -> None:
+    def schedule(self, client: Client, begin: messages.StartIteration, is_continued: bool) -> None:
         """Let an idle client enter a pass, wait for one, or know that its pass has ended.
 
         The head of this file lists the cases.
@@ -90,66 +86,63 @@ class PassSchedule:
         Args:
             client: The client.
             begin: Its message.
-            continued: What `find_continued` returned.
+            is_continued: It continues the current pass.
 
         Raises:
             RequestRefused: The position would take a pass from other clients, or the client's own
                 pass was forgotten while it was away.
             StateError: There is no such epoch or position.
         """
-        current = client.partition.current
-        if (
+        current, number = client.partition.current, begin.pass_number
+        last = self._state.next_pass - 1 if current is None else current.number
+        # The client was slow, was paused or is new, and its user chose no epoch. If others have
+        # read this one, a new pass would deliver its samples again.
+        asks_for_epoch = not begin.is_explicit and number < 0 and begin.position == 0
+        can_join_later = (
             current is not None
-            and not current.is_over
-            and (continued is not None or _can_join_later_epoch(client, begin, current))
-        ):
+            and asks_for_epoch
+            and begin.epoch < current.epoch
+            and current.number not in client.entered_passes
+        )
+        if current is not None and not current.is_over and (is_continued or can_join_later):
             self._enter(client, current)
-        elif 0 <= begin.pass_number < client.partition.first_pass:
+        elif 0 <= number < client.partition.first_pass:
             raise RequestRefused(
                 "another client has begun again since the server last heard of this one: connect "
                 "again, and load the state of a checkpoint to go on from there"
             )
-        elif continued is not None:
-            self._state.send(client, messages.PassEnded(continued.number))
-        elif self._is_past(begin.pass_number, current):
-            self._state.send(client, messages.PassEnded(begin.pass_number))
-        elif current is not None and _has_missed_epoch(begin, current):
+        elif is_continued or 0 <= number <= last:
+            self._state.send(client, messages.PassEnded(last if is_continued else number))
+        elif current and current.is_over and asks_for_epoch and begin.epoch <= current.epoch:
             self._enter(client, current)
             self.settle_all()
         else:
             self._wait_for_pass(client, begin)
 
-    def _is_past(self, pass_number: int, current: EpochPass | None) -> bool:
-        """Return whether a pass that the client names has ended."""
-        last = self._state.next_pass - 1 if current is None else current.number
-        return 0 <= pass_number <= last
-
     def _wait_for_pass(self, client: Client, begin: messages.StartIteration) -> None:
-        """Let a client wait for the pass at its position. Raises as `schedule` does."""
-        self._count_steps(client.partition.rank, begin.epoch, begin.position)
-        self._check_position(client, begin)
-        client.phase = Waiting(begin.epoch, begin.position)
-        self.settle_all()
+        """Let a client wait for the pass at its position, unless others would lose theirs.
 
-    def _check_position(self, client: Client, begin: messages.StartIteration) -> None:
-        """Raise RequestRefused if the position requires to end a pass that others read."""
-        current = client.partition.current
-        others = len(self._state.readers(current.number)) if current is not None else 0
+        Raises as `schedule` does.
+        """
+        current, start = client.partition.current, (begin.epoch, begin.position)
+        self._count_steps(client.partition.rank, *start)
+        others = 0 if current is None else len(self._state.readers(current.number))
         if (
-            current is None
-            or not others
-            or begin.epoch > current.epoch
-            or _can_enter(client, current, (begin.epoch, begin.position))
+            current is not None
+            and others
+            and begin.epoch <= current.epoch
+            and not _can_enter(client, current, start)
         ):
-            return
-        raise RequestRefused(
-            f"epoch {begin.epoch} from sample {begin.position} on was asked for, but "
-            f"{counted(others, 'other client')} of this server "
-            f"share epoch {current.epoch} now, and "
-            f"{len(current.done) + len(current.leased):,} of its {current.steps:,} batches are "
-            f"given out: go on with epoch {current.epoch + 1}, "
-            "or serve with --mode broadcast or --clients N"
-        )
+            raise RequestRefused(
+                f"epoch {begin.epoch} from sample {begin.position} on was asked for, but "
+                f"{counted(others, 'other client')} of this server "
+                f"share epoch {current.epoch} now, and "
+                f"{len(current.done) + len(current.leased):,} of its {current.steps:,} batches are "
+                f"given out: go on with epoch {current.epoch + 1}, "
+                "or serve with --mode broadcast or --clients N"
+            )
+        client.phase = Waiting(*start)
+        self.settle_all()
 
     # --- the passes of a partition
 
@@ -219,31 +212,3 @@ class PassSchedule:
 def _can_enter(client: Client, current: EpochPass, start: tuple[int, int]) -> bool:
     """Return whether a pass starts where a client asks to, and the client has not entered it."""
     return current.start == start and current.number not in client.entered_passes
-
-
-def _asks_for_whole_epoch(begin: messages.StartIteration) -> bool:
-    """Return whether a client asks for an epoch that neither its user chose nor it has begun."""
-    return not begin.is_explicit and begin.pass_number < 0 and begin.position == 0
-
-
-def _can_join_later_epoch(
-    client: Client, begin: messages.StartIteration, current: EpochPass
-) -> bool:
-    """Return whether a client joins the current pass, though it asks for a whole earlier epoch.
-
-    It does if it was slow, was paused or is new: others have read that epoch.
-    """
-    return (
-        _asks_for_whole_epoch(begin)
-        and begin.epoch < current.epoch
-        and current.number not in client.entered_passes
-    )
-
-
-def _has_missed_epoch(begin: messages.StartIteration, current: EpochPass) -> bool:
-    """Return whether other clients have read the whole epoch that a client asks for.
-
-    The client was slow or paused, and the user did not choose the epoch. A new pass would deliver
-    the samples of that epoch again.
-    """
-    return current.is_over and _asks_for_whole_epoch(begin) and begin.epoch <= current.epoch

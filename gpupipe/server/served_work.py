@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from gpupipe.config import Config, Shard
@@ -19,7 +20,6 @@ from gpupipe.loading.assembly import create_sampler
 from gpupipe.loading.sample_selection import select_samples
 from gpupipe.protocol import codec, messages
 from gpupipe.sampling.sampler import Plan, Sampler
-from gpupipe.sampling.selection import Selection
 from gpupipe.server.options import ServerOptions
 
 _MAX_CACHED_PASSES = 4
@@ -50,31 +50,21 @@ def prepare_loader(loader: Loader, options: ServerOptions) -> tuple[Loader, dict
             "what a server serves cannot be served again: connect to the server itself, or "
             "serve the config where its data is"
         )
-    served_loader, tail = (loader, ()) if options.ship == "batch" else _without_client_steps(loader)
+    served_loader = loader
+    tail: tuple[int, ...] = ()
+    if options.ship == "uint8":
+        config, tail = split_pipeline(loader.config)
+        loader.close()
+        served_loader = open_loader(config)
     description = describe(loader.config, loader.index, tail, loader.sampler)
     description["mode"] = options.mode
-    _check_fits(description)
-    return served_loader, description
-
-
-def _without_client_steps(loader: Loader) -> tuple[Loader, tuple[int, ...]]:
-    """Replace a loader by one that makes uint8 images. Also return the steps left to clients.
-
-    Raises ServerError if the pipeline cannot be split.
-    """
-    shorter, tail = split_pipeline(loader.config)
-    loader.close()
-    return open_loader(shorter), tail
-
-
-def _check_fits(description: dict[str, Any]) -> None:
-    """Raise ServerError if the description does not fit in one message."""
     size = len(codec.encode(messages.Stats(description)))
     if size > codec.MESSAGE_LIMIT // 2:
         raise ServerError(
             f"what is served takes {size:,} bytes to say (its class names, most likely), "
             f"and {codec.MESSAGE_LIMIT // 2:,} is the limit"
         )
+    return served_loader, description
 
 
 class Plans:
@@ -87,6 +77,8 @@ class Plans:
 
     Attributes:
         world_size: Number of ranks over all servers.
+        of_pass: Returns the plans of a pass, by step, from (rank, epoch, position). Raises
+            StateError if there is no such position.
 
     Raises:
         ConfigError: The samples cannot be divided among so many ranks.
@@ -96,30 +88,22 @@ class Plans:
         shard = config.loader.shard
         self.world_size = shard.world_size * ranks
         self._first = shard.rank * ranks
+        self.of_pass = lru_cache(_MAX_CACHED_PASSES * ranks)(self._plan_pass)
         selection = select_samples(config, index)
-        self._samplers = [self._sampler(config, index, selection, rank) for rank in range(ranks)]
-        self._passes: dict[tuple[int, int, int], Sequence[Plan]] = {}
-
-    def _sampler(self, config: Config, index: Index, selection: Selection, rank: int) -> Sampler:
-        loader = config.loader.model_copy(
-            update={"shard": Shard(rank=self.global_rank(rank), world_size=self.world_size)}
-        )
-        return create_sampler(replace(config, loader=loader), index, selection=selection)
+        self._samplers: list[Sampler] = []
+        for rank in range(ranks):
+            part = Shard(rank=self.global_rank(rank), world_size=self.world_size)
+            of_rank = replace(config, loader=config.loader.model_copy(update={"shard": part}))
+            self._samplers.append(create_sampler(of_rank, index, selection=selection))
 
     def global_rank(self, rank: int) -> int:
         """Return the rank of a partition among those of all servers."""
         return self._first + rank
 
-    def of_pass(self, rank: int, epoch: int, position: int) -> Sequence[Plan]:
-        """Return the plans of a pass, by step. Raises StateError if there is no such position."""
-        key = rank, epoch, position
-        if key not in self._passes:
-            sampler = self._samplers[rank]
-            sampler.load_state(sampler.state() | {"epoch": epoch, "position": position})
-            self._passes[key] = list(sampler.begin())
-            for old in list(self._passes)[: -_MAX_CACHED_PASSES * len(self._samplers)]:
-                del self._passes[old]
-        return self._passes[key]
+    def _plan_pass(self, rank: int, epoch: int, position: int) -> Sequence[Plan]:
+        sampler = self._samplers[rank]
+        sampler.load_state(sampler.state() | {"epoch": epoch, "position": position})
+        return list(sampler.begin())
 
     def count_steps(self, rank: int, epoch: int, position: int) -> int:
         """Return the number of steps of a pass. Raises StateError as `of_pass` does."""

@@ -97,7 +97,7 @@ class Server:
         )
         history = token_hex(16) if self._wal is None else self._wal.history
         self._dispatcher = Dispatcher(
-            self._leases, self._connections, self._plans, history, self._description, self._stats
+            self._leases, self._connections, self._plans, history, self._description, self.stats
         )
         self._producer = Producer(
             self.loader.engine,
@@ -248,27 +248,22 @@ class Server:
             self._changed.notify_all()
 
     def stats(self) -> dict[str, Any]:
-        """Return the metrics that `gpupipe status` shows. Takes the lock, for other threads."""
+        """Return the metrics that `gpupipe status` shows. Safe to call from any thread."""
         with self._changed:
-            return self._stats()
-
-    def _stats(self) -> dict[str, Any]:
-        sent, now = self._connections.sent, time.monotonic()
-        return {
-            "name": self._description["name"],
-            "mode": self.options.mode,
-            "pid": os.getpid(),
-            "seconds": round(now - self._started, 3),
-            "batches": sent.batches,
-            "bytes": sent.bytes,
-            "batches_through_shared_memory": sent.shared,
-            "malformed": self._num_malformed,
-            "cut_connections": self._guard.num_cut,
-            "hwm": self.options.hwm,
-            **self._producer.stats(),
-            "queued_messages": len(self._connections.send_queue),
-            **self._leases.sessions.stats(now),
-        }
+            now = time.monotonic()
+            return {
+                "name": self._description["name"],
+                "mode": self.options.mode,
+                "pid": os.getpid(),
+                "seconds": round(now - self._started, 3),
+                **self._connections.sent,
+                "malformed": self._num_malformed,
+                "cut_connections": self._guard.num_cut,
+                "hwm": self.options.hwm,
+                **self._producer.stats(),
+                "queued_messages": len(self._connections.send_queue),
+                **self._leases.sessions.stats(now),
+            }
 
 
 def _port_or_file(address: str) -> int | str:

@@ -234,10 +234,10 @@ class Sessions:
             # the user named this position: the rest of the current pass does not stand in for it
             client.entered_passes.add(current.number)
         client.is_late = False
-        continued = self._passes.find_continued(client, begin)
-        if continued is None:
+        is_continued = self._passes.is_continued(client, begin)
+        if not is_continued:
             self._batches.requeue(client.leases)
-        self._passes.schedule(client, begin, continued)
+        self._passes.schedule(client, begin, is_continued)
 
     def end_iteration(self, token: str) -> None:
         """End a client's iteration and requeue what it has not consumed."""

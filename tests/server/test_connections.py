@@ -44,7 +44,7 @@ def test_a_batch_that_was_requeued_while_it_was_copied_is_not_sent() -> None:
         slots = connections.by_token[token].slots
         assert slots is not None
         assert len(slots._busy) == 1, "the slot of the other is free again"
-    assert connections.sent.batches == 1
+    assert connections.sent["batches"] == 1
     connections.close(token)
 
 
