@@ -15,6 +15,7 @@ from gpupipe.bench.measure import image_of
 from gpupipe.bench.parity import measure
 from gpupipe.bench.pictures import drawable_steps
 from gpupipe.bench.plan import facts, operators
+from gpupipe.loading.assembly import resolve
 from gpupipe.testing import check_loader
 from helpers.arrays import numbers, saved
 
@@ -48,9 +49,10 @@ def test_what_check_prints(tmp_path: Path) -> None:
         [{"to_dtype": {"dtype": "float32"}}, {"center_crop": {"size": 4}}],
         engine="dali",
     )
-    *_, batch = facts(config)
+    resolved = resolve(config)
+    *_, batch = facts(resolved)
     assert batch == "batch: array float32 (B, 4, 3), label int64 (B,)"
-    for found in operators(config).values():
+    for found in operators(resolved).values():
         assert [op for op, _, _ in found] == ["external_source", "cast", "slice"]
     rows = [list(column.cells) for column in tables.steps_table(config.pipeline).columns]
     assert [rows[2], rows[4]] == [["(9, 3)", "(4, 3)"], ["LC", "LC"]]

@@ -18,6 +18,7 @@ from gpupipe import config as configs
 from gpupipe.bench.plan import facts
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.loading.assembly import resolve
 from helpers.many_fields import COUNT, SIDE, STEPS, loaded, make, samples
 
 ENGINES = [
@@ -261,7 +262,7 @@ def test_a_state_goes_on_with_all_fields(data: dict[str, Any]) -> None:
 
 def test_check_tells_all_fields(data: dict[str, Any]) -> None:
     steps = [*STEPS, {"to_dtype": {"dtype": "float32", "scale": True}}, {"resize": {"size": 16}}]
-    *_, batch = facts(configs.read({"data": data, "pipeline": steps}))
+    *_, batch = facts(resolve(configs.read({"data": data, "pipeline": steps})))
     fields = (
         "image float32 (B, 3, H, W) contiguous, mask uint8 (B, 1, H, W), depth float32 (B, "
         "2, 4, 5), label int64 (B,)"
