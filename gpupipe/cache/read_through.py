@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from gpupipe.cache.listing import Listing
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shared_files import disk_size
-from gpupipe.cache.store import Store, StoreFailed, Unfetchable
+from gpupipe.cache.store import Store, StoreError, UnfetchableError
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.errors import EngineError, describe_error
 from gpupipe.runtime.files import try_lock
@@ -188,11 +188,11 @@ class SampleCache:
         url = f"{self._store.url}/{file.name}"
         try:
             data = self._store.fetch(file.name, file.size, file.tag, file.version)
-        except StoreFailed as e:
+        except StoreError as e:
             raise EngineError(
                 f"{url}: cannot be fetched: {e}: see data.url, data.storage_options and the network"
             ) from e
-        except Unfetchable as e:
+        except UnfetchableError as e:
             raise OSError(f"cannot be fetched: {e}") from e
         self._use_folder(lambda: self._kept.set(file.key, _wrap(data)))
         return data

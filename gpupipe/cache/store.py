@@ -37,19 +37,19 @@ size. A download worker already fetches many objects at the same time.
 """
 
 
-class Unfetchable(Exception):
+class UnfetchableError(Exception):
     """A sample could not be fetched; the message says why."""
 
 
-class StoreFailed(Unfetchable):
+class StoreError(UnfetchableError):
     """The store or the network failed at every attempt. The sample may be there."""
 
 
-class Changed(Unfetchable):
+class ChangedError(UnfetchableError):
     """A file is another one than was listed."""
 
 
-class _NotAsListed(OSError):
+class _NotAsListedError(OSError):
     """A file seems to be another one than was listed: a first attempt may be wrong."""
 
 
@@ -141,7 +141,7 @@ class Store:
         with ThreadPoolExecutor(connections) as pool:
             try:
                 return list(pool.map(self._describe_file, names))
-            except StoreFailed as e:
+            except StoreError as e:
                 pool.shutdown(cancel_futures=True)
                 raise DataError(
                     f"{self.url}: the versions of its files cannot be read: {e}: see data.url, "
@@ -153,9 +153,9 @@ class Store:
             info: dict[str, Any] = self._retry(
                 lambda: self._call_with_timeout("info", self._path(name))
             )
-        except StoreFailed:
+        except StoreError:
             raise
-        except Unfetchable:  # fetching it says why
+        except UnfetchableError:  # fetching it says why
             return {}
         return info
 
@@ -171,24 +171,24 @@ class Store:
             version: The `file_version`, for messages; "" if unknown.
 
         Raises:
-            StoreFailed: All attempts failed.
-            Changed: The file was changed.
-            Unfetchable: The file is missing, or access is denied.
+            StoreError: All attempts failed.
+            ChangedError: The file was changed.
+            UnfetchableError: The file is missing, or access is denied.
         """
         data: bytes = self._retry(lambda: self._fetch_once(name, size, version_hash, version))
         return data
 
     def _retry(self, call: Callable[[], Any]) -> Any:
         """Return the result of a call that asks the store, which may fail now and then."""
-        kind: type[Unfetchable] = StoreFailed
+        kind: type[UnfetchableError] = StoreError
         for attempt in range(self._retries + 1):
             try:
                 return call()
             except (FileNotFoundError, PermissionError) as e:
-                raise Unfetchable(describe_error(e)) from e
+                raise UnfetchableError(describe_error(e)) from e
             except Exception as e:  # whatever the clients of the stores raise
                 reason = describe_error(e)
-                kind = Changed if isinstance(e, _NotAsListed) else StoreFailed
+                kind = ChangedError if isinstance(e, _NotAsListedError) else StoreError
             if attempt < self._retries:
                 self._pause(
                     min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * random.uniform(0.5, 1.5)
@@ -268,8 +268,8 @@ class Store:
         return sync(self._files.loop, call)
 
 
-def _changed(how: str) -> _NotAsListed:
-    return _NotAsListed(
+def _changed(how: str) -> _NotAsListedError:
+    return _NotAsListedError(
         f"changed since it was listed ({how}): delete the cache's folder to list the data set again"
     )
 

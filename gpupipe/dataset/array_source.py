@@ -103,7 +103,8 @@ class ArraySource(Source):
 
         Raises:
             OSError: The file cannot be read.
-            ValueError: It holds something that gpupipe does not take; Damaged if it is damaged.
+            DamagedError: It is damaged.
+            ValueError: It holds something that gpupipe does not take.
         """
 
     def find_companions(self) -> dict[str, ArrayFiles]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.columns import Column, StringArray
 from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.table_file import OtherVersion, open_table, write_table
+from gpupipe.dataset.table_file import OtherVersionError, open_table, write_table
 from gpupipe.errors import UsageError
 from gpupipe.runtime.files import cache_dir, check_regular
 
@@ -155,7 +155,7 @@ def open_saved(path: Path, columns: Columns = BASIC_COLUMNS) -> Index | None:
         if _is_consistent(index):
             return index
         problem = "its columns do not fit each other"
-    except (FileNotFoundError, OtherVersion):
+    except (FileNotFoundError, OtherVersionError):
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as e:
         problem = str(e)

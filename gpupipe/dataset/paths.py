@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset import labels
 from gpupipe.errors import DataError, shown
-from gpupipe.formats import Damaged, manifest
+from gpupipe.formats import DamagedError, manifest
 from gpupipe.formats.manifest_rows import ManifestColumns, ManifestRows
 from gpupipe.runtime.progress import Progress
 from gpupipe.schema.field_types import expand_home
@@ -81,7 +81,7 @@ def name_file(
     except OSError as e:
         raise DataError(f"{path}: {explain_os_error(e)}") from e
     except ValueError as e:
-        raise DataError(f"{path}: {e}{f'; {advice}' if isinstance(e, Damaged) else ''}") from e
+        raise DataError(f"{path}: {e}{f'; {advice}' if isinstance(e, DamagedError) else ''}") from e
 
 
 def is_url(path: Path) -> bool:

@@ -38,7 +38,7 @@ Arrays = dict[str, NDArray[Any]]
 T = TypeVar("T")
 
 
-class OtherVersion(ValueError):
+class OtherVersionError(ValueError):
     """A table file that another version of gpupipe wrote."""
 
 
@@ -86,7 +86,7 @@ def open_table(path: Path, model: type[T], classes: Sequence[type[Any]] = ()) ->
 
     Raises:
         OSError: The file cannot be read.
-        OtherVersion: Another version of gpupipe wrote it.
+        OtherVersionError: Another version of gpupipe wrote it.
         ValueError, TypeError, KeyError, AttributeError: It is truncated or damaged, or holds
             another dataclass.
     """
@@ -113,7 +113,7 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
     """
     with open_regular(path) as f:
         if f.read(len(_MAGIC)) != _MAGIC:
-            raise OtherVersion("another format, or another version")
+            raise OtherVersionError("another format, or another version")
         length, checksum = (int.from_bytes(f.read(_NUMBER_BYTES), "little") for _ in range(2))
         if length > size:
             raise ValueError("cut off")

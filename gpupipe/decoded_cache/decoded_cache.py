@@ -22,7 +22,7 @@ from gpupipe.dataset.columns import Column
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.reading import Span, read_states
 from gpupipe.dataset.source import DecodedCacheOptions
-from gpupipe.decoded_cache.layout import DamagedCache
+from gpupipe.decoded_cache.layout import DamagedCacheError
 from gpupipe.decoded_cache.location import prepare_file
 from gpupipe.decoded_cache.record_file import RecordFile
 from gpupipe.errors import DataError
@@ -151,7 +151,7 @@ class DecodedCache:
         self._digests = {name: prefix.digest for name, prefix in prefixes.items()}
         try:
             self._file = RecordFile(path, samples)
-        except (OSError, ValueError, DamagedCache) as e:
+        except (OSError, ValueError, DamagedCacheError) as e:
             raise DataError(f"data.cache_decoded: {path} cannot be opened: {e}") from e
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -41,7 +41,7 @@ RECORD_DTYPE = np.dtype(
 _CHECKSUM = struct.Struct("<I")
 
 
-class DamagedCache(Exception):
+class DamagedCacheError(Exception):
     """Bytes of a cache file do not match their checksum."""
 
 
@@ -70,12 +70,12 @@ class CacheHeader:
 
     @classmethod
     def unpack(cls, data: bytes) -> CacheHeader:
-        """Read a header. Raises DamagedCache."""
+        """Read a header. Raises DamagedCacheError."""
         if len(data) < COUNTERS_OFFSET or data[: len(MAGIC)] != MAGIC:
-            raise DamagedCache("it is no cache file of this version")
+            raise DamagedCacheError("it is no cache file of this version")
         _, key, size, slots, data_offset, length = _HEADER.unpack_from(data)
         if length > COUNTERS_OFFSET - _HEADER.size - _CHECKSUM.size:
-            raise DamagedCache("its header is damaged")
+            raise DamagedCacheError("its header is damaged")
         text = _open(data[: _HEADER.size + length + _CHECKSUM.size])[_HEADER.size :]
         return cls(key, size, slots, data_offset, json.loads(text))
 
@@ -99,7 +99,7 @@ class Counters:
 
     @classmethod
     def unpack(cls, data: bytes) -> Counters:
-        """Read the counters. Raises DamagedCache."""
+        """Read the counters. Raises DamagedCacheError."""
         return cls(*_COUNTERS.unpack(_open(data)))
 
 
@@ -130,7 +130,7 @@ class Record:
 
     @classmethod
     def unpack(cls, data: bytes) -> Record:
-        """Read a slot that is not empty. Raises DamagedCache."""
+        """Read a slot that is not empty. Raises DamagedCacheError."""
         key, offset, height, width, channels, full_height, full_width, checksum = (
             _RECORD.unpack_from(_open(data))
         )
@@ -142,8 +142,8 @@ def _seal(data: bytes) -> bytes:
 
 
 def _open(sealed: bytes) -> bytes:
-    """Return the data without its checksum. Raises DamagedCache if they do not match."""
+    """Return the data without its checksum. Raises DamagedCacheError if they do not match."""
     data = sealed[: -_CHECKSUM.size]
     if _CHECKSUM.unpack(sealed[-_CHECKSUM.size :])[0] != zlib.crc32(data):
-        raise DamagedCache("a checksum does not match")
+        raise DamagedCacheError("a checksum does not match")
     return data

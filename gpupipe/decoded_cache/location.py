@@ -26,7 +26,7 @@ from gpupipe.decoded_cache.layout import (
     SLOTS_OFFSET,
     CacheHeader,
     Counters,
-    DamagedCache,
+    DamagedCacheError,
 )
 from gpupipe.decoded_cache.record_file import create_file, is_in_use, lock_path, read_header
 from gpupipe.errors import DataError
@@ -145,7 +145,7 @@ def _fits_options(path: Path, options: DecodedCacheOptions) -> bool:
     """
     try:
         header = read_header(path)
-    except (FileNotFoundError, DamagedCache):
+    except (FileNotFoundError, DamagedCacheError):
         return False
     if header.size == options.max_bytes:
         return True
@@ -261,7 +261,7 @@ def _read_state(path: Path, where: str) -> CacheState:
         with path.open("rb") as f:
             f.seek(COUNTERS_OFFSET)
             counters = Counters.unpack(f.read(COUNTERS_SIZE))
-    except DamagedCache as e:
+    except DamagedCacheError as e:
         size = path.stat().st_size
         return CacheState(str(path), where, size, used, 0, None, in_use, "", "", "", str(e))
     share = counters.share if counters.share >= 0 else None

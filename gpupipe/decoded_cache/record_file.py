@@ -46,7 +46,7 @@ from gpupipe.decoded_cache.layout import (
     UNDECIDED,
     CacheHeader,
     Counters,
-    DamagedCache,
+    DamagedCacheError,
     Record,
 )
 from gpupipe.runtime.files import hold_lock, open_regular, write_atomically
@@ -80,14 +80,14 @@ def read_header(path: Path) -> CacheHeader:
 
     Raises:
         OSError: It cannot be read.
-        DamagedCache: It is no cache file, or is damaged.
+        DamagedCacheError: It is no cache file, or is damaged.
     """
     with open_regular(path) as f:
         head = f.read(SLOTS_OFFSET)
         header = CacheHeader.unpack(head[:COUNTERS_OFFSET])
         counters = Counters.unpack(head[COUNTERS_OFFSET:][:COUNTERS_SIZE])
         if os.fstat(f.fileno()).st_size != header.size or counters.end > header.size:
-            raise DamagedCache("it has another size than its header says")
+            raise DamagedCacheError("it has another size than its header says")
     return header
 
 
@@ -103,7 +103,7 @@ class RecordFile:
 
     Raises:
         OSError: It cannot be opened or mapped.
-        DamagedCache: It is no cache file, or is damaged.
+        DamagedCacheError: It is no cache file, or is damaged.
     """
 
     def __init__(self, path: Path, samples: int) -> None:
@@ -163,7 +163,7 @@ class RecordFile:
         return True
 
     def read_counters(self) -> Counters:
-        """Return how full the file is. Raises DamagedCache."""
+        """Return how full the file is. Raises DamagedCacheError."""
         return Counters.unpack(os.pread(self._fd, COUNTERS_SIZE, COUNTERS_OFFSET))
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class RecordFile:
             if not len(later):
                 return
             for number in later.tolist():
-                with suppress(DamagedCache):
+                with suppress(DamagedCacheError):
                     record = Record.unpack(table[number].tobytes())
                     end = min(record.offset + int(np.prod(record.shape)), self.header.size)
                     counters = replace(counters, end=max(counters.end, end))
@@ -205,7 +205,7 @@ class RecordFile:
                 return
             try:
                 record = Record.unpack(data)
-            except DamagedCache:  # or another process is writing it
+            except DamagedCacheError:  # or another process is writing it
                 yield number, None
             else:
                 yield number, record
@@ -222,7 +222,7 @@ class RecordFile:
         with hold_lock(self._lock_path):
             try:
                 counters = self._decide_share(self.read_counters())
-            except DamagedCache:
+            except DamagedCacheError:
                 self._is_full = True
                 return None
             begin = -(-counters.end // ALIGNMENT) * ALIGNMENT

@@ -7,5 +7,5 @@ tar.py. Image files are not among them: see gpupipe.decoders.
 """
 
 
-class Damaged(ValueError):
+class DamagedError(ValueError):
     """A file is truncated, damaged or of another format."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import did_you_mean
-from gpupipe.formats import Damaged
+from gpupipe.formats import DamagedError
 
 _FILE_MAGIC = b"ARROW1"
 _BYTES = "bytes"
@@ -44,14 +44,14 @@ def iter_batches(path: Path) -> Iterator[MappedBatch]:
     """Yield the record batches of an Arrow file, as `datasets` saves it: a stream, or a file.
 
     Raises:
-        Damaged: The file is truncated, damaged or no Arrow file.
+        DamagedError: The file is truncated, damaged or no Arrow file.
         OSError: The file cannot be read.
     """
     import pyarrow as pa
 
     size = path.stat().st_size
     if not size:
-        raise Damaged("0 bytes are no Arrow file")
+        raise DamagedError("0 bytes are no Arrow file")
     with pa.memory_map(str(path)) as file:
         address = file.read_buffer(1).address
         file.seek(0)
@@ -70,7 +70,7 @@ def iter_batches(path: Path) -> Iterator[MappedBatch]:
                 yield MappedBatch(rows, address, size)
                 number += 1
         except (pa.ArrowException, OSError) as e:
-            raise Damaged(f"no Arrow file that can be read: {str(e).splitlines()[0]}") from e
+            raise DamagedError(f"no Arrow file that can be read: {str(e).splitlines()[0]}") from e
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
     """Yield a pyarrow.ParquetFile.
 
     Raises:
-        Damaged: The file is truncated, damaged or no Parquet file.
+        DamagedError: The file is truncated, damaged or no Parquet file.
         OSError: The file cannot be read.
     """
     import pyarrow as pa
@@ -90,19 +90,19 @@ def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
     except (pa.ArrowException, OSError) as e:
         if isinstance(e, OSError) and e.errno:
             raise
-        raise Damaged(f"cannot be read as .parquet: {str(e).partition(chr(10))[0]}") from e
+        raise DamagedError(f"cannot be read as .parquet: {str(e).partition(chr(10))[0]}") from e
 
 
 def read_schema(path: Path) -> Any:
     """Return the pyarrow.Schema of an Arrow file.
 
     Raises:
-        Damaged: The file is no Arrow file.
+        DamagedError: The file is no Arrow file.
         OSError: The file cannot be read.
     """
     for batch in iter_batches(path):
         return batch.rows.schema
-    raise Damaged("it holds no rows")
+    raise DamagedError("it holds no rows")
 
 
 def check_columns(schema: Any, names: list[str]) -> None:
@@ -116,7 +116,7 @@ def locate_images(batch: MappedBatch, column: str) -> tuple[NDArray[np.int64], N
     """Return where the image files of a column are in the file, and their sizes, int64 (N,).
 
     Raises:
-        Damaged: They are not in the file.
+        DamagedError: They are not in the file.
         ValueError: The column holds no image files, or the file is compressed.
     """
     array = find_bytes(batch.rows.column(column), column)
@@ -131,7 +131,7 @@ def locate_images(batch: MappedBatch, column: str) -> tuple[NDArray[np.int64], N
         raise ValueError("its columns are compressed: save them without compression")
     begin, length = start + ends[:-1], np.diff(ends)
     if len(ends) <= count or ends[0] < 0 or (length < 0).any() or start + ends[-1] > batch.size:
-        raise Damaged(f"the column '{column}' is not all in the file")
+        raise DamagedError(f"the column '{column}' is not all in the file")
     return begin, length
 
 

@@ -15,7 +15,7 @@ from gpupipe.formats.protobuf import (
     VARINT,
     Bytes,
     Fields,
-    MalformedProtobuf,
+    MalformedProtobufError,
     Messages,
     decode_packed,
     find_first,
@@ -54,7 +54,7 @@ class Feature:
         The range of a list of floats holds all of them, as little-endian float32.
 
         Raises:
-            MalformedProtobuf: The feature holds int64s, or a record has several values.
+            MalformedProtobufError: The feature holds int64s, or a record has several values.
         """
         if self.kind == "int64s":
             raise self.wrong(
@@ -72,7 +72,7 @@ class Feature:
             int64 or float32, (N,) if each record has one number, else (N, n).
 
         Raises:
-            MalformedProtobuf: The feature holds bytes, or records differ in how many numbers
+            MalformedProtobufError: The feature holds bytes, or records differ in how many numbers
                 they have.
         """
         if self.kind == "bytes":
@@ -92,7 +92,7 @@ class Feature:
         """Read each record's value as bytes, at most 4,096 of them.
 
         Raises:
-            MalformedProtobuf: A value is longer, or `spans` fails.
+            MalformedProtobufError: A value is longer, or `spans` fails.
         """
         spans = self.spans()
         long = find_first(spans.end - spans.begin > _MAX_BYTES)
@@ -144,7 +144,7 @@ class Feature:
         if self.kind == "floats" and odd is not None:
             raise self.items.error(odd, f"the feature '{self.name}' ends within a float")
 
-    def wrong(self, row: int, what: str) -> MalformedProtobuf:
+    def wrong(self, row: int, what: str) -> MalformedProtobufError:
         """Return, without raising it, the error that the feature has a fault in a record."""
         return self.records.error(row, f"the feature '{self.name}' {what}")
 
@@ -161,7 +161,7 @@ def parse_features(data: Bytes, records: Messages, names: Iterable[str]) -> dict
         names: Names of the features.
 
     Raises:
-        MalformedProtobuf: A record lacks a feature, has it twice, or is no Example message.
+        MalformedProtobufError: A record lacks a feature, has it twice, or is no Example message.
     """
     keys, values = _parse_entries(data, records)
     return {name: _feature(data, name, records, keys, values) for name in names}
@@ -175,7 +175,7 @@ def list_features(data: Bytes, records: Messages) -> list[str]:
         records: The byte ranges of the records, which are Example messages.
 
     Raises:
-        MalformedProtobuf: A record is no Example message.
+        MalformedProtobufError: A record is no Example message.
     """
     keys, _ = _parse_entries(data, records)
     first = np.flatnonzero(keys.record == records.record[0])
@@ -205,7 +205,7 @@ def _messages(data: Bytes, above: Messages, number: int) -> Fields:
 
 
 def _only(parts: Fields, entries: Fields, part: str) -> Messages:
-    """Return the one part of each entry, empty if it is missing. Raises MalformedProtobuf."""
+    """Return the one part of each entry, empty if it is missing. Raises MalformedProtobufError."""
     twice = find_first(np.bincount(parts.message, minlength=len(entries)) > 1)
     if twice is not None:
         raise entries.error(twice, f"a feature with two {part}s")
@@ -240,7 +240,7 @@ def _called(data: Bytes, name: str, keys: Messages) -> NDArray[np.int64]:
 
 
 def _kind(name: str, records: Messages, lists: Fields) -> str:
-    """Return the kind of a feature, which all records share. Raises MalformedProtobuf."""
+    """Return the kind of a feature, which all records share. Raises MalformedProtobufError."""
     counts = np.bincount(lists.message, minlength=len(records))
     odd = find_first(counts != 1)
     if odd is not None:
@@ -257,7 +257,7 @@ def _kind(name: str, records: Messages, lists: Fields) -> str:
 
 def _count_error(
     data: Bytes, name: str, records: Messages, keys: Messages, row: int, count: int
-) -> MalformedProtobuf:
+) -> MalformedProtobufError:
     """Return the error of a record that lacks a feature, or has it `count` times."""
     if count:
         return records.error(row, f"has the feature '{name}' {count} times")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.formats import Damaged
+from gpupipe.formats import DamagedError
 from gpupipe.formats.protobuf import Bytes, Messages, find_first
 from gpupipe.runtime.installation import install_command
 
@@ -43,7 +43,7 @@ def iter_records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
 
     Raises:
         ValueError: The file is compressed, or crc32c is missing.
-        Damaged: The file is truncated or no TFRecord file, or a checksum is wrong.
+        DamagedError: The file is truncated or no TFRecord file, or a checksum is wrong.
     """
     if bytes(data[:2]) == b"\x1f\x8b":
         raise ValueError(
@@ -55,7 +55,7 @@ def iter_records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
         starts, offset, problem = _walk(data, offset)
         batch = _check_lengths(data, np.array(starts, np.int64), number)
         if problem:
-            raise Damaged(problem)
+            raise DamagedError(problem)
         if verify:
             _verify(data, batch)
         number += len(batch)
@@ -80,14 +80,14 @@ def _walk(data: Bytes, offset: int) -> tuple[list[int], int, str]:
 
 
 def _check_lengths(data: Bytes, starts: NDArray[np.int64], number: int) -> Messages:
-    """Return the records that begin at `starts`. Raises Damaged if a length's checksum is wrong."""
+    """Return the records that begin at `starts`. Raises DamagedError if a checksum is wrong."""
     if not len(starts):
         return Messages(starts, starts, starts)
     head = data[starts[:, None] + np.arange(_HEAD)]
     length, stored = head[:, :8].copy().view("<u8")[:, 0], head[:, 8:].copy().view("<u4")[:, 0]
     wrong = find_first(_masked(_crc_of_lengths(head[:, :8])) != stored)
     if wrong is not None:
-        raise Damaged(
+        raise DamagedError(
             f"the checksum of the length at byte {int(starts[wrong]):,} is wrong: {_CHECKSUMS}"
         )
     begin = starts + _HEAD
@@ -95,7 +95,7 @@ def _check_lengths(data: Bytes, starts: NDArray[np.int64], number: int) -> Messa
 
 
 def _verify(data: Bytes, batch: Messages) -> None:
-    """Raise Damaged if the checksum of a record is wrong."""
+    """Raise DamagedError if the checksum of a record is wrong."""
     try:
         from crc32c import crc32c
     except ImportError as e:
@@ -109,7 +109,7 @@ def _verify(data: Bytes, batch: Messages) -> None:
     stored = data[batch.end[:, None] + np.arange(_TAIL)].copy().view("<u4")[:, 0]
     row = find_first(_masked(crcs) != stored)
     if row is not None:
-        raise Damaged(
+        raise DamagedError(
             f"record {int(batch.record[row]):,}, byte {int(batch.begin[row]):,}: the "
             "checksum is wrong: the record is damaged"
         )

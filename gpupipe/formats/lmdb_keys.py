@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.formats import Damaged
+from gpupipe.formats import DamagedError
 
 _MAGIC = 0xBEEFC0DE
 _VERSION = 1
@@ -69,7 +69,7 @@ def iter_values(data: NDArray[np.uint8], database: str | None = None) -> Iterato
             the others.
 
     Raises:
-        Damaged: The file is truncated or damaged, or no LMDB.
+        DamagedError: The file is truncated or damaged, or no LMDB.
         LookupError: There is no database of this name.
         ValueError: Keys have several values each.
     """
@@ -86,17 +86,17 @@ def _read_meta(data: NDArray[np.uint8]) -> _Tree:
     """Return the main tree, by the later of the two meta pages."""
     view = data.data
     if len(data) < _META_END or struct.unpack_from("<L", view, 16)[0] != _MAGIC:
-        raise Damaged(f"{len(data):,} bytes are no LMDB, or not one of a 64-bit machine")
+        raise DamagedError(f"{len(data):,} bytes are no LMDB, or not one of a 64-bit machine")
     page_size: int = struct.unpack_from("<L", view, _TREES_AT)[0]
     if not 256 <= page_size <= 65_536 or page_size & (page_size - 1):
-        raise Damaged(f"{page_size:,} is no size of a page")
+        raise DamagedError(f"{page_size:,} is no size of a page")
     metas = []
     for start in (0, page_size):
         if start + _META_END > len(data):
-            raise Damaged("cut off in the second meta page")
+            raise DamagedError("cut off in the second meta page")
         magic, version, _ = _META.unpack_from(view, start)
         if magic != _MAGIC or version != _VERSION:
-            raise Damaged(f"the meta page at byte {start:,} is damaged, or of another version")
+            raise DamagedError(f"the meta page at byte {start:,} is damaged, or of another version")
         (transaction,) = struct.unpack_from("<Q", view, start + _META_END - 8)
         tree = _read_tree(data, start + _TREES_AT + _TREE.size, page_size)
         metas.append((transaction, tree))
@@ -114,7 +114,7 @@ def _walk(data: NDArray[np.uint8], tree: _Tree) -> Iterator[Value]:
     while waiting:
         number = waiting.pop()
         if number in seen:
-            raise Damaged(f"page {number:,} is in the tree twice")
+            raise DamagedError(f"page {number:,} is in the tree twice")
         seen.add(number)
         start = _find_page(data, number, tree.page_size)
         _, _, flags, lower, _ = _PAGE_HEADER.unpack_from(data.data, start)
@@ -122,7 +122,7 @@ def _walk(data: NDArray[np.uint8], tree: _Tree) -> Iterator[Value]:
         if flags & (_BRANCH | _LEAF | _OVERFLOW) not in (_BRANCH, _LEAF) or not (
             size > 0 and lower <= tree.page_size
         ):
-            raise Damaged(f"page {number:,} is no page of a tree")
+            raise DamagedError(f"page {number:,} is no page of a tree")
         nodes = struct.unpack_from(f"<{size}H", data.data, start + _PAGE_HEADER.size)
         if flags & _BRANCH:
             children = [_read_child(data, start, node, tree.page_size) for node in nodes]
@@ -132,17 +132,17 @@ def _walk(data: NDArray[np.uint8], tree: _Tree) -> Iterator[Value]:
             count += 1
             yield _read_value(data, start, node, tree.page_size)
     if count != tree.entries:
-        raise Damaged(f"{count:,} keys, and not {tree.entries:,} as it says")
+        raise DamagedError(f"{count:,} keys, and not {tree.entries:,} as it says")
 
 
 def _find_page(data: NDArray[np.uint8], number: int, page_size: int) -> int:
-    """Return where a page begins. Raises Damaged if it is not in the file."""
+    """Return where a page begins. Raises DamagedError if it is not in the file."""
     start = number * page_size
     if start + page_size > len(data):
-        raise Damaged(f"cut off: page {number:,} is past the file's end")
+        raise DamagedError(f"cut off: page {number:,} is past the file's end")
     (stored,) = struct.unpack_from("<Q", data.data, start)
     if stored != number:
-        raise Damaged(f"page {number:,} calls itself page {stored:,}")
+        raise DamagedError(f"page {number:,} calls itself page {stored:,}")
     return start
 
 
@@ -151,11 +151,11 @@ def _read_node(
 ) -> tuple[int, int, int, int, int]:
     """Return low, high and flags of a node, and where its key begins and ends."""
     if node + _NODE.size > page_size:
-        raise Damaged(f"the page at byte {start:,} is damaged")
+        raise DamagedError(f"the page at byte {start:,} is damaged")
     low, high, flags, key_size = _NODE.unpack_from(data.data, start + node)
     begin = start + node + _NODE.size
     if begin + key_size > start + page_size:
-        raise Damaged(f"the page at byte {start:,} is damaged")
+        raise DamagedError(f"the page at byte {start:,} is damaged")
     return low, high, flags, begin, begin + key_size
 
 
@@ -171,16 +171,16 @@ def _read_value(data: NDArray[np.uint8], start: int, node: int, page_size: int) 
         raise ValueError(f"the key {key!r} has several values: write one value a key")
     if not flags & _IN_OVERFLOW:
         if end + length > start + page_size:
-            raise Damaged(f"the page at byte {start:,} is damaged")
+            raise DamagedError(f"the page at byte {start:,} is damaged")
         return Value(key, end, length, bool(flags & _IS_TREE))
     if end + 8 > start + page_size:
-        raise Damaged(f"the page at byte {start:,} is damaged")
+        raise DamagedError(f"the page at byte {start:,} is damaged")
     (number,) = struct.unpack_from("<Q", data.data, end)
     page = _find_page(data, number, page_size)
     _, _, kind, low, high = _PAGE_HEADER.unpack_from(data.data, page)
     offset, pages = page + _PAGE_HEADER.size, low | high << 16
     if kind & _OVERFLOW == 0 or offset + length > min(len(data), page + pages * page_size):
-        raise Damaged(f"cut off, or damaged: the value of {key!r} is not all in the file")
+        raise DamagedError(f"cut off, or damaged: the value of {key!r} is not all in the file")
     return Value(key, offset, length, False)
 
 

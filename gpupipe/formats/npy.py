@@ -25,7 +25,7 @@ from typing import BinaryIO
 import numpy as np
 
 from gpupipe.errors import did_you_mean
-from gpupipe.formats import Damaged
+from gpupipe.formats import DamagedError
 
 MAX_HEADER = 10_000
 """Upper limit of a header in bytes: NumPy's limit for untrusted files."""
@@ -150,13 +150,15 @@ def find_array(file: BinaryIO, name: str) -> tuple[int, int]:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: There is no such array, or it is compressed; Damaged if the file is no ZIP, or
-            the array's bytes are not those that were written.
+        DamagedError: The file is no ZIP, or the array's bytes are not those that were written.
+        ValueError: There is no such array, or it is compressed.
     """
     info = _choose(_read_directory(file), name)
     start, size = _locate(file, info)
     if _compute_crc(file, start, size) != info.CRC:
-        raise Damaged(f"damaged: the bytes of the array '{info.filename}' do not have its CRC-32")
+        raise DamagedError(
+            f"damaged: the bytes of the array '{info.filename}' do not have its CRC-32"
+        )
     return start, size
 
 
@@ -165,7 +167,7 @@ def list_arrays(file: BinaryIO) -> list[str]:
 
     Raises:
         OSError: The file cannot be read.
-        Damaged: The file is no ZIP.
+        DamagedError: The file is no ZIP.
     """
     return list(_read_directory(file))
 
@@ -182,7 +184,7 @@ def _read_directory(file: BinaryIO) -> dict[str, zipfile.ZipInfo]:
         OverflowError,
         EOFError,
     ) as e:
-        raise Damaged(f"no .npz file: {e}") from e
+        raise DamagedError(f"no .npz file: {e}") from e
 
 
 def _choose(members: Mapping[str, zipfile.ZipInfo], name: str) -> zipfile.ZipInfo:
@@ -202,11 +204,11 @@ def _locate(file: BinaryIO, info: zipfile.ZipInfo) -> tuple[int, int]:
     file.seek(info.header_offset)
     header = file.read(_LOCAL_HEADER.size)
     if len(header) < _LOCAL_HEADER.size or not header.startswith(b"PK\x03\x04"):
-        raise Damaged(f"no array begins at byte {info.header_offset:,}, as its directory says")
+        raise DamagedError(f"no array begins at byte {info.header_offset:,}, as its directory says")
     _, name_length, extra_length = _LOCAL_HEADER.unpack(header)
     start = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
     if start + info.file_size > file.seek(0, os.SEEK_END):
-        raise Damaged(f"cut off: the array '{info.filename}' ends past the file's end")
+        raise DamagedError(f"cut off: the array '{info.filename}' ends past the file's end")
     return start, info.file_size
 
 

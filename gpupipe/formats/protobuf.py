@@ -21,7 +21,7 @@ Invariants:
 
 - No payload is copied; `gather` and `decode_packed` alone read payloads.
 - Fields are ordered by message, then by offset. A field lies within its message.
-- Bytes that are no message raise MalformedProtobuf, and never IndexError or wrong fields.
+- Bytes that are no message raise MalformedProtobufError, and never IndexError or wrong fields.
 
 The wire format is described at https://protobuf.dev/programming-guides/encoding/.
 """
@@ -44,7 +44,7 @@ _VARINT_BYTES = 10
 _MAX_NUMBER = 2**29
 
 
-class MalformedProtobuf(ValueError):
+class MalformedProtobufError(ValueError):
     """Bytes are no message, or none that gpupipe can read.
 
     Attributes:
@@ -81,9 +81,9 @@ class Messages:
     def __len__(self) -> int:
         return len(self.record)
 
-    def error(self, row: int, what: str) -> MalformedProtobuf:
+    def error(self, row: int, what: str) -> MalformedProtobufError:
         """Return, without raising it, the error that says what is wrong with one message."""
-        return MalformedProtobuf(int(self.record[row]), int(self.begin[row]), what)
+        return MalformedProtobufError(int(self.record[row]), int(self.begin[row]), what)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def parse_fields(data: Bytes, messages: Messages) -> Fields:
         messages: The messages.
 
     Raises:
-        MalformedProtobuf: A message is not valid, or has more than 4,096 fields.
+        MalformedProtobufError: A message is not valid, or has more than 4,096 fields.
     """
     place, alive = messages.begin.copy(), np.flatnonzero(messages.begin < messages.end)
     steps: list[tuple[NDArray[Any], ...]] = []
@@ -199,7 +199,7 @@ def decode_packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Place
         All values, int64 (M,), and the row in `runs` of each, int64 (M,).
 
     Raises:
-        MalformedProtobuf: A varint is too long, or does not end in its range.
+        MalformedProtobufError: A varint is too long, or does not end in its range.
     """
     length = runs.end - runs.begin
     row = np.repeat(np.arange(len(runs)), length)
@@ -239,10 +239,10 @@ def gather(data: Bytes, runs: Messages) -> Bytes:
 def _check(
     messages: Messages, place: Places, rows: Places, right: NDArray[np.bool_], what: str
 ) -> None:
-    """Raise MalformedProtobuf for the first of `rows` that is not right."""
+    """Raise MalformedProtobufError for the first of `rows` that is not right."""
     if not right.all():
         _refuse(messages, place, rows[~right], what)
 
 
 def _refuse(messages: Messages, place: Places, rows: Places, what: str) -> None:
-    raise MalformedProtobuf(int(messages.record[rows[0]]), int(place[rows[0]]), what)
+    raise MalformedProtobufError(int(messages.record[rows[0]]), int(place[rows[0]]), what)

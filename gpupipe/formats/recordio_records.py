@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.formats import Damaged
+from gpupipe.formats import DamagedError
 
 MAGIC = (0xCED7230A).to_bytes(4, "little")
 HEADER = 24
@@ -92,7 +92,7 @@ def iter_records(data: _Bytes) -> Iterator[Records]:
         The next records, about 4,096 parts at a time.
 
     Raises:
-        Damaged: The file is truncated or no RecordIO file.
+        DamagedError: The file is truncated or no RecordIO file.
     """
     offset, number = 0, 0
     while offset < len(data):
@@ -104,7 +104,7 @@ def iter_records(data: _Bytes) -> Iterator[Records]:
             or flag[-1] not in (_WHOLE, _LAST)
             or ((flag[1:] <= _FIRST) != np.isin(flag[:-1], (_WHOLE, _LAST))).any()
         ):
-            raise Damaged(
+            raise DamagedError(
                 f"the record at byte {heads[0]:,}, or one after it, lacks one of its parts"
             )
         count = int(first.sum())
@@ -130,18 +130,18 @@ def _walk(data: _Bytes, offset: int) -> tuple[list[int], list[int], list[int], i
         magic, word = head_at(view, offset) if offset + _HEAD <= size else (MAGIC, 0xFFFFFFFF)
         flag, length = word >> _LENGTH_BITS, word & ((1 << _LENGTH_BITS) - 1)
         if magic != MAGIC:
-            raise Damaged(
+            raise DamagedError(
                 f"no record begins at byte {offset:,}, where one should: the file is "
                 "damaged, or no RecordIO file"
             )
         if offset + _HEAD + length > size:
-            raise Damaged(f"cut off: the record at byte {offset:,} ends past the file's end")
+            raise DamagedError(f"cut off: the record at byte {offset:,} ends past the file's end")
         if len(heads) == _MAX_PARTS:
-            raise Damaged(
+            raise DamagedError(
                 f"a record of more than {_MAX_PARTS - _AT_ONCE:,} parts ends past byte {offset:,}"
             )
         if flag > _LAST:
-            raise Damaged(f"the record at byte {offset:,} has the flag {flag}, which none can have")
+            raise DamagedError(f"the record at byte {offset:,} has the flag {flag}, which none has")
         heads.append(offset)
         flags.append(flag)
         lengths.append(length)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.formats import Damaged
+from gpupipe.formats import DamagedError
 
 _BLOCK = 512
 _FILE, _FOLDER, _LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL = (
@@ -49,7 +49,7 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[Member]:
     """Find the plain files of a tar, in their order. Skips folders.
 
     Raises:
-        Damaged: The tar is truncated or damaged, or the file is no tar.
+        DamagedError: The tar is truncated or damaged, or the file is no tar.
         ValueError: A member is neither a plain file nor a folder, or leads out of the tar.
     """
     # `extended` holds the name and size that an extended header sets for the next member.
@@ -60,7 +60,7 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[Member]:
         content = offset + _BLOCK
         offset = content + size + -size % _BLOCK
         if content + size > len(data):
-            raise Damaged(
+            raise DamagedError(
                 f"cut off: the member at byte {content - _BLOCK:,} ends "
                 f"{content + size - len(data):,} bytes past the file's end"
             )
@@ -75,7 +75,7 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[Member]:
             _check_member(name, kind)
             yield Member(name, content, size)
     if extended or data[offset:].any():
-        raise Damaged(
+        raise DamagedError(
             f"bytes past the tar's end at byte {offset:,}: tar files that were joined must "
             "be written as one"
         )
@@ -83,7 +83,7 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[Member]:
 
 def _check_head(head: bytes, offset: int, size: int) -> None:
     if len(head) < _BLOCK:
-        raise Damaged(
+        raise DamagedError(
             f"cut off at byte {size:,}: a tar ends in a block of zeros"
             if offset
             else f"{size:,} bytes are no tar"
@@ -92,14 +92,14 @@ def _check_head(head: bytes, offset: int, size: int) -> None:
     # Some old writers summed signed bytes.
     is_wrong = stored != sum(summed) and stored != sum(summed) - 256 * sum(b > 127 for b in summed)
     if is_wrong:
-        raise Damaged(
+        raise DamagedError(
             f"the checksum of the header at byte {offset:,} is wrong: the file is damaged, "
             "or no uncompressed tar"
         )
 
 
 def _size(head: bytes, extended: dict[str, str], offset: int) -> int:
-    """Return the size of a member. Raises Damaged."""
+    """Return the size of a member. Raises DamagedError."""
     if "size" in extended and head[156:157] not in (_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK):
         text = extended["size"]
         size = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
@@ -107,7 +107,7 @@ def _size(head: bytes, extended: dict[str, str], offset: int) -> int:
         field = head[124:136]
         size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else _octal(field)
     if size is None:
-        raise Damaged(f"the size in the header at byte {offset:,} is no number")
+        raise DamagedError(f"the size in the header at byte {offset:,} is no number")
     return size
 
 
@@ -126,7 +126,7 @@ def _name(head: bytes) -> str:
 def _parse_extended(kind: bytes, content: bytes, offset: int) -> dict[str, str]:
     """Return the "path" and "size" that an extended header sets for the next member."""
     if len(content) > _MAX_EXTENDED:
-        raise Damaged(f"a header of more than {_MAX_EXTENDED:,} bytes at byte {offset:,}")
+        raise DamagedError(f"a header of more than {_MAX_EXTENDED:,} bytes at byte {offset:,}")
     if kind in (_LONG_NAME, _LONG_LINK):
         return {"path": os.fsdecode(content.partition(b"\0")[0])} if kind == _LONG_NAME else {}
     records = dict(_records(content, offset))
@@ -135,7 +135,7 @@ def _parse_extended(kind: bytes, content: bytes, offset: int) -> dict[str, str]:
         raise ValueError(f"a sparse file after byte {offset:,}: write it without holes")
     wanted = {key: value for key, value in records.items() if key in ("path", "size")}
     if wanted and kind == _PAX_OF_ALL:
-        raise Damaged(
+        raise DamagedError(
             f"a header at byte {offset:,} that gives all members the same {' and '.join(wanted)}"
         )
     return wanted
@@ -157,7 +157,7 @@ def _records(content: bytes, offset: int) -> Iterator[tuple[str, str]]:
             or content[end - 1] != ord("\n")
             or not equals
         ):
-            raise Damaged(f"a pax header at byte {offset:,} that cannot be read")
+            raise DamagedError(f"a pax header at byte {offset:,} that cannot be read")
         yield os.fsdecode(key), os.fsdecode(value)
         at = end
 

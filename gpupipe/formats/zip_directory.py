@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.formats import Damaged
+from gpupipe.formats import DamagedError
 
 _inflater: Any = zlib
 with contextlib.suppress(ImportError):  # the extra `zip` has it: it inflates faster than zlib
@@ -85,19 +85,21 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[ZipMember]:
     """Yield the files in the directory of an archive, in its order. Skips folders.
 
     Raises:
-        Damaged: The archive is truncated or damaged, or the file is no ZIP.
+        DamagedError: The archive is truncated or damaged, or the file is no ZIP.
         ValueError: It is a part of a split archive.
     """
     directory, view = _find_directory(data), data.data
     at, names = directory.begin, set[bytes]()
     for _ in range(directory.count):
         if at + _ENTRY.size > directory.end:
-            raise Damaged(f"the directory ends at byte {directory.end:,}, before its last entry")
+            raise DamagedError(
+                f"the directory ends at byte {directory.end:,}, before its last entry"
+            )
         signature, _, _, flags, method, _, _, crc, stored_size, size, name_size, extra_size, \
             comment_size, disk, _, _, header = _ENTRY.unpack_from(view, at)  # fmt: skip
         end = at + _ENTRY.size + name_size + extra_size
         if signature != b"PK\1\2" or end + comment_size > directory.end:
-            raise Damaged(f"the directory is damaged at byte {at:,}")
+            raise DamagedError(f"the directory is damaged at byte {at:,}")
         raw = bytes(view[at + _ENTRY.size : at + _ENTRY.size + name_size])
         if _FULL32 in (stored_size, size, header):
             extra = bytes(view[end - extra_size : end])
@@ -106,7 +108,7 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[ZipMember]:
             raise ValueError("a part of a split archive: write it as one file")
         at = end + comment_size
         if raw in names:
-            raise Damaged(f"two members are called {_decode(raw, flags)}")
+            raise DamagedError(f"two members are called {_decode(raw, flags)}")
         names.add(raw)
         if not raw.endswith(b"/"):
             header += directory.shift
@@ -118,7 +120,7 @@ def locate(data: NDArray[np.uint8], member: ZipMember) -> int:
     """Return where the stored bytes of a member begin.
 
     Raises:
-        Damaged: The directory names a place where no such member is.
+        DamagedError: The directory names a place where no such member is.
         ValueError: The member is encrypted, or compressed in a way that is not read.
     """
     name = member.name
@@ -131,18 +133,18 @@ def locate(data: NDArray[np.uint8], member: ZipMember) -> int:
             "write the archive again (zip -0 stores images, which compress no further)"
         )
     if member.header + _LOCAL.size > len(data):
-        raise Damaged(f"cut off: {name} begins past the file's end")
+        raise DamagedError(f"cut off: {name} begins past the file's end")
     signature, name_size, extra_size = _LOCAL.unpack_from(data.data, member.header)
     begin: int = member.header + _LOCAL.size
     raw = bytes(data.data[begin : begin + name_size])
     if signature != b"PK\3\4" or raw != member.raw_name:
-        raise Damaged(f"{name} is not at byte {member.header:,}, as the directory says")
+        raise DamagedError(f"{name} is not at byte {member.header:,}, as the directory says")
     begin += name_size + extra_size
     if begin + member.stored_size > len(data):
-        raise Damaged(f"cut off: {name} ends past the file's end")
+        raise DamagedError(f"cut off: {name} ends past the file's end")
     max_size = member.stored_size * (_MAX_RATIO if member.is_deflated else 1)
     if member.size > max_size or (not member.is_deflated and member.size != max_size):
-        raise Damaged(
+        raise DamagedError(
             f"{name}: {member.stored_size:,} bytes are not {member.size:,} bytes of content"
         )
     return begin
@@ -152,24 +154,24 @@ def inflate(stored: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """Return the content of a deflated member, uint8 (size,). Releases the GIL.
 
     Raises:
-        Damaged: The stream is damaged, or has another size.
+        DamagedError: The stream is damaged, or has another size.
     """
     stream = _inflater.decompressobj(-zlib.MAX_WBITS)
     try:
         content = stream.decompress(stored.data, size + 1)
     except _inflater.error as e:
-        raise Damaged(f"its compressed bytes are damaged: {e}") from e
+        raise DamagedError(f"its compressed bytes are damaged: {e}") from e
     if len(content) != size:
         ends = "more" if len(content) > size else f"{len(content):,}"
-        raise Damaged(f"its compressed bytes are damaged: {ends} bytes, and not {size:,}")
+        raise DamagedError(f"its compressed bytes are damaged: {ends} bytes, and not {size:,}")
     return np.frombuffer(content, np.uint8)
 
 
 def check_crc(content: NDArray[np.uint8], crc: int) -> None:
-    """Raise Damaged if the content of a member has another CRC-32."""
+    """Raise DamagedError if the content of a member has another CRC-32."""
     found: int = _inflater.crc32(content.data)
     if found != crc:
-        raise Damaged("damaged: its content has another CRC-32 than the archive says")
+        raise DamagedError("damaged: its content has another CRC-32 than the archive says")
 
 
 def _find_directory(data: NDArray[np.uint8]) -> _Directory:
@@ -183,7 +185,7 @@ def _find_directory(data: NDArray[np.uint8]) -> _Directory:
         at = tail.rfind(b"PK\5\6", 0, at)
     if at < 0:
         is_zip = data[:4].tobytes() == b"PK\3\4"
-        raise Damaged(
+        raise DamagedError(
             "cut off: a ZIP ends in its directory" if is_zip else f"{len(data):,} bytes are no ZIP"
         )
     _, disk, first_disk, here, count, size, offset, _ = _END.unpack_from(tail, at)
@@ -195,7 +197,7 @@ def _find_directory(data: NDArray[np.uint8]) -> _Directory:
         raise ValueError("a part of a split archive: write it as one file")
     shift = end - size - offset
     if shift < 0 or count * _ENTRY.size > size:
-        raise Damaged(f"the directory of {size:,} bytes at byte {offset:,} is not in the file")
+        raise DamagedError(f"the directory of {size:,} bytes at byte {offset:,} is not in the file")
     return _Directory(end - size, end, count, shift)
 
 
@@ -209,7 +211,7 @@ def _find_end64(data: NDArray[np.uint8], end: int) -> tuple[int, tuple[int, ...]
         if 0 <= at <= len(data) - _END64.size and data[at : at + 4].tobytes() == b"PK\6\6":
             _, _, _, _, *numbers = _END64.unpack_from(data.data, at)
             return at, tuple(numbers)
-    raise Damaged(f"the ZIP64 record at byte {offset:,} is not there")
+    raise DamagedError(f"the ZIP64 record at byte {offset:,} is not there")
 
 
 def _read_extra64(extra: bytes, numbers: list[int], at: int) -> list[int]:
@@ -227,7 +229,7 @@ def _read_extra64(extra: bytes, numbers: list[int], at: int) -> list[int]:
             return [n for n in filled if n is not None]
     if numbers[0] != _FULL32 and numbers[1] != _FULL32:
         return numbers
-    raise Damaged(f"the directory is damaged at byte {at:,}: a ZIP64 size is missing")
+    raise DamagedError(f"the directory is damaged at byte {at:,}: a ZIP64 size is missing")
 
 
 def _decode(raw: bytes, flags: int) -> str:

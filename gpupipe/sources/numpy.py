@@ -16,7 +16,7 @@ from gpupipe.dataset import array_index
 from gpupipe.dataset.array_index import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.errors import did_you_mean
-from gpupipe.formats import Damaged, npy
+from gpupipe.formats import DamagedError, npy
 from gpupipe.runtime.files import open_regular
 
 
@@ -117,7 +117,7 @@ def _header(path: str, name: str) -> npy.NpyHeader:
         name: The array's name in a .npz file.
 
     Raises:
-        OSError, ValueError, Damaged: It cannot be read.
+        OSError, ValueError, DamagedError: It cannot be read.
     """
     with open_regular(path, buffering=0) as file:
         start, size = 0, os.fstat(file.fileno()).st_size
@@ -127,12 +127,12 @@ def _header(path: str, name: str) -> npy.NpyHeader:
         header = npy.parse_header(file.read(min(npy.MAX_HEADER, size)))
     if size < header.offset + header.length:
         lacking = header.offset + header.length - size
-        raise Damaged(
+        raise DamagedError(
             f"cut off: {lacking:,} of the {header.length:,} bytes are missing that an array "
             f"of {header.dtype} {header.shape} has"
         )
     if size > header.offset + header.length:
-        raise Damaged(
+        raise DamagedError(
             f"{size - header.offset - header.length:,} bytes past its array of "
             f"{header.dtype} {header.shape}"
         )
@@ -140,7 +140,7 @@ def _header(path: str, name: str) -> npy.NpyHeader:
 
 
 def _numbers(path: str, name: str) -> NDArray[Any]:
-    """Read an array, (N,) or (N, n). Raises OSError, ValueError, Damaged."""
+    """Read an array, (N,) or (N, n). Raises OSError, ValueError, DamagedError."""
     header = _header(path, name)
     if not 1 <= len(header.shape) <= 2:
         raise ValueError(

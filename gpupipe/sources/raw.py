@@ -15,7 +15,7 @@ from gpupipe.dataset.array_index import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.dataset.shards import Dtype, Shape
 from gpupipe.errors import counted
-from gpupipe.formats import Damaged
+from gpupipe.formats import DamagedError
 from gpupipe.schema.field_types import WHOLE
 
 Complex = Literal["complex64", "complex128"]
@@ -132,13 +132,13 @@ class Raw(ArraySource):
 
 
 def _count(path: str, offset: int, step: int, items: str) -> int:
-    """Count the items of `step` bytes after the offset. Raises OSError, Damaged."""
+    """Count the items of `step` bytes after the offset. Raises OSError, DamagedError."""
     size = os.stat(path).st_size - offset
     if size < 0:
-        raise Damaged(f"only {size + offset:,} bytes, but data.offset leaves out {offset:,}")
+        raise DamagedError(f"only {size + offset:,} bytes, but data.offset leaves out {offset:,}")
     count, rest = divmod(size, step)
     if rest:
-        raise Damaged(
+        raise DamagedError(
             f"{size:,} bytes{f' after the first {offset:,}' if offset else ''} are not "
             f"{items}: {rest:,} are left over; see data.dtype and data.shape"
         )

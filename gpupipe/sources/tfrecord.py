@@ -95,7 +95,7 @@ class Tfrecord(ShardedSource):
 
 
 def _byte_ranges(field: str | Numbers, features: dict[str, Feature]) -> ByteRanges:
-    """Return the byte ranges of a field. Raises MalformedProtobuf."""
+    """Return the byte ranges of a field. Raises MalformedProtobufError."""
     if isinstance(field, str):
         feature = features[field]
         if feature.kind != "bytes":
@@ -129,7 +129,7 @@ def _byte_ranges(field: str | Numbers, features: dict[str, Feature]) -> ByteRang
 
 
 def _labels(feature: Feature, data: Bytes) -> list[str] | NDArray[np.int64]:
-    """Read the labels, as numbers or names. Raises MalformedProtobuf."""
+    """Read the labels, as numbers or names. Raises MalformedProtobufError."""
     if feature.kind == "bytes":
         return [text.decode("utf-8", "surrogateescape") for text in feature.texts(data)]
     if feature.kind == "floats":

@@ -13,7 +13,13 @@ import pytest
 
 from gpupipe.cache.listing import UNKNOWN, file_version, hash_file_version, hash_version
 from gpupipe.cache.settings import DataSet
-from gpupipe.cache.store import Changed, Store, StoreFailed, Unfetchable, describe_error
+from gpupipe.cache.store import (
+    ChangedError,
+    Store,
+    StoreError,
+    UnfetchableError,
+    describe_error,
+)
 from gpupipe.errors import DataError
 
 NAME = "class0/000.jpg"
@@ -39,14 +45,14 @@ def test_errors_that_last_are_reported(web: tuple[str, Any]) -> None:
     url, faults = web
     faults.errors[NAME] = 100
     client = Web(url)
-    with pytest.raises(Unfetchable, match=r"500.*\(3 attempts\)"):
+    with pytest.raises(UnfetchableError, match=r"500.*\(3 attempts\)"):
         client.store.fetch(NAME)
     assert len(client.pauses) == 2
 
 
 def test_what_is_not_there_is_not_asked_for_again(web: tuple[str, Any]) -> None:
     client = Web(web[0])
-    with pytest.raises(Unfetchable, match=r"none.jpg"):
+    with pytest.raises(UnfetchableError, match=r"none.jpg"):
         client.store.fetch("none.jpg")
     assert client.pauses == []
 
@@ -58,7 +64,7 @@ def test_a_body_that_is_cut_off_is_never_taken(web: tuple[str, Any], blobs: Path
     assert client.store.fetch(NAME) == (blobs / NAME).read_bytes()
     assert len(client.pauses) == 2
     faults.cuts[NAME] = 3
-    with pytest.raises(Unfetchable, match=r"\(3 attempts\)"):
+    with pytest.raises(UnfetchableError, match=r"\(3 attempts\)"):
         client.store.fetch(NAME)
 
 
@@ -68,7 +74,8 @@ def test_a_stall_is_an_error(web: tuple[str, Any], blobs: Path) -> None:
     assert Web(url, timeout=0.3).store.fetch(NAME) == (blobs / NAME).read_bytes()
     faults.stalls[NAME] = 1
     with pytest.raises(
-        Unfetchable, match=r"it was not whole after 0.3 s \(data.cache.timeout\) \(1 attempts\)"
+        UnfetchableError,
+        match=r"it was not whole after 0.3 s \(data.cache.timeout\) \(1 attempts\)",
     ):
         Web(url, retries=0, timeout=0.3).store.fetch(NAME)
 
@@ -83,15 +90,15 @@ def test_a_file_that_changes_while_it_is_fetched_is_not_taken(
     assert len(client.pauses) == 1
     faults.changes[NAME] = 100
     with pytest.raises(
-        Unfetchable, match=r"changed since it was listed \(ETag [0-9]+, now [0-9]+\)"
+        UnfetchableError, match=r"changed since it was listed \(ETag [0-9]+, now [0-9]+\)"
     ):
         client.store.fetch(NAME)
 
 
 def test_a_size_that_is_not_the_listed_one_is_not_taken(blobs: Path) -> None:
-    with pytest.raises(Changed, match=r"changed since it was listed \(ETag x, now mtime "):
+    with pytest.raises(ChangedError, match=r"changed since it was listed \(ETag x, now mtime "):
         Web(f"file://{blobs}", retries=0).store.fetch(NAME, 19_015, hash_version("x"), "ETag x")
-    with pytest.raises(Changed, match=r"changed since it was listed \(5 bytes, now 19,015\)"):
+    with pytest.raises(ChangedError, match=r"changed since it was listed \(5 bytes, now 19,015\)"):
         Web(f"file://{blobs}", retries=0).store.fetch(NAME, size=5)
 
 
@@ -107,10 +114,11 @@ def test_an_object_that_was_replaced_in_s3_is_not_taken(s3: dict[str, Any], buck
     assert store.fetch("x.jpg", info["size"], hash_file_version(info)) == b"a" * 100
     files.pipe("blobs/other/x.jpg", b"b" * 100)
     with pytest.raises(
-        Unfetchable, match=r"changed since it was listed \(ETag .{32}, now .{32}\).*\(2 attempts\)"
+        UnfetchableError,
+        match=r"changed since it was listed \(ETag .{32}, now .{32}\).*\(2 attempts\)",
     ):
         store.fetch("x.jpg", info["size"], hash_file_version(info), file_version(info))
-    with pytest.raises(Changed, match=r"changed since it was listed \(40 bytes, now 100\)"):
+    with pytest.raises(ChangedError, match=r"changed since it was listed \(40 bytes, now 100\)"):
         store.fetch("x.jpg", 40, 0)
 
 
@@ -160,7 +168,7 @@ def test_wrong_content_of_the_right_length_is_refused_and_asked_for_again(
     assert client.store.fetch(NAME, len(data), hash_version("same"), "ETag same") == data
     assert len(client.pauses) == 2
     faults.garbled[NAME] = 100
-    with pytest.raises(StoreFailed, match=r"other content came: its MD5 is .* in place of"):
+    with pytest.raises(StoreError, match=r"other content came: its MD5 is .* in place of"):
         client.store.fetch(NAME, len(data), hash_version("same"), "ETag same")
 
 
@@ -183,7 +191,7 @@ def test_an_etag_of_s3_is_the_md5_unless_the_object_is_encrypted(
     if encryption == "aws:kms":
         assert store.fetch("x.jpg", *listed) == b"a" * 100
         return
-    with pytest.raises(StoreFailed, match=r"other content came: its MD5 is .* in place of 0{32}"):
+    with pytest.raises(StoreError, match=r"other content came: its MD5 is .* in place of 0{32}"):
         store.fetch("x.jpg", *listed)
 
 
@@ -205,7 +213,7 @@ def test_an_object_of_several_parts_is_compared_by_its_etag_as_text(
         assert store.fetch("x.jpg", *listed)[:1] == content
         if content == b"a":
             before = listed
-    with pytest.raises(Changed, match=r"\(ETag .{32}-1, now .{32}-1\)"):
+    with pytest.raises(ChangedError, match=r"\(ETag .{32}-1, now .{32}-1\)"):
         store.fetch("x.jpg", *before)
 
 
@@ -228,7 +236,7 @@ def test_a_file_of_a_web_server_that_changed_after_the_listing_is_named(
     listed = size, hash_file_version(info), file_version(info)
     changed = {"ETag": '"other"', "Last-Modified": "Thu, 01 Jan 1970 00:00:00 GMT"}
     faults.headers = {name: headers.get(name, value) for name, value in changed.items()}
-    with pytest.raises(Changed, match=rf"changed since it was listed \({said}"):
+    with pytest.raises(ChangedError, match=rf"changed since it was listed \({said}"):
         client.store.fetch(NAME, *listed)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpupipe.dataset.shards import array_spec, find_files, name_shard
 from gpupipe.errors import DataError
-from gpupipe.formats import Damaged
+from gpupipe.formats import DamagedError
 
 
 def test_files_of_a_pattern_are_sorted_and_patterns_keep_their_order(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_errors_name_the_shard(tmp_path: Path) -> None:
     for error, said in [
         (OSError(5, "no luck"), "x: cannot be read: no luck"),
         (ValueError("odd"), "x: odd$"),
-        (Damaged("odd"), "x: odd; write the shard again"),
+        (DamagedError("odd"), "x: odd; write the shard again"),
     ]:
         with pytest.raises(DataError, match=said), name_shard(tmp_path / "x"):
             raise error

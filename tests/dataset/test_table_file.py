@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gpupipe.dataset.table_file import (
-    OtherVersion,
+    OtherVersionError,
     compute_checksum,
     count_bytes,
     open_table,
@@ -77,7 +77,7 @@ def test_a_change_of_any_byte_or_length_is_noticed(file: Path) -> None:
 
 def test_a_file_of_another_version_is_told_from_a_damaged_one(file: Path) -> None:
     file.write_bytes(b"gpupipe-index-3\n" + file.read_bytes()[16:])
-    with pytest.raises(OtherVersion):
+    with pytest.raises(OtherVersionError):
         open_table(file, Table)
 
 

@@ -12,7 +12,7 @@ from gpupipe.decoded_cache.layout import (
     SLOT_SIZE,
     CacheHeader,
     Counters,
-    DamagedCache,
+    DamagedCacheError,
     Record,
 )
 
@@ -46,17 +46,17 @@ def test_numpy_reads_the_fields_that_are_searched_for() -> None:
 
 def test_a_change_of_any_byte_is_noticed() -> None:
     for changed in changes(RECORD.pack()):
-        with pytest.raises(DamagedCache):
+        with pytest.raises(DamagedCacheError):
             Record.unpack(changed)
     for changed in changes(COUNTERS.pack()):
-        with pytest.raises(DamagedCache):
+        with pytest.raises(DamagedCacheError):
             Counters.unpack(changed)
     for changed in changes(HEADER.pack()):
-        with pytest.raises(DamagedCache):
+        with pytest.raises(DamagedCacheError):
             CacheHeader.unpack(changed.ljust(COUNTERS_OFFSET, b"\0"))
 
 
 def test_what_is_no_cache_file_is_refused() -> None:
     for data in (b"", MAGIC, b"x" * COUNTERS_OFFSET, MAGIC + b"\xff" * COUNTERS_OFFSET):
-        with pytest.raises(DamagedCache):
+        with pytest.raises(DamagedCacheError):
             CacheHeader.unpack(data)

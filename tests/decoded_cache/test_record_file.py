@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpupipe.decoded_cache.layout import COUNTERS_OFFSET, SLOTS_OFFSET, DamagedCache
+from gpupipe.decoded_cache.layout import COUNTERS_OFFSET, SLOTS_OFFSET, DamagedCacheError
 from gpupipe.decoded_cache.record_file import RecordFile, is_in_use, read_header
 from helpers.decoded_caches import key, new_file, picture
 
@@ -162,7 +162,7 @@ def test_a_damaged_slot_is_no_record(tmp_path: Path, damage: bytes) -> None:
 def test_a_damaged_head_is_refused(tmp_path: Path, offset: int) -> None:
     new_file(tmp_path / "file")
     overwrite(tmp_path / "file", offset, b"\xff\x01\xff")
-    with pytest.raises(DamagedCache):
+    with pytest.raises(DamagedCacheError):
         read_header(tmp_path / "file")
 
 
@@ -170,7 +170,7 @@ def test_a_damaged_head_is_refused(tmp_path: Path, offset: int) -> None:
 def test_a_truncated_file_is_refused(tmp_path: Path, size: int) -> None:
     new_file(tmp_path / "file")
     os.truncate(tmp_path / "file", size)
-    with pytest.raises(DamagedCache):
+    with pytest.raises(DamagedCacheError):
         read_header(tmp_path / "file")
 
 

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 
-from gpupipe.formats import Damaged
+from gpupipe.formats import DamagedError
 from gpupipe.formats.framing import iter_records
 from gpupipe.formats.protobuf import Bytes
 
@@ -58,7 +58,7 @@ def test_a_length_that_is_wrong_is_damage() -> None:
     data = framed(b"first", b"second")
     for place in (21, 21 + 8):
         data[place] ^= 1
-        with pytest.raises(Damaged, match="the checksum of the length at byte 21 is wrong"):
+        with pytest.raises(DamagedError, match="the checksum of the length at byte 21 is wrong"):
             read(data, False)
         data[place] ^= 1
 
@@ -67,7 +67,7 @@ def test_a_record_that_is_wrong_is_damage_where_it_is_verified() -> None:
     data = framed(b"first", b"second")
     data[21 + 12] ^= 1
     assert read(data, False) == [b"first", b"recond"]
-    with pytest.raises(Damaged, match="record 1, byte 33: the checksum is wrong"):
+    with pytest.raises(DamagedError, match="record 1, byte 33: the checksum is wrong"):
         read(data, True)
 
 
@@ -78,7 +78,7 @@ def test_the_records_before_the_end_of_a_file_that_was_cut_off() -> None:
         (15, "7 bytes"),
         (19, "3 byte"),
     ):
-        with pytest.raises(Damaged, match=f"cut off.*({words})"):
+        with pytest.raises(DamagedError, match=f"cut off.*({words})"):
             read(data[:-cut], False)
 
 

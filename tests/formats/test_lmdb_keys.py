@@ -9,7 +9,7 @@ import lmdb
 import numpy as np
 import pytest
 
-from gpupipe.formats import Damaged, lmdb_keys
+from gpupipe.formats import DamagedError, lmdb_keys
 from gpupipe.formats.lmdb_keys import KeyTemplate
 from helpers.lmdb_files import write_lmdb
 
@@ -83,14 +83,14 @@ def test_several_values_a_key_are_refused(tmp_path: Path) -> None:
     ids=["empty", "other"],
 )
 def test_what_is_no_lmdb(content: bytes, words: str) -> None:
-    with pytest.raises(Damaged, match=words):
+    with pytest.raises(DamagedError, match=words):
         read(np.frombuffer(content, np.uint8))
 
 
 def test_a_file_that_is_cut_off_is_told(folder: Path) -> None:
     data = load_database(folder)
     for size in (100, 5000, 4096 * 20, len(data) // 2):
-        with pytest.raises(Damaged, match=r"cut off|no LMDB"):
+        with pytest.raises(DamagedError, match=r"cut off|no LMDB"):
             read(data[:size])
 
 

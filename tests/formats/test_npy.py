@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as shapes
 
-from gpupipe.formats import Damaged, npy
+from gpupipe.formats import DamagedError, npy
 from gpupipe.formats.npy import find_array
 
 
@@ -125,7 +125,7 @@ def test_compressed_arrays_are_refused() -> None:
 
 def test_what_is_no_zip_is_damaged() -> None:
     for data in (b"", b"\x93NUMPY", written(**ARRAYS).getvalue()[:-9]):
-        with pytest.raises(Damaged, match=r"no \.npz file"):
+        with pytest.raises(DamagedError, match=r"no \.npz file"):
             find_array(io.BytesIO(data), "x")
 
 
@@ -150,7 +150,7 @@ def test_an_array_whose_bytes_changed_is_damaged() -> None:
     for place in (start, start + size - 1):
         data = bytearray(whole)
         data[place] ^= 1
-        with pytest.raises(Damaged, match=r"'x\.npy' do not have its CRC-32"):
+        with pytest.raises(DamagedError, match=r"'x\.npy' do not have its CRC-32"):
             find_array(io.BytesIO(data), "x")
         find_array(io.BytesIO(data), "y")
 
@@ -162,5 +162,5 @@ def test_an_entry_that_ends_past_the_file_is_damaged() -> None:
     data = bytearray(stream.getvalue())
     length = data.index(b"PK\x01\x02") + 24
     data[length : length + 4] = (5000).to_bytes(4, "little")
-    with pytest.raises(Damaged, match="ends past the file's end"):
+    with pytest.raises(DamagedError, match="ends past the file's end"):
         find_array(io.BytesIO(bytes(data)), "x")

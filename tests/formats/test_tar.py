@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpupipe.formats import Damaged, tar
+from gpupipe.formats import DamagedError, tar
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 PARTS = st.text(
@@ -89,7 +89,7 @@ def test_sizes_that_octal_digits_do_not_hold() -> None:
     head = bytearray(info("big", 1).tobuf(tarfile.GNU_FORMAT))
     head[124:136] = b"\x80" + (2**40).to_bytes(11, "big")
     with pytest.raises(
-        Damaged,
+        DamagedError,
         match="cut off: the member at byte 0 ends 1,099,511,626,752 bytes past the file's end",
     ):
         found(mended(head) + bytes(1024))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupipe.formats import Damaged, zip_directory
+from gpupipe.formats import DamagedError, zip_directory
 from gpupipe.formats.zip_directory import ZipMember
 
 FILES = {"a/1.jpg": b"x" * 3000, "b/2.jpg": b"y", "c/empty.jpg": b"", "c/näme.jpg": b"n" * 100}
@@ -152,7 +152,7 @@ def test_two_members_of_one_name() -> None:
         out.writestr("a.jpg", b"1")
         with pytest.warns(UserWarning, match="Duplicate"):
             out.writestr("a.jpg", b"2")
-    with pytest.raises(Damaged, match=r"two members are called a\.jpg"):
+    with pytest.raises(DamagedError, match=r"two members are called a\.jpg"):
         read(stream.getvalue())
 
 
@@ -162,10 +162,10 @@ def test_a_damaged_stream_is_told_by_its_bytes_or_by_its_crc() -> None:
     stored = as_array(stream.compress(content) + stream.flush())
     assert zip_directory.inflate(stored, 2000).tobytes() == content
     for size in (1999, 2001):
-        with pytest.raises(Damaged, match="compressed bytes are damaged"):
+        with pytest.raises(DamagedError, match="compressed bytes are damaged"):
             zip_directory.inflate(stored, size)
-    with pytest.raises(Damaged, match="compressed bytes are damaged"):
+    with pytest.raises(DamagedError, match="compressed bytes are damaged"):
         zip_directory.inflate(stored[::-1].copy(), 2000)
     zip_directory.check_crc(as_array(content), zlib.crc32(content))
-    with pytest.raises(Damaged, match="another CRC-32"):
+    with pytest.raises(DamagedError, match="another CRC-32"):
         zip_directory.check_crc(as_array(content), 7)

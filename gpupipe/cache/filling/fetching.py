@@ -22,7 +22,7 @@ from gpupipe.cache.commit_log import BrokenRows, CachedShard
 from gpupipe.cache.listing import UNKNOWN, Listing
 from gpupipe.cache.shard_files import ShardSample
 from gpupipe.cache.shared_files import RateLimit
-from gpupipe.cache.store import Changed, Store, Unfetchable
+from gpupipe.cache.store import ChangedError, Store, UnfetchableError
 
 _MAX_DRAWN_ROWS = 100_000
 _MAX_SAMPLES_OF_UNKNOWN_SIZE = 4096
@@ -233,9 +233,9 @@ class Fetcher:
     def _get_result(self, sample: ShardSample, future: Future[bytes]) -> bytes | None:
         try:
             data = future.result()
-        except Unfetchable as e:
+        except UnfetchableError as e:
             self._statistics.failed.add(sample.row, f"{sample.name}: {e}")
-            if isinstance(e, Changed):
+            if isinstance(e, ChangedError):
                 self._statistics.changed[sample.row] = str(e)
             return None
         self._statistics.bytes += len(data)

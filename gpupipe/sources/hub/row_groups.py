@@ -23,7 +23,7 @@ from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.reading import read_each
 from gpupipe.errors import DataError
-from gpupipe.formats import Damaged, arrow_columns
+from gpupipe.formats import DamagedError, arrow_columns
 from gpupipe.runtime.files import open_regular, write_atomically
 from gpupipe.runtime.progress import Progress
 
@@ -87,7 +87,7 @@ def read_group(path: str | os.PathLike[str], column: str, number: int) -> list[A
         with pyarrow.parquet.ParquetFile(path) as table:
             chunks = table.read_row_group(number, [column], use_threads=False).column(0).chunks
     except (pa.ArrowException, OSError) as e:
-        raise Damaged(f"row group {number} cannot be read: {str(e).splitlines()[0]}") from e
+        raise DamagedError(f"row group {number} cannot be read: {str(e).splitlines()[0]}") from e
     return [
         image.as_buffer() for chunk in chunks for image in arrow_columns.find_bytes(chunk, column)
     ]
