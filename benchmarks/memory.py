@@ -162,7 +162,7 @@ def epochs(arguments: argparse.Namespace) -> dict[str, Any]:
     """
     import gpupipe
     from gpupipe.bench.memory import PeakMemory
-    from gpupipe.runtime.malloc import malloc_trim
+    from gpupipe.runtime.memory import malloc_trim
 
     rss: list[float] = []
     held: dict[int, float] = {}

@@ -22,8 +22,8 @@ from gpupipe.loading.assembly import LoaderParts, assemble, connect, count_threa
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
 from gpupipe.loading.run_state import RunState
+from gpupipe.runtime.memory import to_device
 from gpupipe.runtime.progress import Progress, ignore_progress, notebook_progress
-from gpupipe.runtime.transfer import to_device
 from gpupipe.sampling.sampler import Plan
 
 if TYPE_CHECKING:

@@ -59,4 +59,4 @@ def test_only_the_registry_names_the_folder_of_engines_below_it() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and str(node.value).startswith("gpupipe.engines")
     }
-    assert naming == {"gpupipe.runtime.plugins", "gpupipe.runtime.registry"}
+    assert naming == {"gpupipe.runtime.registry"}

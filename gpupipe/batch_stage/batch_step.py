@@ -30,8 +30,7 @@ from gpupipe.errors import did_you_mean
 from gpupipe.pipeline.container import BaseContainer, BaseNestedStep, check_nested
 from gpupipe.pipeline.step import BaseStep, Params, StepIncompatibleError
 from gpupipe.pipeline.step_registry import STEPS
-from gpupipe.runtime import plugins
-from gpupipe.runtime.registry import Registry
+from gpupipe.runtime.registry import BATCH_STEP_GROUP, Registry
 from gpupipe.schema.field_types import WHOLE
 
 if TYPE_CHECKING:
@@ -158,5 +157,5 @@ def _advise(name: str) -> str:
 
 
 BATCH_STEPS = Registry(
-    "batch step", "gpupipe.batch_stage.steps", BatchStep, plugins.BATCH_STEP_GROUP, _advise
+    "batch step", "gpupipe.batch_stage.steps", BatchStep, BATCH_STEP_GROUP, _advise
 )

@@ -20,7 +20,7 @@ from gpupipe.pipeline.entry import BaseEntry, make_key
 from gpupipe.pipeline.parsing import ParsedStep, StepKind, parse_item
 from gpupipe.pipeline.schedules import Phased, build_with_schedules
 from gpupipe.pipeline.step import StepIncompatibleError
-from gpupipe.runtime import plugins
+from gpupipe.runtime.failures import step_errors
 from gpupipe.sampling import draws
 from gpupipe.schema.document import Document, Loc, Node
 
@@ -156,7 +156,7 @@ def check_later_fields(stage: BatchStage, fields: Mapping[str, Spec], epoch: int
 def _check(name: str, step: BatchStep, where: str, fields: Mapping[str, Spec]) -> Problem | None:
     """Return why a step cannot process its fields; None if it can."""
     try:
-        with plugins.step_errors(name, type(step), where, "check()", StepIncompatibleError):
+        with step_errors(name, type(step), where, "check()", StepIncompatibleError):
             step.check(fields)
     except StepIncompatibleError as e:
         return Problem(e.where or where, f"{name} cannot stand here: {e}")

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from gpupipe.schema import builtin_configs
+from gpupipe.schema import yaml_files
 
 _SOURCE, _PIPELINE = "data.source", "pipeline"
 PROGRAM, _VARIABLE = "gpupipe", "_GPUPIPE_COMPLETE"
@@ -62,7 +62,7 @@ _ADAPT = {"bash": _adapt_bash, "zsh": _adapt_zsh}
 
 def complete_config(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
     """Return the shipped configs, those in `configs/`, and the files that begin like this."""
-    names = {*builtin_configs.names("configs"), *_own_names("configs")}
+    names = {*yaml_files.names("configs"), *_own_names("configs")}
     return [
         CompletionItem(name)
         for name in _matching([*sorted(names), *_files(incomplete)], incomplete)
@@ -108,7 +108,7 @@ def _list_values(key: str) -> Iterator[str]:
 
     name = key.removeprefix("loader.")
     if key == _PIPELINE:
-        yield from sorted({*builtin_configs.names("pipelines"), *_own_names("pipelines")})
+        yield from sorted({*yaml_files.names("pipelines"), *_own_names("pipelines")})
     elif key == _SOURCE:
         yield from SOURCES.names()
     elif name == "engine":
@@ -148,7 +148,7 @@ def _files(incomplete: str) -> Iterator[str]:
         text = str(path)
         if path.is_dir() and not path.name.startswith("."):
             yield f"{text}/"
-        elif path.suffix in builtin_configs.SUFFIXES:
+        elif path.suffix in yaml_files.SUFFIXES:
             yield text
 
 

@@ -79,17 +79,17 @@ def _draw_rows(opened: "Gallery", targets: Sequence[str]) -> "Iterator[StepPictu
 
 def _draw_target(opened: "Gallery", target: str) -> "Iterator[StepPictures]":
     from gpupipe.pipeline.step_registry import STEPS
-    from gpupipe.schema import builtin_configs
+    from gpupipe.schema import yaml_files
 
     name, parameters = _parse_step(target)
     if name in STEPS.names():
         yield opened.draw_step(name, parameters)
     elif parameters is None and (
-        name in builtin_configs.names("pipelines") or name.endswith(builtin_configs.SUFFIXES)
+        name in yaml_files.names("pipelines") or name.endswith(yaml_files.SUFFIXES)
     ):
         yield from opened.draw_pipeline(name)
     else:
-        names = [*STEPS.names(), *builtin_configs.names("pipelines")]
+        names = [*STEPS.names(), *yaml_files.names("pipelines")]
         raise click.BadParameter(
             f"there is no step or pipeline '{name}'{did_you_mean(name, names)}",
             param_hint="PIPELINE|STEP",
@@ -109,11 +109,11 @@ def _draw_every_step(opened: "Gallery") -> "Iterator[StepPictures]":
 
 def _parse_step(text: str) -> tuple[str, dict[str, Any] | None]:
     """Split "name: {parameter: value}" into the name and the parameters, None without any."""
-    from gpupipe.schema import yaml_parser
+    from gpupipe.schema import yaml_files
 
     if ":" not in text:
         return text, None
-    data = yaml_parser.parse(text, "STEP").data
+    data = yaml_files.parse(text, "STEP").data
     if not isinstance(data, dict) or len(data) != 1:
         raise click.BadParameter(
             "write one step, as in YAML: 'name: {parameter: value}'", param_hint="PIPELINE|STEP"

@@ -24,18 +24,24 @@ from gpupipe.cli.arguments import AsJson, options
 from gpupipe.cli.completion import complete_name
 from gpupipe.cli.console import console
 from gpupipe.errors import GpupipeError, did_you_mean, nearest
-from gpupipe.runtime import plugins
-from gpupipe.schema import builtin_configs
+from gpupipe.runtime.registry import (
+    ENGINE_GROUP,
+    SOURCE_GROUP,
+    STEP_GROUP,
+    find_packages,
+    find_plugin,
+)
+from gpupipe.schema import yaml_files
 
 if TYPE_CHECKING:
     import pydantic
 
 OWN_PACKAGE = "gpupipe"
-_FOLDERS: dict[str, builtin_configs.Kind] = {"config": "configs", "pipeline": "pipelines"}
+_FOLDERS: dict[str, yaml_files.Kind] = {"config": "configs", "pipeline": "pipelines"}
 _GROUPS = {
-    "step": plugins.STEP_GROUP,
-    "source": plugins.SOURCE_GROUP,
-    "engine": plugins.ENGINE_GROUP,
+    "step": STEP_GROUP,
+    "source": SOURCE_GROUP,
+    "engine": ENGINE_GROUP,
 }
 KINDS = (*_FOLDERS, *_GROUPS)
 """The kinds of items, in the order in which they are listed."""
@@ -69,13 +75,13 @@ def list_items(kind: str) -> list[Item]:
 
 
 def _list_files(kind: str) -> Iterator[Item]:
-    for name in builtin_configs.names(_FOLDERS[kind]):
+    for name in yaml_files.names(_FOLDERS[kind]):
         text = _find_file(kind, name).read_text(encoding="utf-8")
         yield Item(kind, name, first_sentence(_read_comment(text)))
 
 
 def _find_file(kind: str, name: str) -> Path:
-    return builtin_configs.folder(_FOLDERS[kind]) / f"{name}.yaml"
+    return yaml_files.folder(_FOLDERS[kind]) / f"{name}.yaml"
 
 
 def _list_classes(kind: str) -> Iterator[Item]:
@@ -84,7 +90,7 @@ def _list_classes(kind: str) -> Iterator[Item]:
     builtin = _module_files(group)
     for name, path in builtin.items():
         yield Item(kind, name, first_sentence(_read_docstring(name, path)))
-    for name, package in plugins.find_packages(group).items():
+    for name, package in find_packages(group).items():
         if name not in builtin:
             summary = _summarize_plugin(group, name)
             yield Item(kind, name, summary, package.removeprefix("the package "))
@@ -95,7 +101,7 @@ def _module_files(group: str) -> dict[str, Path]:
     package = importlib.import_module(group)
     (folder,) = map(Path, package.__path__)
     modules = [m for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_")]
-    if group == plugins.ENGINE_GROUP:
+    if group == ENGINE_GROUP:
         return {m.name: folder / m.name / "__init__.py" for m in modules if m.ispkg}
     return {m.name: folder / f"{m.name}.py" for m in modules if not m.ispkg}
 
@@ -112,7 +118,7 @@ def _read_docstring(name: str, path: Path) -> str:
 
 def _summarize_plugin(group: str, name: str) -> str:
     try:
-        plugin = plugins.find(group, name, object)
+        plugin = find_plugin(group, name, object)
     except LookupError as e:
         return str(e.args[0])
     return first_sentence(inspect.getdoc(plugin) or "")

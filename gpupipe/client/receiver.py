@@ -19,7 +19,7 @@ from gpupipe.errors import EngineError, GpupipeError, ServerError
 from gpupipe.protocol import batch_bytes, codec, messages, processes
 from gpupipe.protocol.batch_layout import MalformedMessage
 from gpupipe.protocol.shared_memory import Buffers, Mapped
-from gpupipe.runtime.machine_failures import machine_failure
+from gpupipe.runtime.failures import machine_failure
 
 
 @dataclass

@@ -24,7 +24,7 @@ from gpupipe.pipeline.container import Container
 from gpupipe.pipeline.schedule_parsing import MAX_EPOCH
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime.registry import AUTO, ENGINES
-from gpupipe.schema import builtin_configs
+from gpupipe.schema import yaml_files
 from gpupipe.schema.field_types import read_fill
 from gpupipe.schema.validation_errors import describe_field
 
@@ -147,7 +147,7 @@ def make_schema(kind: Kind) -> Schema:
     if kind == "pipeline":
         return head | {"$defs": definitions} | pipeline
     _add_steps(definitions, "batch_step", BATCH_STEPS, BatchContainer)
-    names = builtin_configs.names("pipelines")
+    names = yaml_files.names("pipelines")
     by_name = {"type": "string", "examples": names, "description": "A name, or a path of a file."}
     parts = {
         "data": _data(definitions),

@@ -16,7 +16,7 @@ import numpy as np
 from gpupipe.config.loader_config import LoaderConfig, Shard
 from gpupipe.config.validation import Config, validate
 from gpupipe.errors import ConfigError, Problem, nearest, short, shown
-from gpupipe.schema import builtin_configs, interpolation, yaml_parser
+from gpupipe.schema import interpolation, yaml_files
 from gpupipe.schema.document import Document, join_keys
 
 Override = str | tuple[str, Any]
@@ -67,8 +67,8 @@ def read_with(config: str | Path | Mapping[str, Any], *overrides: Sequence[Overr
     if isinstance(config, Mapping):
         document, folder = Document("config", to_plain_types(config)), None
     else:
-        path = builtin_configs.locate("configs", str(config))
-        document, folder = yaml_parser.read(path), path.parent
+        path = yaml_files.locate("configs", str(config))
+        document, folder = yaml_files.read(path), path.parent
         document = replace(document, data=to_plain_types(document.data))
     if not isinstance(document.data, dict):
         is_list = isinstance(document.data, list)
@@ -99,8 +99,8 @@ def to_plain_types(value: Any, location: str = "config", depth: int = 0) -> Any:
     Raises:
         ConfigError: Containers are nested too deeply, or hold themselves.
     """
-    if depth > yaml_parser.MAX_DEPTH:
-        raise ConfigError.at(location, yaml_parser.TOO_DEEP)
+    if depth > yaml_files.MAX_DEPTH:
+        raise ConfigError.at(location, yaml_files.TOO_DEEP)
     if isinstance(value, Mapping):
         return {str(k): to_plain_types(v, location, depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -153,7 +153,7 @@ def _parse(override: Override) -> _KeyValue:
         example = "for instance batch_size=64 or data.root=/images"
         raise ConfigError.at(location, f"an override is key=value, {example}")
     try:
-        return _KeyValue(key.strip(), yaml_parser.parse(text, "").data, location)
+        return _KeyValue(key.strip(), yaml_files.parse(text, "").data, location)
     except ConfigError as e:
         problems = [Problem(location, f"the value is {p.what}") for p in e.problems]
         raise ConfigError(problems) from None

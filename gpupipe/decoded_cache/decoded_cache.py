@@ -28,8 +28,8 @@ from gpupipe.decoded_cache.record_file import RecordFile
 from gpupipe.errors import DataError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.runtime.failures import is_foreign
 from gpupipe.runtime.installation import installed_version, own_version
-from gpupipe.runtime.plugins import is_foreign
 
 
 @dataclass(frozen=True)

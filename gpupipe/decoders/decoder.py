@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import GpupipeError
-from gpupipe.runtime.machine_failures import machine_failure
+from gpupipe.runtime.failures import machine_failure
 
 Pixels = NDArray[Any]
 """uint8 or uint16, (height, width, channels)."""

@@ -16,8 +16,8 @@ from gpupipe.engines.base import Batch, BatchStream, Engine, Job
 from gpupipe.engines.failure_reasons import explain_sample_failure
 from gpupipe.errors import DataError, EngineError, GpupipeError, SampleError, TooManyBadError
 from gpupipe.runtime.devices import resolve
+from gpupipe.runtime.failures import machine_errors
 from gpupipe.runtime.files import cache_dir
-from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.sampling.sampler import Plan
 
 _LOST_STEP = (

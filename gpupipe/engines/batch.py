@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Batch, Job
 from gpupipe.errors import ShapeError
-from gpupipe.runtime.transfer import to_device
+from gpupipe.runtime.memory import to_device
 from gpupipe.sampling.sampler import Plan
 
 Shapes = dict[str, tuple[int, ...]]

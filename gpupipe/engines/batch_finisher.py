@@ -21,7 +21,7 @@ from gpupipe.engines.uint8_conversion import (
 )
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec, Step
-from gpupipe.runtime.transfer import on_stream
+from gpupipe.runtime.memory import on_stream
 from gpupipe.sampling.sampler import Plan
 
 _SPARE_BATCHES = 4

@@ -15,7 +15,7 @@ from gpupipe.dataset.columns import Column
 from gpupipe.dataset.index import Index
 from gpupipe.decoders.image_header import read_header
 from gpupipe.errors import describe_error
-from gpupipe.runtime.machine_failures import machine_errors
+from gpupipe.runtime.failures import machine_errors
 
 _END_MARKERS = {"JPEG": b"\xff\xd9", "PNG": b"IEND", "JPEG 2000": b"\xff\xd9"}
 _TAIL_BYTES = 64

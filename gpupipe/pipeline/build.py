@@ -36,7 +36,7 @@ from gpupipe.pipeline.parsing import STEP_SHAPE, ParsedStep, parse_nested_step, 
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
 from gpupipe.pipeline.schedules import build_with_schedules
 from gpupipe.pipeline.step import Step
-from gpupipe.schema import builtin_configs, yaml_parser
+from gpupipe.schema import yaml_files
 from gpupipe.schema.document import Document, Loc, Node
 from gpupipe.schema.field_types import WHOLE
 from gpupipe.schema.validation_errors import to_problems
@@ -50,7 +50,7 @@ def find_pipeline(name: str, beside: Path | None) -> Document:
             or its parent folder, then among the shipped ones.
         beside: The config file's folder; None for a config without a file.
     """
-    return yaml_parser.read(builtin_configs.locate("pipelines", name, beside))
+    return yaml_files.read(yaml_files.locate("pipelines", name, beside))
 
 
 def build_pipeline(

@@ -20,7 +20,7 @@ from gpupipe.dataset.spec import Spec, Values
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
 from gpupipe.pipeline.step import BaseStep, Params, Step, StepIncompatibleError
-from gpupipe.runtime import plugins
+from gpupipe.runtime.failures import is_foreign
 from gpupipe.schema.field_types import should_be
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Container(BaseContainer, Step):
     def runs_unknown_code(self) -> bool:  # type: ignore[override]
         """Whether one of the steps runs code that gpupipe does not know."""
         return any(
-            nested.step.runs_unknown_code or plugins.is_foreign(type(nested.step))
+            nested.step.runs_unknown_code or is_foreign(type(nested.step))
             for nested in self.transforms
         )
 

@@ -28,7 +28,7 @@ from gpupipe.pipeline.step import (
     StepIncompatibleError,
 )
 from gpupipe.pipeline.step_registry import STEPS
-from gpupipe.runtime import plugins
+from gpupipe.runtime.failures import step_errors, step_wrong
 from gpupipe.sampling import draws
 
 _Step = TypeVar("_Step", bound=BaseStep)
@@ -76,11 +76,11 @@ class BaseEntry(Generic[_Step]):
 
     def blame(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
         """Raise StepError for what the step's code raises, but for the exceptions `passed`."""
-        return plugins.step_errors(self.key, type(self.step), self.where, call, *passed)
+        return step_errors(self.key, type(self.step), self.where, call, *passed)
 
     def wrong(self, mistake: str) -> StepError:
         """Return the error that says what is wrong with the step's code."""
-        return plugins.step_wrong(self.key, type(self.step), self.where, mistake)
+        return step_wrong(self.key, type(self.step), self.where, mistake)
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def _spec_before_steps(
 
 def _infer(p: ParsedStep[Step], step: Step, input_spec: Spec) -> tuple[Step, Spec]:
     """Return the step resolved for its input, and the spec of its output."""
-    with plugins.step_errors(p.name, type(step), p.where, "infer_spec()", StepIncompatibleError):
+    with step_errors(p.name, type(step), p.where, "infer_spec()", StepIncompatibleError):
         step = step.resolve(input_spec)
         output: object = step.infer_spec(input_spec)
         if not isinstance(output, Spec):

@@ -13,7 +13,7 @@ from gpupipe.errors import Problem, did_you_mean, shown
 from gpupipe.pipeline.container import BaseContainer, BaseNestedStep, Container, NestedStep
 from gpupipe.pipeline.step import BaseStep, Step
 from gpupipe.pipeline.step_registry import STEPS
-from gpupipe.runtime import plugins
+from gpupipe.runtime.failures import step_errors
 from gpupipe.runtime.registry import Registry
 from gpupipe.schema.document import UNRESOLVED, Node
 from gpupipe.schema.validation_errors import to_problems
@@ -113,7 +113,7 @@ def parse_item(
     if len(node.problems) > before:
         return wrong
     try:
-        with plugins.step_errors(name, model, where, "validation", pydantic.ValidationError):
+        with step_errors(name, model, where, "validation", pydantic.ValidationError):
             step = model.model_validate({} if parameters is None else parameters)
     except pydantic.ValidationError as e:
         node.problems.extend(to_problems(e, model, node.document, inner.loc, prefix=name))

@@ -33,7 +33,7 @@ from gpupipe.dataset.spec import FLOATS as FLOATS  # noqa: PLC0414  # plugins im
 from gpupipe.dataset.spec import Kind
 from gpupipe.dataset.spec import Spec as Spec  # noqa: PLC0414  # plugins import it from here
 from gpupipe.pipeline.primitives import Primitives as Primitives  # noqa: PLC0414  # steps, too
-from gpupipe.runtime import plugins
+from gpupipe.runtime.failures import is_foreign
 from gpupipe.schema.field_types import mask_fill
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Step(BaseStep):
         Returns:
             A spec that is true for any parameters, or None to leave the later steps unchecked.
         """
-        if plugins.is_foreign(cls):
+        if is_foreign(cls):
             return None
         return of_any_size(input_spec)
 

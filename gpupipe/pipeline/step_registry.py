@@ -10,8 +10,7 @@ import re
 from collections.abc import Collection
 
 from gpupipe.pipeline.step import Step
-from gpupipe.runtime import plugins
-from gpupipe.runtime.registry import Registry
+from gpupipe.runtime.registry import BATCH_STEP_GROUP, Registry
 
 _TO_FLOAT = "write 'to_dtype: {dtype: float32, scale: true}'"
 _TENSORS = "leave it out: 'decode' makes tensors"
@@ -53,7 +52,7 @@ def advise_on_torchvision(name: str, steps: Collection[str]) -> str:
     return _ADVICE.get(snake, "")
 
 
-_OF_BATCHES = Registry("batch step", "gpupipe.batch_stage.steps", object, plugins.BATCH_STEP_GROUP)
+_OF_BATCHES = Registry("batch step", "gpupipe.batch_stage.steps", object, BATCH_STEP_GROUP)
 
 
 def _advise(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.dataset.spec import canonical_layout
-from gpupipe.runtime.transfer import to_device
+from gpupipe.runtime.memory import to_device
 
 if TYPE_CHECKING:
     from torch import Tensor

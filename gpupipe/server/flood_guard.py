@@ -22,7 +22,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from gpupipe.protocol.codec import HEAD_LIMIT
-from gpupipe.runtime.malloc import malloc_trim
+from gpupipe.runtime.memory import malloc_trim
 
 _log = logging.getLogger("gpupipe")
 _MAX_UNREAD = 4 * HEAD_LIMIT

@@ -14,7 +14,7 @@ from gpupipe.pipeline.geometry_step import WarpingStep, torch_interpolation
 from gpupipe.pipeline.spec_checks import IMAGE_DTYPES, add_fill, check_color, check_per_channel
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.pipeline.tensors import in_float32
-from gpupipe.runtime.transfer import to_device
+from gpupipe.runtime.memory import to_device
 from gpupipe.schema.field_types import NUMBER, Resampling, one_for_both, should_be
 
 

@@ -11,7 +11,7 @@ from gpupipe.augment import noise
 from gpupipe.augment.color_step import ColorStep
 from gpupipe.pipeline.spec_checks import add_fill, check_color
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, StepIncompatibleError, Uniforms
-from gpupipe.runtime.transfer import to_device
+from gpupipe.runtime.memory import to_device
 from gpupipe.schema.field_types import Finite, NotNegative
 
 

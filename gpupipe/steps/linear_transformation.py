@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from gpupipe.pipeline.spec_checks import check_decoded, check_picture, count_channels
 from gpupipe.pipeline.step import Params, Primitives, Spec, Step, StepIncompatibleError, of_any_size
-from gpupipe.runtime.transfer import to_device
+from gpupipe.runtime.memory import to_device
 from gpupipe.schema.number_array import Matrix, Vector
 
 

@@ -14,7 +14,7 @@ from gpupipe.pipeline.spec_checks import (
     check_per_channel,
 )
 from gpupipe.pipeline.step import Params, Primitives, Spec, Step, StepIncompatibleError, of_any_size
-from gpupipe.runtime.transfer import to_device
+from gpupipe.runtime.memory import to_device
 from gpupipe.schema.field_types import Channels, PositiveChannels
 
 

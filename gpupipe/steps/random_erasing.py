@@ -21,7 +21,7 @@ from gpupipe.pipeline.step import (
     StepIncompatibleError,
     Uniforms,
 )
-from gpupipe.runtime.transfer import to_device
+from gpupipe.runtime.memory import to_device
 from gpupipe.schema.field_types import (
     ORDERED,
     PositiveRange,

@@ -13,7 +13,7 @@ import torch
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.batch_stage.stage import BatchStage, build_batch_stage
 from gpupipe.dataset.spec import Spec
-from gpupipe.schema import yaml_parser
+from gpupipe.schema import yaml_files
 from gpupipe.schema.document import Document
 
 CLASSES = ["ape", "bee", "cow", "dog"]
@@ -38,7 +38,7 @@ def mixer_of(*steps: Any, seed: int = 0, **more: Any) -> BatchMixer:
 def read(folder: Path, text: str) -> Document:
     """Read YAML from a file, so that keys and values have lines."""
     (folder / "c.yaml").write_text(text)
-    return yaml_parser.read(folder / "c.yaml")
+    return yaml_files.read(folder / "c.yaml")
 
 
 def ids(count: int, first: int = 0) -> Any:

@@ -13,17 +13,17 @@ from PIL import Image
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench import parity
-from gpupipe.schema import builtin_configs
+from gpupipe.schema import yaml_files
 from gpupipe.steps.random_apply import RandomApply
 
-RECIPES = sorted(builtin_configs.names("pipelines"))
+RECIPES = sorted(yaml_files.names("pipelines"))
 
 
-@pytest.mark.parametrize("name", sorted(builtin_configs.names("configs")))
+@pytest.mark.parametrize("name", sorted(yaml_files.names("configs")))
 def test_a_shipped_config_is_valid_and_names_its_source(name: str) -> None:
     config = configs.read(name)
     assert config.pipeline.name in RECIPES
-    text = builtin_configs.locate("configs", name).read_text()
+    text = yaml_files.locate("configs", name).read_text()
     assert text.startswith("# ") and len(text.splitlines()[0]) > 20
 
 
@@ -71,7 +71,7 @@ def test_engines_agree_on_a_recipe(data: dict[str, Any], name: str, engine: str)
     assert found.holds, found
 
 
-@pytest.mark.parametrize("name", sorted(builtin_configs.names("configs")))
+@pytest.mark.parametrize("name", sorted(yaml_files.names("configs")))
 def test_auto_runs_every_config_on_a_cpu(data: dict[str, Any], name: str) -> None:
     """By the CPU engine; with the samples, labels and fields that another engine delivers."""
     batches = []

@@ -22,7 +22,7 @@ from gpupipe.cli.listing import (
     list_items,
 )
 from gpupipe.pipeline.step_registry import STEPS
-from gpupipe.schema import builtin_configs
+from gpupipe.schema import yaml_files
 from helpers.plugin import install
 
 PLUGIN = '''\
@@ -58,7 +58,7 @@ def test_everything_has_one_line_each() -> None:
     for kind in KINDS:
         assert f"{kind}s\n" in done.output.replace(" ", "")
     lines = done.output.splitlines()
-    for name in (*builtin_configs.names("configs"), *STEPS.builtin_names):
+    for name in (*yaml_files.names("configs"), *STEPS.builtin_names):
         assert any(line.split()[:1] == [name] and len(line.split()) > 3 for line in lines), name
 
 
@@ -117,14 +117,14 @@ def test_plugins_are_listed_with_their_package_and_their_faults() -> None:
 
 
 def test_a_file_is_shown_as_it_is() -> None:
-    (path,) = builtin_configs.folder("configs").glob("lfw.yaml")
+    (path,) = yaml_files.folder("configs").glob("lfw.yaml")
     assert run_gpupipe("show", "lfw").output == path.read_text()
 
 
 def test_a_name_of_two_kinds_shows_both_unless_one_is_chosen() -> None:
     both = run_gpupipe("show", "imagenet_train").output
     files = [
-        (builtin_configs.folder(kind) / "imagenet_train.yaml").read_text()
+        (yaml_files.folder(kind) / "imagenet_train.yaml").read_text()
         for kind in ("configs", "pipelines")
     ]
     assert all(text in both for text in files)

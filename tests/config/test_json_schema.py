@@ -14,13 +14,13 @@ from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.dataset import source
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline.step_registry import STEPS
-from gpupipe.schema import builtin_configs, yaml_parser
+from gpupipe.schema import yaml_files
 from helpers import plugin
 
 SHIPPED = [
     (kind, path)
     for kind in KINDS
-    for path in sorted(builtin_configs.folder(f"{kind}s").glob("*.yaml"))  # type: ignore[arg-type]
+    for path in sorted(yaml_files.folder(f"{kind}s").glob("*.yaml"))  # type: ignore[arg-type]
 ]
 
 
@@ -38,14 +38,14 @@ def mistakes(schema: dict[str, Any], data: Any) -> list[str]:
 
 
 def parsed(text: str) -> Any:
-    return yaml_parser.parse(text, "text").data
+    return yaml_files.parse(text, "text").data
 
 
 @pytest.mark.parametrize(("kind", "path"), SHIPPED, ids=lambda value: getattr(value, "stem", value))
 def test_every_shipped_file_validates_and_names_its_schema(
     schemas: dict[str, Any], kind: str, path: Path
 ) -> None:
-    assert mistakes(schemas[kind], yaml_parser.read(path).data) == []
+    assert mistakes(schemas[kind], yaml_files.read(path).data) == []
     line = f"# yaml-language-server: $schema=../schemas/{kind}.json\n"
     assert line in path.read_text()
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpupipe import config
 from gpupipe.errors import ConfigError
-from gpupipe.schema import builtin_configs
+from gpupipe.schema import yaml_files
 from gpupipe.steps.decode import Decode
 from gpupipe.steps.resize import Resize
 from helpers.config_texts import DATA, STEPS, mistakes, read
@@ -120,7 +120,7 @@ def test_a_whole_config_as_text_is_no_name() -> None:
         config.read((DATA + STEPS) * 100)
 
 
-@pytest.mark.parametrize("name", builtin_configs.names("configs"))
+@pytest.mark.parametrize("name", yaml_files.names("configs"))
 def test_the_shipped_configs_load(name: str) -> None:
     loaded = config.read(name)
     assert loaded.name == name

@@ -19,7 +19,7 @@ from gpupipe import config as configs
 from gpupipe.cli.app import main
 from gpupipe.config.json_schema import make_schema
 from gpupipe.errors import DataError
-from gpupipe.schema import yaml_parser
+from gpupipe.schema import yaml_files
 from helpers import forked_python
 from helpers.code_blocks import Block, read_blocks, write_blocks
 
@@ -104,7 +104,7 @@ def test_a_block_of_yaml_is_a_config_or_a_part_of_one(
     np.save("mean.npy", np.zeros(3072, np.float32))
     # A block may have several examples of one key.
     for text in re.split(r"^(?=data:)", block.code, flags=re.M):
-        content = yaml_parser.parse(text, f"line {block.line}").data
+        content = yaml_files.parse(text, f"line {block.line}").data
         if not content:
             continue
         config = complete(content)

@@ -85,4 +85,4 @@ def test_streams_are_entered_through_one_function_alone() -> None:
         for file in package.rglob("*.py")
         if re.search(r"cuda\.(stream|set_stream|set_device)\(", file.read_text(encoding="utf-8"))
     ]
-    assert entered == ["runtime/transfer.py"]
+    assert entered == ["runtime/memory.py"]

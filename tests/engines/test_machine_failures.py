@@ -25,7 +25,7 @@ from gpupipe.loading.assembly import LoaderParts, create_sampler
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Step
-from gpupipe.runtime.machine_failures import machine_errors, machine_failure
+from gpupipe.runtime.failures import machine_errors, machine_failure
 from gpupipe.runtime.progress import ignore_progress
 from helpers.broken_machine import run_on_broken_machine
 from helpers.cut_jpegs import jpeg

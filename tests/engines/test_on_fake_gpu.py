@@ -20,7 +20,7 @@ from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job
 from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.batch_finisher import BatchFinisher, copy_to_gpu, find_tail, leave_steps
-from gpupipe.runtime.transfer import record_stream
+from gpupipe.runtime.memory import record_stream
 from gpupipe.sampling.sampler import Plan
 from helpers.fake_gpu import GPU, STREAM, FakeGpu
 
@@ -105,7 +105,7 @@ ON_THE_WAY = [
     PACKAGE / "protocol" / "shared_memory.py",
     PACKAGE / "loader.py",
     PACKAGE / "lightning.py",
-    PACKAGE / "runtime/transfer.py",
+    PACKAGE / "runtime/memory.py",
     PACKAGE / "steps" / "normalize.py",
     PACKAGE / "steps" / "to_dtype.py",
 ]
@@ -154,9 +154,7 @@ def test_nothing_on_the_way_of_a_batch_waits_for_the_gpu() -> None:
         for file in ON_THE_WAY
         for text in waiting(file.read_text(encoding="utf-8"))
     ]
-    assert not found, (
-        "pin the tensor and copy it with non_blocking: see gpupipe/runtime/transfer.py"
-    )
+    assert not found, "pin the tensor and copy it with non_blocking: see gpupipe/runtime/memory.py"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from gpupipe.errors import ConfigError
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.schema import yaml_parser
+from gpupipe.schema import yaml_files
 
 STEPS = ", ".join(step_registry.STEPS.names())
 SHAPE = "each '- name: {parameter: value}' or '- name'"
@@ -16,7 +16,7 @@ SHAPE = "each '- name: {parameter: value}' or '- name'"
 
 def build(*steps: str) -> Pipeline:
     """The pipeline in a file "p" with one of these a line, behind a dash."""
-    return build_pipeline("p", yaml_parser.parse("".join(f"- {s}\n" for s in steps), "p"))
+    return build_pipeline("p", yaml_files.parse("".join(f"- {s}\n" for s in steps), "p"))
 
 
 def mistakes(*steps: str) -> list[str]:

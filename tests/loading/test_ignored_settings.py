@@ -19,7 +19,7 @@ from gpupipe.engines.ray.engine import RayEngine
 from gpupipe.engines.remote.engine import RemoteEngine
 from gpupipe.loading.assembly import resolve
 from gpupipe.loading.ignored_settings import LOADER_SETTINGS, list_ignored_settings
-from gpupipe.schema import builtin_configs
+from gpupipe.schema import yaml_files
 from helpers import forked_python
 from helpers.served import serving
 
@@ -78,7 +78,7 @@ def test_what_is_used_or_says_what_is_so_anyway_is_not(settings: dict[str, Any])
     assert ignored(**settings) == []
 
 
-@pytest.mark.parametrize("name", builtin_configs.names("configs"))
+@pytest.mark.parametrize("name", yaml_files.names("configs"))
 @pytest.mark.parametrize("changes", [{}, {"engine": "dataloader"}, SERVER], ids=str)
 def test_shipped_configs_are_quiet(name: str, changes: dict[str, Any]) -> None:
     checked = configs.read(name, **changes)

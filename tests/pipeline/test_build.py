@@ -8,7 +8,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline.build import build_pipeline, find_pipeline
 from gpupipe.pipeline.pipeline import IMAGE
-from gpupipe.schema import builtin_configs, yaml_parser
+from gpupipe.schema import yaml_files
 from helpers.pipeline_texts import DEGREES, PER_CHANNEL, SHAPE, SIDES, STEPS, mistakes
 
 
@@ -279,14 +279,14 @@ def test_a_wrong_step(text: str, message: str) -> None:
 )
 def test_a_file_that_is_no_pipeline(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        build_pipeline("p", yaml_parser.parse(text, "p"))
+        build_pipeline("p", yaml_files.parse(text, "p"))
     assert str(error.value) == message
 
 
 MASKED = {"image": Spec(), "mask": Spec(kind="mask")}
 
 
-@pytest.mark.parametrize("name", builtin_configs.names("pipelines"))
+@pytest.mark.parametrize("name", yaml_files.names("pipelines"))
 def test_the_shipped_pipelines_load(name: str) -> None:
     fields = MASKED if name == "segmentation_train" else IMAGE
     built = build_pipeline(name, find_pipeline(name, None), (), fields)

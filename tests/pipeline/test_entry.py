@@ -10,7 +10,7 @@ import pytest
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.step import Spec
 from gpupipe.sampling import draws
-from gpupipe.schema import yaml_parser
+from gpupipe.schema import yaml_files
 from helpers.pipeline_texts import FLOAT, NORM, STEPS, build, mistakes
 
 
@@ -168,7 +168,7 @@ def test_fill_has_one_number_or_one_a_channel(text: str) -> None:
     ):
         assert build(decode, text.replace("FILL", fill))
     unknown = Spec.of_image(None)
-    parameters: dict[str, Any] = yaml_parser.parse(text.replace("FILL", "[1, 2]"), "p").data[name]
+    parameters: dict[str, Any] = yaml_files.parse(text.replace("FILL", "[1, 2]"), "p").data[name]
     assert (
         step_registry.STEPS.find(name).model_validate(parameters).infer_spec(unknown).channels
         is None

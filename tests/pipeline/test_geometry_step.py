@@ -19,7 +19,7 @@ from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.geometry_step import ResizingStep
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import SampleIncompatibleError, StepIncompatibleError
-from gpupipe.schema import yaml_parser
+from gpupipe.schema import yaml_files
 from gpupipe.steps.five_crop import FiveCrop
 from gpupipe.steps.ten_crop import TenCrop
 from helpers.pipeline_texts import mistakes as list_mistakes
@@ -196,7 +196,7 @@ views:
 
 def build(step: str, count: int, resize: str = "32") -> Pipeline:
     text = TEXT.format(step=step, count=count, resize=resize)
-    return build_pipeline("p", yaml_parser.parse(text, "p"))
+    return build_pipeline("p", yaml_files.parse(text, "p"))
 
 
 def mistakes(step: str, count: int, resize: str = "32") -> list[str]:
@@ -238,7 +238,7 @@ def test_it_stands_nowhere_else(steps: list[str]) -> None:
 def test_it_comes_first_in_its_view() -> None:
     text = TEXT.format(step="random_horizontal_flip", count=5, resize=32)
     with pytest.raises(ConfigError) as e:
-        build_pipeline("p", yaml_parser.parse(f"{text}      - five_crop: {{size: 9}}\n", "p"))
+        build_pipeline("p", yaml_files.parse(f"{text}      - five_crop: {{size: 9}}\n", "p"))
     assert [str(p) for p in e.value.problems] == [f"p:7:9: {OUTSIDE}"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.step import Spec
-from gpupipe.schema import yaml_parser
+from gpupipe.schema import yaml_files
 from helpers.pipeline_texts import FLOAT, build
 
 
@@ -91,7 +91,7 @@ def test_the_order_of_the_steps_is_part_of_the_fingerprint() -> None:
 
 
 def test_a_fingerprint_says_nothing_of_the_files_name() -> None:
-    document = yaml_parser.parse("- decode\n", "p")
+    document = yaml_files.parse("- decode\n", "p")
     assert build_pipeline("a", document).fingerprint == build_pipeline("b", document).fingerprint
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.schema import yaml_parser
+from gpupipe.schema import yaml_files
 from helpers.odd_steps import installer
 from helpers.pipeline_texts import FLOAT, build, mistakes
 
@@ -19,7 +19,7 @@ SIZES = [16, 16, 24, 32, 40, 48, 48]
 
 
 def of_text(text: str) -> Pipeline:
-    return build_pipeline("p", yaml_parser.parse(text, "p"))
+    return build_pipeline("p", yaml_files.parse(text, "p"))
 
 
 def test_the_pipeline_of_an_epoch_is_the_one_with_the_epochs_numbers() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from gpupipe.schema import yaml_parser
+from gpupipe.schema import yaml_files
 from helpers.pipeline_texts import NORM, mistakes
 from helpers.plugin import install
 
@@ -62,7 +62,7 @@ def test_the_kinds_of_pydantic_errors_that_no_step_has_yet_are_still_readable() 
 
     from gpupipe.schema.validation_errors import to_problems
 
-    document = yaml_parser.parse("when: soon\none: -1\n", "p")
+    document = yaml_files.parse("when: soon\none: -1\n", "p")
     with pytest.raises(pydantic.ValidationError) as error:
         Odd.model_validate(document.data)
     said = [str(p) for p in to_problems(error.value, Odd, document)]

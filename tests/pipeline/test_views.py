@@ -7,7 +7,7 @@ import pytest
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.schema import yaml_parser
+from gpupipe.schema import yaml_files
 
 TEXT = """\
 steps:
@@ -26,7 +26,7 @@ views:
 
 
 def build(text: str) -> Pipeline:
-    return build_pipeline("p", yaml_parser.parse(text, "p"))
+    return build_pipeline("p", yaml_files.parse(text, "p"))
 
 
 def mistakes(text: str) -> list[str]:

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from gpupipe.errors import ConfigError
-from gpupipe.schema import yaml_parser
+from gpupipe.schema import yaml_files
 from gpupipe.schema.document import Document
 
 
 def parse(text: str) -> Document:
-    return yaml_parser.parse(text, "f")
+    return yaml_files.parse(text, "f")
 
 
 def test_every_part_has_its_place() -> None:

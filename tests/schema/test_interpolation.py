@@ -7,7 +7,7 @@ import pytest
 from gpupipe.errors import ConfigError
 from gpupipe.schema import interpolation
 from gpupipe.schema.document import UNRESOLVED
-from gpupipe.schema.yaml_parser import parse
+from gpupipe.schema.yaml_files import parse
 
 
 def resolved(text: str) -> tuple[Any, list[str]]:

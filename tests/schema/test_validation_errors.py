@@ -6,7 +6,7 @@ import pydantic
 import pytest
 
 from gpupipe.schema.validation_errors import to_problems
-from gpupipe.schema.yaml_parser import parse
+from gpupipe.schema.yaml_files import parse
 
 
 class Lens(pydantic.BaseModel):

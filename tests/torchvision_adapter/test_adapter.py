@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 import gpupipe
 from gpupipe.pipeline.build import build_pipeline, find_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.schema import yaml_parser
+from gpupipe.schema import yaml_files
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FLIP = v2.RandomHorizontalFlip()
@@ -109,7 +109,7 @@ PRESETS = {
 
 
 def parse(text: str) -> Pipeline:
-    return build_pipeline("p", yaml_parser.parse(text, "p.yaml"))
+    return build_pipeline("p", yaml_files.parse(text, "p.yaml"))
 
 
 @pytest.mark.parametrize("module", [v1, v2], ids=["v1", "v2"])

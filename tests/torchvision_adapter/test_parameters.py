@@ -16,7 +16,7 @@ import gpupipe
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.schema import yaml_parser
+from gpupipe.schema import yaml_files
 from helpers.every_step import FEW_PIXELS
 from helpers.every_step import STEPS as STEPS_ON_TENSORS
 
@@ -110,7 +110,7 @@ CASES = {
 
 
 def build(text: str) -> Pipeline:
-    return build_pipeline("p", yaml_parser.parse(text, "p.yaml"))
+    return build_pipeline("p", yaml_files.parse(text, "p.yaml"))
 
 
 def write(*steps: Any) -> str:

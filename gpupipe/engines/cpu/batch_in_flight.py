@@ -33,7 +33,7 @@ from gpupipe.engines.cpu.samples import Fields, Image, SampleReader, SampleRunne
 from gpupipe.errors import EngineError, GpupipeError, describe_error
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.runtime import tracing
-from gpupipe.runtime.machine_failures import machine_failure
+from gpupipe.runtime.failures import machine_failure
 from gpupipe.sampling.sampler import Plan
 
 _Item = TypeVar("_Item")

@@ -15,7 +15,7 @@ from threading import Lock
 import torch
 
 from gpupipe.engines.base import Batch
-from gpupipe.runtime.transfer import on_stream, record_stream, to_device
+from gpupipe.runtime.memory import on_stream, record_stream, to_device
 
 
 class SourcesInUse:

@@ -17,7 +17,7 @@ from gpupipe.engines.cpu.program import BlendOp, Maybe, Rule, SwitchOp, single
 from gpupipe.pipeline.geometry import describe_small_image
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.pipeline.tensors import cut, flip, in_float32
-from gpupipe.runtime import plugins
+from gpupipe.runtime.failures import is_foreign, step_wrong
 from gpupipe.steps.normalize import Normalize
 from gpupipe.steps.to_dtype import ToDtype
 
@@ -37,7 +37,7 @@ def _run_decode(op: ops.DecodeOp, image: EncodedImage, row: int) -> Pixels:
 
 def _run_torch(op: ops.TorchOp, pixels: Pixels, row: int) -> Pixels:
     image = as_tensor(pixels)
-    if plugins.is_foreign(type(op.entry.step)):
+    if is_foreign(type(op.entry.step)):
         image = image.clone()  # it may keep its input, but scratch memory is used again
     made: torch.Tensor = op.entry.torch(image, {name: v[row] for name, v in op.parameters.items()})
     return made
@@ -50,7 +50,7 @@ def _run_check(op: ops.CheckOp, pixels: Pixels, row: int) -> Pixels:
         as_tensor(pixels), entry.output_spec.canonical_sizes
     ):
         what = f"its lower() made {differs}"
-        raise plugins.step_wrong(entry.key, type(entry.step), entry.where, what)
+        raise step_wrong(entry.key, type(entry.step), entry.where, what)
     return pixels
 
 

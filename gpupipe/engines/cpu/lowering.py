@@ -23,8 +23,8 @@ from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError
+from gpupipe.runtime.failures import is_foreign
 from gpupipe.runtime.installation import has_opencv
-from gpupipe.runtime.plugins import is_foreign
 from gpupipe.sampling.sampler import Plan
 from gpupipe.steps.decode import Decode
 

@@ -33,8 +33,7 @@ from gpupipe.errors import DeviceError, EngineError, StepError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import SampleIncompatibleError
-from gpupipe.runtime.machine_failures import machine_failure
-from gpupipe.runtime.plugins import is_foreign, step_failed, step_wrong
+from gpupipe.runtime.failures import is_foreign, machine_failure, step_failed, step_wrong
 from gpupipe.sampling.sampler import Plan
 
 _MAX_SAMPLES = 8

@@ -18,8 +18,8 @@ from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.dataset.reading import missing
 from gpupipe.engines.base import Job
 from gpupipe.errors import describe_error
+from gpupipe.runtime.failures import machine_errors
 from gpupipe.runtime.files import open_regular
-from gpupipe.runtime.machine_failures import machine_errors
 
 PLACEHOLDER = np.zeros(1, np.uint8)
 """Replaces the bytes of an image that cannot be read. It has no image header, so that the sample

@@ -30,7 +30,7 @@ from gpupipe.engines.failure_reasons import (
     find_suspects,
 )
 from gpupipe.errors import EngineError
-from gpupipe.runtime.machine_failures import machine_failure
+from gpupipe.runtime.failures import machine_failure
 from gpupipe.sampling.sampler import Plan
 
 

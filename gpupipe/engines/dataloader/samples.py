@@ -24,8 +24,7 @@ from gpupipe.decoders.chain import DecoderChain
 from gpupipe.errors import EngineError, StepError, describe_error
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.tensors import from_steps, to_steps
-from gpupipe.runtime.machine_failures import machine_failure
-from gpupipe.runtime.plugins import is_foreign
+from gpupipe.runtime.failures import is_foreign, machine_failure
 from gpupipe.steps.decode import Decode
 
 if TYPE_CHECKING:

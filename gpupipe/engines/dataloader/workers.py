@@ -50,7 +50,7 @@ from gpupipe.engines.dataloader.worker_death import (
 )
 from gpupipe.errors import EngineError, StepError
 from gpupipe.runtime.forked_children import end_with_parent
-from gpupipe.runtime.transfer import on_device
+from gpupipe.runtime.memory import on_device
 from gpupipe.sampling.sampler import Plan
 
 _T = TypeVar("_T")

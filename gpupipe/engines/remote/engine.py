@@ -34,7 +34,7 @@ from gpupipe.engines.remote.description import SERVER_SETTINGS
 from gpupipe.errors import ServerError, StateError, warn
 from gpupipe.protocol.messages import Key, SessionOpened
 from gpupipe.runtime.exit_handler import ExitHandler
-from gpupipe.runtime.transfer import record_stream
+from gpupipe.runtime.memory import record_stream
 from gpupipe.sampling.sampler import Plan, Sampler
 from gpupipe.sampling.selection import Selection
 

@@ -14,7 +14,7 @@ from gpupipe.engines.base import Job
 from gpupipe.engines.batch import BatchMemory, Block, new_block
 from gpupipe.engines.cpu.engine import CpuEngine
 from gpupipe.engines.cpu.gpu_copier import SourcesInUse
-from gpupipe.runtime.transfer import to_device
+from gpupipe.runtime.memory import to_device
 from helpers.fake_cuda import FakeCuda
 from helpers.fake_gpu import GPU, FakeGpu
 

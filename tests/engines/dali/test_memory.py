@@ -212,7 +212,7 @@ def test_memory_is_given_back_after_the_gpu_has_done_its_work(
     """Blocks that queued kernels use stay in DALI's pool. DALI itself takes the call here."""
     from nvidia.dali import backend
 
-    from gpupipe.runtime.malloc import release_unused_memory
+    from gpupipe.runtime.memory import release_unused_memory
 
     cuda, release = FakeCuda(monkeypatch), backend.ReleaseUnusedMemory
     waits: list[list[int]] = []

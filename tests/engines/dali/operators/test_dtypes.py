@@ -18,7 +18,7 @@ from gpupipe.engines.dali.operators.dtypes import OPERATORS, as_integers, find_s
 from gpupipe.engines.failure_reasons import find_refused_dtype
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline.spec_checks import DTYPES_TAKEN
-from gpupipe.runtime.machine_failures import machine_failure
+from gpupipe.runtime.failures import machine_failure
 
 EYE = np.eye(3, dtype=np.float32)
 

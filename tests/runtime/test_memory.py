@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gpupipe.runtime.transfer import on_device, record_stream, to_device
+from gpupipe.runtime.memory import on_device, record_stream, to_device
 
 
 def test_on_the_cpu_nothing_is_copied() -> None:

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpupipe.errors import ConfigError
-from gpupipe.schema import yaml_parser
+from gpupipe.schema import yaml_files
 from gpupipe.schema.document import Document
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -18,7 +18,7 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 
 
 def parse(text: str) -> Document:
-    return yaml_parser.parse(text, "f")
+    return yaml_files.parse(text, "f")
 
 
 def complaint(text: str) -> str:
@@ -164,13 +164,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         (".", "cannot be read: Is a directory"),
     ):
         with pytest.raises(ConfigError, match=said) as error:
-            yaml_parser.read(tmp_path / name)
+            yaml_files.read(tmp_path / name)
         assert error.value.problems[0].where == str(tmp_path / name)
 
 
 def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
     (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfa: 1\n")
-    assert yaml_parser.read(tmp_path / "bom.yaml").data == {"a": 1}
+    assert yaml_files.read(tmp_path / "bom.yaml").data == {"a": 1}
 
 
 @pytest.mark.parametrize("line", ["{<<: [%s]}", "{m: 1, <<: [%s]}", "[%s]", "{v: [%s]}"])

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from gpupipe.errors import EngineError
-from gpupipe.runtime.machine_failures import machine_errors, machine_failure
+from gpupipe.runtime.failures import machine_errors, machine_failure
 
 FAILURES = [
     (RuntimeError("CUDA allocation failed\nmore"), "the GPU is out of memory (CUDA allocation"),

@@ -1,0 +1,154 @@
+"""Whose failure an exception is: the machine's, or that of a step's own code.
+
+The machine's are memory, open files and CUDA: no sample and no step causes them. Every C++
+exception in DALI reaches Python as a RuntimeError, so only its text tells them apart. The patterns
+match texts of dali/core/cuda_error.h, DALI's NVML wrapper, nvImageCodec and torch. If the text
+decides nothing, engines/dali/known_good.py decodes an image that is known to be good.
+
+A StepError names the step, its place in the YAML, and the package that it comes from.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpupipe.errors import EngineError, GpupipeError, StepError
+from gpupipe.runtime.registry import BATCH_STEP_GROUP, STEP_GROUP, list_entries
+
+_OWN_PACKAGE = __name__.partition(".")[0]
+_SMALLER = "make loader.batch_size, loader.prefetch or loader.workers smaller"
+_RULES = {
+    r"CUDA allocation failed|Can't allocate \d+ bytes on device -?\d+|CUDA out of "
+    r"memory\b|cudaErrorMemoryAllocation"
+    r"|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|nvImageCodec failure: '#5'": (
+        "the GPU is out of memory",
+        f"{_SMALLER}, or leave it more memory",
+    ),
+    r"std::bad_alloc|\bbad allocation\b|Can't allocate \d+ bytes on "
+    r"host|DefaultCPUAllocator|Cannot allocate memory|MemoryError": ("out of memory", _SMALLER),
+    r"CUDA (?:runtime|driver) API error[^\n]*|Unhandled CUDA error[^\n]*|CUDA error: "
+    r"[^\n]*|CUDNN_STATUS_\w+|nvml error \([^\n]*": (
+        "the GPU, or its driver, failed",
+        "start the process again; `gpupipe doctor` looks at the machine",
+    ),
+    r"Too many open files(?: in system)?": (
+        "this process cannot open more files",
+        "raise the limit (ulimit -n)",
+    ),
+}
+"""Pattern of an error's text -> (what happened, what to do). The first match counts."""
+_ERRNOS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+
+
+def machine_failure(error: BaseException) -> str:
+    """Return in one line what failed on the machine and what to do about it.
+
+    Returns:
+        The line, or "" if `error` is no failure of the machine.
+    """
+    if isinstance(error, OSError) and error.errno not in _ERRNOS:
+        return ""
+    text = f"{type(error).__name__}: {error}" if isinstance(error, MemoryError) else str(error)
+    for pattern, (failure, advice) in _RULES.items():
+        if match := re.search(pattern, text):
+            return f"{failure} ({match.group().rstrip(' :.')}): {advice}"
+    return ""
+
+
+@contextmanager
+def machine_errors() -> Iterator[None]:
+    """Turn the machine's failures inside the `with` block into EngineError."""
+    try:
+        yield
+    except (RuntimeError, OSError, MemoryError) as e:
+        if not (failure := machine_failure(e)):
+            raise
+        raise EngineError(failure) from e
+
+
+def is_foreign(cls: type) -> bool:
+    """Return whether another package defines the class."""
+    return cls.__module__.partition(".")[0] != _OWN_PACKAGE
+
+
+def origin(cls: type) -> str:
+    """Return the package and the file of a class, for messages."""
+    if not is_foreign(cls):
+        return _OWN_PACKAGE
+    top = cls.__module__.partition(".")[0]
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    files = [file] if file else []
+    return ", ".join([_distribution_of_module(top) or cls.__module__, *files])
+
+
+def _distribution_of_module(module: str) -> str:
+    """Return name and version of the distribution with a step in this top-level module, or ""."""
+    for entry in (*list_entries(STEP_GROUP), *list_entries(BATCH_STEP_GROUP)):
+        if entry.module.partition(".")[0] == module and entry.dist:
+            return f"{entry.dist.name} {entry.dist.version}"
+    return ""
+
+
+@contextmanager
+def step_errors(
+    step: str, cls: type, where: str, call: str, *passed: type[Exception]
+) -> Iterator[None]:
+    """Run a step's own code, and raise StepError in place of its exceptions.
+
+    Exceptions of gpupipe pass through unchanged.
+
+    Args:
+        step: Name of the step in the pipeline.
+        cls: Class of the step.
+        where: Place of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        call: The method that runs, such as "torch()".
+        *passed: Exception types that also pass through unchanged.
+
+    Raises:
+        StepError: The step's code raised an exception.
+        EngineError: The exception is a failure of the machine.
+    """
+    try:
+        yield
+    except Exception as e:
+        if isinstance(e, (GpupipeError, *passed)):
+            raise
+        if failure := machine_failure(e):
+            raise EngineError(failure) from e
+        raise step_failed(step, cls, where, call, e) from e
+
+
+def step_failed(step: str, cls: type, where: str, call: str, error: Exception) -> StepError:
+    """Return the StepError to raise after a step's own code raised `error`.
+
+    Args:
+        step: Name of the step in the pipeline.
+        cls: Class of the step.
+        where: Place of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        call: The method that raised, such as "torch()".
+        error: The exception.
+    """
+    reason = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    text = "".join(traceback.format_exception(error))
+    return StepError(f"{_describe_step(step, cls, where)}: its {call} raised {reason}", text)
+
+
+def step_wrong(step: str, cls: type, where: str, fault: str) -> StepError:
+    """Return the StepError to raise if a step's result is wrong.
+
+    Args:
+        step: Name of the step in the pipeline.
+        cls: Class of the step.
+        where: Place of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        fault: Such as "its torch() made ..., but ...".
+    """
+    return StepError(f"{_describe_step(step, cls, where)}: {fault}")
+
+
+def _describe_step(step: str, cls: type, where: str) -> str:
+    return f"{f'{where}: ' if where else ''}step '{step}' ({origin(cls)})"
