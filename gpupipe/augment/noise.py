@@ -146,8 +146,8 @@ def _blur(field: Tensor, side: int, sigma: tuple[float, float]) -> Tensor:
     import torch
     from torch.nn.functional import conv2d, pad
 
-    place = torch.arange(side, dtype=torch.float32) - (side - 1) / 2.0
-    across, down = (torch.exp(-0.5 * (place / s) ** 2) for s in sigma)
+    pixel = torch.arange(side, dtype=torch.float32) - (side - 1) / 2.0
+    across, down = (torch.exp(-0.5 * (pixel / s) ** 2) for s in sigma)
     blurred = pad(field[None, None], [side // 2] * 4, mode="reflect")
     blurred = conv2d(blurred, (across / across.sum()).reshape(1, 1, 1, side))
     return conv2d(blurred, (down / down.sum()).reshape(1, 1, side, 1))[0, 0]

@@ -5,7 +5,7 @@ and slot; see policy_ops.py for what they mean:
 
     op, value   (B, slots)            the operations of each sample, one after the other
 
-A policy that blends, as AugMix (https://arxiv.org/abs/1912.02781), has chains of slots. Each chain
+A policy with chains of slots, as AugMix (https://arxiv.org/abs/1912.02781), blends. Each chain
 runs on the image, and the results are blended with each other and with the image:
 
     op, value   (B, chains, slots)    the operations; 0, Identity, after the end of a chain
@@ -54,7 +54,7 @@ class AugmentPolicy(Step):
         fill: The value outside the image, 0 to 255: one number, or one per channel. The default
             is black.
         has_whole_shifts: Whether shifts are cut to whole pixels, as torchvision's are.
-        blends: Whether chains are blended. Such a policy refuses masks.
+        has_chains: Whether chains are blended. Such a policy refuses masks.
     """
 
     interpolation: Resampling = "nearest"
@@ -62,7 +62,7 @@ class AugmentPolicy(Step):
 
     interpolates = True
     has_whole_shifts: ClassVar[bool] = True
-    blends: ClassVar[bool] = False
+    has_chains: ClassVar[bool] = False
 
     @property
     def table(self) -> OpTable:
@@ -82,7 +82,7 @@ class AugmentPolicy(Step):
     def infer_spec(self, input_spec: Spec) -> Spec:
         if input_spec.kind != "mask":
             check_color(input_spec, ("uint8",))
-        elif self.blends:
+        elif self.has_chains:
             raise StepIncompatibleError(
                 "it blends images, and no masks: leave the mask out of 'on'"
             )
@@ -91,7 +91,7 @@ class AugmentPolicy(Step):
         return input_spec if self.fill is None else check_per_channel("fill", self.fill, input_spec)
 
     def lower(self, image: Primitives, p: Params) -> None:
-        if not self.blends:
+        if not self.has_chains:
             self._lower_chain(image, p["op"], p["value"])
             return
         chains = [
@@ -107,7 +107,7 @@ class AugmentPolicy(Step):
             lower_op(image, self.op_names, ops, values, self.warping, changes_colors)
 
     def torch(self, image: Any, p: Params) -> Any:
-        if not self.blends:
+        if not self.has_chains:
             return self._torch_chain(image, p["op"], p["value"])
         import torch
 
@@ -125,7 +125,7 @@ class AugmentPolicy(Step):
 
 @dataclass(frozen=True)
 class Mixture:
-    """The chains of a policy that blends.
+    """The chains of a policy that has them.
 
     Attributes:
         width: The number of chains.

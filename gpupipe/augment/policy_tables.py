@@ -122,9 +122,11 @@ def linspace(start: float, end: float, count: int) -> Floats:
     instruction.
     """
     low, high = np.float32(start), np.float32(end)
-    step = float((high - low) / np.float32(count - 1))
+    spacing = float((high - low) / np.float32(count - 1))
     n = np.arange(count)
-    numbers = np.where(n < count // 2, float(low) + step * n, float(high) - step * (count - 1 - n))
+    numbers = np.where(
+        n < count // 2, float(low) + spacing * n, float(high) - spacing * (count - 1 - n)
+    )
     return numbers.astype(np.float32).astype(np.float64)
 
 

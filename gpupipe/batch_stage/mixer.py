@@ -84,11 +84,11 @@ def _run(
     images = {name: to_steps(batch[name], layout) for name, layout in layouts.items()}
     try:
         with entry.blame("torch()", StepIncompatibleError):
-            done, labels = entry.step.torch(images, batch["label"], parameters)
+            mixed, labels = entry.step.torch(images, batch["label"], parameters)
     except StepIncompatibleError as e:
         raise ShapeError(f"{entry.where}: {entry.key}: {e}") from None
-    _check_result(entry, images | {"label": batch["label"]}, done | {"label": labels})
-    back = {name: from_steps(done[name], layout) for name, layout in layouts.items()}
+    _check_result(entry, images | {"label": batch["label"]}, mixed | {"label": labels})
+    back = {name: from_steps(mixed[name], layout) for name, layout in layouts.items()}
     return back | {"label": labels}
 
 
@@ -97,9 +97,9 @@ def _check_result(entry: BatchEntry, before: dict[str, Tensor], after: dict[str,
     for name, tensor in before.items():
         result = after.get(name)
         if result is None or (result.shape, result.dtype) != (tensor.shape, tensor.dtype):
-            made = "nothing" if result is None else f"{tuple(result.shape)} {result.dtype}"
-            given = f"'{name}', {tuple(tensor.shape)} {tensor.dtype}"
-            raise entry.wrong(f"its torch() made {made} of {given}")
+            output = "nothing" if result is None else f"{tuple(result.shape)} {result.dtype}"
+            field = f"'{name}', {tuple(tensor.shape)} {tensor.dtype}"
+            raise entry.wrong(f"its torch() made {output} of {field}")
 
 
 def check_labels(

@@ -198,13 +198,13 @@ def _make_entries(
 
 def _check_num_classes(steps: Sequence[ParsedStep[BatchStep]], problems: list[Problem]) -> None:
     """Report a step whose number of classes differs from that of an earlier step."""
-    given = [(p, number) for p in steps if p.step for number in p.step.list_num_classes()]
+    counts = [(p, number) for p in steps if p.step for number in p.step.list_num_classes()]
     problems += [
         Problem(
             p.where,
-            f"{p.name}.num_classes is {number}, but {given[0][0].name} has {given[0][1]}: write "
+            f"{p.name}.num_classes is {number}, but {counts[0][0].name} has {counts[0][1]}: write "
             "the same, or leave both out to take the classes of the data",
         )
-        for p, number in given
-        if number != given[0][1]
+        for p, number in counts
+        if number != counts[0][1]
     ]

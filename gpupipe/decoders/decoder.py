@@ -217,14 +217,14 @@ def read_orientation(data: memoryview) -> int | None:
 
 def find_exif_in_png(data: bytes) -> bytes:
     """Return the EXIF data of a PNG, which may follow its pixels; empty if there is none."""
-    at, found = 8, b""
+    at, exif = 8, b""
     while at + 8 <= len(data):
         size, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
         if kind == b"IEND":
             break
-        found = data[at + 8 : at + 8 + size] if kind == b"eXIf" else found
+        exif = data[at + 8 : at + 8 + size] if kind == b"eXIf" else exif
         at += 12 + size
-    return found
+    return exif
 
 
 def apply_orientation(pixels: Any, orientation: int, window: Sequence[int] | None = None) -> Any:

@@ -195,8 +195,8 @@ def read_views(node: Node, fields: Mapping[str, Spec]) -> dict[str, ViewField]:
         inner = node.inside("views", name)
         if not name.isidentifier():
             inner.report(f"views: '{name}' is no name: letters, digits and _", of_key=True)
-        made = [name] if view.count == 1 else [f"{name}_{n}" for n in range(view.count)]
-        for number, field in enumerate(made):
+        names = [name] if view.count == 1 else [f"{name}_{n}" for n in range(view.count)]
+        for number, field in enumerate(names):
             if field in taken:
                 why = "a batch has a field of that name"
                 inner.report(f"views: a view must not be called '{field}': {why}", of_key=True)
@@ -218,24 +218,24 @@ def add_views(pipeline: Pipeline, views: Mapping[str, ViewField]) -> Pipeline:
         first.report("views begin with an image: write 'decode' under 'steps'")
         return pipeline
     for name, view in views.items():
-        found: list[Problem] = []
-        field, steps = {name: before}, replace(view.steps, problems=found)
+        mistakes: list[Problem] = []
+        field, steps = {name: before}, replace(view.steps, problems=mistakes)
         parsed = [p for item in steps.items() if (p := parse_nested_step(item, field))]
         if parsed:
             parsed[0] = _select_view(parsed[0], view)
-        chained = chain_steps(parsed, field, found)
+        chained = chain_steps(parsed, field, mistakes)
         entries += [replace(entry, key=f"{name}/{entry.key}") for entry in chained]
         # Copies of a view have the same mistakes.
-        view.steps.problems.extend(p for p in found if p not in view.steps.problems)
+        view.steps.problems.extend(p for p in mistakes if p not in view.steps.problems)
     sources = dict.fromkeys(views, pipeline.main)
     return replace(pipeline, entries=tuple(entries), views=sources)
 
 
-def _select_view(first: ParsedStep[Step], made: ViewField) -> ParsedStep[Step]:
+def _select_view(first: ParsedStep[Step], view: ViewField) -> ParsedStep[Step]:
     """Return the first step of a view as it makes one of the view's fields.
 
     A step that makes several images refuses to stand in a view of another count.
     """
-    if first.step is None or first.step.num_views == 1 or first.step.num_views != made.count:
+    if first.step is None or first.step.num_views == 1 or first.step.num_views != view.count:
         return first
-    return replace(first, step=first.step.select_view(made.number))
+    return replace(first, step=first.step.select_view(view.number))

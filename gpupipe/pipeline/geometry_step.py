@@ -8,6 +8,7 @@ MultiCrop         five_crop and ten_crop, whose crops are the fields of a view
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import numpy as np
@@ -163,12 +164,12 @@ class MultiCrop(Step):
                 f"with 'count: {self.num_views}', under 'views'"
             )
         check_plane(input_spec)
-        sides = zip(input_spec.sides, self.size, strict=True)
-        if any(side is not None and side < needed for side, needed in sides):
-            known = [side or "?" for side in input_spec.sides]
+        height, width = (math.inf if side is None else side for side in input_spec.sides)
+        if height < self.size[0] or width < self.size[1]:
+            size = "x".join(str(side or "?") for side in input_spec.sides)
             raise StepIncompatibleError(
-                f"the size is {self.size[0]}x{self.size[1]}, but the images have "
-                f"{known[0]}x{known[1]} pixels: write a smaller size, or a resize under 'steps'"
+                f"the size is {self.size[0]}x{self.size[1]}, but the images have {size} pixels: "
+                "write a smaller size, or a resize under 'steps'"
             )
         return input_spec.with_size(self.size)
 

@@ -80,8 +80,8 @@ def build_with_schedules(
 
     Args:
         document: The document.
-        loc: The place of what is built.
-        lists: The places of its lists of steps.
+        loc: The path of the pipeline or the batch stage.
+        lists: The paths of its lists of steps.
         build: Builds it from a document without schedules, or raises ConfigError.
         describe_change: Says what must not differ between the first epoch and a later one, whose
             numbers it gets in words; "" if nothing does.

@@ -45,7 +45,7 @@ class AugMix(AugmentPolicy):
     all_ops: bool = True
     interpolation: Resampling = "bilinear"
 
-    blends = True
+    has_chains = True
 
     @field_validator("chain_depth")
     @classmethod

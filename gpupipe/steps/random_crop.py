@@ -73,18 +73,18 @@ class RandomCrop(Step):
     def infer_spec(self, input_spec: Spec) -> Spec:
         check_fill(self.fill, input_spec)
         size = expand_sides("size", self.size, input_spec)
-        if self.pads and self.padding_mode != "constant":
+        if self.can_pad and self.padding_mode != "constant":
             check_picture(input_spec)
         if input_spec.size and not self.pad_if_needed:
             sides = np.array(input_spec.size, np.float64)
             room = sides + sum(self.margins(sides))
             if (room < size).any():
                 raise StepIncompatibleError(describe_small_image(room, size))
-        fill = self.fill if self.pads and self.padding_mode == "constant" else ()
+        fill = self.fill if self.can_pad and self.padding_mode == "constant" else ()
         return add_fill(fill, input_spec).with_size(size)
 
     @property
-    def pads(self) -> bool:
+    def can_pad(self) -> bool:
         """Whether the step may pad an image."""
         return self.padding is not None or self.pad_if_needed
 
@@ -122,9 +122,9 @@ class RandomCrop(Step):
         size = image.size
         before, after = self.margins(size)
         padded = size + before + after
-        if self.pads and self.padding_mode == "constant":
+        if self.can_pad and self.padding_mode == "constant":
             image.crop(-before, padded, self.fill)
-        elif self.pads:
+        elif self.can_pad:
             image.pad(before, after, self.padding_mode)
         image.crop(self.anchor(p, padded), self.size)
 
@@ -134,7 +134,7 @@ class RandomCrop(Step):
         padded = size + before + after
         if (padded < self.size).any():
             raise SampleIncompatibleError(describe_small_image(padded, self.size))
-        if self.pads and self.padding_mode != "constant":
+        if self.can_pad and self.padding_mode != "constant":
             image = self._mirror(image, before, after)
             before = before * 0.0
         return cut(image, self.anchor(p, padded) - before, self.size, self.fill)

@@ -72,7 +72,7 @@ class TimmAugment(AugmentPolicy):
         return policy.num_ops * _DRAWS_PER_OP + (policy.kind == "auto")
 
     @property
-    def blends(self) -> bool:  # type: ignore[override]
+    def has_chains(self) -> bool:  # type: ignore[override]
         """Whether chains are blended: augmix does."""
         return self._read.mixture is not None
 

@@ -149,9 +149,9 @@ def _read_orientation(image: Any, data: bytes, kind: str) -> int:
     if kind == "TIFF":
         tag = image.getexif().get(_ORIENTATION, 1)
         return tag if tag in range(1, 9) else 1
-    found = find_exif_in_png(data) if kind == "PNG" else image.info.get("exif")
-    found = found if isinstance(found, bytes) else b""
-    return read_orientation(memoryview(found.removeprefix(b"Exif\0\0"))) or 1
+    exif = find_exif_in_png(data) if kind == "PNG" else image.info.get("exif")
+    exif = exif if isinstance(exif, bytes) else b""
+    return read_orientation(memoryview(exif.removeprefix(b"Exif\0\0"))) or 1
 
 
 _lifting, _lifted = threading.Lock(), 0
