@@ -18,7 +18,6 @@ from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.dali.cached_reader import CachedReader
 from gpupipe.engines.dali.checks import check_batch
 from gpupipe.engines.dali.field_readers import FieldReader
-from gpupipe.engines.dali.graph import GraphSource, build_graph
 from gpupipe.engines.dali.graph_runner import GraphRunner, Outcome, Tensors
 from gpupipe.engines.dali.lowering import Lowering, to_field
 from gpupipe.engines.dali.reader import Reader, make_reader
@@ -69,27 +68,20 @@ class BuiltPipeline:
         known_good: KnownGood,
     ) -> None:
         self._job, self._quarantine = job, quarantine
-        device_id = options.device_id
-        cache = options.cache
-        self.lowering = Lowering(
+        device_id, cache = options.device_id, options.cache
+        self.lowering = lowering = Lowering(
             job,
             "cpu" if device_id is None else "gpu",
             options.may_cut,
             done=None if cache is None else cache.count_steps(),
         )
         self._reader: Reader = (
-            make_reader(job, self.lowering.decodings(), dict(fields), options.checks_jpegs)
+            make_reader(job, lowering.decodings(), fields, options.checks_jpegs)
             if cache is None
             else CachedReader(job, cache, fields, options.checks_jpegs, options.may_cut)
         )
-        source = GraphSource(job, self.lowering, self._reader, fields)
-        self._runner = GraphRunner(
-            build_graph(job, self.lowering, device_id, source),
-            source,
-            self._reader,
-            list(job.pipeline.outputs),
-            min(job.loader.batch_size, len(job.index)) if options.warm_up else 0,
-        )
+        warm_up = min(job.loader.batch_size, len(job.index)) if options.warm_up else 0
+        self._runner = GraphRunner(job, lowering, device_id, self._reader, fields, warm_up)
         self._repair = BatchRepair(job, self._runner, quarantine, known_good)
 
     @property

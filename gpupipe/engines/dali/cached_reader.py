@@ -12,7 +12,7 @@ The second begins with pixels, whether they come from the cache or from the firs
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -28,10 +28,9 @@ from gpupipe.decoded_cache.decoded_cache import (
 )
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.field_readers import FieldReader
-from gpupipe.engines.dali.graph import GraphSource, build_graph
 from gpupipe.engines.dali.graph_runner import GraphRunner
 from gpupipe.engines.dali.lowering import Lowering
-from gpupipe.engines.dali.reader import Read, make_reader
+from gpupipe.engines.dali.reader import Read, Reader, make_reader
 from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan
 
@@ -46,7 +45,7 @@ LookedUp = dict[str, list[CachedSample]]
 Outcomes = Generator[tuple[Plan, Any], None, None]
 
 
-class CachedReader:
+class CachedReader(Reader):
     """The Reader of a job with a decoded cache. Its data are pixels, not files.
 
     Args:
@@ -65,6 +64,7 @@ class CachedReader:
         checks_jpegs: bool,
         may_cut: bool,
     ) -> None:
+        super().__init__()
         self._job, self._cache = job, cache
         first_steps = replace(
             job.pipeline,
@@ -73,19 +73,13 @@ class CachedReader:
             views={},
         )
         first = replace(job, pipeline=first_steps)
-        self._lowering = Lowering(first, "cpu", may_cut, as_it_is=True)
-        self._files = make_reader(first, self._lowering.decodings(), dict(fields), checks_jpegs)
-        source = GraphSource(first, self._lowering, self._files, fields)
-        graph = build_graph(first, self._lowering, None, source)
-        self._runner = GraphRunner(graph, source, self._files, list(cache.prefixes), 0)
-        self._plans: Iterator[Plan] = iter(())
+        lowering = Lowering(first, "cpu", may_cut, as_it_is=True)
+        self._files = make_reader(first, lowering.decodings(), fields, checks_jpegs)
+        self._runner = GraphRunner(first, lowering, None, self._files, fields)
         self._reads: Generator[Read, None, None] = self._iter_reads()
 
     def start(self, plans: Iterable[Plan]) -> None:
         self._plans, self._reads = iter(plans), self._iter_reads()
-
-    def end(self) -> None:
-        self._plans = iter(())
 
     def drop(self) -> None:
         self.end()
@@ -99,9 +93,6 @@ class CachedReader:
     @property
     def was_destroyed(self) -> bool:
         return self._files.was_destroyed
-
-    def __iter__(self) -> CachedReader:
-        return self
 
     def __next__(self) -> Read:
         return next(self._reads)

@@ -11,7 +11,7 @@ from nvidia.dali import Pipeline, fn
 
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.field_readers import FieldReader
-from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.lowering import Lowering, Sizes
 from gpupipe.engines.dali.operators.array import sizes
 from gpupipe.engines.dali.reader import Read, Reader
 from gpupipe.errors import EngineError, StepError
@@ -136,11 +136,14 @@ def compute_inputs(
         SampleIncompatibleError: A step cannot handle one of the samples.
         StepError: A plugin step failed.
     """
-    ids = read.plan.ids
-    arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
-    size = read.size | {name: sizes(job, name, ids) for name in arrays}
     data = [
-        fields[name].read_arrays(ids) if name in arrays else read.data[name]
-        for name in job.pipeline.fields
+        read.data[name] if spec.encoded else fields[name].read_arrays(read.plan.ids)
+        for name, spec in job.pipeline.fields.items()
     ]
-    return [*data, *lowering.arguments(read.plan, size)]
+    return [*data, *lowering.arguments(read.plan, find_sizes(job, read))]
+
+
+def find_sizes(job: Job, read: Read) -> Sizes:
+    """Return the sizes of the samples of a plan: images' from headers, arrays' from the index."""
+    arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
+    return read.size | {name: sizes(job, name, read.plan.ids) for name in arrays}

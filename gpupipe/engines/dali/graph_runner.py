@@ -1,17 +1,32 @@
 """Runs plans through DALI's graph, and hands over each batch or its error in order.
 
-    plans -> Reader -> GraphSource -> graph -> ready
-                            |                    ^
-                            +---- in_flight -----+
+    plans -> Reader -> GraphSource -> DALI's graph -> ready -> run()
+                            |                           ^
+                            +-------- in_flight --------+
 
-DALI takes plans `prefetch` batches ahead, and may fail on any of them. `in_flight` holds what it
-took; `ready` holds finished batches and errors until the engine takes them.
+DALI takes plans `prefetch` batches ahead. `in_flight` holds the plans that it took, and `ready` the
+batches and errors that wait to be yielded.
+
+Example:
+    With a prefetch of 2, plan 1 has a file that is no image. While plan 0 runs, the source reads
+    plan 1, notes its error in `in_flight`, and takes no more plans. `run` yields
+
+        (plan 0, {"image": tensor})
+        (plan 1, RuntimeError(...))
+
+    and ends. The caller repairs plan 1, and calls `run` again for plan 2 and those after it.
+
+Invariants:
+- Each plan that is taken leaves in the order of the plans, as a batch or as an error, or is dropped
+  by `stop`.
+- DALI reads the buffers of a plan without a copy, so they live in `in_flight` until its batch ends.
+- After a failure no further plan is taken until the next `run`, but plans in flight still succeed.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -19,8 +34,11 @@ import numpy as np
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from gpupipe.engines.dali.graph import GraphSource
-from gpupipe.engines.dali.reader import Reader
+from gpupipe.engines.base import Job
+from gpupipe.engines.dali.field_readers import FieldReader
+from gpupipe.engines.dali.graph import GraphSource, build_graph
+from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.reader import Reader, was_destroyed
 from gpupipe.errors import EngineError, StepError
 from gpupipe.runtime import tracing
 from gpupipe.sampling.sampler import Plan
@@ -33,10 +51,11 @@ class GraphRunner:
     """Runs plans through a built graph.
 
     Args:
-        pipe: The DALI pipeline.
-        source: Its inputs.
-        reader: The reader of `source`.
-        fields: The names of its outputs.
+        job: The job.
+        lowering: The lowering of its steps.
+        device_id: The GPU's number, or None for the CPU.
+        reader: Reads the files of the plans.
+        fields: The readers of the fields that DALI does not read itself, by field name.
         warm_up: How many samples the very first batch needs; see `_with_warm_up`. 0 for any number.
 
     Attributes:
@@ -44,12 +63,19 @@ class GraphRunner:
     """
 
     def __init__(
-        self, pipe: Any, source: GraphSource, reader: Reader, fields: list[str], warm_up: int
+        self,
+        job: Job,
+        lowering: Lowering,
+        device_id: int | None,
+        reader: Reader,
+        fields: Mapping[str, FieldReader],
+        warm_up: int = 0,
     ) -> None:
         self.is_closed = False
-        self._pipe, self._source, self._reader = pipe, source, reader
+        self._source, self._reader = GraphSource(job, lowering, reader, fields), reader
+        self._pipe = build_graph(job, lowering, device_id, self._source)
         self._iterator: Any = DALIGenericIterator(
-            [pipe], fields, auto_reset=False, prepare_first_batch=False
+            [self._pipe], list(job.pipeline.outputs), auto_reset=False, prepare_first_batch=False
         )
         self._ready: deque[tuple[Plan, Outcome | StepError | EngineError]] = deque()
         self._warm_up = warm_up
@@ -96,7 +122,7 @@ class GraphRunner:
         if not (
             self.is_closed
             or self._is_fresh
-            or _was_destroyed(self._pipe)
+            or was_destroyed(self._pipe)
             or self._reader.was_destroyed
         ):
             self._reader.drop()
@@ -140,7 +166,9 @@ class GraphRunner:
         outcome: Outcome | StepError | EngineError | None = None
         try:
             with tracing.span("DALI graph", "operator"):
-                outcome = self._next_tensors() if self._is_delivering else self._next_undelivered()
+                outcome = (
+                    next(self._iterator)[0] if self._is_delivering else self._next_undelivered()
+                )
         except StopIteration:
             pass
         except RuntimeError as e:
@@ -156,10 +184,6 @@ class GraphRunner:
             self._ready.append((plan, outcome))
         return bool(self._ready)
 
-    def _next_tensors(self) -> Tensors:
-        tensors: Tensors = next(self._iterator)[0]
-        return tensors
-
     def _next_undelivered(self) -> Any:
         """Run the next batch and leave it in DALI."""
         if self._pipe.empty():
@@ -168,8 +192,3 @@ class GraphRunner:
         self._pipe.release_outputs()
         self._pipe.schedule_run()
         return outputs
-
-
-def _was_destroyed(pipe: Any) -> bool:
-    """Whether a garbage collection of the engine and its pipeline destroyed the pipeline first."""
-    return getattr(pipe, "_pipe", pipe) is None

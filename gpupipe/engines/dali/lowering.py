@@ -81,7 +81,7 @@ class Lowering:
             SampleIncompatibleError: A step cannot handle one of the samples.
             StepError: A plugin step failed.
         """
-        return _arrays(self._trace(plan, size))
+        return _arrays(self.trace(plan, size))
 
     def example_arguments(self) -> Arrays:
         """Return the argument arrays of a batch of one, for their dtypes and numbers of axes."""
@@ -137,29 +137,24 @@ class Lowering:
         traced, fields = self._example, self._job.pipeline.fields
         return {name: traced[name].decoding for name, spec in fields.items() if spec.encoded}
 
-    def trace(self, plan: Plan, size: Sizes, on_step: OnStep) -> dict[str, list[Emitted]]:
-        """Return the operators by field and view, and report the sample sizes around each step.
-
-        Args:
-            plan: The plan of a batch.
-            size: The sizes of its samples.
-            on_step: Called for each step with the sizes before and after it.
-
-        Raises:
-            SampleIncompatibleError: A step cannot handle one of the samples.
-        """
-        traced = self._trace(plan, size, on_step)
-        return {name: list(tracer.subgraph().emitted) for name, tracer in traced.items()}
-
-    def _trace(
+    def trace(
         self,
         plan: Plan,
         size: Sizes | None = None,
         on_step: OnStep = lambda entry, before, after: None,
     ) -> dict[str, Any]:
-        """Trace the steps of a batch; return the tracers by field and view, in order.
+        """Trace the steps of a batch.
 
-        Without `size`, the samples have an example size.
+        Args:
+            plan: The plan of the batch.
+            size: The sizes of its samples; example sizes by default.
+            on_step: Called for each step with the sizes before and after it.
+
+        Returns:
+            The tracers by field and view, in order.
+
+        Raises:
+            SampleIncompatibleError: A step cannot handle one of the samples.
         """
         steps, pipeline = self._job.steps_for(plan), self._job.pipeline
         traced: dict[str, Any] = {}
@@ -211,7 +206,7 @@ class Lowering:
         """The trace of one sample that every step accepts: the graph is the same for all."""
         for id in range(_MAX_TRIES):
             try:
-                return self._trace(Plan(0, np.full(1, id, np.int64), 1, True))
+                return self.trace(Plan(0, np.full(1, id, np.int64), 1, True))
             except SampleIncompatibleError as e:
                 refusal = e
         raise EngineError(

@@ -1,22 +1,33 @@
 """loader.gpu_memory: computes how much GPU memory a job needs before it runs.
 
 DALI offers no limit on its memory. Its pool grows with the outputs of its operators, in blocks of
-64 MiB, and shrinks only on request. The sizes of the outputs follow from the sizes of the images,
-which are known before anything is decoded. The estimate is the sum of:
+64 MiB, and shrinks only on request. But the sizes of the outputs follow from the sizes of the
+images, which their headers say. The estimate is the sum, in whole blocks, of:
 
 - the outputs of all operators for each of the `prefetch` batches in progress;
 - one delivered batch, since the trainer holds a batch meanwhile;
 - a buffer of 16 MiB that nvJPEG has for each thread (device_memory_padding of DALI's decoder).
 
-It leaves out the CUDA context, scratch memory of kernels and of the hardware decoder, and batches
-that the trainer keeps.
+Example:
+    256 images of 300x400 in RGB are decoded, warped, and normalized to float32, with prefetch 2 and
+    8 threads. The operators make 1 + 1 + 4 bytes of each value, 527 MiB a batch:
+
+    2 x 527 + 352 for the delivered batch + 8 x 16 = 1,534, which is 1,536 MiB in whole blocks.
+
+Invariants:
+- No pixel is decoded, and no GPU is needed.
+- Where steps share operators, each but the last counts as the larger of the sizes around its step.
+- The estimate leaves out the CUDA context, scratch memory of kernels and of the hardware decoder,
+  and batches that the trainer keeps.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,11 +35,10 @@ from numpy.typing import NDArray
 from pydantic import ByteSize
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.field_readers import open_fields
-from gpupipe.engines.dali.lowering import Lowering, delivered_dtype
-from gpupipe.engines.dali.operators.array import sizes
+from gpupipe.engines.dali.graph import find_sizes
+from gpupipe.engines.dali.lowering import Lowering, Sizes, delivered_dtype
 from gpupipe.engines.dali.reader import make_reader
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
@@ -49,12 +59,12 @@ class Need:
     """Memory needs of N single samples.
 
     Attributes:
-        made: Bytes of the outputs of all operators, (N,).
-        out: Bytes of the delivered fields, (N,).
+        outputs: Bytes of the outputs of all operators, (N,).
+        delivered: Bytes of the delivered fields, (N,).
     """
 
-    made: NDArray[np.float64]
-    out: NDArray[np.float64]
+    outputs: NDArray[np.float64]
+    delivered: NDArray[np.float64]
 
     def of(self, batch_size: int, prefetch: int, threads: int) -> int:
         """Return the bytes that a job needs on the GPU, in whole blocks.
@@ -65,8 +75,8 @@ class Need:
             threads: How many threads the decoder has.
         """
         total = (
-            prefetch * _estimate_batch(self.made, batch_size)
-            + _estimate_batch(self.out, batch_size)
+            prefetch * _estimate_batch(self.outputs, batch_size)
+            + _estimate_batch(self.delivered, batch_size)
             + threads * PADDING
         )
         return int(-(-total // BLOCK)) * BLOCK
@@ -101,13 +111,14 @@ def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
     wanted = need.of(loader.batch_size, loader.prefetch, job.threads)
     if wanted <= allowed:
         return
-    batch, out = (
-        _words(_estimate_batch(part, loader.batch_size)) for part in (need.made, need.out)
+    batch, delivered = (
+        _readable(_estimate_batch(part, loader.batch_size))
+        for part in (need.outputs, need.delivered)
     )
     raise EngineError(
-        f"loader.gpu_memory={_words(allowed)}, but DALI needs about {_words(wanted)} on the "
+        f"loader.gpu_memory={_readable(allowed)}, but DALI needs about {_readable(wanted)} on the "
         f"GPU: {loader.prefetch} x {batch} for the batches that are being "
-        f"made, {out} for the one that is delivered, {_words(PADDING)} for each of "
+        f"made, {delivered} for the one that is delivered, {_readable(PADDING)} for each of "
         f"{job.threads} threads. {_advice(need, job, allowed)}"
     )
 
@@ -115,28 +126,14 @@ def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
 def _advice(need: Need, job: Job, allowed: int) -> str:
     loader = job.loader
     for prefetch in dict.fromkeys((loader.prefetch, 1)):
-
-        def is_allowed(size: int, ahead: int = prefetch) -> bool:
-            return need.of(size, ahead, job.threads) <= allowed
-
-        fits = _largest(is_allowed, loader.batch_size)
-        if fits:
-            return f"loader.batch_size={fits} would fit" + (
-                f" with loader.prefetch={prefetch}" if prefetch != loader.prefetch else ""
-            )
+        needed = partial(need.of, prefetch=prefetch, threads=job.threads)
+        if size := bisect_right(range(1, loader.batch_size + 1), allowed, key=needed):
+            ahead = "" if prefetch == loader.prefetch else f" with loader.prefetch={prefetch}"
+            return f"loader.batch_size={size} would fit{ahead}"
     return "Not even a batch of one fits: take fewer loader.threads, or more memory"
 
 
-def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number up to `most` that fits, or 0. All numbers below one that fits must fit."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
-
-
-def _words(size: float) -> str:
+def _readable(size: float) -> str:
     return ByteSize(int(size)).human_readable()
 
 
@@ -147,78 +144,57 @@ def estimate_need(job: Job, may_cut: bool) -> Need | None:
         The needs, or None if no sample can be read.
     """
     lowering = Lowering(job, "gpu", may_cut)
-    estimates = [
-        _estimate_sample(job, lowering, plan, size)
-        for plan, size in _sizes(job, lowering.decodings())
-    ]
-    needs = [n for n in estimates if n is not None]
+    needs = []
+    for plan, size in _iter_samples(job, lowering):
+        try:
+            needs.append(_estimate_sample(job, lowering, plan, size))
+        except SampleIncompatibleError:
+            continue
     return Need(*np.array(needs).T) if needs else None
 
 
-def _sizes(
-    job: Job, decoding: dict[str, DecodeOptions]
-) -> list[tuple[Plan, dict[str, NDArray[np.float64]]]]:
-    """Plans of single samples, with the size of each field.
-
-    The sizes of images come from their headers, and those of arrays from the index.
-    """
-    ids = np.unique(
-        np.linspace(0, len(job.index) - 1, min(len(job.index), _SAMPLES)).astype(np.int64)
-    )
-    files = make_reader(job, decoding, open_fields(job), False)
-    files.start(Plan(0, np.array([id]), 1, False) for id in ids)
-    arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
-    return [
-        (r.plan, r.size | {name: sizes(job, name, r.plan.ids) for name in arrays})
-        for r in files
-        if r.error is None
-    ]
+def _iter_samples(job: Job, lowering: Lowering) -> Iterator[tuple[Plan, Sizes]]:
+    """Yield plans of single samples that can be read, with the size of each field."""
+    count = len(job.index)
+    ids = np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(np.int64))
+    reader = make_reader(job, lowering.decodings(), open_fields(job), False)
+    reader.start(Plan(0, np.array([id]), 1, False) for id in ids)
+    yield from ((read.plan, find_sizes(job, read)) for read in reader if read.error is None)
 
 
-def _estimate_sample(
-    job: Job, lowering: Lowering, plan: Plan, size: dict[str, NDArray[np.float64]]
-) -> tuple[float, float] | None:
-    """The bytes of all operators' outputs for a sample, and the bytes of its delivered fields.
+def _estimate_sample(job: Job, lowering: Lowering, plan: Plan, size: Sizes) -> tuple[float, float]:
+    """Return the bytes of all operators' outputs for a sample, and of its delivered fields.
 
-    None if a step cannot handle the sample.
+    Raises SampleIncompatibleError if a step cannot handle the sample.
     """
     steps: dict[tuple[str, str], tuple[Entry, Any, Any]] = {}
 
-    def seen(entry: Entry, before: Any, after: Any) -> None:
+    def note(entry: Entry, before: Any, after: Any) -> None:
         steps[entry.field, entry.key] = entry, before, after
 
-    try:
-        operators = lowering.trace(plan, size, seen)
-    except SampleIncompatibleError:
-        return None
-    decodings = lowering.decodings()
-    made = out = 0.0
-    for name, emitted in operators.items():
-        source = job.pipeline.source_of(name)
-        spec, first = job.pipeline.fields[source], size[source]
-        final = job.pipeline.output_spec_of(name)
-        entries = [e for n in (source, name) for e in job.pipeline.entries_on(n)]
-        last = steps[entries[-1].field, entries[-1].key][2] if entries else first
-        is_delivered = name in job.pipeline.outputs
-        delivered_bytes = _bytes(final, last, delivered_dtype(job, name)) * is_delivered
-        made += 0.0 if spec.encoded or name != source else _bytes(spec, first, spec.dtype)
+    pipeline, total, delivered = job.pipeline, 0.0, 0.0
+    for name, tracer in lowering.trace(plan, size, note).items():
+        source = pipeline.source_of(name)
+        spec, first = pipeline.fields[source], size[source]
+        dtype, is_delivered = delivered_dtype(job, name), name in pipeline.outputs
+        last = _bytes(pipeline.output_spec_of(name), tracer.size, dtype) if is_delivered else 0.0
+        delivered += last
+        if name == source and not spec.encoded:
+            total += _bytes(spec, first, spec.dtype)
+        emitted = tracer.subgraph().emitted
         for position, operator in enumerate(emitted):
             if is_delivered and (operator is emitted[-1] or not operator.steps):
-                made += delivered_bytes
+                total += last
                 continue
             key = operator.steps[-1]
             entry, before, after = steps[name, key]
+            if operator.op.startswith("decoders."):
+                total += _bytes(entry.output_spec, first, tracer.decoding.dtype)
+                continue
             has_more = any(key in other.steps for other in emitted[position + 1 :])
-            is_decoder = operator.op.startswith("decoders.")
-            largest = first if is_decoder else _larger(before, after) if has_more else after
-            dtype = decodings[source].dtype if is_decoder else entry.output_spec.dtype
-            made += _bytes(entry.output_spec, largest, dtype)
-        out += delivered_bytes
-    return made, out
-
-
-def _larger(before: Any, after: Any) -> Any:
-    return before if np.prod(before) > np.prod(after) else after
+            largest = max(before, after, key=np.prod) if has_more else after
+            total += _bytes(entry.output_spec, largest, entry.output_spec.dtype)
+    return total, delivered
 
 
 def _bytes(spec: Spec, size: Any, dtype: str) -> float:

@@ -13,18 +13,17 @@ decoder: see files.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.dataset.file_columns import FileColumn
-from gpupipe.dataset.index import Index
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.field_readers import PLACEHOLDER, FieldReader
@@ -47,7 +46,7 @@ class Read:
 
     Attributes:
         plan: The plan.
-        data: The files of each field, as ImageFiles.look returns them.
+        data: The files of each field, as ImageFiles.make_decodable returns them.
         size: [height, width] of each decoded image, (B, 2), by field.
         error: Why the plan could not be read, or None.
         kept: The buffers of which `data` holds views. They must live as long as `data`.
@@ -60,36 +59,42 @@ class Read:
     kept: list[Any] = field(default_factory=list)
 
 
-class Reader(Protocol):
-    """An iterator of Read in the order of the plans. It ends after the last plan."""
+class Reader(Iterator[Read]):
+    """Yields a Read for each plan of an iteration, in order."""
+
+    def __init__(self) -> None:
+        self._plans: Iterator[Plan] = iter(())
 
     def start(self, plans: Iterable[Plan]) -> None:
         """Start a new iteration over `plans`, and begin to read the first `prefetch` of them.
 
         The previous iteration must have ended.
         """
+        self._plans = iter(plans)
 
     def end(self) -> None:
         """Take no more plans. Plans that were taken are still returned."""
+        self._plans = iter(())
 
     def drop(self) -> None:
         """Take no more plans, and discard those that were taken."""
+        self.end()
 
     def close(self) -> None:
         """Release the reader's pipeline and threads. Idempotent."""
+        self.end()
 
     @property
     def was_destroyed(self) -> bool:
         """Whether a garbage collection destroyed the reader's pipeline."""
-
-    def __iter__(self) -> Iterator[Read]: ...
-
-    def __next__(self) -> Read:
-        """Return the next plan with its files, and begin to read another plan."""
+        return False
 
 
 def make_reader(
-    job: Job, decoding: dict[str, DecodeOptions], fields: dict[str, FieldReader], checks_jpegs: bool
+    job: Job,
+    decoding: dict[str, DecodeOptions],
+    fields: Mapping[str, FieldReader],
+    checks_jpegs: bool,
 ) -> Reader:
     """Build the reader for the fields of a job that are image files.
 
@@ -103,24 +108,8 @@ def make_reader(
     return FileReader(job, decoding, fields, checks_jpegs) if decoding else NoReader()
 
 
-class NoReader:
+class NoReader(Reader):
     """The Reader for jobs without image files: all fields are arrays."""
-
-    was_destroyed = False
-
-    def __init__(self) -> None:
-        self._plans: Iterator[Plan] = iter(())
-
-    def start(self, plans: Iterable[Plan]) -> None:
-        self._plans = iter(plans)
-
-    def end(self) -> None:
-        self._plans = iter(())
-
-    drop = close = end
-
-    def __iter__(self) -> NoReader:
-        return self
 
     def __next__(self) -> Read:
         return Read(next(self._plans))
@@ -155,12 +144,6 @@ class _Source:
         return arrays
 
 
-def _inputs(index: Index, name: str, fields: dict[str, FieldReader]) -> Inputs:
-    """The function that returns DALI's input for a field: paths to read, or bytes."""
-    column = index.columns[name]
-    return _Paths(column) if isinstance(column, FileColumn) else fields[name].read_encoded
-
-
 class _Paths:
     """The paths of image files, which DALI reads. It would wait for ever for a FIFO's bytes.
 
@@ -186,14 +169,14 @@ class _Paths:
         return paths
 
 
-class FileReader:
+class FileReader(Reader):
     """The Reader for jobs with image files; `make_reader` documents the arguments."""
 
     def __init__(
         self,
         job: Job,
         decoding: dict[str, DecodeOptions],
-        fields: dict[str, FieldReader],
+        fields: Mapping[str, FieldReader],
         checks_jpegs: bool,
     ) -> None:
         self._threads = ThreadPoolExecutor(job.threads, "gpupipe-pillow")
@@ -203,7 +186,11 @@ class FileReader:
             for name, how in decoding.items()
         }
         self._checks_jpegs = checks_jpegs
-        self._source = _Source([_inputs(job.index, name, fields) for name in decoding])
+        columns = {name: job.index.columns[name] for name in decoding}
+        paths = {
+            n: _Paths(column) for n, column in columns.items() if isinstance(column, FileColumn)
+        }
+        self._source = _Source([paths.get(n) or fields[n].read_encoded for n in decoding])
         self._fresh = True
         depth = job.loader.prefetch
         self._pipe: Any = Pipeline(
@@ -218,13 +205,11 @@ class FileReader:
                 ndim=1,
                 no_copy=True,
             )
-            paths = [isinstance(job.index.columns[name], FileColumn) for name in decoding]
-            self._pipe.set_outputs(
-                *(
-                    ops.read(node) if is_path else node
-                    for node, is_path in zip(nodes, paths, strict=True)
-                )
+            outputs = (
+                ops.read(node) if name in paths else node
+                for name, node in zip(decoding, nodes, strict=True)
             )
+            self._pipe.set_outputs(*outputs)
         self._pipe.build()
 
     def start(self, plans: Iterable[Plan]) -> None:
@@ -250,10 +235,7 @@ class FileReader:
 
     @property
     def was_destroyed(self) -> bool:
-        return getattr(self._pipe, "_pipe", self._pipe) is None
-
-    def __iter__(self) -> FileReader:
-        return self
+        return was_destroyed(self._pipe)
 
     def __next__(self) -> Read:
         return self._check_files(*self._collect())
@@ -282,3 +264,8 @@ class FileReader:
         except (RuntimeError, EngineError) as e:
             return replace(read, error=e)
         return read
+
+
+def was_destroyed(pipe: Any) -> bool:
+    """Whether a pipeline was released, or destroyed by a garbage collection."""
+    return getattr(pipe, "_pipe", pipe) is None

@@ -49,8 +49,8 @@ def bytes_of(
     """Of a sample: what all operators make, and what is delivered."""
     need = estimate_need(job(root, pipeline, **loader), may_cut)
     assert need is not None
-    assert len(need.made) == len(need.out) == 10
-    return float(need.made.max()), float(need.out.max())
+    assert len(need.outputs) == len(need.delivered) == 10
+    return float(need.outputs.max()), float(need.delivered.max())
 
 
 def test_an_image_that_is_only_decoded(images: Path) -> None:
@@ -99,7 +99,7 @@ def test_arrays_are_copied_to_the_gpu(tmp_path: Path) -> None:
     need = estimate_need(Job(checked.source.index(), checked.pipeline, checked.loader, 1), False)
     assert need is not None
     size = 5 * 7 * 9 * 4
-    assert (need.made.max(), need.out.max()) == (2 * size, size)
+    assert (need.outputs.max(), need.delivered.max()) == (2 * size, size)
 
 
 def test_batches_threads_and_whole_blocks() -> None:
@@ -177,7 +177,7 @@ def test_samples_that_cannot_be_read_are_left_out(
     (tmp_path / "one" / "whole.jpg").write_bytes((images / "one" / "0.jpg").read_bytes())
     need = estimate_need(job(tmp_path, "affine"), False)
     assert need is not None
-    assert len(need.made) == 1
+    assert len(need.outputs) == 1
 
 
 @pytest.mark.parametrize("value", ["much", "-1GB", 0, True])
