@@ -34,6 +34,7 @@ class BuildOptions:
         may_cut: Whether the decoder may decode a region of an image.
         checks_jpegs: Whether JPEGs without an end marker are refused before the decoder.
         warm_up: Whether a full batch is decoded first if the first batch is short.
+        fields: The readers of the fields that DALI does not read itself, by field name.
         cache: The decoded cache, or None.
     """
 
@@ -41,6 +42,7 @@ class BuildOptions:
     may_cut: bool
     checks_jpegs: bool
     warm_up: bool
+    fields: Mapping[str, FieldReader]
     cache: DecodedCache | None = None
 
 
@@ -50,25 +52,16 @@ class BuiltPipeline:
     Args:
         job: The job.
         options: How it is built.
-        fields: The readers of the fields that DALI does not read itself, by field name.
         quarantine: The samples that are known to be bad.
-        known_good: Tells a broken machine from a broken sample.
 
     Attributes:
         lowering: The operators of the graph.
         is_closed: Whether `close` was called.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        options: BuildOptions,
-        fields: Mapping[str, FieldReader],
-        quarantine: Quarantine,
-        known_good: KnownGood,
-    ) -> None:
+    def __init__(self, job: Job, options: BuildOptions, quarantine: Quarantine) -> None:
         self._job, self._quarantine = job, quarantine
-        device_id, cache = options.device_id, options.cache
+        device_id, fields, cache = options.device_id, options.fields, options.cache
         self.lowering = lowering = Lowering(
             job,
             "cpu" if device_id is None else "gpu",
@@ -82,7 +75,8 @@ class BuiltPipeline:
         )
         warm_up = min(job.loader.batch_size, len(job.index)) if options.warm_up else 0
         self._runner = GraphRunner(job, lowering, device_id, self._reader, fields, warm_up)
-        self._repair = BatchRepair(job, self._runner, quarantine, known_good)
+        self._known_good = KnownGood(device_id)
+        self._repair = BatchRepair(job, self._runner, quarantine, self._known_good)
 
     @property
     def is_closed(self) -> bool:
@@ -143,3 +137,4 @@ class BuiltPipeline:
         # pipeline would stay alive until a garbage collection.
         self._reader.close()
         self._runner.close()
+        self._known_good.close()

@@ -40,7 +40,7 @@ _PACKAGES = (
     "nvidia-nvimgcodec-cu12",
     "nvidia-nvimgcodec-cu13",
 )
-LookedUp = dict[str, list[CachedSample]]
+Cached = dict[str, list[CachedSample]]
 """The samples of a plan as the cache has them, by field."""
 Outcomes = Generator[tuple[Plan, Any], None, None]
 
@@ -100,48 +100,47 @@ class CachedReader(Reader):
     def _iter_reads(self) -> Generator[Read, None, None]:
         """Take some plans at a time, and run what the cache lacks of them in one go."""
         while plans := list(islice(self._plans, self._job.loader.prefetch)):
-            looked_up = [self._look_up(plan) for plan in plans]
-            lacking = [_find_lacking(samples) for samples in looked_up]
+            cached = [self._get_cached(plan) for plan in plans]
+            missing = [_find_missing(samples) for samples in cached]
             first_steps = self._runner.run_undelivered(
-                plan.select(rows) for plan, rows in zip(plans, lacking, strict=True) if len(rows)
+                plan.select(rows) for plan, rows in zip(plans, missing, strict=True) if len(rows)
             )
             try:
-                for plan, samples, rows in zip(plans, looked_up, lacking, strict=True):
+                for plan, samples, rows in zip(plans, cached, missing, strict=True):
                     yield self._read(plan, samples, rows, first_steps)
             finally:
                 first_steps.close()
 
-    def _look_up(self, plan: Plan) -> LookedUp:
+    def _get_cached(self, plan: Plan) -> Cached:
         columns = self._job.index.columns
         return {
             name: self._cache.look_up(name, columns[name], plan.ids.tolist())
             for name in self._cache.prefixes
         }
 
-    def _read(self, plan: Plan, samples: LookedUp, rows: list[int], first_steps: Outcomes) -> Read:
+    def _read(self, plan: Plan, samples: Cached, rows: list[int], first_steps: Outcomes) -> Read:
         """Return the pixels of a plan; those of `rows` are the next of `first_steps`."""
         data: dict[str, list[Any]] = {
             name: [sample.pixels for sample in of_field] for name, of_field in samples.items()
         }
         outputs: Any = ()
         if rows:
+            early_end = plan, EngineError("DALI ended before its last batch")
             try:
-                _, outputs = next(first_steps)
+                _, outputs = next(first_steps, early_end)
             except (EngineError, StepError) as e:
-                return Read(plan, error=e)
-            except StopIteration:
-                return Read(plan, error=EngineError("DALI ended before its last batch"))
-            if isinstance(outputs, RuntimeError):
+                outputs = e
+            if isinstance(outputs, RuntimeError | EngineError | StepError):
                 return Read(plan, error=outputs)
             self._fill(samples, rows, outputs, data)
         size = {
             name: np.array([pixels.shape[:2] for pixels in of_field], np.float64)
             for name, of_field in data.items()
         }
-        return Read(plan, data, size, kept=[outputs])
+        return Read(plan, data, size, buffers=[outputs])
 
     def _fill(
-        self, samples: LookedUp, rows: list[int], outputs: Any, data: dict[str, list[Any]]
+        self, samples: Cached, rows: list[int], outputs: Any, data: dict[str, list[Any]]
     ) -> None:
         """Put the outputs of the first steps into `data` and into the cache."""
         for (name, of_field), tensors in zip(samples.items(), outputs, strict=True):
@@ -152,7 +151,7 @@ class CachedReader(Reader):
                 self._cache.store(of_field[row], pixels, pixels.shape[:2])
 
 
-def _find_lacking(samples: LookedUp) -> list[int]:
+def _find_missing(samples: Cached) -> list[int]:
     """Return the positions in a plan of the samples of which the cache lacks a field."""
     of_sample = zip(*samples.values(), strict=True)
     return [row for row, fields in enumerate(of_sample) if any(f.pixels is None for f in fields)]

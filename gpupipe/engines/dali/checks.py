@@ -63,17 +63,17 @@ def check_affinity(threads: int, device_id: int | None) -> None:
         raise DeviceError(
             f"{_MASK}={mask!r} should be numbers of cores with commas between them, as in 0,1"
         )
-    numbers = mask.split(",")
-    if len(numbers) < threads:
+    cores = mask.split(",")
+    if len(cores) < threads:
         raise DeviceError(
-            f"{_MASK}={mask} has {len(numbers)} cores, and DALI runs {threads} threads: "
-            f"name one for each, or set loader.threads={len(numbers)}"
+            f"{_MASK}={mask} has {len(cores)} cores, and DALI runs {threads} threads: "
+            f"name one for each, or set loader.threads={len(cores)}"
         )
     usable = os.sched_getaffinity(0)
-    away = [n for n in numbers[:threads] if int(n) not in usable]
-    if away:
+    unusable = [n for n in cores[:threads] if int(n) not in usable]
+    if unusable:
         raise DeviceError(
-            f"{_MASK}={mask} names core {away[0]}, which this process may not use: it may "
+            f"{_MASK}={mask} names core {unusable[0]}, which this process may not use: it may "
             f"use {', '.join(map(str, sorted(usable)))}"
         )
 
@@ -83,7 +83,7 @@ def can_lower(entry: Entry, device: Device) -> bool:
     pipeline = Pipeline("", (entry,), {entry.field: entry.input_spec})
     job = Job(build_empty(), pipeline, LoaderConfig(), 1)
     try:
-        Lowering(job, device, True).operators()
+        Lowering(job, device, True).inputs()  # traces the step
     except EngineError:
         return False
     return True

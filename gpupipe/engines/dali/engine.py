@@ -64,7 +64,6 @@ from gpupipe.engines.dali.field_readers import open_fields
 from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.lowering import Device, Lowering, decodes_regions
 from gpupipe.engines.dali.memory import check_memory
-from gpupipe.engines.dali.repair import KnownGood
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.devices import backend_of, resolve
 from gpupipe.runtime.exit_handler import ExitHandler
@@ -122,15 +121,14 @@ class DaliEngine(QuarantiningEngine):
         super().__init__(job, device_id)
         self.traits = self.traits.with_counts(job.threads, job.loader.prefetch)
         let_dali_pool_buffers()
-        self._fields = open_fields(job)
         self._options = BuildOptions(
             device_id,
             may_cut,
             device_id is not None if checks_jpegs is None else checks_jpegs,
             uses_hardware_decoder(job, device_id) if warm_up is None else warm_up,
+            open_fields(job),
             open_cache(job, self.device, may_cut),
         )
-        self._known_good = KnownGood(device_id)
         self._built, self._phase = self._build(0), 0
         self._is_closed = False
         self._epochs = 0
@@ -160,13 +158,7 @@ class DaliEngine(QuarantiningEngine):
         devices: tuple[Device, ...] = ("gpu", "cpu")
         encoded = any(spec.encoded for spec in job.pipeline.fields.values())
         read = "io.file.read" if encoded and separate_files else "external_source"
-        return {
-            d: [
-                (read, "cpu", ()),
-                *((e.op, e.device, e.steps) for e in Lowering(job, d, d == "cpu").operators()),
-            ]
-            for d in devices
-        }
+        return {d: [(read, "cpu", ()), *Lowering(job, d, d == "cpu").operators()] for d in devices}
 
     @classmethod
     def tunable(cls, on_gpu: bool, cores: Sequence[int]) -> dict[str, list[Any]]:
@@ -197,8 +189,8 @@ class DaliEngine(QuarantiningEngine):
         try:
             for built, of_phase in self._iter_phases(plans):
                 for plan, tensors in built.run(of_phase):
-                    known = labels_and_values(self._job.index, plan, self._torch_device)
-                    yield plan, _to_fields(built, tensors) | known
+                    values = labels_and_values(self._job.index, plan, self._torch_device)
+                    yield plan, _to_fields(built, tensors) | values
                     self._trim_memory(plan)
         finally:
             self._built.stop()
@@ -216,8 +208,7 @@ class DaliEngine(QuarantiningEngine):
 
     def _build(self, phase: int) -> BuiltPipeline:
         """Build the pipeline of a phase of the schedules."""
-        job = self._job.list_phases()[phase]
-        return BuiltPipeline(job, self._options, self._fields, self.quarantine, self._known_good)
+        return BuiltPipeline(self._job.list_phases()[phase], self._options, self.quarantine)
 
     def _trim_memory(self, plan: Plan) -> None:
         """Return free memory to the system after the last batch of every eighth epoch."""
@@ -226,7 +217,7 @@ class DaliEngine(QuarantiningEngine):
             malloc_trim()
 
     def unmap_files(self, files: set[int]) -> None:
-        for field in self._fields.values():
+        for field in self._options.fields.values():
             field.unmap_files(files)
 
     def close(self) -> None:
@@ -235,7 +226,6 @@ class DaliEngine(QuarantiningEngine):
             return
         self._is_closed = True
         self._built.close()
-        self._known_good.close()
         if self._options.cache is not None:
             self._options.cache.close()
         if self._torch_device.type == "cuda":

@@ -32,7 +32,7 @@ last slice of it is gone.
 """
 
 
-class CannotRead(RuntimeError):
+class CannotReadError(RuntimeError):
     """A sample's bytes cannot be read, or are fewer than the index says."""
 
 
@@ -52,7 +52,7 @@ class FieldReader(Protocol):
         """Return arrays of the dtype and the shapes that the index states.
 
         Raises:
-            CannotRead: An array cannot be read.
+            CannotReadError: An array cannot be read.
             EngineError: The machine or a plugin's code failed.
         """
 
@@ -87,7 +87,7 @@ class ColumnReader:
                 rows = zip(read_rows(self._column, ids), ids.tolist(), strict=True)
                 return [as_array(data, layout, row) for data, row in rows]
             except (OSError, ValueError) as e:
-                raise CannotRead(describe_error(e)) from e
+                raise CannotReadError(describe_error(e)) from e
 
     def unmap_files(self, files: set[int]) -> None:
         """Do nothing: the column maps no files."""
@@ -139,7 +139,7 @@ class MmapReader:
         self, i: int, array: ArrayLayout, data: NDArray[np.uint8], size: int
     ) -> NDArray[np.generic]:
         if len(data) != size:
-            raise CannotRead(
+            raise CannotReadError(
                 missing(self._column.path(int(self._column.file[i])), size - len(data))
             )
         return data.view(array.dtype).reshape(array.shape_of(i))

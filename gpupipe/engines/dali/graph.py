@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from nvidia.dali import Pipeline, fn
@@ -16,7 +16,6 @@ from gpupipe.engines.dali.operators.array import sizes
 from gpupipe.engines.dali.reader import Read, Reader
 from gpupipe.errors import EngineError, StepError
 from gpupipe.runtime import tracing
-from gpupipe.sampling.sampler import Plan
 
 Source = Callable[[], list[Any]]
 
@@ -69,22 +68,6 @@ def build_graph(job: Job, lowering: Lowering, device_id: int | None, source: Sou
     return pipe
 
 
-@dataclass(frozen=True)
-class InFlight:
-    """A plan that was taken and not delivered yet.
-
-    Attributes:
-        plan: The plan.
-        keep_alive: The buffers that DALI uses without a copy, and the buffers that they are views
-            of.
-        error: Why the plan failed before it reached the graph, or None.
-    """
-
-    plan: Plan
-    keep_alive: Any = None
-    error: RuntimeError | StepError | EngineError | None = None
-
-
 class GraphSource:
     """The callback of DALI's external source, which returns the inputs of the next batch.
 
@@ -95,14 +78,15 @@ class GraphSource:
         fields: The readers of the fields that DALI does not read itself, by field name.
 
     Attributes:
-        in_flight: The plans that were taken and not delivered yet, in order.
+        in_flight: The plans that were taken and not delivered yet, in order, with the buffers that
+            DALI uses without a copy, or with the error that kept the plan from the graph.
     """
 
     def __init__(
         self, job: Job, lowering: Lowering, reader: Reader, fields: Mapping[str, FieldReader]
     ) -> None:
         self._job, self._lowering, self._reader, self._fields = job, lowering, reader, fields
-        self.in_flight: deque[InFlight] = deque()
+        self.in_flight: deque[Read] = deque()
 
     def __call__(self) -> list[Any]:
         """Return the next inputs. After the last plan, raise StopIteration to end DALI's run.
@@ -118,11 +102,11 @@ class GraphSource:
                 with tracing.span("compute parameters", "loader"):
                     inputs = compute_inputs(self._job, self._lowering, self._fields, read)
             except (RuntimeError, StepError, EngineError) as e:
-                self.in_flight.append(InFlight(read.plan, error=e))
+                self.in_flight.append(Read(read.plan, error=e))
                 self._reader.end()
                 continue
             tracing.begin("batch in flight", f"{read.plan.epoch}:{read.plan.end}")
-            self.in_flight.append(InFlight(read.plan, (read, inputs)))
+            self.in_flight.append(replace(read, buffers=[read, inputs]))
             return inputs
 
 
@@ -132,7 +116,7 @@ def compute_inputs(
     """Return the inputs of the graph for a plan: the data of each field, then the arguments.
 
     Raises:
-        CannotRead: An array cannot be read.
+        CannotReadError: An array cannot be read.
         SampleIncompatibleError: A step cannot handle one of the samples.
         StepError: A plugin step failed.
     """

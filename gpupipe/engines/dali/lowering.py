@@ -225,8 +225,8 @@ def delivered_dtype(job: Job, name: str) -> str:
     DALI has no bfloat16: it delivers float32, and `to_field` converts that in torch.
     """
     dtype = job.pipeline.output_spec_of(name).dtype
-    wanted = job.loader.dtype or dtype if name in job.pipeline.main_outputs else dtype
-    return "float32" if wanted == "bfloat16" else wanted
+    delivered = job.loader.dtype or dtype if name in job.pipeline.main_outputs else dtype
+    return "float32" if delivered == "bfloat16" else delivered
 
 
 def delivered_layout(job: Job, name: str) -> Literal["HWC", "CHW"]:

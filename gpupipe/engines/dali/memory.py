@@ -108,15 +108,15 @@ def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
         )
         return
     loader = job.loader
-    wanted = need.of(loader.batch_size, loader.prefetch, job.threads)
-    if wanted <= allowed:
+    needed = need.of(loader.batch_size, loader.prefetch, job.threads)
+    if needed <= allowed:
         return
     batch, delivered = (
         _readable(_estimate_batch(part, loader.batch_size))
         for part in (need.outputs, need.delivered)
     )
     raise EngineError(
-        f"loader.gpu_memory={_readable(allowed)}, but DALI needs about {_readable(wanted)} on the "
+        f"loader.gpu_memory={_readable(allowed)}, but DALI needs about {_readable(needed)} on the "
         f"GPU: {loader.prefetch} x {batch} for the batches that are being "
         f"made, {delivered} for the one that is delivered, {_readable(PADDING)} for each of "
         f"{job.threads} threads. {_advice(need, job, allowed)}"

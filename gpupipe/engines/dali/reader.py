@@ -49,14 +49,14 @@ class Read:
         data: The files of each field, as ImageFiles.make_decodable returns them.
         size: [height, width] of each decoded image, (B, 2), by field.
         error: Why the plan could not be read, or None.
-        kept: The buffers of which `data` holds views. They must live as long as `data`.
+        buffers: The buffers of which `data` holds views. They must live as long as `data`.
     """
 
     plan: Plan
     data: dict[str, Any] = field(default_factory=dict)
     size: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     error: RuntimeError | StepError | EngineError | None = None
-    kept: list[Any] = field(default_factory=list)
+    buffers: list[Any] = field(default_factory=list)
 
 
 class Reader(Iterator[Read]):
@@ -124,13 +124,13 @@ class _Source:
     Attributes:
         plans: The plans to read.
         in_flight: The plans that were taken and not read yet, with the arrays that DALI uses
-            without a copy, and the error if they could not be made.
+            without a copy, or the error if they could not be made.
     """
 
     def __init__(self, inputs: list[Inputs]) -> None:
         self._inputs = inputs
         self.plans: Iterator[Plan] = iter(())
-        self.in_flight: deque[tuple[Plan, list[Any], EngineError | None]] = deque()
+        self.in_flight: deque[Read] = deque()
 
     def __call__(self) -> list[Any]:
         """Return the next inputs. After the last plan, raise StopIteration to end DALI's run."""
@@ -140,7 +140,7 @@ class _Source:
         except EngineError as e:
             # DALI must get a batch all the same, or the order of the plans in flight is lost.
             arrays, error = [[PLACEHOLDER] * len(plan.ids) for _ in self._inputs], e
-        self.in_flight.append((plan, arrays, error))
+        self.in_flight.append(Read(plan, error=error, buffers=arrays))
         return arrays
 
 
@@ -249,8 +249,8 @@ class FileReader(Reader):
         except RuntimeError as e:
             error = e
         self._pipe.schedule_run()
-        plan, arrays, unread = self._source.in_flight.popleft()
-        return Read(plan, error=unread or error, kept=[arrays, files]), files
+        read = self._source.in_flight.popleft()
+        return replace(read, error=read.error or error, buffers=[*read.buffers, *files]), files
 
     def _check_files(self, read: Read, files: list[Any]) -> Read:
         """Add the checked `files` and their image sizes to `read`, or the error that they raise."""

@@ -33,6 +33,9 @@ from gpupipe.errors import EngineError
 from gpupipe.runtime.failures import machine_failure
 from gpupipe.sampling.sampler import Plan
 
+_SIDE = 32
+"""The height and width of the known good image."""
+
 
 class BatchRepair:
     """Finds the samples of failed batches that are to blame.
@@ -139,9 +142,6 @@ def raise_unless_sample_failed(job: Job, error: RuntimeError, id: int | None = N
         ) from error
 
 
-_SIDE = 32
-
-
 class KnownGood:
     """Decodes a small valid JPEG with the same decoder as an engine on that device.
 
@@ -155,17 +155,17 @@ class KnownGood:
         self._device_id = device_id
         self._pipe: Any = None
 
-    def check(self, said: str) -> None:
+    def check(self, message: str) -> None:
         """Raise EngineError if the image cannot be decoded.
 
         Args:
-            said: The message with which a sample failed before.
+            message: The message with which a sample failed before.
         """
         try:
             self._decode()
         except RuntimeError as e:
             self._pipe = None
-            first, why = (find_cause(text).rstrip(" :") for text in (said, str(e)))
+            first, why = (find_cause(text).rstrip(" :") for text in (message, str(e)))
             raise EngineError(
                 "DALI cannot decode an image that nothing is wrong with "
                 f"({machine_failure(e) or why}), so that no sample is "

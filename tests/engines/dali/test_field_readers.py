@@ -16,7 +16,7 @@ from gpupipe.dataset.columns import ArrayLayout, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build, spans_of
 from gpupipe.engines.dali import field_readers
-from gpupipe.engines.dali.field_readers import CannotRead, MmapReader
+from gpupipe.engines.dali.field_readers import CannotReadError, MmapReader
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_what_is_not_there_is_named(tmp_path: Path, harm: Any) -> None:
     found = MmapReader(spans_of(index, "array"))
     assert found.read_arrays(np.array([0]))[0].tolist() == [1, 2, 3]
     with pytest.raises(
-        CannotRead,
+        CannotReadError,
         match=r"1 ends \d+ bytes before the sample does: it changed since it was indexed",
     ):
         found.read_arrays(np.array([0, 1]))

@@ -24,7 +24,7 @@ from gpupipe.engines.base import Job
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.jpeg_checks import (
     TAIL_BYTES,
-    CutOff,
+    CutOffError,
     check_ends,
     is_cut_off,
     looks_damaged,
@@ -64,7 +64,7 @@ def test_the_end_of_a_thumbnail_is_not_the_end() -> None:
     assert END in cut
     assert END not in cut[-TAIL_BYTES:]
     with pytest.raises(
-        CutOff,
+        CutOffError,
         match=rf"^a JPEG that was cut off: its end is missing \({len(cut):,} bytes are there\)$",
     ):
         check_ends([buffer(jpeg()), buffer(cut)])

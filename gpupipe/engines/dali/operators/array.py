@@ -90,9 +90,9 @@ class ArrayTracer(Tracer):
             trailing_axes = len(layout) - layout.index("C") - 1 if len(mean) > 1 else 0
             self._normalize_float64(mean, std, trailing_axes)
             return
-        form = channel_layout(layout)
-        assert form is not None, "the step's spec refuses it"
-        name, added = form
+        named = channel_layout(layout)
+        assert named is not None, "the step's spec refuses it"
+        name, added = named
 
         def make(node: Any) -> Any:
             expanded = _expand(node, added, name)

@@ -50,12 +50,12 @@ class Operators(NamedTuple):
     Attributes:
         make: Returns the new pixels of the pixels and a node for each array.
         arrays: What the graph is fed, (B, ...) each.
-        least: The smallest [height, width] that the function takes, (B, 2); None for all.
+        min_size: The smallest [height, width] that the function takes, (B, 2); None for all.
     """
 
     make: Callable[..., Any]
     arrays: tuple[NDArray[Any], ...] = ()
-    least: NDArray[Any] | None = None
+    min_size: NDArray[Any] | None = None
 
 
 def leave_alone(pixels: Any) -> Any:
@@ -66,7 +66,7 @@ def leave_alone(pixels: Any) -> Any:
 def to_pixels(values: Any, image: PixelFormat) -> Any:
     """Convert float32 results to pixels: truncate to whole levels, and clamp."""
     if image.dtype == "uint8":
-        return round_to_levels(values - np.float32(_ALMOST_HALF))
+        return round_to_uint8(values - np.float32(_ALMOST_HALF))
     return dali_math.clamp(values, 0.0, 1.0)
 
 
@@ -80,7 +80,7 @@ def luma(pixels: Any, image: PixelFormat) -> Any:
     return fn.coord_transform(pixels, M=list(LUMA))
 
 
-def round_to_levels(values: Any) -> Any:
+def round_to_uint8(values: Any) -> Any:
     """Round float32 numbers above -2**23 to uint8, and clamp.
 
     Adding 1.5 * 2**23 leaves the rounded number in the lowest bits. On a CPU this takes half of the
@@ -102,7 +102,7 @@ def blend(images: Sequence[Any], weights: Sequence[Any], device: str) -> Any:
     total = images[0] * factors[0] - np.float32(_ALMOST_HALF)
     for image, factor in zip(images[1:], factors[1:], strict=True):
         total = total + image * factor
-    return round_to_levels(total)
+    return round_to_uint8(total)
 
 
 def add(pixels: Any, values: Any, dtype: str, clip: bool) -> Any:
@@ -121,7 +121,7 @@ def add(pixels: Any, values: Any, dtype: str, clip: bool) -> Any:
 
 
 def limit(factor: NDArray[Any]) -> NDArray[Any]:
-    """Limit a factor so that `round_to_levels` takes its results; a larger one clamps the same."""
+    """Limit a factor so that `round_to_uint8` takes its results; a larger one clamps the same."""
     limited: NDArray[Any] = np.minimum(factor, 1e4)
     return limited
 
@@ -131,12 +131,12 @@ def compute(formula: Callable[..., Any], image: PixelFormat, *values: NDArray[An
 
     def make(pixels: Any, *nodes: Any) -> Any:
         is_uint8 = image.dtype == "uint8"
-        numbers = pixels * np.float32(1 / HIGHEST_LEVEL) if is_uint8 else pixels
-        made = formula(numbers, *(image.on_device(node) for node in nodes))
-        made = dali_math.clamp(made, 0.0, 1.0)
+        scaled = pixels * np.float32(1 / HIGHEST_LEVEL) if is_uint8 else pixels
+        result = formula(scaled, *(image.on_device(node) for node in nodes))
+        result = dali_math.clamp(result, 0.0, 1.0)
         if not is_uint8:
-            return made
-        return round_to_levels(dali_math.floor(made * np.float32(SCALE_TO_LEVELS)))
+            return result
+        return round_to_uint8(dali_math.floor(result * np.float32(SCALE_TO_LEVELS)))
 
     return Operators(make, values)
 
@@ -169,14 +169,14 @@ def solarize(image: PixelFormat, threshold: NDArray[Any]) -> Operators:
     return Operators(make, (threshold,))
 
 
-def solarize_add(image: PixelFormat, levels: NDArray[Any]) -> Operators:
-    """Add levels to the values below 128 of uint8."""
+def solarize_add(image: PixelFormat, values: NDArray[Any]) -> Operators:
+    """Add values to the pixels below 128 of uint8."""
 
-    def make(pixels: Any, levels: Any) -> Any:
-        added = image.on_device(fn.cast(levels, dtype=types.UINT8))
+    def make(pixels: Any, values: Any) -> Any:
+        added = image.on_device(fn.cast(values, dtype=types.UINT8))
         return pixels + (pixels < _MIDDLE) * added
 
-    return Operators(make, (levels,))
+    return Operators(make, (values,))
 
 
 def adjust_brightness(image: PixelFormat, factor: NDArray[Any]) -> Operators:
@@ -210,7 +210,7 @@ def adjust_saturation(image: PixelFormat, factor: NDArray[Any]) -> Operators:
         gray = luma(pixels, image)
         rest = gray * (np.float32(1.0) - factor)
         if image.dtype == "uint8":  # shifted before the sum: one pass less over three channels
-            return round_to_levels(pixels * factor + (rest - np.float32(_ALMOST_HALF)))
+            return round_to_uint8(pixels * factor + (rest - np.float32(_ALMOST_HALF)))
         return to_pixels(pixels * factor + rest, image)
 
     return Operators(make, (limit(factor),))

@@ -24,12 +24,26 @@ from gpupipe.engines.dali.operators.color import (
     PixelFormat,
     limit,
     luma,
-    round_to_levels,
+    round_to_uint8,
     to_pixels,
 )
+from gpupipe.engines.dali.operators.dtypes import cast
 from gpupipe.pipeline.geometry import describe_small
 from gpupipe.pipeline.spec_checks import count_channels
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
+
+_SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
+"""PIL's filter SMOOTH, with which torchvision blends."""
+_FAR = 1e6
+"""Longer than any side, so that a region of this length covers it."""
+_BORDER: dict[str, Any] = {
+    "anchor": [0.0, 0.5, 1.0, 0.5, 0.5, 0.0, 0.5, 1.0],
+    "shape": [2.0, _FAR, 2.0, _FAR, _FAR, 2.0, _FAR, 2.0],
+    "axes": [0, 1],
+    "normalized_anchor": True,
+    "centered_anchor": True,
+}
+"""Arguments of `erase` for the first and last row and column: two pixels wide around each edge."""
 
 
 def adjust_contrast(image: PixelFormat, factor: NDArray[Any]) -> Operators:
@@ -53,14 +67,14 @@ def adjust_contrast(image: PixelFormat, factor: NDArray[Any]) -> Operators:
 
 def autocontrast(image: PixelFormat) -> Operators:
     """Stretch each channel to the full range; a channel of one value is left alone."""
-    most = np.float32(255.0 if image.dtype == "uint8" else 1.0)
+    max_value = np.float32(255.0 if image.dtype == "uint8" else 1.0)
 
     def make(pixels: Any) -> Any:
         low = fn.reductions.min(pixels, axes=(0, 1), keep_dims=True)
         high = fn.reductions.max(pixels, axes=(0, 1), keep_dims=True)
         low, high = (fn.cast(bound, dtype=types.FLOAT) for bound in (low, high))
         is_flat = high == low
-        scale = (high > low) * most / (high - low + is_flat) + is_flat
+        scale = (high > low) * max_value / (high - low + is_flat) + is_flat
         offset = (high > low) * low
         return to_pixels((pixels - offset) * scale, image)
 
@@ -83,24 +97,10 @@ def equalize(image: PixelFormat) -> Operators:
         whole = dali_math.floor(steps + np.float32(2.0**-12))
         can_divide = whole > np.float32(0.0)
         factor = can_divide * steps / dali_math.max(whole, np.float32(1.0))
-        kept = pixels * (fn.cast(whole == np.float32(0.0), dtype=types.FLOAT))
-        return round_to_levels(usual * factor + kept)
+        unchanged = pixels * (fn.cast(whole == np.float32(0.0), dtype=types.FLOAT))
+        return round_to_uint8(usual * factor + unchanged)
 
     return Operators(make)
-
-
-_SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
-"""PIL's filter SMOOTH, with which torchvision blends."""
-_FAR = 1e6
-"""Longer than any side, so that a region of this length covers it."""
-_BORDER: dict[str, Any] = {
-    "anchor": [0.0, 0.5, 1.0, 0.5, 0.5, 0.0, 0.5, 1.0],
-    "shape": [2.0, _FAR, 2.0, _FAR, _FAR, 2.0, _FAR, 2.0],
-    "axes": [0, 1],
-    "normalized_anchor": True,
-    "centered_anchor": True,
-}
-"""Arguments of `erase` for the first and last row and column: two pixels wide around each edge."""
 
 
 def adjust_sharpness(image: PixelFormat, factor: NDArray[Any]) -> Operators:
@@ -124,16 +124,16 @@ def gaussian_blur(image: PixelFormat, kernel_size: NDArray[Any], sigma: NDArray[
     them. That takes a 25th of the time of `fn.gaussian_blur`, for kernels of 23 pixels.
     """
     height_width, sigma = kernel_size[:, ::-1], sigma[:, ::-1]
-    least = height_width // 2 + 1
+    min_size = height_width // 2 + 1
     if image.device == "cpu" and image.dtype == "uint8":
         column, row = (_gaussian(height_width[:, n], sigma[:, n]) for n in (0, 1))
-        return Operators(_filter_twice, (row[:, None, :], column[:, :, None]), least)
+        return Operators(_filter_twice, (row[:, None, :], column[:, :, None]), min_size)
     dtype = types.UINT8 if image.dtype == "uint8" else types.FLOAT
 
     def make(pixels: Any, window_size: Any, sigma: Any) -> Any:
         return fn.gaussian_blur(pixels, window_size=window_size, sigma=sigma, dtype=dtype)
 
-    return Operators(make, (height_width, sigma), least)
+    return Operators(make, (height_width, sigma), min_size)
 
 
 def _filter_twice(pixels: Any, row: Any, column: Any) -> Any:
@@ -202,7 +202,7 @@ def find_operators(
         spec: The spec of the images.
         device: The device of the operators.
         values: The function's values, arrays (B, ...).
-        size: [height, width] of each image, (B, 2) or (2,); None to skip the check of it.
+        size: [height, width] of each image, (B, 2) or (2,).
         present: Which samples of the batch the function works on, (B,).
 
     Raises:
@@ -215,17 +215,17 @@ def find_operators(
         raise NoLoweringError(f"the color function '{op}' has no DALI operators")
     dtype = "float32" if spec.dtype == "float16" else spec.dtype
     image = PixelFormat(dtype, device, count_channels(spec) or 1)
-    make, arrays, least = function(image, *(np.asarray(v) for v in values))
-    if least is not None and size is not None:
-        small = np.flatnonzero((size < least).any(-1) & present)
+    make, arrays, min_size = function(image, *(np.asarray(v) for v in values))
+    if min_size is not None:
+        small = np.flatnonzero((size < min_size).any(-1) & present)
         if len(small):
-            sides = np.broadcast_to(size, least.shape)[small[0]]
-            raise SampleIncompatibleError(describe_small(op, sides, least[small[0]]))
+            sides = np.broadcast_to(size, min_size.shape)[small[0]]
+            raise SampleIncompatibleError(describe_small(op, sides, min_size[small[0]]))
     return make, arrays
 
 
 def apply(make: Callable[..., Any], dtype: str, pixels: Any, *nodes: Any) -> Any:
     """Apply `make` to pixels of layout HWC; float16 is computed in float32, and rounded once."""
     if dtype == "float16":
-        return fn.cast(make(fn.cast(pixels, dtype=types.FLOAT), *nodes), dtype=types.FLOAT16)
+        return cast(make(cast(pixels, "float32"), *nodes), "float16")
     return make(pixels, *nodes)

@@ -46,6 +46,12 @@ _SAME_SIZE = {
 }
 _MOVERS = ("slice", "flip")
 """Operators that only move values: any integer dtype of the same size can stand in for another."""
+_LESS_THAN_ONE = 1e-3
+"""torchvision's constant, as in steps/to_dtype.py."""
+_BITS_AT_ONCE = 14
+"""How many bits are shifted at once. Every integer dtype of 16 bits or more can hold 2**14. Dtypes
+of 8 bits are never shifted by more than one bit.
+"""
 
 
 class Substitute(NamedTuple):
@@ -81,17 +87,14 @@ def as_integers(dtype: str) -> str:
     return _SAME_SIZE[dtype] if dtype in ("uint16", "uint32", "uint64") else dtype
 
 
-_LESS_THAN_ONE = 1e-3
-"""torchvision's constant, as in steps/to_dtype.py."""
-_BITS_AT_ONCE = 14
-"""How many bits are shifted at once. Every integer dtype of 16 bits or more can hold 2**14. Dtypes
-of 8 bits are never shifted by more than one bit.
-"""
-
-
 def dali_type(dtype: str) -> Any:
     """Return DALI's type for a dtype name."""
     return types.to_dali_type(dtype)
+
+
+def cast(node: Any, dtype: str) -> Any:
+    """Convert a node by DALI's rules."""
+    return fn.cast(node, dtype=dali_type(dtype))
 
 
 def through_supported(operator: str, dtype: str, make: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,7 +130,7 @@ def convert(node: Any, source_dtype: str, target_dtype: str) -> Any:
         return node if source_dtype == "bool" else _as_float32(node, source_dtype) != 0
     if is_float(source_dtype) and not is_float(target_dtype):
         node = _truncate(_as_float32(node, source_dtype))
-    return fn.cast(node, dtype=dali_type(target_dtype))
+    return cast(node, target_dtype)
 
 
 def scale_factor(source_dtype: str, target_dtype: str) -> float | None:
@@ -151,27 +154,21 @@ def convert_scaled(node: Any, source_dtype: str, target_dtype: str, factor: Any)
         target_dtype: The dtype of the output.
         factor: The number that `scale_factor` returns, or a DataNode of it.
     """
+    if target_dtype == "float16":  # torchvision rounds before it multiplies, and again after
+        return cast(_as_float32(cast(node, "float16"), "float16") * factor, "float16")
     if is_float(target_dtype):
-        return _to_unit(node, target_dtype, factor)
+        return cast(node, target_dtype) * factor
     if is_float(source_dtype):
         return convert(node * factor, source_dtype, target_dtype)
-    shift = _bits(target_dtype) - _bits(source_dtype)
-    if shift <= 0:
-        return fn.cast(_shift_down(node, source_dtype, -shift), dtype=dali_type(target_dtype))
-    return _shift_up(fn.cast(node, dtype=dali_type(target_dtype)), target_dtype, shift)
-
-
-def _to_unit(node: Any, dtype: str, factor: Any) -> Any:
-    if dtype == "float16":  # torchvision rounds to float16 before it multiplies, and again after
-        return fn.cast(
-            _as_float32(fn.cast(node, dtype=types.FLOAT16), dtype) * factor, dtype=types.FLOAT16
-        )
-    return fn.cast(node, dtype=dali_type(dtype)) * factor
+    bits = [int(np.iinfo(dtype).max).bit_length() for dtype in (source_dtype, target_dtype)]
+    if bits[0] < bits[1]:
+        return _shift(cast(node, target_dtype), target_dtype, bits[1] - bits[0])
+    return cast(_shift(node, source_dtype, bits[1] - bits[0]), target_dtype)
 
 
 def _as_float32(node: Any, dtype: str) -> Any:
     """Cast float16 to float32, since DALI's arithmetic does not support float16."""
-    return fn.cast(node, dtype=types.FLOAT) if dtype == "float16" else node
+    return cast(node, "float32") if dtype == "float16" else node
 
 
 def _truncate(node: Any) -> Any:
@@ -179,26 +176,11 @@ def _truncate(node: Any) -> Any:
     return dali_math.floor(dali_math.max(node, zero)) + dali_math.ceil(dali_math.min(node, zero))
 
 
-def _bits(dtype: str) -> int:
-    return int(np.iinfo(dtype).max).bit_length()
-
-
-def _shift_down(node: Any, dtype: str, bits: int) -> Any:
+def _shift(node: Any, dtype: str, bits: int) -> Any:
+    """Shift the numbers of a node of `dtype` to the left, or to the right if `bits` is negative."""
     while bits:
-        step = min(bits, _BITS_AT_ONCE)
-        node = (node - (node & _integer((1 << step) - 1, dtype))) // _integer(1 << step, dtype)
-        node = fn.cast(node, dtype=dali_type(dtype))
-        bits -= step
+        count = min(abs(bits), _BITS_AT_ONCE)
+        unit, rest = (types.Constant(n, dali_type(dtype)) for n in (1 << count, (1 << count) - 1))
+        node = cast(node * unit if bits > 0 else (node - (node & rest)) // unit, dtype)
+        bits += -count if bits > 0 else count
     return node
-
-
-def _shift_up(node: Any, dtype: str, bits: int) -> Any:
-    while bits:
-        step = min(bits, _BITS_AT_ONCE)
-        node = fn.cast(node * _integer(1 << step, dtype), dtype=dali_type(dtype))
-        bits -= step
-    return node
-
-
-def _integer(value: int, dtype: str) -> Any:
-    return types.Constant(value, dali_type(dtype))

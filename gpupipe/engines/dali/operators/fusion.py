@@ -16,7 +16,6 @@ for a resize of a region, which may differ by a level.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,7 +25,7 @@ import numpy as np
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.dali.operators import dtypes, ops
 from gpupipe.engines.dali.operators.ops import argument
-from gpupipe.engines.dali.operators.subgraph import Emitted, Subgraph
+from gpupipe.engines.dali.operators.subgraph import Subgraph, operator
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Window:
 
     def subgraphs(self, device: str) -> list[Subgraph]:
         make = dtypes.through_supported("slice", self.dtype, partial(ops.cut, fill=self.fill))
-        return [_operator("slice", device, self.steps, make, *self.arguments)]
+        return [operator("slice", device, self.steps, make, *self.arguments)]
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,8 @@ class Decode:
         decoder = "mixed" if device == "gpu" else "cpu"
         if self.window and self.can_cut and not self.is_done:
             name, steps = "decoders.image_slice", self.steps + self.window.steps
-            return [_operator(name, decoder, steps, make, *self.window.arguments)]
-        whole = [] if self.is_done else [_operator("decoders.image", decoder, self.steps, make)]
+            return [operator(name, decoder, steps, make, *self.window.arguments)]
+        whole = [] if self.is_done else [operator("decoders.image", decoder, self.steps, make)]
         return whole + (self.window.subgraphs(device) if self.window else [])
 
 
@@ -129,7 +128,7 @@ class Resize:
             self.before, self.shape, self.interpolation, region, self.origin
         )
         through = dtypes.through_supported("resize", self.dtype, make)
-        return [_operator("resize", device, self.steps, through, *arguments)]
+        return [operator("resize", device, self.steps, through, *arguments)]
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ class Flips:
     def subgraphs(self, device: str) -> list[Subgraph]:
         flags = (ops.flip_argument(flag) for flag in (self.horizontal, self.vertical))
         make = dtypes.through_supported("flip", self.dtype, ops.flip)
-        return [_operator("flip", device, self.steps, make, *flags)]
+        return [operator("flip", device, self.steps, make, *flags)]
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ class Normalize:
 
     def subgraphs(self, device: str) -> list[Subgraph]:
         if self.dtype == "uint8" and not self.steps:  # nothing to compute
-            planes = _operator("transpose", device, (), ops.planes)
+            planes = operator("transpose", device, (), ops.planes)
             return [planes] if self.layout == "CHW" else []
 
         def make(pixels: Any, *arguments: Any) -> Any:
@@ -193,7 +192,7 @@ class Normalize:
             pairs = (share, self.window.shape)
             window = [argument(pair[..., n], 0, np.float32) for pair in pairs for n in (0, 1)]
         flag = None if self.mirror is None else ops.flip_argument(self.mirror)
-        return [_operator("crop_mirror_normalize", device, self.steps, make, *window, flag)]
+        return [operator("crop_mirror_normalize", device, self.steps, make, *window, flag)]
 
 
 Operation = Subgraph | Decode | Window | Resize | Flips | Normalize
@@ -227,12 +226,6 @@ def fuse(first: Operation, second: Operation) -> list[Operation] | None:
         case Window(fill=None), Normalize(layout=str(), window=None):
             fused = [replace(second, window=first, steps=first.steps + second.steps)]
     return fused
-
-
-def _operator(
-    op: str, device: str, steps: tuple[str, ...], make: Callable[..., Any], *arguments: Any
-) -> Subgraph:
-    return Subgraph(make, arguments, (Emitted(op, device, steps),))
 
 
 def _both(first: Any, second: Any) -> Any:

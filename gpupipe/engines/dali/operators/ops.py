@@ -1,7 +1,7 @@
 """DALI's operators on pixels, with the arguments that make them agree with torchvision.
 
 Nodes of images have layout HWC. Arguments such as windows, sizes, matrices and flags are DataNodes,
-or plain numbers if they are the same for all samples.
+or plain numbers if they are the same for all samples. DALI leaves out arguments that are None.
 """
 
 from __future__ import annotations
@@ -99,12 +99,14 @@ def cut(
         fill: The value of pixels outside the image. With None they are a DALI error.
         axes: The axes of `anchor` and `shape`.
     """
-    policy = (
-        {"out_of_bounds_policy": "error"}
-        if fill is None
-        else {"out_of_bounds_policy": "pad", "fill_values": list(fill)}
+    return fn.slice(
+        pixels,
+        start=anchor,
+        shape=shape,
+        axes=list(axes),
+        out_of_bounds_policy="error" if fill is None else "pad",
+        fill_values=fill and list(fill),
     )
-    return fn.slice(pixels, start=anchor, shape=shape, axes=list(axes), **policy)
 
 
 def resize(
@@ -120,14 +122,14 @@ def resize(
 
     At the region's edges the filter reads the pixels outside it.
     """
-    region = {} if start is None else {"roi_start": start, "roi_end": end}
     return fn.resize(
         pixels,
         size=shape,
+        roi_start=start,
+        roi_end=end,
         interp_type=_INTERPOLATION[interpolation],
         antialias=antialias,
         subpixel_scale=False,
-        **region,
     )
 
 
@@ -201,7 +203,7 @@ def warp_affine(pixels: Any, matrix: Any, size: Any, interpolation: str, fill: f
         matrix=matrix,
         interp_type=_INTERPOLATION[interpolation],
         fill_value=fill,
-        **_sized(size),
+        size=size,
     )
 
 
@@ -210,8 +212,13 @@ def warp_perspective(pixels: Any, matrix: Any, size: Any, interpolation: str, fi
 
     On a CPU it is faster than `warp_affine`.
     """
-    kind = {"interp_type": _INTERPOLATION[interpolation], "fill_value": list(fill)}
-    return fn.experimental.warp_perspective(pixels, matrix=matrix, **kind, **_sized(size))
+    return fn.experimental.warp_perspective(
+        pixels,
+        matrix=matrix,
+        size=size,
+        interp_type=_INTERPOLATION[interpolation],
+        fill_value=list(fill),
+    )
 
 
 def warp_border(pixels: Any, matrix: Any, size: Any, mode: str) -> Any:
@@ -224,7 +231,7 @@ def warp_border(pixels: Any, matrix: Any, size: Any, mode: str) -> Any:
         matrix=matrix,
         interp_type=types.INTERP_NN,
         border_mode=_BORDERS[mode],
-        **_sized(size),
+        size=size,
     )
 
 
@@ -245,10 +252,6 @@ def remap(pixels: Any, x: Any, y: Any, interpolation: str) -> Any:
 def erase(pixels: Any, anchor: Any, shape: Any, value: Fill) -> Any:
     """Set the window at `anchor` of `shape`, [height, width], to one value per channel."""
     return fn.erase(pixels, anchor=anchor, shape=shape, axes=[0, 1], fill_value=list(value))
-
-
-def _sized(size: Any) -> dict[str, Any]:
-    return {} if size is None else {"size": size}
 
 
 def normalize(
@@ -273,19 +276,25 @@ def normalize(
         mean: One number, or one per channel.
         std: One number, or one per channel.
     """
-    names = ("crop_pos_y", "crop_pos_x", "crop_h", "crop_w") if window else ()
-    options = dict(zip(names, window, strict=True))
-    if mirror is not None:
-        options["mirror"] = mirror
+    top, left, height, width = window or (None,) * 4
     return fn.crop_mirror_normalize(
-        pixels, dtype=DTYPES[dtype], output_layout=layout, mean=list(mean), std=list(std), **options
+        pixels,
+        crop_pos_y=top,
+        crop_pos_x=left,
+        crop_h=height,
+        crop_w=width,
+        mirror=mirror,
+        dtype=DTYPES[dtype],
+        output_layout=layout,
+        mean=list(mean),
+        std=list(std),
     )
 
 
 def transform_channels(pixels: Any, matrix: Any, rows: int, dtype: str) -> Any:
     """Multiply the channels of each pixel by a matrix of so many rows; truncate uint8."""
-    shift, made = (-_ALMOST_HALF, types.UINT8) if dtype == "uint8" else (0.0, types.FLOAT)
-    return fn.coord_transform(pixels, M=matrix, T=[shift] * rows, dtype=made)
+    shift, output = (-_ALMOST_HALF, types.UINT8) if dtype == "uint8" else (0.0, types.FLOAT)
+    return fn.coord_transform(pixels, M=matrix, T=[shift] * rows, dtype=output)
 
 
 def repeat_channel(pixels: Any) -> Any:

@@ -77,6 +77,13 @@ class Subgraph:
         return self.make(pixels, *(next(nodes) if fed else value for value, fed in pairs))
 
 
+def operator(
+    op: str, device: str, steps: tuple[str, ...], make: Callable[..., Any], *arguments: Any
+) -> Subgraph:
+    """Return the subgraph of one operator, which is reported."""
+    return Subgraph(make, arguments, (Emitted(op, device, steps),))
+
+
 def join(parts: Sequence[Subgraph]) -> Subgraph:
     """Let the pixels go through one part after another."""
 

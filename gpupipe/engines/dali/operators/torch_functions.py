@@ -30,8 +30,8 @@ def call_torch(pixels: Any, nodes: Sequence[Any], function: Callable[..., Any]) 
     def run(image: NDArray[Any], *values: NDArray[Any]) -> NDArray[Any]:
         import torch
 
-        made = function(torch.from_numpy(image).permute(2, 0, 1), *values)
-        return np.array(made.permute(1, 2, 0).numpy(), order="C")
+        output = function(torch.from_numpy(image).permute(2, 0, 1), *values)
+        return np.array(output.permute(1, 2, 0).numpy(), order="C")
 
     return fn.python_function(
         pixels, *nodes, function=run, num_outputs=1, output_layouts=["HWC"], device="cpu"

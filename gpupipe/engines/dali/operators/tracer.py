@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.dali.operators import color, color_functions, dtypes, ops, subgraph
 from gpupipe.engines.dali.operators.ops import argument
-from gpupipe.engines.dali.operators.subgraph import Emitted, Subgraph
+from gpupipe.engines.dali.operators.subgraph import Subgraph
 from gpupipe.engines.dali.operators.torch_functions import REMAP, call_torch
 from gpupipe.pipeline.geometry import affine_matrix, describe_small_image
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
@@ -179,10 +179,12 @@ class Tracer(ABC):
     def blend(self, branches: Sequence[Callable[[Any], None]], weights: Any) -> None:
         parts = [self._trace(branch, self.present).subgraph() for branch in branches]
         columns = [_convert_argument(column) for column in np.asarray(weights).T]
-        total = self._subgraph(
-            "blend", lambda images, *factors: color.blend(images, factors, self.device), *columns
-        )
-        self._add(subgraph.blend(parts, total))
+
+        def total(images: list[Any], *factors: Any) -> Any:
+            return color.blend(images, factors, self.device)
+
+        last = subgraph.operator("blend", self.device, self._steps, total, *columns)
+        self._add(subgraph.blend(parts, last))
 
     def _trace(self, branch: Callable[[Any], None], present: NDArray[np.bool_]) -> Self:
         """Return the tracer of the samples that go through a branch."""
@@ -200,13 +202,13 @@ class Tracer(ABC):
     def _on_pixels(self, op: str, make: Callable[..., Any], *arguments: Any) -> None:
         """Add an operator; `make` gets and returns a DataNode of layout HWC."""
 
-    def _subgraph(self, op: str, make: Callable[..., Any], *arguments: Any) -> Subgraph:
-        """Return an operator of the current step."""
-        steps = (self.step,) if self.step else ()
-        return Subgraph(make, arguments, (Emitted(op, self.device, steps),))
-
     def _emit(self, op: str, make: Callable[..., Any], *arguments: Any) -> None:
-        self._add(self._subgraph(op, make, *arguments))
+        """Add an operator of the current step."""
+        self._add(subgraph.operator(op, self.device, self._steps, make, *arguments))
+
+    @property
+    def _steps(self) -> tuple[str, ...]:
+        return (self.step,) if self.step else ()
 
     def _emit_through(self, op: str, make: Callable[..., Any], *arguments: Any) -> None:
         """Add an operator; convert the dtype around it if the operator does not support it."""
@@ -215,20 +217,18 @@ class Tracer(ABC):
     def _cast(self, target: str, scale: bool) -> None:
         """Add a conversion to another dtype."""
         current = self.spec.dtype
-        factor = dtypes.scale_factor(current, target) if scale else None
         if not scale:
             self._emit("cast", lambda node: dtypes.convert(node, current, target))
-        elif factor is not None and "float64" in (current, target):
-            self._emit(
-                "cast",
-                lambda node, factor: dtypes.convert_scaled(
-                    node, current, target, self._on_device(factor)
-                ),
-                self._float64(factor),
-            )
-        else:
-            operand = np.float32(factor or 0.0)
-            self._emit("cast", lambda node: dtypes.convert_scaled(node, current, target, operand))
+            return
+        factor = dtypes.scale_factor(current, target)
+        is_fed = factor is not None and "float64" in (current, target)
+        operand = self._float64(factor) if is_fed else factor and np.float32(factor)
+
+        def convert(node: Any, factor: Any) -> Any:
+            factor = self._on_device(factor) if is_fed else factor
+            return dtypes.convert_scaled(node, current, target, factor)
+
+        self._emit("cast", convert, operand)
 
     def _normalize_float64(self, mean: ops.Fill, std: ops.Fill, trailing_axes: int) -> None:
         """Add (x - mean) / std; `trailing_axes` axes follow the channel axis."""

@@ -64,8 +64,8 @@ def _make_images(spec: Spec, sizes: Sequence[tuple[int, int]]) -> Images:
         tile = tile * (2.0 if spec.dtype == "bool" else 127.0)
     images = []
     for n in range(6):
-        written = zip(spec.sides, sizes[n % 2], spec.at_least, strict=True)
-        height, width = (known or max(side, least) for known, side, least in written)
+        pairs = zip(spec.sides, sizes[n % 2], spec.at_least, strict=True)
+        height, width = (fixed or max(side, bound) for fixed, side, bound in pairs)
         repeats = (height // _TILE + 1, width // _TILE + 1, 1)
         shifted = np.roll(tile, 7 * n, axis=1)
         images.append(np.tile(shifted, repeats)[:height, :width].astype(spec.dtype))
@@ -73,7 +73,7 @@ def _make_images(spec: Spec, sizes: Sequence[tuple[int, int]]) -> Images:
 
 
 def _make_draws(count: int, num_uniforms: int) -> NDArray[np.float64]:
-    """Return draws (count, num_uniforms): all least, all most, all middling, and others."""
+    """Return draws (count, num_uniforms): the smallest, largest and middle ones, and others."""
     u = draws.uniform(0, 1, np.arange(count), draws.stream("trial"), num_uniforms)
     u[:3] = np.array([[0.0], [_ALMOST_ONE], [0.5]])
     return u
@@ -102,10 +102,10 @@ def _run(make: Callable[..., Any], images: Images, sampled: Sampled) -> tuple[Im
             )
             for data, layout in inputs
         )
-        made = make(pixels, *nodes)
-        if not hasattr(made, "source"):
-            raise ValueError(f"it has {len(made)} outputs, and not one")
-        pipe.set_outputs(made)
+        output = make(pixels, *nodes)
+        if not hasattr(output, "source"):
+            raise ValueError(f"it has {len(output)} outputs, and not one")
+        pipe.set_outputs(output)
     pipe.build()
     (output,) = pipe.run()
     dtype = np.dtype(types.to_numpy_type(output.dtype))
@@ -148,9 +148,9 @@ def _describe(
     """Return what an operator made of images, or raise StepIncompatibleError."""
     name, arguments = operator.name, operator.arguments
     if any(output.ndim != 3 for output in outputs) or layout != "HWC":
-        what = f"an array with the layout {layout!r}" if layout else "an array without a layout"
+        kind = f"an array with the layout {layout!r}" if layout else "an array without a layout"
         advice = "write 'output_layout: HWC'" if "output_layout" in arguments else "leave it out"
-        raise StepIncompatibleError(f"{name} makes {what}, and no image (HWC): {advice}")
+        raise StepIncompatibleError(f"{name} makes {kind}, and no image (HWC): {advice}")
     channels, dtype = {output.shape[2] for output in outputs}, outputs[0].dtype.name
     if len(channels) > 1 or dtype not in DTYPES or _adds_channels(input_spec, channels):
         raise StepIncompatibleError(
@@ -158,25 +158,25 @@ def _describe(
         )
     size = tuple(_find_size(images, outputs, axis) for axis in (0, 1))
     if -1 in size:
-        known = [f"'{argument}'" for argument in _SIZE_ARGUMENTS if argument in arguments]
-        advice = f"set its argument {' or '.join(known)}" if known else "leave it out"
+        names = [f"'{argument}'" for argument in _SIZE_ARGUMENTS if argument in arguments]
+        advice = f"set its argument {' or '.join(names)}" if names else "leave it out"
         raise StepIncompatibleError(
             f"the size of what {name} makes depends on the image or the draws, so that later "
             f"steps cannot know it: {advice}"
         )
     sides = [fixed or side for fixed, side in zip(size, input_spec.sides, strict=True)]
-    least = tuple(fixed or side for fixed, side in zip(size, input_spec.at_least, strict=True))
+    bound = tuple(fixed or side for fixed, side in zip(size, input_spec.at_least, strict=True))
     is_kept = input_spec.channels is None and channels == {images[0].shape[2]}
-    spec = input_spec.with_size(sides, least).with_channels(None if is_kept else channels.pop())
+    spec = input_spec.with_size(sides, bound).with_channels(None if is_kept else channels.pop())
     return Trial(replace(spec, dtype=dtype), (size[0], size[1]))
 
 
 def _find_size(images: Images, outputs: Images, axis: int) -> int | None:
     """Return the size of the outputs along an axis: None if kept, -1 if it is neither."""
-    made = [output.shape[axis] for output in outputs]
-    if made == [image.shape[axis] for image in images]:
+    sides = [output.shape[axis] for output in outputs]
+    if sides == [image.shape[axis] for image in images]:
         return None
-    return made[0] if len(set(made)) == 1 else -1
+    return sides[0] if len(set(sides)) == 1 else -1
 
 
 def _adds_channels(input_spec: Spec, channels: set[int]) -> bool:
