@@ -6,8 +6,9 @@ Both trace the steps of a batch. `add_to_graph` adds the traced operators to a g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -192,14 +193,22 @@ class Lowering:
         """Trace steps of a field or view."""
         for entry, sampled in steps:
             tracer.spec, tracer.step = entry.input_spec, entry.key
+            tracer.blame = partial(self._blame, entry)
             before = tracer.size
-            try:
+            with tracer.blame():
                 entry.lower(tracer, sampled)
-            except NoLoweringError as e:
-                where = f"on DALI on the {self.device.upper()}"
-                raise EngineError(f"{entry.where}: {e}; it cannot run {where}") from e
             on_step(entry, before, tracer.size)
         tracer.spec, tracer.step = self._job.pipeline.output_spec_of(name), ""
+
+    @contextmanager
+    def _blame(self, entry: Entry) -> Iterator[None]:
+        """Name the step in errors that its code raises, now or while the graph is built."""
+        try:
+            with entry.blame("lower()"):
+                yield
+        except NoLoweringError as e:
+            where = f"on DALI on the {self.device.upper()}"
+            raise EngineError(f"{entry.where}: {e}; it cannot run {where}") from e
 
     @cached_property
     def _example(self) -> dict[str, Any]:

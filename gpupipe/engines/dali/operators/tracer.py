@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,6 +41,7 @@ class Tracer(ABC):
         device: As above.
         spec: The spec of the data as the current step sees it.
         step: The key of the current step.
+        blame: Returns a context that names the current step in errors of its code.
         present: As in Primitives.
     """
 
@@ -48,6 +50,7 @@ class Tracer(ABC):
     ) -> None:
         self.device: Literal["cpu", "gpu"] = device
         self.spec, self.step = spec, ""
+        self.blame: Callable[[], AbstractContextManager[None]] = nullcontext
         self.present: NDArray[np.bool_] = np.ones(len(size), bool)
         self._size: Any = size
         self._parts: list[Any] = []
@@ -81,7 +84,13 @@ class Tracer(ABC):
     def apply(
         self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None
     ) -> None:
-        self._on_pixels(op, make, *map(_convert_argument, values))
+        blame = self.blame
+
+        def make_blamed(pixels: Any, *nodes: Any) -> Any:
+            with blame():
+                return make(pixels, *nodes)
+
+        self._on_pixels(op, make_blamed, *map(_convert_argument, values))
         if size is not None:
             self._size = np.asarray(size, np.float64)
 
