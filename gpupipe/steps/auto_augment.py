@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -46,16 +47,18 @@ class AutoAugment(AugmentPolicy):
             op: int32 (B, 2), numbers in OPS.
             value: float64 (B, 2), their values: see policy_ops.
         """
-        index, probability, level = to_arrays(_SUB_POLICIES[self.policy], self._names)
+        index, probability, level = to_arrays(_SUB_POLICIES[self.policy], _list_names(self.policy))
         pair = choose(u[:, 0], len(index))
         drawn = self.table.get(index[pair], level[pair], u[:, 3:5])
         is_applied = u[:, 1:3] < probability[pair]
         return drawn | {"op": np.where(is_applied, drawn["op"], 0).astype(np.int32)}
 
     @property
-    def _names(self) -> tuple[str, ...]:
-        return tuple(sorted({name for pair in _SUB_POLICIES[self.policy] for name, _, _ in pair}))
-
-    @property
     def table(self) -> OpTable:
-        return make_table(self._names, RAND_AUGMENT_MAGNITUDES, _NUM_BINS)
+        return make_table(_list_names(self.policy), RAND_AUGMENT_MAGNITUDES, _NUM_BINS)
+
+
+@cache
+def _list_names(policy: str) -> tuple[str, ...]:
+    """Return the operations of a policy, sorted."""
+    return tuple(sorted({name for pair in _SUB_POLICIES[policy] for name, _, _ in pair}))

@@ -166,7 +166,7 @@ def test_mistakes(text: str, message: str) -> None:
 @pytest.mark.parametrize(("fill", "values"), [(1, "usual"), (200, "filled")])
 def test_a_fill_above_1_in_floats_is_known_to_later_steps(fill: int, values: str) -> None:
     built = build("decode", FLOAT, f"random_perspective: {{fill: {fill}}}")
-    assert built.output_spec.values == values
+    assert built.output_spec.pixels.values == values
 
 
 def test_the_defaults_are_torchvisions() -> None:
