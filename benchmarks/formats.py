@@ -164,7 +164,7 @@ def _gpupipe(name: str, shards: list[Path], arguments: argparse.Namespace) -> di
 def _indexing(data: Any, shards: list[Path]) -> dict[str, float]:
     """How fast the files are parsed and joined, the cache of indexes apart."""
     from gpupipe.dataset.reading import read_each
-    from gpupipe.dataset.shard_index import join_shards
+    from gpupipe.dataset.shards import join_shards
     from gpupipe.runtime.progress import ignore_progress
 
     data.read(shards[0])  # imports, page cache

@@ -8,10 +8,11 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,8 @@ from gpupipe.dataset.columns import Column, StringArray
 from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.table_file import OtherVersionError, open_table, write_table
-from gpupipe.errors import UsageError
-from gpupipe.runtime.files import cache_dir, check_regular
+from gpupipe.errors import DataError, UsageError
+from gpupipe.runtime.files import cache_dir, check_regular, write_atomically
 
 _log = logging.getLogger("gpupipe")
 RACY_SECONDS = 2.0
@@ -81,6 +82,32 @@ def _get_state(files: Iterable[str | Path]) -> tuple[str, int]:
         newest = max(newest, *state[:2])
         digest.update(os.fsencode(file) + repr(state).encode())
     return digest.hexdigest(), newest
+
+
+@contextmanager
+def write_parts(path: Path, key: Sequence[Any], reason: str) -> Iterator[tuple[Path, BinaryIO]]:
+    """Yield the path of a new file in the cache folder, and the open file.
+
+    It holds the samples of a shard that cannot be read in place.
+
+    Args:
+        path: The shard.
+        key: What the file depends on, beside the state of the shard. Plain JSON.
+        reason: What is written there, for the error message.
+
+    Raises:
+        DataError: The file cannot be written.
+    """
+    target = get_path(key[0], str(path), file_state(path), *key[1:]).with_suffix(".parts")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with write_atomically(target) as temporary, temporary.open("wb") as file:
+            yield target, file
+    except OSError as e:
+        raise DataError(
+            f"{target}: cannot be written ({e.strerror or e}): {reason}: set GPUPIPE_CACHE to a "
+            "folder that can"
+        ) from e
 
 
 def save(index: Index, path: Path, columns: Columns = BASIC_COLUMNS) -> None:

@@ -37,6 +37,18 @@ def make_unlabelled(count: int) -> tuple[NDArray[np.int64], list[str]]:
     return np.zeros(count, np.int64), ["0"]
 
 
+def join_labels(parts: Sequence[list[str] | NDArray[np.int64]]) -> list[str] | NDArray[Any] | None:
+    """Return the labels of several parts in one; None if there are no parts.
+
+    They become texts unless all are numbers.
+    """
+    if not parts:
+        return None
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    return [str(label) for part in parts for label in part]
+
+
 def number_classes(
     labels: Sequence[str] | NDArray[np.int64] | None, count: int, where: Where
 ) -> tuple[NDArray[np.int64], list[str]]:

@@ -1,25 +1,31 @@
-"""The base of sources whose samples are in shards, large files with many samples each."""
+"""Sources whose samples are in shards, large files with many samples each.
+
+A subclass of ShardedSource reads a shard as ShardFiles: the names, labels and byte ranges of its
+samples. `join_shards` makes the index of them.
+"""
 
 from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from gpupipe.dataset import index_cache
-from gpupipe.dataset.index import Index, spans_of
+from gpupipe.dataset.columns import ArrayLayout, Column, StringArray
+from gpupipe.dataset.file_columns import SpanColumn
+from gpupipe.dataset.index import Index, build, spans_of
+from gpupipe.dataset.labels import join_labels, number_classes
 from gpupipe.dataset.paths import missing_file, name_file
-from gpupipe.dataset.shard_index import ShardFile, join_shards
 from gpupipe.dataset.source import FileSource
 from gpupipe.dataset.spec import Spec, default_layout
-from gpupipe.errors import DataError
-from gpupipe.runtime.files import write_atomically
+from gpupipe.errors import DataError, counted
 from gpupipe.schema.field_types import WHOLE, expand_home
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -42,6 +48,118 @@ Dtype = Annotated[str, AfterValidator(_check_dtype)]
 Shape = Annotated[
     tuple[Annotated[int, Field(ge=1, le=2**31), WHOLE], ...], Field(min_length=1, max_length=8)
 ]
+
+
+@dataclass
+class ByteRanges:
+    """The byte ranges of one field in a shard of N samples.
+
+    Attributes:
+        offset: The first byte of each sample, int64 (N,).
+        length: The number of bytes of each sample, int64 (N,).
+        dtype: NumPy's name of the dtype of an array; "" for image files.
+        shapes: The shape of each array, int64 (N, axes); None for image files.
+    """
+
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    dtype: str = ""
+    shapes: NDArray[np.int64] | None = None
+
+    def describe(self) -> str:
+        """Return what all shards must have in common: "image files", "float32 with 2 axes"."""
+        if self.shapes is None:
+            return self.dtype or "image files"
+        return f"{self.dtype} with {counted(self.shapes.shape[1], 'axis', 'axes')}"
+
+
+@dataclass
+class ShardFile:
+    """The samples of a shard, or of a part of one.
+
+    Attributes:
+        names: The names of the samples.
+        fields: The byte ranges of each field, by the field's name.
+        labels: The labels, as texts or numbers; None if there are none.
+        values: Further numbers of each sample, (N,) or (N, n), by name.
+        path: The file that holds the bytes; None if it is the shard itself.
+    """
+
+    names: list[str]
+    fields: dict[str, ByteRanges]
+    labels: list[str] | NDArray[np.int64] | None = None
+    values: dict[str, NDArray[Any]] = field(default_factory=dict)
+    path: Path | None = None
+
+
+def join_shards(
+    files: Sequence[Path], parts: Sequence[Sequence[ShardFile]], otherwise: str
+) -> Index:
+    """Build the index of all samples in shards.
+
+    Args:
+        files: The shards.
+        parts: The parts of each shard.
+        otherwise: What to do if there is no sample, for the error message.
+
+    Raises:
+        DataError: There is no sample, or shards differ in dtype, axes or kind of label.
+    """
+    holding = [
+        (shard.path or path, shard)
+        for path, shards in zip(files, parts, strict=True)
+        for shard in shards
+        if shard.names
+    ]
+    if not holding:
+        raise DataError(f"{files[0]}: no sample in {counted(len(files), 'shard')}: {otherwise}")
+    every = [shard for _, shard in holding]
+    numbers = {path: n for n, path in enumerate(dict.fromkeys(path for path, _ in holding))}
+    file = np.repeat(
+        np.array([numbers[path] for path, _ in holding], np.int32),
+        [len(shard.names) for shard in every],
+    )
+    paths = StringArray.from_strings(map(str, numbers))
+    names = [name for shard in every for name in shard.names]
+    columns: dict[str, Column] = {}
+    for name in every[0].fields:
+        layout, ranges = _join_layouts(name, holding), [shard.fields[name] for shard in every]
+        offset = np.concatenate([part.offset for part in ranges])
+        length = np.concatenate([part.length for part in ranges])
+        columns[name] = SpanColumn("", paths, file, offset, length, layout)
+    values = {name: _join_values(name, holding) for name in every[0].values}
+    labels = join_labels([shard.labels for shard in every if shard.labels is not None])
+    named = number_classes(labels, len(names), lambda i: f"{paths[int(file[i])]}:{names[i]}")
+    return build("", names, *named, columns=columns, values=values)
+
+
+def _join_layouts(name: str, holding: Sequence[tuple[Path, ShardFile]]) -> ArrayLayout | None:
+    """Return the layout of a field of arrays, which all shards must share; None for images."""
+    every = [(path, shard.fields[name]) for path, shard in holding]
+    path, first = every[0]
+    for other, ranges in every:
+        if ranges.describe() != first.describe():
+            raise DataError(
+                f"{other}: the field '{name}' is of {ranges.describe()}, but of "
+                f"{first.describe()} in {path}"
+            )
+    if first.shapes is None:
+        return None
+    shapes = np.concatenate([ranges.shapes for _, ranges in every])
+    if (shapes == shapes[0]).all():
+        return ArrayLayout(first.dtype, tuple(shapes[0].tolist()))
+    return ArrayLayout(first.dtype, None, shapes)
+
+
+def _join_values(name: str, holding: Sequence[tuple[Path, ShardFile]]) -> NDArray[Any]:
+    arrays = [shard.values[name] for _, shard in holding]
+    for (path, _), array in zip(holding, arrays, strict=True):
+        if array.shape[1:] != arrays[0].shape[1:]:
+            sizes = (counted(int(np.prod(a.shape[1:])), "number") for a in (array, arrays[0]))
+            raise DataError(
+                f"{path}: the value '{name}' is {next(sizes)}, but {next(sizes)} in {holding[0][0]}"
+            )
+    return np.concatenate(arrays)
 
 
 class ShardedSource(FileSource):
@@ -89,34 +207,6 @@ def array_spec(dtype: str, shape: Sequence[int], same: bool = True) -> Spec:
     return Spec.of_array(
         dtype, tuple(shape) if same else (None,) * len(shape), default_layout(len(shape))
     )
-
-
-@contextmanager
-def write_parts(path: Path, key: Sequence[Any], reason: str) -> Iterator[tuple[Path, BinaryIO]]:
-    """Yield the path of a new file in the cache folder, and the open file.
-
-    It holds the samples of a shard that cannot be read in place.
-
-    Args:
-        path: The shard.
-        key: What the file depends on, beside the state of the shard. Plain JSON.
-        reason: What is written there, for the error message.
-
-    Raises:
-        DataError: The file cannot be written.
-    """
-    target = index_cache.get_path(
-        key[0], str(path), index_cache.file_state(path), *key[1:]
-    ).with_suffix(".parts")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with write_atomically(target) as temporary, temporary.open("wb") as file:
-            yield target, file
-    except OSError as e:
-        raise DataError(
-            f"{target}: cannot be written ({e.strerror or e}): {reason}: set GPUPIPE_CACHE to a "
-            "folder that can"
-        ) from e
 
 
 def name_shard(path: Path) -> AbstractContextManager[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,13 +194,6 @@ def read_labels(array: Any, column: str) -> list[str] | NDArray[np.int64]:
     return read_texts(array, column, advice)
 
 
-def join_labels(parts: Sequence[Any]) -> list[str] | NDArray[np.int64]:
-    """Return the labels of all parts, each as `read_labels` returned it."""
-    if all(isinstance(part, np.ndarray) for part in parts):
-        return np.concatenate(parts)
-    return [str(label) for part in parts for label in part]
-
-
 def read_numbers(array: Any, column: str) -> NDArray[Any]:
     """Return a column of numbers, int64 or float64 (N,). Raises ValueError if it is none."""
     import pyarrow as pa
@@ -253,17 +246,13 @@ class LabelsAndValues:
         for name, column in self.values.items():
             self.numbers[name].append(read_numbers(rows.column(column), column))
 
-    def join(
-        self, others: Iterable[LabelsAndValues] = ()
-    ) -> tuple[list[str] | NDArray[np.int64] | None, dict[str, NDArray[Any]]]:
-        """Return the labels and values of these rows and others, at least one in all."""
+    def join_values(self, others: Iterable[LabelsAndValues] = ()) -> dict[str, NDArray[Any]]:
+        """Return the values of these rows and others, at least one in all, by name."""
         every = [self, *others]
-        labels = [part for one in every for part in one.labels]
-        values = {
+        return {
             name: np.concatenate([part for one in every for part in one.numbers[name]])
             for name in self.values
         }
-        return None if self.label is None else join_labels(labels), values
 
 
 def read_features(schema: Any) -> dict[str, Any]:

@@ -118,8 +118,8 @@ class Hf(FileSource):
         def where(i: int) -> str:
             return f"{files[file[i]]}:{names[i]}"
 
-        first, *others = (rows.others for rows in every)
-        texts, values = first.join(others)
+        texts = labels.join_labels([part for rows in every for part in rows.others.labels])
+        values = every[0].others.join_values(rows.others for rows in every[1:])
         numbers, classes = labels.number_classes(texts, len(names), where)
         if isinstance(texts, np.ndarray) and len(every[0].class_names) >= len(classes):
             classes = every[0].class_names

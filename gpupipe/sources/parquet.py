@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from gpupipe.dataset.shard_index import ByteRanges, ShardFile
-from gpupipe.dataset.shards import ShardedSource, name_shard, write_parts
+from gpupipe.dataset.index_cache import write_parts
+from gpupipe.dataset.labels import join_labels
+from gpupipe.dataset.shards import ByteRanges, ShardedSource, ShardFile, name_shard
 from gpupipe.errors import DataError
 from gpupipe.formats import arrow_columns
 from gpupipe.runtime.installation import require_extra
@@ -71,7 +72,7 @@ class Parquet(ShardedSource):
         names = [f"{path}:row {n}" for n in range(len(next(iter(spans.values()))))]
         if not names:
             return ShardFile(names, fields)
-        return ShardFile(names, fields, *others.join(), unpacked)
+        return ShardFile(names, fields, join_labels(others.labels), others.join_values(), unpacked)
 
     def explain_empty(self) -> str:
         return "the files hold no rows: set data.shards"

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
+from gpupipe.dataset.index_cache import write_parts
 from gpupipe.dataset.reading import map_file
-from gpupipe.dataset.shard_index import ByteRanges, ShardFile
-from gpupipe.dataset.shards import ShardedSource, name_shard, write_parts
+from gpupipe.dataset.shards import ByteRanges, ShardedSource, ShardFile, name_shard
 from gpupipe.errors import DataError
 from gpupipe.formats import recordio_records
 from gpupipe.formats.recordio_records import Images, Records

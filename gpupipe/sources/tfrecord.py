@@ -13,8 +13,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gpupipe.dataset.reading import map_file
-from gpupipe.dataset.shard_index import ByteRanges, ShardFile
-from gpupipe.dataset.shards import Dtype, Shape, ShardedSource, array_spec, name_shard
+from gpupipe.dataset.shards import (
+    ByteRanges,
+    Dtype,
+    Shape,
+    ShardedSource,
+    ShardFile,
+    array_spec,
+    name_shard,
+)
 from gpupipe.errors import shown
 from gpupipe.formats import example, framing
 from gpupipe.formats.example import Feature

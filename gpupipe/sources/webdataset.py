@@ -16,8 +16,16 @@ from pydantic import Field
 
 from gpupipe.dataset.labels import SampleTexts, read_label, stack_values
 from gpupipe.dataset.reading import map_file
-from gpupipe.dataset.shard_index import ByteRanges, ShardFile
-from gpupipe.dataset.shards import Dtype, Shape, ShardedSource, array_spec, find_files, name_shard
+from gpupipe.dataset.shards import (
+    ByteRanges,
+    Dtype,
+    Shape,
+    ShardedSource,
+    ShardFile,
+    array_spec,
+    find_files,
+    name_shard,
+)
 from gpupipe.errors import DataError, counted, shown
 from gpupipe.formats import npy, tar
 from gpupipe.formats.tar import Member

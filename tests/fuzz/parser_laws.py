@@ -30,7 +30,7 @@ with atheris.instrument_imports(
 ):
     from gpupipe.dataset.file_columns import SpanColumn
     from gpupipe.dataset.index import Index
-    from gpupipe.dataset.shard_index import join_shards
+    from gpupipe.dataset.shards import join_shards
     from gpupipe.errors import DataError
     from gpupipe.formats import lmdb_keys, npy, tar, zip_directory
     from gpupipe.sources.file_list import FileList

@@ -184,8 +184,18 @@ def test_arrays_that_are_refused(
 def test_shards_that_do_not_fit_each_other(tmp_path: Path) -> None:
     first = shard(tmp_path / "a.tar", {"npy": npy(np.zeros(2, "f4")), "json": b'{"v": 1}'})
     for name, array, value, said in (
-        ("dtype", np.zeros(2, "f8"), 1, "the field 'a' is of float64, but of float32 in"),
-        ("axes", np.zeros((2, 2), "f4"), 1, "the field 'a' has 2 axes, but 1 axis in"),
+        (
+            "dtype",
+            np.zeros(2, "f8"),
+            1,
+            "the field 'a' is of float64 with 1 axis, but of float32 with 1 axis in",
+        ),
+        (
+            "axes",
+            np.zeros((2, 2), "f4"),
+            1,
+            "the field 'a' is of float32 with 2 axes, but of float32 with 1 axis in",
+        ),
         ("values", np.zeros(2, "f4"), [1, 2], "the value 'v' is 2 numbers, but 1 number in"),
     ):
         second = shard(
