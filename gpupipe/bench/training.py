@@ -151,10 +151,10 @@ def model(name: str) -> Callable[[Loader], Train]:
         raise EngineError(
             f"torchvision has no classification model '{name}'{did_you_mean(name, models)}"
         )
-    return lambda loader: _model(name, loader)
+    return lambda loader: _create_model_step(name, loader)
 
 
-def _model(name: str, loader: Loader) -> Train:
+def _create_model_step(name: str, loader: Loader) -> Train:
     import torch
     import torchvision.models
 
