@@ -1,4 +1,4 @@
-"""Container: the base of steps that hold other steps, such as random_apply.
+"""Containers: the bases of steps that hold other steps, such as random_apply and random_choice.
 
 A container draws which of its steps each sample goes through. Its own draws come first, then those
 of its steps, in order.
@@ -9,23 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pydantic
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, SerializationInfo, model_serializer
+from pydantic import BeforeValidator, Field, SerializationInfo, model_serializer, model_validator
+from typing_extensions import Self
 
-from gpupipe.dataset.spec import Spec, Values
-from gpupipe.pipeline.primitives import Primitives
+from gpupipe.dataset.spec import Values
 from gpupipe.pipeline.spec_checks import check_decoded
-from gpupipe.pipeline.step import BaseStep, Params, Step, StepIncompatibleError
+from gpupipe.pipeline.step import (
+    BaseStep,
+    Params,
+    Primitives,
+    Sampled,
+    Spec,
+    Step,
+    StepIncompatibleError,
+    Uniforms,
+)
 from gpupipe.runtime.failures import is_foreign
-from gpupipe.schema.field_types import should_be
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
+from gpupipe.schema.field_types import NotNegative, should_be
 
 _SHARED = ("dtype", "channels", "layout", "other_sizes")
 """What all samples of a field have in common, whatever way they take through a container."""
@@ -58,11 +63,7 @@ class NestedStep(BaseNestedStep):
 
     step: Step
     _input_spec: Spec = pydantic.PrivateAttr(Spec())
-
-    @property
-    def input_spec(self) -> Spec:
-        """The spec for which `resolve` made this copy."""
-        return self._input_spec
+    """The spec for which `resolve` made this copy."""
 
     def resolve(self, input_spec: Spec) -> tuple[NestedStep, Spec]:
         """Return a copy for this input, and the spec of its output.
@@ -110,11 +111,11 @@ class BaseContainer(BaseStep):
         """The number of uniform draws that one sample, or one batch, needs."""
         return self.own_uniforms + sum(nested.step.num_uniforms for nested in self.transforms)
 
-    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def draw(self, u: Uniforms) -> Sampled:
         """Compute the container's own parameters from uniform draws `u`, (N, own_uniforms)."""
         raise NotImplementedError
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Compute the parameters of the container and of all of its steps from uniform draws `u`.
 
         Returns:
@@ -127,6 +128,43 @@ class BaseContainer(BaseStep):
             sampled |= {f"{number}.{name}": values for name, values in drawn.items()}
             first = last
         return sampled
+
+
+class WeightedChoice(BaseContainer):
+    """A container that draws one of its steps, by their weights."""
+
+    p: tuple[NotNegative, ...] | None = None
+
+    own_uniforms = 1
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        if self.p is not None and len(self.p) != len(self.transforms):
+            count = f"{len(self.p)} numbers for {len(self.transforms)} steps"
+            raise ValueError(f"p has {count}: write one per step")
+        if self.p is not None and not sum(self.p):
+            raise ValueError("p has no number above 0: write the weight of each step")
+        return self
+
+    def draw(self, u: Uniforms) -> Sampled:
+        """Return choice: int32 (N,), the number of the step of each sample or batch, from 0."""
+        return {"choice": choose_by_weight(self.p, len(self.transforms), u[:, 0])}
+
+
+def choose_by_weight(
+    weights: Sequence[float] | None, count: int, u: NDArray[np.float64]
+) -> NDArray[Any]:
+    """Return the number of one of `count` steps, int32 (B,), for each uniform draw.
+
+    Args:
+        weights: The weight of each step; None if all are equally probable.
+        count: The number of steps.
+        u: Uniform draws in [0, 1), float64 (B,).
+    """
+    shares = np.array(weights or [1.0] * count)
+    bounds = np.cumsum(shares / shares.sum())
+    last = int(np.flatnonzero(shares)[-1])
+    return np.minimum(np.searchsorted(bounds, u, side="right"), last).astype(np.int32)
 
 
 class Container(BaseContainer, Step):
@@ -200,31 +238,9 @@ def select_params(number: int, p: Params) -> Mapping[str, Any]:
     return {name.removeprefix(prefix): v for name, v in p.items() if name.startswith(prefix)}
 
 
-def chain_in_order(
-    steps: Sequence[NestedStep], input_spec: Spec
-) -> tuple[tuple[NestedStep, ...], Spec]:
-    """Resolve steps that run one after the other; return them, and the spec of the output."""
-    resolved, spec = [], input_spec
-    for nested in steps:
-        step, spec = nested.resolve(spec)
-        resolved.append(step)
-    return tuple(resolved), spec
-
-
-def place_of_change(steps: Sequence[NestedStep], output_spec: Spec) -> str:
-    """Return the place of the last of these steps that changes more than sizes; "" if none does.
-
-    Args:
-        steps: Steps as `chain_in_order` returns them.
-        output_spec: The spec of the last one's output.
-    """
-    specs = [*(nested.input_spec for nested in steps), output_spec]
-    changes = [
-        nested.where
-        for nested, before, after in zip(steps, specs, specs[1:], strict=False)
-        if any(getattr(before, what) != getattr(after, what) for what in _SHARED)
-    ]
-    return changes[-1] if changes else ""
+def differs_in_kind(one: Spec, other: Spec) -> bool:
+    """Return whether two specs differ in more than sizes."""
+    return any(getattr(one, name) != getattr(other, name) for name in _SHARED)
 
 
 @dataclass(frozen=True)
@@ -250,20 +266,19 @@ def merge_specs(input_spec: Spec, ways: Sequence[Way]) -> Spec:
         ways: The ways.
 
     Returns:
-        The spec with a size of None along each axis where the ways differ. Its values are usual
-        only if they are so on all ways.
+        The spec, with a size of None where the ways differ. Values are usual if they are on all.
 
     Raises:
         StepIncompatibleError: If dtypes, channels or layouts differ.
     """
     specs = [way.spec for way in ways]
-    for what in _SHARED:
-        values = [getattr(spec, what) for spec in specs]
+    for shared in _SHARED:
+        values = [getattr(spec, shared) for spec in specs]
         if any(value != values[0] for value in values):
-            changed = next(n for n, v in enumerate(values) if v != getattr(input_spec, what))
+            changed = next(n for n, v in enumerate(values) if v != getattr(input_spec, shared))
             other = next(n for n, v in enumerate(values) if v != values[changed])
             raise StepIncompatibleError(
-                f"the {what.replace('_', ' ')} would differ from sample to sample: "
+                f"the {shared.replace('_', ' ')} would differ from sample to sample: "
                 f"{values[changed]} after {ways[changed].name}, {values[other]} after "
                 f"{ways[other].name}: move the step that changes it out of the list",
                 ways[changed].where,

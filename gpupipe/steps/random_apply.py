@@ -6,14 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.pipeline.container import (
-    Container,
-    NestedStep,
-    Way,
-    chain_in_order,
-    merge_specs,
-    place_of_change,
-)
+from gpupipe.pipeline.container import Container, NestedStep, Way, differs_in_kind, merge_specs
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Uniforms
 from gpupipe.schema.field_types import Probability
 
@@ -38,10 +31,14 @@ class RandomApply(Container):
         return {"runs": (u[:, 0] < self.p).astype(np.int32)}
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
-        steps, output_spec = chain_in_order(self.transforms, input_spec)
-        changed = place_of_change(steps, output_spec)
-        ways = [Way("no step", "", input_spec), Way("all steps", changed, output_spec)]
-        return steps, merge_specs(input_spec, ways)
+        steps, spec, changed = [], input_spec, ""
+        for nested in self.transforms:
+            step, output_spec = nested.resolve(spec)
+            changed = nested.where if differs_in_kind(spec, output_spec) else changed
+            steps.append(step)
+            spec = output_spec
+        ways = [Way("no step", "", input_spec), Way("all steps", changed, spec)]
+        return tuple(steps), merge_specs(input_spec, ways)
 
     def lower(self, image: Primitives, p: Params) -> None:
         def run_all(part: Primitives) -> None:

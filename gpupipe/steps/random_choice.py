@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpupipe.augment.weighted_choice import WeightedChoice
-from gpupipe.pipeline.container import Container, NestedStep, Way, merge_specs
+from gpupipe.pipeline.container import Container, NestedStep, Way, WeightedChoice, merge_specs
 from gpupipe.pipeline.step import Params, Primitives, Spec
 
 

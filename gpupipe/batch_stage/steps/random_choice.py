@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpupipe.augment.weighted_choice import WeightedChoice
 from gpupipe.batch_stage.batch_step import BatchContainer
-from gpupipe.pipeline.container import select_params
+from gpupipe.pipeline.container import WeightedChoice, select_params
 from gpupipe.pipeline.step import Params
 
 if TYPE_CHECKING:

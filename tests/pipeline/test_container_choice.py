@@ -4,8 +4,7 @@ import numpy as np
 import pydantic
 import pytest
 
-from gpupipe.augment.weighted_choice import WeightedChoice, choose_by_weight
-from gpupipe.pipeline.container import NestedStep
+from gpupipe.pipeline.container import NestedStep, WeightedChoice, choose_by_weight
 from gpupipe.steps.identity import Identity
 
 BELOW_1 = 1 - 2.0**-53
