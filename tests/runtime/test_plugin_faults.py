@@ -140,6 +140,17 @@ def test_an_exception_in_dali(plugin: Plugin, faces: Path, error: str) -> None:
     assert f'{name}.py", line' in said.traceback
 
 
+def test_an_exception_in_an_operator_that_a_step_applies(plugin: Plugin, faces: Path) -> None:
+    """It is raised while the graph is built."""
+    name = plugin(
+        lower="    def lower(self, image, p):\n        image.apply('odd', self.make)",
+        make=f"    def make(self, pixels):\n        {RAISES.format('TypeError')}",
+    )
+    said = failure(faces, name, engine="dali")
+    assert "its lower() raised TypeError: " in str(said)
+    assert f'{name}.py", line' in said.traceback
+
+
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_an_exception_in_a_later_batch(

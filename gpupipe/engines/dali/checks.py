@@ -154,15 +154,11 @@ def _check_step(job: Job, entry: Entry, device_id: int | None) -> None:
             failures += 1
             if failures < _ENOUGH_FAILURES or entry.input_spec.encoded:
                 continue
-            cause = RuntimeError(find_cause(str(e)))
-            raise step_failed(
-                entry.key, type(entry.step), entry.where, "work in DALI", cause
-            ) from e
-        spec = (
-            replace(entry.output_spec, dtype="float32")
-            if entry.output_spec.dtype == "bfloat16"
-            else entry.output_spec
-        )
+            cause, step = RuntimeError(find_cause(str(e))), type(entry.step)
+            raise step_failed(entry.key, step, entry.where, "work in DALI", cause) from e
+        spec = entry.output_spec
+        if spec.dtype == "bfloat16":
+            spec = replace(spec, dtype="float32")
         encoded = job.pipeline.is_image_file(entry.field)
         if differs := spec.describe_mismatch_in(shape, dtype, "HWC" if encoded else spec.layout):
             raise _wrong(entry, f"its lower() made {differs}")
@@ -188,12 +184,8 @@ def _with_steps(job: Job, steps: list[Entry]) -> Job:
     fields = {source: job.pipeline.fields[source]}
     views = {last: source} if last != source else {}
     loader = job.loader.model_copy(update={"batch_size": 1, "prefetch": 1})
-    return replace(
-        job,
-        pipeline=Pipeline(job.pipeline.name, tuple(steps), fields, views),
-        loader=loader,
-        threads=1,
-    )
+    pipeline = Pipeline(job.pipeline.name, tuple(steps), fields, views)
+    return replace(job, pipeline=pipeline, loader=loader, threads=1)
 
 
 def _run_one(job: Job, id: int, device_id: int | None) -> tuple[tuple[int, ...], str]:

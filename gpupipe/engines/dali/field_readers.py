@@ -71,13 +71,9 @@ class ColumnReader:
             try:
                 return read_rows(self._column, ids)
             except (OSError, ValueError):
-                return [self._read_one(ids[n : n + 1]) for n in range(len(ids))]
-
-    def _read_one(self, row: NDArray[np.int64]) -> NDArray[np.uint8]:
-        try:
-            return read_rows(self._column, row)[0]
-        except (OSError, ValueError):
-            return PLACEHOLDER
+                if len(ids) == 1:
+                    return [PLACEHOLDER]
+                return [self.read_encoded(ids[n : n + 1])[0] for n in range(len(ids))]
 
     def read_arrays(self, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
         layout = self._column.array

@@ -38,7 +38,6 @@ OnStep = Callable[[Entry, NDArray[np.float64], NDArray[np.float64]], None]
 """Called with a step, and the sizes of the samples before and after it, (B, 2) each."""
 
 _MAX_TRIES = 1000
-_EXAMPLE_SIZE = np.full((1, 2), 4096.0)
 
 
 class Lowering:
@@ -162,7 +161,7 @@ class Lowering:
         for name, spec in pipeline.fields.items():
             done = self._done.get(name, 0)
             tracer = traced[name] = self._tracer(
-                spec, _example_size(spec) if size is None else size[name], done == 1
+                spec, some_size(spec) if size is None else size[name], done == 1
             )
             self._lower_steps(name, tracer, steps[name][done:], on_step)
             views = pipeline.views_of(name)
@@ -274,7 +273,3 @@ def _arrays(traced: Mapping[str, Any]) -> Arrays:
     """Return the arrays that the graph of traced steps is fed, in order."""
     subgraphs = (tracer.subgraph() for tracer in traced.values())
     return [np.ascontiguousarray(array) for subgraph in subgraphs for array in subgraph.arrays]
-
-
-def _example_size(spec: Spec) -> NDArray[np.float64]:
-    return _EXAMPLE_SIZE if spec.encoded else some_size(spec)

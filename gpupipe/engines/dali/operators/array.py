@@ -31,11 +31,11 @@ def feed_format(spec: Spec) -> tuple[Any, int, str]:
 
 
 def some_size(spec: Spec) -> NDArray[np.float64]:
-    """Return an example size along the spatial axes of `spec`, (1, axes).
+    """Return an example size along the spatial axes of `spec`, (1, axes); of an image if encoded.
 
     An axis whose size differs between samples gets 4096.
     """
-    return np.array([[n or _EXAMPLE_SIDE for n in spec.sides]])
+    return np.array([[n or _EXAMPLE_SIDE for n in ((None, None) if spec.encoded else spec.sides)]])
 
 
 def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:

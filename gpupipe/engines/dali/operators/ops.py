@@ -47,15 +47,6 @@ def argument(values: Any, ndim: int, dtype: Any) -> Any:
     return array.ravel().tolist() if ndim else array.tolist()
 
 
-def read(paths: Any) -> Any:
-    """Read files, with a copy.
-
-    Memory-mapped reading makes an LFW epoch 5 % slower, and DALI keeps a record of every file that
-    it has ever mapped.
-    """
-    return fn.io.file.read(paths, dont_use_mmap=True)
-
-
 def decode(
     data: Any,
     device: str,

@@ -72,9 +72,9 @@ class Subgraph:
         Returns:
             The DataNode of the new pixels.
         """
-        is_fed = (isinstance(argument, np.ndarray) for argument in self.arguments)
-        pairs = zip(self.arguments, is_fed, strict=True)
-        return self.make(pixels, *(next(nodes) if fed else value for value, fed in pairs))
+        return self.make(
+            pixels, *(next(nodes) if isinstance(a, np.ndarray) else a for a in self.arguments)
+        )
 
 
 def operator(

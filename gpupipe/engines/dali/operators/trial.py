@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.dataset.spec import Spec
+from gpupipe.engines.dali.operators.dtypes import dali_type
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline.step import Step, StepIncompatibleError
 from gpupipe.sampling import draws
@@ -84,21 +87,17 @@ def _run(make: Callable[..., Any], images: Images, sampled: Sampled) -> tuple[Im
 
     Raises RuntimeError, TypeError, ValueError.
     """
-    from nvidia.dali import Pipeline, fn, types
-
     arrays = [np.ascontiguousarray(values) for values in sampled.values()]
-    pipe: Any = Pipeline(
-        batch_size=len(images),
-        num_threads=1,
-        device_id=None,
-        prefetch_queue_depth=1,
-        exec_dynamic=True,
-    )
+    pipe: Any = Pipeline(len(images), 1, None, prefetch_queue_depth=1, exec_dynamic=True)
     inputs: list[tuple[Any, str]] = [(images, "HWC"), *((array, "") for array in arrays)]
     with pipe:
         pixels, *nodes = (
             fn.external_source(
-                _repeat(data), batch=True, dtype=_dali_type(data), ndim=data[0].ndim, layout=layout
+                repeat(data),
+                batch=True,
+                dtype=dali_type(data[0].dtype.name),
+                ndim=data[0].ndim,
+                layout=layout,
             )
             for data, layout in inputs
         )
@@ -111,16 +110,6 @@ def _run(make: Callable[..., Any], images: Images, sampled: Sampled) -> tuple[Im
     dtype = np.dtype(types.to_numpy_type(output.dtype))
     outputs = [np.array(output[n]).view(dtype) for n in range(len(images))]
     return outputs, str(output.layout())
-
-
-def _repeat(data: Any) -> Callable[[], Any]:
-    return lambda: data
-
-
-def _dali_type(data: Any) -> Any:
-    from nvidia.dali import types
-
-    return types.to_dali_type(data[0].dtype.name)
 
 
 def _check_samples(
@@ -152,7 +141,8 @@ def _describe(
         advice = "write 'output_layout: HWC'" if "output_layout" in arguments else "leave it out"
         raise StepIncompatibleError(f"{name} makes {kind}, and no image (HWC): {advice}")
     channels, dtype = {output.shape[2] for output in outputs}, outputs[0].dtype.name
-    if len(channels) > 1 or dtype not in DTYPES or _adds_channels(input_spec, channels):
+    adds_channels = "C" not in input_spec.layout and channels != {1}
+    if len(channels) > 1 or dtype not in DTYPES or adds_channels:
         raise StepIncompatibleError(
             f"{name} makes images of {sorted(channels)} channels in {dtype}: leave it out"
         )
@@ -177,10 +167,6 @@ def _find_size(images: Images, outputs: Images, axis: int) -> int | None:
     if sides == [image.shape[axis] for image in images]:
         return None
     return sides[0] if len(set(sides)) == 1 else -1
-
-
-def _adds_channels(input_spec: Spec, channels: set[int]) -> bool:
-    return "C" not in input_spec.layout and channels != {1}
 
 
 def _describe_refusal(name: str, input_spec: Spec, error: Exception) -> str:
