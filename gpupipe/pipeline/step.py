@@ -183,7 +183,8 @@ class Step(BaseStep):
             StepIncompatibleError: If a parameter does not suit the input's axes.
         """
         resolved = self.model_copy()
-        resolved._space = len(input_spec.space)
+        if not input_spec.encoded:  # an image file has no axes yet
+            resolved._space = len(input_spec.space)
         resolved._kind = input_spec.kind
         return resolved
 
