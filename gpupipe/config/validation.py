@@ -19,7 +19,7 @@ from gpupipe.pipeline.build import build_pipeline, find_pipeline, has_views
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
 from gpupipe.pipeline.schedules import refuse_schedules
 from gpupipe.pipeline.step import Spec
-from gpupipe.schema.document import UNRESOLVED, Document, Loc
+from gpupipe.schema.document import UNRESOLVED, Document, Node
 from gpupipe.schema.field_types import is_number, should_be
 from gpupipe.schema.validation_errors import to_problems
 
@@ -113,123 +113,110 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
     Raises:
         ConfigError: If anything is wrong; it holds `problems` and all mistakes in the document.
     """
-    parts = _Parts(document, problems)
-    data, steps = document.data.get("data"), document.data.get("pipeline")
-    checked_source = parts.build_source(data) if isinstance(data, dict) else None
+    root = Node(document, (), problems)
+    data, steps = root.inside("data"), root.inside("pipeline")
+    source = _build_source(data) if isinstance(data.value, dict) else None
     refuse_schedules(document, ("loader",), problems)
-    shape = parts.build_model(TopLevel, document.data)
+    shape = _build_model(root, TopLevel, document.data)
     pipeline = fields = None
-    if isinstance(steps, (str, list)) or has_views(steps):
-        pipeline = parts.build_pipeline(steps, config_dir, checked_source)
-    if pipeline and shape and checked_source:
+    if isinstance(steps.value, (str, list)) or has_views(steps.value):
+        pipeline = _build_pipeline(steps, config_dir, _check_fields(data, source))
+    if pipeline and shape and source:
         fields = list_batch_fields(pipeline, shape.loader)
-    batch = parts.build_batch_stage(fields, pipeline.main_outputs if pipeline else ())
-    if pipeline and checked_source and checked_source.cache_decoded:
-        parts.check_decoded_cache(pipeline)
+    batch = _build_batch_stage(root, fields, pipeline.main_outputs if pipeline else ())
+    if pipeline and source and source.cache_decoded and (reason := explain_refusal(pipeline)):
+        data.inside("cache_decoded").report(f"data.cache_decoded: {reason}", of_key=True)
     if pipeline and shape and fields:
         for epoch, later in pipeline.later.items():
             later_fields = list_batch_fields(later, shape.loader)
             problems += check_later_fields(batch, later_fields, epoch)
-    if problems or shape is None or checked_source is None or pipeline is None:
+    if problems or shape is None or source is None or pipeline is None:
         raise ConfigError(problems)
-    source_name = str(data["source"]) if data else ""
-    return Config(
-        Path(document.name).stem, source_name, checked_source, pipeline, shape.loader, batch
-    )
+    name, source_name = Path(document.name).stem, str(shape.data["source"])
+    return Config(name, source_name, source, pipeline, shape.loader, batch)
 
 
-class _Parts:
-    """Builds the parts of a config, and notes what is wrong with each.
-
-    Args:
-        document: The resolved document.
-        problems: Gets the mistakes.
-    """
-
-    def __init__(self, document: Document, problems: list[Problem]) -> None:
-        self._document, self._problems = document, problems
-
-    def build_model(
-        self, model: type[_Model], values: Any, loc: Loc = (), prefix: str = ""
-    ) -> _Model | None:
-        """Return the model of some values, which are at `loc`; None if they are wrong."""
-        try:
-            return model.model_validate(values)
-        except pydantic.ValidationError as e:
-            self._problems += to_problems(e, model, self._document, loc, prefix)
-            return None
-
-    def build_source(self, data: dict[str, Any]) -> Source | None:
-        """Return the source that `data` describes."""
-        model = self._find_source(data)
-        settings = {key: value for key, value in data.items() if key != "source"}
-        return None if model is None else self.build_model(model, settings, ("data",), "data")
-
-    def build_pipeline(
-        self, steps: Any, config_dir: Path | None, source: Source | None
-    ) -> Pipeline | None:
-        """Return the pipeline; without a source, check it as if the only field were an image."""
-        fields = IMAGE if source is None else self._check_fields(source)
-        try:
-            if not isinstance(steps, str):
-                return build_pipeline("inline", self._document, ("pipeline",), fields)
-            return build_pipeline(Path(steps).stem, find_pipeline(steps, config_dir), (), fields)
-        except ConfigError as e:
-            where = self._document.where(("pipeline",))
-            self._problems += [p if p.where else Problem(where, p.what) for p in e.problems]
-            return None
-
-    def build_batch_stage(
-        self, fields: Mapping[str, Spec] | None, main_outputs: Sequence[str]
-    ) -> BatchStage:
-        """Return the batch stage; an empty one if there is none, or it is wrong."""
-        if not isinstance(self._document.data.get("batch"), list):
-            return BatchStage()  # there is none, or the problems hold that it is no list
-        try:
-            return build_batch_stage(self._document, ("batch",), fields, main_outputs)
-        except ConfigError as e:
-            self._problems += e.problems
-            return BatchStage()
-
-    def check_decoded_cache(self, pipeline: Pipeline) -> None:
-        """Note if the decoded cache can keep nothing of a pipeline."""
-        if reason := explain_refusal(pipeline):
-            self._note(("data", "cache_decoded"), f"data.cache_decoded: {reason}", of_key=True)
-
-    def _check_fields(self, source: Source) -> Mapping[str, Spec]:
-        """Return the fields of a sample; note reserved names, and masks that are no field."""
-        fields = source.field_specs()
-        for name in fields:
-            if name in RESERVED_NAMES:
-                rule = f"a field must not be called '{name}': that name is taken in a batch"
-                self._note(("data",), rule, of_key=True)
-        for name in source.masks:
-            if name not in fields:
-                hint = did_you_mean(name, fields)
-                self._note(("data", "masks"), f"data.masks: there is no field '{name}'{hint}")
-        return fields
-
-    def _find_source(self, data: dict[str, Any]) -> type[Source] | None:
-        name = data.get("source")
-        if isinstance(name, str):
-            try:
-                return SOURCES.find(name)
-            except LookupError as e:
-                self._note(("data", "source"), e.args[0])
-                return None
-        if name is UNRESOLVED:
-            return None
-        expected = f"the name of what reads the data: {', '.join(SOURCES.names())}"
-        if "source" in data:
-            rule = f"data.source is {shown(name)}, but should be {expected}"
-            self._note(("data", "source"), rule)
-        elif misspelt := nearest("source", data):
-            rule = f"data.{misspelt}: unknown key; did you mean 'source'?"
-            self._note(("data", misspelt), rule, of_key=True)
-        else:
-            rule = f"data.source: missing; write 'source: ...' ({expected})"
-            self._note(("data",), rule, of_key=True)
+def _build_model(
+    node: Node, model: type[_Model], values: Mapping[str, Any], prefix: str = ""
+) -> _Model | None:
+    """Return the model of the values at a node; None if they are wrong, which is reported."""
+    try:
+        return model.model_validate(values)
+    except pydantic.ValidationError as e:
+        node.problems.extend(to_problems(e, model, node.document, node.loc, prefix))
         return None
 
-    def _note(self, loc: Loc, problem: str, of_key: bool = False) -> None:
-        self._problems.append(Problem(self._document.where(loc, of_key), problem))
+
+def _build_source(data: Node) -> Source | None:
+    model = _find_source(data)
+    settings = {key: value for key, value in data.value.items() if key != "source"}
+    return None if model is None else _build_model(data, model, settings, "data")
+
+
+def _find_source(data: Node) -> type[Source] | None:
+    node, names = data.inside("source"), list(data.value)
+    if isinstance(node.value, str):
+        try:
+            return SOURCES.find(node.value)
+        except LookupError as e:
+            node.report(e.args[0])
+            return None
+    if node.value is UNRESOLVED:
+        return None
+    expected = f"the name of what reads the data: {', '.join(SOURCES.names())}"
+    if "source" in names:
+        node.report(f"data.source is {shown(node.value)}, but should be {expected}")
+    elif misspelt := nearest("source", names):
+        hint = f"data.{misspelt}: unknown key; did you mean 'source'?"
+        data.inside(misspelt).report(hint, of_key=True)
+    else:
+        data.report(f"data.source: missing; write 'source: ...' ({expected})", of_key=True)
+    return None
+
+
+def _check_fields(data: Node, source: Source | None) -> Mapping[str, Spec]:
+    """Return the fields of a sample; report reserved names, and masks that are no field.
+
+    If the source is invalid, the only field is an image.
+    """
+    if source is None:
+        return IMAGE
+    fields = source.field_specs()
+    for name in fields:
+        if name in RESERVED_NAMES:
+            rule = f"a field must not be called '{name}': that name is taken in a batch"
+            data.report(rule, of_key=True)
+    for name in source.masks:
+        if name not in fields:
+            hint = did_you_mean(name, fields)
+            data.inside("masks").report(f"data.masks: there is no field '{name}'{hint}")
+    return fields
+
+
+def _build_pipeline(
+    steps: Node, config_dir: Path | None, fields: Mapping[str, Spec]
+) -> Pipeline | None:
+    try:
+        if not isinstance(steps.value, str):
+            return build_pipeline("inline", steps.document, steps.loc, fields)
+        document = find_pipeline(steps.value, config_dir)
+        return build_pipeline(Path(steps.value).stem, document, (), fields)
+    except ConfigError as e:
+        steps.problems.extend(
+            [p if p.where else Problem(steps.where(), p.what) for p in e.problems]
+        )
+        return None
+
+
+def _build_batch_stage(
+    root: Node, fields: Mapping[str, Spec] | None, main_outputs: Sequence[str]
+) -> BatchStage:
+    """Return the batch stage; an empty one if there is none, or it is wrong."""
+    steps = root.inside("batch")
+    if not isinstance(steps.value, list):
+        return BatchStage()  # there is none, or the problems hold that it is no list
+    try:
+        return build_batch_stage(root.document, steps.loc, fields, main_outputs)
+    except ConfigError as e:
+        root.problems.extend(e.problems)
+        return BatchStage()
