@@ -10,11 +10,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from functools import cache
 
-from gpupipe.runtime import capability_probe_child
+from gpupipe.runtime import capability_probe_child, child_process
 from gpupipe.runtime.installation import installed_version, parse_release
 
 _SECONDS = 120
@@ -156,15 +155,9 @@ def _run_child(*arguments: str, **environment: str) -> tuple[str, str, bool]:
 
     Returns its output, why it failed ("" if it did not), and if another try would end the same.
     """
-    command = [sys.executable, "-c", _START, capability_probe_child.__file__, *arguments]
+    command = ("-c", _START, capability_probe_child.__file__, *arguments)
     try:
-        child = subprocess.run(
-            command,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-            env=os.environ | environment,
-        )
+        child = child_process.run(*command, timeout=_SECONDS, env=os.environ | environment)
     except subprocess.TimeoutExpired as e:
         return _decode(e.stdout), f"no answer within {_SECONDS} s", False
     except OSError as e:  # fork() needs memory too

@@ -12,9 +12,7 @@ What both have in common:
 - It is no fork, so it has none of the threads, locks and CUDA contexts of this process.
 - No zombie stays behind: `run` and `ChildProcess.end` wait for the child.
 
-Two modules start a process without this file. runtime/capability_probe.py imports nothing from
-gpupipe, and needs only subprocess.run. `gpupipe` commands in tests and benchmarks are no children
-of the library.
+`gpupipe` commands in tests and benchmarks are no children of the library.
 """
 
 from __future__ import annotations
@@ -30,7 +28,10 @@ _PATIENCE_SECONDS = 10.0
 
 
 def run(
-    *arguments: str, stdin: bytes = b"", timeout: float | None = None
+    *arguments: str,
+    stdin: bytes = b"",
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run Python in a child process until it ends.
 
@@ -41,6 +42,7 @@ def run(
         arguments: Arguments of the interpreter, such as "-m", "package.module".
         stdin: All of its standard input.
         timeout: Seconds until the child is killed; None for no limit.
+        env: Environment variables; None for those of this process.
 
     Returns:
         Exit status, standard output and standard error.
@@ -48,9 +50,9 @@ def run(
     Raises:
         subprocess.TimeoutExpired: The child took longer than `timeout`.
     """
-    pipe = subprocess.PIPE
+    command, pipe = [sys.executable, *arguments], subprocess.PIPE
     with subprocess.Popen(
-        [sys.executable, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True
     ) as process:
         try:
             out, err = process.communicate(stdin, timeout)
