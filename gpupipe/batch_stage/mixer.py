@@ -108,10 +108,12 @@ def check_labels(
     """Raise ConfigError, at the first step, unless all labels are numbers of the classes.
 
     Args:
-        stage: The steps, at least one.
+        stage: The steps; without any, all labels are right.
         classes: The names of the classes.
         labels: The label of each sample of the data, (N,); None if only a server knows them.
     """
+    if not stage.entries:
+        return
     first, num_classes = stage.entries[0], stage.num_classes or len(classes)
     if wrong := _explain_wrong_labels(num_classes, classes, labels):
         raise ConfigError.at(first.where, f"{first.name} cannot stand here: {wrong}")

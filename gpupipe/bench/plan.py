@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
+from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.batch_stage.mixing import count_pairs_of_one_sample, find_shift
 from gpupipe.config import Config
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job, Operator
 from gpupipe.errors import counted, shown
-from gpupipe.loading.assembly import ResolvedConfig, check_batch_stage, create_sampler
+from gpupipe.loading.assembly import ResolvedConfig, create_sampler
 from gpupipe.loading.ignored_settings import list_ignored_settings
 from gpupipe.runtime.devices import resolve
 from gpupipe.sampling.sampler import Sampler
@@ -79,7 +80,7 @@ def _data(config: Config) -> Iterator[str]:
         return
     index = config.source.index()
     sampler = create_sampler(config, index)
-    check_batch_stage(config, index, index.labels)
+    check_labels(config.batch, index.classes, index.labels)
     note = f" ({index.note})" if index.note else ""
     yield (
         f"data: {counted(len(index), 'sample')} in "

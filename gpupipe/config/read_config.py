@@ -25,7 +25,7 @@ _TOP_LEVEL = ("data", "pipeline", "batch", "loader")
 
 
 def read(
-    config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), **more: Any
+    config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), **changes: Any
 ) -> Config:
     """Read and validate a config.
 
@@ -36,7 +36,7 @@ def read(
         config: Path of a YAML file, a shipped name such as "lfw", or a dict of the same shape.
         overrides: Texts "key=value", with dots between nested keys: "data.root=/images". Keys of
             `loader` need no prefix: "batch_size=64".
-        **more: Overrides as keyword arguments, applied last. A dict sets only the keys that it
+        **changes: Overrides as keyword arguments, applied last. A dict sets only the keys that it
             has; a list replaces the whole list.
 
     Returns:
@@ -48,7 +48,7 @@ def read(
     Example:
         >>> read("lfw", ["batch_size=64"], data={"root": "/images"})
     """
-    return read_with(config, [*overrides, *more.items()])
+    return read_with(config, [*overrides, *changes.items()])
 
 
 def read_with(config: str | Path | Mapping[str, Any], *overrides: Sequence[Override]) -> Config:

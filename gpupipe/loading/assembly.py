@@ -10,9 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
@@ -146,18 +143,6 @@ def create_sampler(
     )
 
 
-def check_batch_stage(config: Config, index: Index, labels: NDArray[np.int64] | None) -> None:
-    """Raise ConfigError if the batch stage of a config cannot mix the labels of the data.
-
-    Args:
-        config: The config.
-        index: The samples.
-        labels: The label of each sample; None if only a server knows them.
-    """
-    if config.batch.entries:
-        check_labels(config.batch, index.classes, labels)
-
-
 def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
     """Create the parts of a loader that reads the data itself.
 
@@ -176,7 +161,7 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
     options, shard, traits = config.loader, config.loader.shard, engine_type.traits
     if traits.reads_elsewhere and isinstance(config.source, ReadThrough):
         index = config.source.read_through(index)
-    check_batch_stage(config, index, index.labels)
+    check_labels(config.batch, index.classes, index.labels)
     job = Job(
         index,
         config.pipeline,
@@ -271,5 +256,5 @@ def connect(
         raise EngineError(f"engine {engine_type.name} reads the data itself, and has no server")
     shard = resolve_shard(options)
     engine, config, index, sampler = engine_type.connect(shard, patience, own)
-    check_batch_stage(config, index, None)
+    check_labels(config.batch, index.classes, None)  # only the servers know the labels
     return LoaderParts(config, index, sampler, engine)

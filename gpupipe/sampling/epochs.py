@@ -173,15 +173,15 @@ class EpochLayout:
         full = np.full(self.world_size, self.batch_size, np.int64)
         if self.last_batch != "partial" or step < self.num_steps - 2:
             return full
-        shares = self._shares() - (self.num_steps - 1) * self.batch_size
-        short = shares < 1
-        return np.maximum(shares, 1) if step == self.num_steps - 1 else full - short
+        left = self._left_for_last_step()
+        return np.maximum(left, 1) if step == self.num_steps - 1 else full - (left < 1)
 
     def start(self, step: int) -> int:
         """Return how many samples all ranks together have had before a step."""
-        return step * self.batch_size * self.world_size - (
-            self._count_borrowed() if step == self.num_steps - 1 and step > 0 else 0
-        )
+        start = step * self.batch_size * self.world_size
+        if self.last_batch == "partial" and 0 < step == self.num_steps - 1:
+            start -= int((self._left_for_last_step() < 1).sum())  # taken from the step before
+        return start
 
     def end(self, step: int) -> int:
         """Return how many samples all ranks together have had after a step."""
@@ -198,19 +198,11 @@ class EpochLayout:
             return self.start(step) + rank + mine * self.world_size
         return self.start(step) + int(sizes[:rank].sum()) + mine
 
-    def _shares(self) -> NDArray[np.int64]:
-        """Return the number of samples of every rank with last_batch "partial"."""
+    def _left_for_last_step(self) -> NDArray[np.int64]:
+        """Return how many samples every rank has left for the last step, with "partial"."""
         each, rest = divmod(self.total, self.world_size)
-        return each + (np.arange(self.world_size) < rest)
-
-    def _count_borrowed(self) -> int:
-        """Return how many samples the last step takes from the step before it.
-
-        With last_batch "partial", it takes one for each rank that would have none left.
-        """
-        if self.last_batch != "partial":
-            return 0
-        return int((self._shares() - (self.num_steps - 1) * self.batch_size < 1).sum())
+        share = each + (np.arange(self.world_size) < rest)
+        return share - (self.num_steps - 1) * self.batch_size
 
     def explain_problem(self) -> str:
         """Return why the samples cannot be divided this way, or ""."""
