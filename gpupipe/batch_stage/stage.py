@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,14 +88,12 @@ class BatchStage(Phased):
         """
         if not self.entries:
             return ""
-        content: list[list[Any]] = [
+        content = [
             [e.key, e.step.model_dump(mode="json", exclude_none=True)]
             + ([list(e.layouts)] if tuple(e.layouts) != self.main else [])
             for e in self.entries
         ]
-        content += [["from epoch", epoch, s.fingerprint] for epoch, s in self.later.items()]
-        text = json.dumps(content, sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return self.hash_phases(content)
 
 
 _ON_BATCHES = StepKind(

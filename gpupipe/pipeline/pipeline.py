@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -122,7 +120,4 @@ class Pipeline(Phased):
             for e in self.entries
         ]
         content += [["view", view, source] for view, source in self.views.items()]
-        content += [["from epoch", epoch, p.fingerprint] for epoch, p in self.later.items()]
-        return hashlib.blake2b(
-            json.dumps(content, sort_keys=True).encode(), digest_size=16
-        ).hexdigest()
+        return self.hash_phases(content)

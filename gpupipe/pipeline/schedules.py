@@ -23,6 +23,8 @@ A phase is a span of epochs in which no number changes. What holds:
 
 from __future__ import annotations
 
+import hashlib
+import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,6 +48,17 @@ class Phased:
     """
 
     later: Mapping[int, Self]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the steps and their parameters, equal for two files that mean the same."""
+        raise NotImplementedError
+
+    def hash_phases(self, steps: Sequence[Any]) -> str:
+        """Return a hash of the steps of epoch 0, as JSON values, and of all later phases."""
+        later = [["from epoch", epoch, one.fingerprint] for epoch, one in self.later.items()]
+        text = json.dumps([*steps, *later], sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @property
     def phases(self) -> tuple[Self, ...]:
