@@ -8,18 +8,18 @@ spec_checks.has_channel_layout) has a name here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn
+from nvidia.dali.data_node import DataNode
 
 from gpupipe.dataset.spec import Spec, spatial_axes
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.operators import dtypes, ops
-from gpupipe.engines.dali.operators.subgraph import Subgraph
+from gpupipe.engines.dali.operators.subgraph import Make, Subgraph, Value
 from gpupipe.engines.dali.operators.tracer import Tracer
 
 _EXAMPLE_SIDE = 4096.0
@@ -94,7 +94,7 @@ class ArrayTracer(Tracer):
         assert named is not None, "the step's spec refuses it"
         name, added = named
 
-        def make(node: Any) -> Any:
+        def make(node: DataNode) -> DataNode:
             expanded = _expand(node, added, name)
             normalized = ops.normalize(expanded, dtype=dtype, layout=name, mean=mean, std=std)
             return _squeeze(normalized, added, layout)
@@ -111,7 +111,7 @@ class ArrayTracer(Tracer):
 
     # --- collecting operators
 
-    def _on_pixels(self, op: str, make: Callable[..., Any], *arguments: Any) -> None:
+    def _on_pixels(self, op: str, make: Make, *arguments: Value) -> None:
         layout = self.spec.layout
         self._emit_through(
             op,
@@ -119,7 +119,7 @@ class ArrayTracer(Tracer):
             *arguments,
         )
 
-    def _emit_video(self, op: str, make: Callable[..., Any], *arguments: Any) -> None:
+    def _emit_video(self, op: str, make: Make, *arguments: Value) -> None:
         """Add an operator that knows axes beside those of images."""
         layout = self.spec.layout
         self._emit_through(
@@ -133,12 +133,12 @@ def _axes(layout: str) -> list[int]:
     return [layout.index(axis) for axis in spatial_axes(layout)]
 
 
-def _expand(node: Any, added: list[int], layout: str) -> Any:
+def _expand(node: DataNode, added: list[int], layout: str) -> DataNode:
     """Insert axes of length 1 at the positions `added`, and call the result `layout`."""
     return fn.reinterpret(fn.expand_dims(node, axes=added) if added else node, layout=layout)
 
 
-def _squeeze(node: Any, added: list[int], layout: str) -> Any:
+def _squeeze(node: DataNode, added: list[int], layout: str) -> DataNode:
     """Undo `_expand`: remove the axes `added`, and call the result `layout`."""
     return fn.reinterpret(fn.squeeze(node, axes=added) if added else node, layout=layout)
 
@@ -151,21 +151,21 @@ def _missing_channel_axis(layout: str) -> list[int]:
     return [len(layout)] if layout == spatial_axes(layout) else []
 
 
-def _to_video(node: Any, layout: str) -> Any:
+def _to_video(node: DataNode, layout: str) -> DataNode:
     """Rename the layout to one that DALI's operators know. No data moves."""
     return _expand(node, _missing_channel_axis(layout), video_layout(layout) or "")
 
 
-def _from_video(node: Any, layout: str) -> Any:
+def _from_video(node: DataNode, layout: str) -> DataNode:
     """Undo `_to_video`."""
     return _squeeze(node, _missing_channel_axis(layout), layout)
 
 
-def _to_hwc(node: Any, layout: str) -> Any:
+def _to_hwc(node: DataNode, layout: str) -> DataNode:
     return fn.transpose(node, perm=[1, 2, 0]) if layout == "CHW" else _to_video(node, layout)
 
 
-def _from_hwc(node: Any, layout: str) -> Any:
+def _from_hwc(node: DataNode, layout: str) -> DataNode:
     return ops.planes(node) if layout == "CHW" else _from_video(node, layout)
 
 

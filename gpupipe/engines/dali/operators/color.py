@@ -10,15 +10,16 @@ node is a CPU tensor per sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali import math as dali_math
+from nvidia.dali.data_node import DataNode
 
 from gpupipe.augment.color_ops import HIGHEST_LEVEL, LUMA, SCALE_TO_LEVELS
+from gpupipe.engines.dali.operators.subgraph import Array, Make
 
 _ALMOST_HALF = 0.5 - 2.0**-12
 """Subtracted before DALI rounds, so that it truncates."""
@@ -39,7 +40,7 @@ class PixelFormat(NamedTuple):
     device: Literal["cpu", "gpu"]
     channels: int
 
-    def on_device(self, node: Any) -> Any:
+    def on_device(self, node: DataNode) -> DataNode:
         """Return a CPU tensor on the device of the pixels, for arithmetic with them."""
         return node.gpu() if self.device == "gpu" else node
 
@@ -53,24 +54,24 @@ class Operators(NamedTuple):
         min_size: The smallest [height, width] that the function takes, (B, 2); None for all.
     """
 
-    make: Callable[..., Any]
-    arrays: tuple[NDArray[Any], ...] = ()
-    min_size: NDArray[Any] | None = None
+    make: Make
+    arrays: tuple[Array, ...] = ()
+    min_size: Array | None = None
 
 
-def leave_alone(pixels: Any) -> Any:
+def leave_alone(pixels: DataNode) -> DataNode:
     """Return the pixels: the `make` of a function that has no effect on this format."""
     return pixels
 
 
-def to_pixels(values: Any, image: PixelFormat) -> Any:
+def to_pixels(values: DataNode, image: PixelFormat) -> DataNode:
     """Convert float32 results to pixels: truncate to whole levels, and clamp."""
     if image.dtype == "uint8":
         return round_to_uint8(values - np.float32(_ALMOST_HALF))
     return dali_math.clamp(values, 0.0, 1.0)
 
 
-def luma(pixels: Any, image: PixelFormat) -> Any:
+def luma(pixels: DataNode, image: PixelFormat) -> DataNode:
     """Return the luma of three channels; that of uint8 is truncated to whole levels.
 
     The shift is nearer to 0.5 than `_ALMOST_HALF`: the luma 0.9999 of a gray of 1 becomes 0.
@@ -80,7 +81,7 @@ def luma(pixels: Any, image: PixelFormat) -> Any:
     return fn.coord_transform(pixels, M=list(LUMA))
 
 
-def round_to_uint8(values: Any) -> Any:
+def round_to_uint8(values: DataNode) -> DataNode:
     """Round float32 numbers above -2**23 to uint8, and clamp.
 
     Adding 1.5 * 2**23 leaves the rounded number in the lowest bits. On a CPU this takes half of the
@@ -90,7 +91,7 @@ def round_to_uint8(values: Any) -> Any:
     return fn.cast(bits - types.Constant(0x4B400000, types.INT32), dtype=types.UINT8)
 
 
-def blend(images: Sequence[Any], weights: Sequence[Any], device: str) -> Any:
+def blend(images: Sequence[DataNode], weights: Sequence[DataNode], device: str) -> DataNode:
     """Sum uint8 images, each times its weight, in float32; truncate to whole levels.
 
     Args:
@@ -105,7 +106,7 @@ def blend(images: Sequence[Any], weights: Sequence[Any], device: str) -> Any:
     return round_to_uint8(total)
 
 
-def add(pixels: Any, values: Any, dtype: str, clip: bool) -> Any:
+def add(pixels: DataNode, values: DataNode, dtype: str, clip: bool) -> DataNode:
     """Add int16 numbers to uint8 pixels, or float32 numbers to float32 ones.
 
     Args:
@@ -120,16 +121,16 @@ def add(pixels: Any, values: Any, dtype: str, clip: bool) -> Any:
     return dali_math.clamp(total, 0.0, 1.0) if clip else total
 
 
-def limit(factor: NDArray[Any]) -> NDArray[Any]:
+def limit(factor: Array) -> Array:
     """Limit a factor so that `round_to_uint8` takes its results; a larger one clamps the same."""
-    limited: NDArray[Any] = np.minimum(factor, 1e4)
+    limited: Array = np.minimum(factor, 1e4)
     return limited
 
 
-def compute(formula: Callable[..., Any], image: PixelFormat, *values: NDArray[Any]) -> Operators:
+def compute(formula: Make, image: PixelFormat, *values: Array) -> Operators:
     """Compute the formula of a row of `COLOR_OPS`, with the numbers of `color_ops.apply`."""
 
-    def make(pixels: Any, *nodes: Any) -> Any:
+    def make(pixels: DataNode, *nodes: DataNode) -> DataNode:
         is_uint8 = image.dtype == "uint8"
         scaled = pixels * np.float32(1 / HIGHEST_LEVEL) if is_uint8 else pixels
         result = formula(scaled, *(image.on_device(node) for node in nodes))
@@ -148,19 +149,19 @@ def invert(image: PixelFormat) -> Operators:
     return Operators(lambda pixels: np.float32(1.0) - pixels)
 
 
-def posterize(image: PixelFormat, bits: NDArray[Any]) -> Operators:
+def posterize(image: PixelFormat, bits: Array) -> Operators:
     """Keep the highest `bits` bits of each uint8 value."""
 
-    def make(pixels: Any, mask: Any) -> Any:
+    def make(pixels: DataNode, mask: DataNode) -> DataNode:
         return pixels & image.on_device(fn.cast(mask, dtype=types.UINT8))
 
     return Operators(make, (255 - (255 >> bits),))
 
 
-def solarize(image: PixelFormat, threshold: NDArray[Any]) -> Operators:
+def solarize(image: PixelFormat, threshold: Array) -> Operators:
     """Invert the values that reach the threshold."""
 
-    def make(pixels: Any, threshold: Any) -> Any:
+    def make(pixels: DataNode, threshold: DataNode) -> DataNode:
         reach = pixels >= image.on_device(threshold)
         if image.dtype == "uint8":
             return pixels ^ (reach * ALL_BITS)
@@ -169,20 +170,20 @@ def solarize(image: PixelFormat, threshold: NDArray[Any]) -> Operators:
     return Operators(make, (threshold,))
 
 
-def solarize_add(image: PixelFormat, values: NDArray[Any]) -> Operators:
+def solarize_add(image: PixelFormat, values: Array) -> Operators:
     """Add values to the pixels below 128 of uint8."""
 
-    def make(pixels: Any, values: Any) -> Any:
+    def make(pixels: DataNode, values: DataNode) -> DataNode:
         added = image.on_device(fn.cast(values, dtype=types.UINT8))
         return pixels + (pixels < _MIDDLE) * added
 
     return Operators(make, (values,))
 
 
-def adjust_brightness(image: PixelFormat, factor: NDArray[Any]) -> Operators:
+def adjust_brightness(image: PixelFormat, factor: Array) -> Operators:
     """Multiply by the factor."""
 
-    def make(pixels: Any, factor: Any) -> Any:
+    def make(pixels: DataNode, factor: DataNode) -> DataNode:
         if image.dtype == "uint8":
             return fn.brightness_contrast(
                 pixels, brightness=factor, brightness_shift=SHIFT, dtype=types.UINT8
@@ -196,7 +197,7 @@ SHIFT = -_ALMOST_HALF / 255
 """Argument of brightness_contrast with which its uint8 results are truncated."""
 
 
-def adjust_saturation(image: PixelFormat, factor: NDArray[Any]) -> Operators:
+def adjust_saturation(image: PixelFormat, factor: Array) -> Operators:
     """Blend with the luma, which is truncated first for uint8.
 
     Above a factor of 2, single pixels differ from torchvision's by more than a level: those whose
@@ -205,7 +206,7 @@ def adjust_saturation(image: PixelFormat, factor: NDArray[Any]) -> Operators:
     if image.channels == 1:
         return Operators(leave_alone)
 
-    def make(pixels: Any, factor: Any) -> Any:
+    def make(pixels: DataNode, factor: DataNode) -> DataNode:
         factor = image.on_device(factor)
         gray = luma(pixels, image)
         rest = gray * (np.float32(1.0) - factor)
@@ -216,7 +217,7 @@ def adjust_saturation(image: PixelFormat, factor: NDArray[Any]) -> Operators:
     return Operators(make, (limit(factor),))
 
 
-def adjust_hue(image: PixelFormat, factor: NDArray[Any]) -> Operators:
+def adjust_hue(image: PixelFormat, factor: Array) -> Operators:
     """Turn the hue by `factor` of a full turn, in HSV, as torchvision's formulas do."""
     if image.channels == 1:
         return Operators(leave_alone)
@@ -225,7 +226,7 @@ def adjust_hue(image: PixelFormat, factor: NDArray[Any]) -> Operators:
     )
 
 
-def _turn_hue(pixels: Any, turn: Any, image: PixelFormat) -> Any:
+def _turn_hue(pixels: DataNode, turn: DataNode, image: PixelFormat) -> DataNode:
     """Turn the hue by `turn` sixths of a full turn.
 
     With the hue h in sixths, the maximum v and the range c of the three channels, a channel is
@@ -255,13 +256,13 @@ def _turn_hue(pixels: Any, turn: Any, image: PixelFormat) -> Any:
     return fn.reinterpret(fn.transpose(turned, perm=[1, 2, 0]), layout="HWC")
 
 
-def permute_channels(image: PixelFormat, permutation: NDArray[Any]) -> Operators:
+def permute_channels(image: PixelFormat, permutation: Array) -> Operators:
     """Return channel permutation[n] of the input as channel n."""
     if image.channels == 1:
         return Operators(leave_alone)
     dtype = types.UINT8 if image.dtype == "uint8" else types.FLOAT
 
-    def make(pixels: Any, matrix: Any) -> Any:
+    def make(pixels: DataNode, matrix: DataNode) -> DataNode:
         return fn.coord_transform(pixels, M=matrix, dtype=dtype)
 
     return Operators(make, (np.eye(image.channels)[permutation],))

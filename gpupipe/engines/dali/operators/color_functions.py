@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali import math as dali_math
+from nvidia.dali.data_node import DataNode
 
 from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.engines.dali.operators import color
@@ -28,6 +29,7 @@ from gpupipe.engines.dali.operators.color import (
     to_pixels,
 )
 from gpupipe.engines.dali.operators.dtypes import cast
+from gpupipe.engines.dali.operators.subgraph import Array, Make
 from gpupipe.pipeline.geometry import describe_small
 from gpupipe.pipeline.spec_checks import count_channels
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
@@ -46,10 +48,10 @@ _BORDER: dict[str, Any] = {
 """Arguments of `erase` for the first and last row and column: two pixels wide around each edge."""
 
 
-def adjust_contrast(image: PixelFormat, factor: NDArray[Any]) -> Operators:
+def adjust_contrast(image: PixelFormat, factor: Array) -> Operators:
     """Blend with the mean of the luma."""
 
-    def make(pixels: Any, factor: Any) -> Any:
+    def make(pixels: DataNode, factor: DataNode) -> DataNode:
         mean = fn.reductions.mean(pixels if image.channels == 1 else luma(pixels, image))
         if image.device == "cpu" and image.dtype == "uint8":
             return fn.brightness_contrast(
@@ -69,7 +71,7 @@ def autocontrast(image: PixelFormat) -> Operators:
     """Stretch each channel to the full range; a channel of one value is left alone."""
     max_value = np.float32(255.0 if image.dtype == "uint8" else 1.0)
 
-    def make(pixels: Any) -> Any:
+    def make(pixels: DataNode) -> DataNode:
         low = fn.reductions.min(pixels, axes=(0, 1), keep_dims=True)
         high = fn.reductions.max(pixels, axes=(0, 1), keep_dims=True)
         low, high = (fn.cast(bound, dtype=types.FLOAT) for bound in (low, high))
@@ -89,7 +91,7 @@ def equalize(image: PixelFormat) -> Operators:
     and leaves a channel alone for which that is 0.
     """
 
-    def make(pixels: Any) -> Any:
+    def make(pixels: DataNode) -> DataNode:
         usual = fn.equalize(pixels ^ ALL_BITS) ^ ALL_BITS
         highest = fn.reductions.max(pixels, axes=(0, 1), keep_dims=True)
         smaller = fn.cast(pixels < highest, dtype=types.FLOAT)
@@ -103,12 +105,12 @@ def equalize(image: PixelFormat) -> Operators:
     return Operators(make)
 
 
-def adjust_sharpness(image: PixelFormat, factor: NDArray[Any]) -> Operators:
+def adjust_sharpness(image: PixelFormat, factor: Array) -> Operators:
     """Blend with a smoothed image; the border of one pixel keeps its values."""
 
     # The filter is fed, so that `switch` splits it: a constant would reach an empty branch whole,
     # where the operator then fails.
-    def make(pixels: Any, rest: Any, filter: Any) -> Any:
+    def make(pixels: DataNode, rest: DataNode, filter: DataNode) -> DataNode:
         smooth = fn.filter(pixels, image.on_device(filter))
         change = smooth * np.float32(1.0) - pixels
         change = fn.erase(change, fill_value=0.0, **_BORDER)
@@ -117,7 +119,7 @@ def adjust_sharpness(image: PixelFormat, factor: NDArray[Any]) -> Operators:
     return Operators(make, (1.0 - limit(factor), np.tile(_SMOOTH, (len(factor), 1, 1))))
 
 
-def gaussian_blur(image: PixelFormat, kernel_size: NDArray[Any], sigma: NDArray[Any]) -> Operators:
+def gaussian_blur(image: PixelFormat, kernel_size: Array, sigma: Array) -> Operators:
     """Blur; the image is mirrored at its border without repeating the last pixel.
 
     On a CPU, uint8 goes through two filters of one row and one column, with whole levels between
@@ -130,17 +132,17 @@ def gaussian_blur(image: PixelFormat, kernel_size: NDArray[Any], sigma: NDArray[
         return Operators(_filter_twice, (row[:, None, :], column[:, :, None]), min_size)
     dtype = types.UINT8 if image.dtype == "uint8" else types.FLOAT
 
-    def make(pixels: Any, window_size: Any, sigma: Any) -> Any:
+    def make(pixels: DataNode, window_size: DataNode, sigma: DataNode) -> DataNode:
         return fn.gaussian_blur(pixels, window_size=window_size, sigma=sigma, dtype=dtype)
 
     return Operators(make, (height_width, sigma), min_size)
 
 
-def _filter_twice(pixels: Any, row: Any, column: Any) -> Any:
+def _filter_twice(pixels: DataNode, row: DataNode, column: DataNode) -> DataNode:
     return fn.filter(fn.filter(pixels, row), column)
 
 
-def _gaussian(length: NDArray[Any], sigma: NDArray[Any]) -> NDArray[np.float32]:
+def _gaussian(length: Array, sigma: Array) -> NDArray[np.float32]:
     """Return the kernel of each sample, (B, the longest), with zeros around it.
 
     The filter skips zeros. So the weights beyond 3.5 sigma are left out: together they are less
@@ -153,10 +155,10 @@ def _gaussian(length: NDArray[Any], sigma: NDArray[Any]) -> NDArray[np.float32]:
     return kernel
 
 
-def jpeg(image: PixelFormat, quality: NDArray[Any]) -> Operators:
+def jpeg(image: PixelFormat, quality: Array) -> Operators:
     """Compress as JPEG, and decode again. On a GPU DALI does not use a codec, but simulates one."""
 
-    def make(pixels: Any, quality: Any) -> Any:
+    def make(pixels: DataNode, quality: DataNode) -> DataNode:
         if image.channels == 3:
             return fn.jpeg_compression_distortion(pixels, quality=quality)
         colors = fn.cat(pixels, pixels, pixels, axis=2)
@@ -191,10 +193,10 @@ def find_operators(
     op: str,
     spec: Spec,
     device: Literal["cpu", "gpu"],
-    values: Sequence[Any],
-    size: Any,
+    values: Sequence[Array],
+    size: NDArray[np.float64],
     present: NDArray[np.bool_],
-) -> tuple[Callable[..., Any], tuple[NDArray[Any], ...]]:
+) -> tuple[Make, tuple[Array, ...]]:
     """Return the operators of a function, and the arrays that they are fed.
 
     Args:
@@ -224,7 +226,7 @@ def find_operators(
     return make, arrays
 
 
-def apply(make: Callable[..., Any], dtype: str, pixels: Any, *nodes: Any) -> Any:
+def apply(make: Make, dtype: str, pixels: DataNode, *nodes: DataNode) -> DataNode:
     """Apply `make` to pixels of layout HWC; float16 is computed in float32, and rounded once."""
     if dtype == "float16":
         return cast(make(cast(pixels, "float32"), *nodes), "float16")

@@ -13,13 +13,14 @@ rounds a number half-way between two float16 numbers to the larger one, not to t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from nvidia.dali import fn, types
 from nvidia.dali import math as dali_math
+from nvidia.dali.data_node import DataNode
 
+from gpupipe.engines.dali.operators.subgraph import Make
 from gpupipe.formats.npy import DTYPES
 
 _NUMBERS = tuple(dtype for dtype in DTYPES if dtype not in ("bool", "float16"))
@@ -92,12 +93,12 @@ def dali_type(dtype: str) -> Any:
     return types.to_dali_type(dtype)
 
 
-def cast(node: Any, dtype: str) -> Any:
+def cast(node: DataNode, dtype: str) -> DataNode:
     """Convert a node by DALI's rules."""
     return fn.cast(node, dtype=dali_type(dtype))
 
 
-def through_supported(operator: str, dtype: str, make: Callable[..., Any]) -> Callable[..., Any]:
+def through_supported(operator: str, dtype: str, make: Make) -> Make:
     """Return `make`, with conversions to a dtype that the operator supports and back if needed.
 
     Args:
@@ -113,7 +114,7 @@ def through_supported(operator: str, dtype: str, make: Callable[..., Any]) -> Ca
     return lambda node, *arguments: convert(make(convert(node, dtype=other), *arguments), dtype=own)
 
 
-def for_torch(node: Any, dtype: str) -> Any:
+def for_torch(node: DataNode, dtype: str) -> DataNode:
     """Reinterpret a node in a dtype in which DALI hands it to torch; see `as_integers`."""
     other = as_integers(dtype)
     return node if other == dtype else fn.reinterpret(node, dtype=dali_type(other))
@@ -124,7 +125,7 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith("float")
 
 
-def convert(node: Any, source_dtype: str, target_dtype: str) -> Any:
+def convert(node: DataNode, source_dtype: str, target_dtype: str) -> DataNode:
     """Convert a node of dtype `source_dtype` to dtype `target_dtype` without scaling."""
     if target_dtype == "bool":
         return node if source_dtype == "bool" else _as_float32(node, source_dtype) != 0
@@ -142,7 +143,9 @@ def scale_factor(source_dtype: str, target_dtype: str) -> float | None:
     )
 
 
-def convert_scaled(node: Any, source_dtype: str, target_dtype: str, factor: Any) -> Any:
+def convert_scaled(
+    node: DataNode, source_dtype: str, target_dtype: str, factor: DataNode | float
+) -> DataNode:
     """Convert a node of dtype `source_dtype` to dtype `target_dtype`, with scaling.
 
     The range of an integer dtype maps to 0..1 for floats, and back. Between integers, bits are
@@ -166,17 +169,17 @@ def convert_scaled(node: Any, source_dtype: str, target_dtype: str, factor: Any)
     return cast(_shift(node, source_dtype, bits[1] - bits[0]), target_dtype)
 
 
-def _as_float32(node: Any, dtype: str) -> Any:
+def _as_float32(node: DataNode, dtype: str) -> DataNode:
     """Cast float16 to float32, since DALI's arithmetic does not support float16."""
     return cast(node, "float32") if dtype == "float16" else node
 
 
-def _truncate(node: Any) -> Any:
+def _truncate(node: DataNode) -> DataNode:
     zero = np.float32(0.0)
     return dali_math.floor(dali_math.max(node, zero)) + dali_math.ceil(dali_math.min(node, zero))
 
 
-def _shift(node: Any, dtype: str, bits: int) -> Any:
+def _shift(node: DataNode, dtype: str, bits: int) -> DataNode:
     """Shift the numbers of a node of `dtype` to the left, or to the right if `bits` is negative."""
     while bits:
         count = min(abs(bits), _BITS_AT_ONCE)

@@ -16,15 +16,18 @@ for a resize of a region, which may differ by a level.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali.data_node import DataNode
 
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.dali.operators import dtypes, ops
-from gpupipe.engines.dali.operators.ops import argument
+from gpupipe.engines.dali.operators.ops import Argument, Floats, argument
 from gpupipe.engines.dali.operators.subgraph import Subgraph, operator
 
 
@@ -41,15 +44,15 @@ class Window:
         room: The size of the image from which the window is cut.
     """
 
-    anchor: Any
-    shape: Any
+    anchor: Floats
+    shape: Floats
     fill: ops.Fill | None
     steps: tuple[str, ...]
     dtype: str
-    room: Any
+    room: Floats
 
     @property
-    def bounds(self) -> tuple[Any, Any]:
+    def bounds(self) -> tuple[Floats, Floats]:
         return self.anchor, self.shape
 
     @property
@@ -77,12 +80,12 @@ class Decode:
     how: DecodeOptions
     steps: tuple[str, ...]
     can_cut: bool
-    options: dict[str, Any]
+    options: Mapping[str, Any]
     is_done: bool = False
     window: Window | None = None
 
     def subgraphs(self, device: str) -> list[Subgraph]:
-        def make(data: Any, *window: Any) -> Any:
+        def make(data: DataNode, *window: Argument) -> DataNode:
             return ops.decode(data, device, self.how, self.options, *window)
 
         decoder = "mixed" if device == "gpu" else "cpu"
@@ -108,17 +111,17 @@ class Resize:
         origin: [top, left] of the decoded part of the images.
     """
 
-    before: Any
-    shape: Any
+    before: Floats
+    shape: Floats
     interpolation: str
     antialias: bool
     steps: tuple[str, ...]
     dtype: str
     region: Window | None = None
-    origin: Any = 0.0
+    origin: Floats | float = 0.0
 
     def subgraphs(self, device: str) -> list[Subgraph]:
-        def make(pixels: Any, *region: Any) -> Any:
+        def make(pixels: DataNode, *region: Argument) -> DataNode:
             return ops.resize(
                 pixels, *region, interpolation=self.interpolation, antialias=self.antialias
             )
@@ -135,8 +138,8 @@ class Resize:
 class Flips:
     """Flips of those samples whose flag is 1; None for no sample."""
 
-    horizontal: Any
-    vertical: Any
+    horizontal: NDArray[np.bool_] | None
+    vertical: NDArray[np.bool_] | None
     steps: tuple[str, ...]
     dtype: str
 
@@ -171,14 +174,14 @@ class Normalize:
     std: ops.Fill = (1.0,)
     layout: ops.Layout | None = None
     window: Window | None = None
-    mirror: Any = None
+    mirror: NDArray[np.bool_] | None = None
 
     def subgraphs(self, device: str) -> list[Subgraph]:
         if self.dtype == "uint8" and not self.steps:  # nothing to compute
             planes = operator("transpose", device, (), ops.planes)
             return [planes] if self.layout == "CHW" else []
 
-        def make(pixels: Any, *arguments: Any) -> Any:
+        def make(pixels: DataNode, *arguments: Argument) -> DataNode:
             *window, mirror = arguments
             mean, std = (
                 [n * self.divide for n in part] for part in (self.mean or (0.0,), self.std)

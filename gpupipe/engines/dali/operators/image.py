@@ -36,7 +36,7 @@ from gpupipe.engines.dali.operators.fusion import (
     Window,
     fuse,
 )
-from gpupipe.engines.dali.operators.subgraph import Subgraph, join
+from gpupipe.engines.dali.operators.subgraph import Make, Subgraph, Value, join
 from gpupipe.engines.dali.operators.tracer import Tracer
 from gpupipe.pipeline.step import Spec
 
@@ -147,7 +147,7 @@ class ImageTracer(Tracer):
         else:
             self._parts.append(part)
 
-    def _on_pixels(self, op: str, make: Any, *arguments: Any) -> None:
+    def _on_pixels(self, op: str, make: Make, *arguments: Value) -> None:
         self._emit_through(op, make, *arguments)
 
     def _is_normalizable(self, dtype: str) -> bool:

@@ -6,16 +6,21 @@ or plain numbers if they are the same for all samples. DALI leaves out arguments
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from nvidia.dali import fn, types
+from nvidia.dali.data_node import DataNode
 
 from gpupipe.decoders.chain import DecodeOptions
 
 Layout = Literal["CHW", "HWC"]
 Fill = tuple[float, ...]
+Floats = NDArray[np.float64]
+Argument: TypeAlias = "DataNode | float | Sequence[float] | None"
+"""What an operator takes beside pixels: a value for each sample, or one for all."""
 
 _MODES = {"rgb": types.RGB, "gray": types.GRAY}
 _INTERPOLATION = {
@@ -36,7 +41,7 @@ below it.
 DTYPES = {"uint8": types.UINT8, "float16": types.FLOAT16, "float32": types.FLOAT}
 
 
-def argument(values: Any, ndim: int, dtype: Any) -> Any:
+def argument(values: ArrayLike, ndim: int, dtype: DTypeLike) -> Any:
     """Return an operator's argument, which has `ndim` axes per sample.
 
     Values with a batch axis stay an array, which is fed. Values without one become plain numbers.
@@ -48,13 +53,13 @@ def argument(values: Any, ndim: int, dtype: Any) -> Any:
 
 
 def decode(
-    data: Any,
+    data: DataNode,
     device: str,
     how: DecodeOptions,
-    options: dict[str, Any],
-    anchor: Any = None,
-    shape: Any = None,
-) -> Any:
+    options: Mapping[str, Any],
+    anchor: Argument = None,
+    shape: Argument = None,
+) -> DataNode:
     """Decode images, or only the window of each at `anchor` of `shape`, [height, width].
 
     Args:
@@ -79,8 +84,12 @@ def decode(
 
 
 def cut(
-    pixels: Any, anchor: Any, shape: Any, fill: Fill | None, axes: Sequence[int] = (0, 1)
-) -> Any:
+    pixels: DataNode,
+    anchor: Argument,
+    shape: Argument,
+    fill: Fill | None,
+    axes: Sequence[int] = (0, 1),
+) -> DataNode:
     """Cut a window along `axes`.
 
     Args:
@@ -101,14 +110,14 @@ def cut(
 
 
 def resize(
-    pixels: Any,
-    shape: Any,
-    start: Any = None,
-    end: Any = None,
+    pixels: DataNode,
+    shape: Argument,
+    start: Argument = None,
+    end: Argument = None,
     *,
     interpolation: str,
     antialias: bool,
-) -> Any:
+) -> DataNode:
     """Resize images to `shape`, or the region from `start` to `end`, in source pixels.
 
     At the region's edges the filter reads the pixels outside it.
@@ -125,11 +134,11 @@ def resize(
 
 
 def resize_arguments(
-    size: Any,
-    shape: Any,
+    size: Floats,
+    shape: Floats,
     interpolation: str,
-    region: tuple[Any, Any] | None = None,
-    origin: Any = 0.0,
+    region: tuple[Floats, Floats] | None = None,
+    origin: Floats | float = 0.0,
 ) -> tuple[Any, ...]:
     """Return the arguments of `resize` after the pixels.
 
@@ -151,8 +160,8 @@ def resize_arguments(
 
 
 def needed_window(
-    size: Any, shape: Any, interpolation: str, region: tuple[Any, Any]
-) -> tuple[Any, Any]:
+    size: Floats, shape: Floats, interpolation: str, region: tuple[Floats, Floats]
+) -> tuple[Floats, Floats]:
     """Return the window of the source that a resize reads for a region of its output.
 
     The window includes a margin for the filter, which reads pixels beyond the region's edges. The
@@ -169,17 +178,19 @@ def needed_window(
     return low, high - low
 
 
-def flip(pixels: Any, horizontal: Any, vertical: Any) -> Any:
+def flip(pixels: DataNode, horizontal: Argument, vertical: Argument) -> DataNode:
     """Mirror along each axis whose flag is 1."""
     return fn.flip(pixels, horizontal=horizontal, vertical=vertical)
 
 
-def flip_argument(flag: Any) -> Any:
+def flip_argument(flag: NDArray[np.bool_] | None) -> Any:
     """Return the flags of samples as an argument of `flip`; None is for no sample."""
     return 0 if flag is None else argument(flag, 0, np.int32)
 
 
-def warp_affine(pixels: Any, matrix: Any, size: Any, interpolation: str, fill: float) -> Any:
+def warp_affine(
+    pixels: DataNode, matrix: Argument, size: Argument, interpolation: str, fill: float
+) -> DataNode:
     """Warp with an affine matrix.
 
     Args:
@@ -198,7 +209,9 @@ def warp_affine(pixels: Any, matrix: Any, size: Any, interpolation: str, fill: f
     )
 
 
-def warp_perspective(pixels: Any, matrix: Any, size: Any, interpolation: str, fill: Fill) -> Any:
+def warp_perspective(
+    pixels: DataNode, matrix: Argument, size: Argument, interpolation: str, fill: Fill
+) -> DataNode:
     """Warp as `warp_affine` does, but with a matrix (3, 3) and one fill value per channel.
 
     On a CPU it is faster than `warp_affine`.
@@ -212,7 +225,7 @@ def warp_perspective(pixels: Any, matrix: Any, size: Any, interpolation: str, fi
     )
 
 
-def warp_border(pixels: Any, matrix: Any, size: Any, mode: str) -> Any:
+def warp_border(pixels: DataNode, matrix: Argument, size: Argument, mode: str) -> DataNode:
     """Shift by whole pixels, and extrapolate beyond the image's border.
 
     `mode` is "edge", "reflect" or "symmetric", with torchvision's meaning.
@@ -226,7 +239,7 @@ def warp_border(pixels: Any, matrix: Any, size: Any, mode: str) -> Any:
     )
 
 
-def remap(pixels: Any, x: Any, y: Any, interpolation: str) -> Any:
+def remap(pixels: DataNode, x: DataNode, y: DataNode, interpolation: str) -> DataNode:
     """Take each pixel from the place (x, y), where whole numbers are centres of pixels.
 
     Args:
@@ -240,21 +253,21 @@ def remap(pixels: Any, x: Any, y: Any, interpolation: str) -> Any:
     )
 
 
-def erase(pixels: Any, anchor: Any, shape: Any, value: Fill) -> Any:
+def erase(pixels: DataNode, anchor: Argument, shape: Argument, value: Fill) -> DataNode:
     """Set the window at `anchor` of `shape`, [height, width], to one value per channel."""
     return fn.erase(pixels, anchor=anchor, shape=shape, axes=[0, 1], fill_value=list(value))
 
 
 def normalize(
-    pixels: Any,
-    window: Sequence[Any] = (),
-    mirror: Any = None,
+    pixels: DataNode,
+    window: Sequence[Argument] = (),
+    mirror: Argument = None,
     *,
     dtype: str,
     layout: str,
     mean: Sequence[float],
     std: Sequence[float],
-) -> Any:
+) -> DataNode:
     """Cut a window, mirror it left to right, and compute (x - mean) / std.
 
     Args:
@@ -282,23 +295,23 @@ def normalize(
     )
 
 
-def transform_channels(pixels: Any, matrix: Any, rows: int, dtype: str) -> Any:
+def transform_channels(pixels: DataNode, matrix: Argument, rows: int, dtype: str) -> DataNode:
     """Multiply the channels of each pixel by a matrix of so many rows; truncate uint8."""
     shift, output = (-_ALMOST_HALF, types.UINT8) if dtype == "uint8" else (0.0, types.FLOAT)
     return fn.coord_transform(pixels, M=matrix, T=[shift] * rows, dtype=output)
 
 
-def repeat_channel(pixels: Any) -> Any:
+def repeat_channel(pixels: DataNode) -> DataNode:
     """Make three equal channels of one."""
     return fn.color_space_conversion(pixels, image_type=types.GRAY, output_type=types.RGB)
 
 
-def planes(pixels: Any) -> Any:
+def planes(pixels: DataNode) -> DataNode:
     """Transpose HWC to CHW."""
     return fn.transpose(pixels, perm=[2, 0, 1])
 
 
-def split(node: Any, predicate: Any) -> Any:
+def split(node: DataNode, predicate: DataNode) -> DataNode:
     """Split a batch into the samples whose predicate is true, and the others. Copies nothing.
 
     These are the operators behind `if` in a pipeline of DALI with conditionals enabled.
@@ -306,6 +319,6 @@ def split(node: Any, predicate: Any) -> Any:
     return fn._conditional.split(node, predicate=predicate)  # type: ignore[attr-defined]
 
 
-def merge(true: Any, false: Any, predicate: Any) -> Any:
+def merge(true: DataNode, false: DataNode, predicate: DataNode) -> DataNode:
     """Merge what `split` returned back into one batch, in the order of its samples."""
     return fn._conditional.merge(true, false, predicate=predicate)  # type: ignore[attr-defined]

@@ -19,13 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali.data_node import DataNode
 
 from gpupipe.engines.dali.operators import ops
+from gpupipe.engines.dali.operators.ops import Argument
+
+Array = NDArray[Any]
+"""An argument with a row for each sample."""
+Value: TypeAlias = "Argument | Array"
+Make = Callable[..., DataNode]
+"""Adds operators to a graph: takes the pixels and the arguments, and returns the new pixels."""
 
 
 class Emitted(NamedTuple):
@@ -53,16 +60,16 @@ class Subgraph:
         emitted: The operators that are reported, in order.
     """
 
-    make: Callable[..., Any]
-    arguments: tuple[Any, ...] = ()
+    make: Make
+    arguments: tuple[Value, ...] = ()
     emitted: tuple[Emitted, ...] = ()
 
     @property
-    def arrays(self) -> list[NDArray[Any]]:
+    def arrays(self) -> list[Array]:
         """The arguments that are fed to the graph, in order."""
         return [a for a in self.arguments if isinstance(a, np.ndarray)]
 
-    def add_to(self, pixels: Any, nodes: Iterator[Any]) -> Any:
+    def add_to(self, pixels: DataNode, nodes: Iterator[DataNode]) -> DataNode:
         """Add the operators to a graph.
 
         Args:
@@ -78,7 +85,7 @@ class Subgraph:
 
 
 def operator(
-    op: str, device: str, steps: tuple[str, ...], make: Callable[..., Any], *arguments: Any
+    op: str, device: str, steps: tuple[str, ...], make: Make, *arguments: Value
 ) -> Subgraph:
     """Return the subgraph of one operator, which is reported."""
     return Subgraph(make, arguments, (Emitted(op, device, steps),))
@@ -87,7 +94,7 @@ def operator(
 def join(parts: Sequence[Subgraph]) -> Subgraph:
     """Let the pixels go through one part after another."""
 
-    def make(pixels: Any, *arguments: Any) -> Any:
+    def make(pixels: DataNode, *arguments: Argument) -> DataNode:
         for part, own in _share_out(parts, arguments):
             pixels = part.make(pixels, *own)
         return pixels
@@ -95,7 +102,7 @@ def join(parts: Sequence[Subgraph]) -> Subgraph:
     return Subgraph(make, _arguments(parts), _emitted(parts))
 
 
-def switch(index: NDArray[Any], branches: Sequence[Subgraph], first: int = 0) -> Subgraph:
+def switch(index: Array, branches: Sequence[Subgraph], first: int = 0) -> Subgraph:
     """Let each sample go through one of the branches.
 
     Halves of the branches split the batch, so that data and arguments pass through few splits. A
@@ -114,8 +121,8 @@ def switch(index: NDArray[Any], branches: Sequence[Subgraph], first: int = 0) ->
         switch(index, branches[middle:], first + middle),
     )
 
-    def make(pixels: Any, is_low: Any, *arguments: Any) -> Any:
-        def take(value: Any, side: int) -> Any:
+    def make(pixels: DataNode, is_low: DataNode, *arguments: Argument) -> DataNode:
+        def take(value: Argument, side: int) -> Argument:
             return ops.split(value, is_low)[side] if isinstance(value, DataNode) else value
 
         low, high = ops.split(pixels, is_low)
@@ -131,7 +138,7 @@ def blend(branches: Sequence[Subgraph], total: Subgraph) -> Subgraph:
     """Let each sample go through all branches; `total.make` gets the list of their results."""
     parts = (*branches, total)
 
-    def make(pixels: Any, *arguments: Any) -> Any:
+    def make(pixels: DataNode, *arguments: Argument) -> DataNode:
         *shares, (_, of_total) = _share_out(parts, arguments)
         return total.make([part.make(pixels, *own) for part, own in shares], *of_total)
 
@@ -139,8 +146,8 @@ def blend(branches: Sequence[Subgraph], total: Subgraph) -> Subgraph:
 
 
 def _share_out(
-    parts: Sequence[Subgraph], arguments: Sequence[Any]
-) -> Iterator[tuple[Subgraph, Sequence[Any]]]:
+    parts: Sequence[Subgraph], arguments: Sequence[Argument]
+) -> Iterator[tuple[Subgraph, Sequence[Argument]]]:
     """Yield each part with its own of all arguments."""
     start = 0
     for part in parts:
@@ -149,7 +156,7 @@ def _share_out(
         start = end
 
 
-def _arguments(parts: Sequence[Subgraph]) -> tuple[Any, ...]:
+def _arguments(parts: Sequence[Subgraph]) -> tuple[Value, ...]:
     return tuple(argument for part in parts for argument in part.arguments)
 
 

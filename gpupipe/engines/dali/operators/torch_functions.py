@@ -8,16 +8,23 @@ has an operator for `remap`, and none for `call_torch`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn
+from nvidia.dali.data_node import DataNode
 
 from gpupipe.engines.dali.operators import ops
+from gpupipe.engines.dali.operators.subgraph import Array, Make
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-def call_torch(pixels: Any, nodes: Sequence[Any], function: Callable[..., Any]) -> Any:
+def call_torch(
+    pixels: DataNode, nodes: Sequence[DataNode], function: Callable[..., Tensor]
+) -> DataNode:
     """Return the node of what `function` makes of each image.
 
     Args:
@@ -27,7 +34,7 @@ def call_torch(pixels: Any, nodes: Sequence[Any], function: Callable[..., Any]) 
             They are DALI's memory, which it may reuse after the call. Returns a tensor (C, H, W).
     """
 
-    def run(image: NDArray[Any], *values: NDArray[Any]) -> NDArray[Any]:
+    def run(image: Array, *values: Array) -> Array:
         import torch
 
         output = function(torch.from_numpy(image).permute(2, 0, 1), *values)
@@ -38,7 +45,7 @@ def call_torch(pixels: Any, nodes: Sequence[Any], function: Callable[..., Any]) 
     )
 
 
-Made = tuple[Callable[..., Any], tuple[NDArray[Any], ...]]
+Made = tuple[Make, tuple[Array, ...]]
 
 
 def python_function(
@@ -46,13 +53,14 @@ def python_function(
 ) -> Made:
     """Call torchvision's functional.elastic on each image."""
 
-    def move(image: Any, moves: NDArray[np.float32]) -> Any:
+    def move(image: Tensor, moves: NDArray[np.float32]) -> Tensor:
         import torch
         from torchvision.transforms.v2 import InterpolationMode
         from torchvision.transforms.v2 import functional as F
 
         mode = InterpolationMode(interpolation)
-        return F.elastic(image, torch.from_numpy(moves)[None], mode, list(fill))
+        output: Tensor = F.elastic(image, torch.from_numpy(moves)[None], mode, list(fill))
+        return output
 
     return lambda pixels, moves: call_torch(pixels, [moves], move), (displacement,)
 
@@ -75,7 +83,7 @@ def remap(
     x[inner] = displacement[..., 0] * np.float32(width / 2.0) + columns + np.float32(left)
     y[inner] = displacement[..., 1] * np.float32(height / 2.0) + rows[:, None] + np.float32(top)
 
-    def make(pixels: Any, x: Any, y: Any) -> Any:
+    def make(pixels: DataNode, x: DataNode, y: DataNode) -> DataNode:
         padded = ops.cut(pixels, [-top, -left], list(shape), fill)
         moved = ops.remap(padded, x.gpu(), y.gpu(), interpolation)
         return ops.cut(moved, [top, left], [height, width], None)

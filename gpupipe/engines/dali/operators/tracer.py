@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from nvidia.dali.data_node import DataNode
 
 from gpupipe.engines.dali.operators import color, color_functions, dtypes, ops, subgraph
-from gpupipe.engines.dali.operators.ops import argument
-from gpupipe.engines.dali.operators.subgraph import Subgraph
+from gpupipe.engines.dali.operators.ops import Floats, argument
+from gpupipe.engines.dali.operators.subgraph import Array, Make, Subgraph, Value
 from gpupipe.engines.dali.operators.torch_functions import REMAP, call_torch
 from gpupipe.pipeline.geometry import affine_matrix, describe_small_image
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
@@ -52,7 +53,7 @@ class Tracer(ABC):
         self.spec, self.step = spec, ""
         self.blame: Callable[[], AbstractContextManager[None]] = nullcontext
         self.present: NDArray[np.bool_] = np.ones(len(size), bool)
-        self._size: Any = size
+        self._size: Floats = size
         self._parts: list[Any] = []
 
     # --- called by the engine
@@ -74,16 +75,14 @@ class Tracer(ABC):
     # --- called by steps
 
     @property
-    def size(self) -> Any:
+    def size(self) -> Floats:
         return self._size
 
     @property
-    def width_height(self) -> Any:
+    def width_height(self) -> Floats:
         return self._size[..., ::-1]
 
-    def apply(
-        self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None
-    ) -> None:
+    def apply(self, op: str, make: Make, *values: Array, size: Any = None) -> None:
         blame = self.blame
 
         def make_blamed(pixels: Any, *nodes: Any) -> Any:
@@ -134,16 +133,16 @@ class Tracer(ABC):
         window = (argument(v, 1, np.float32) for v in (anchor, shape))
         self._on_pixels("erase", partial(ops.erase, value=value), *window)
 
-    def add(self, values: NDArray[Any], clip: bool) -> None:
+    def add(self, values: Array, clip: bool) -> None:
         dtype = self.spec.dtype
 
-        def make(pixels: Any, values: Any) -> Any:
+        def make(pixels: DataNode, values: DataNode) -> DataNode:
             return color.add(pixels, self._on_device(values), dtype, clip)
 
         self._on_pixels("add", partial(color_functions.apply, make, dtype), values)
 
     def remap(
-        self, displacement: NDArray[Any], reach: tuple[int, int], interpolation: str, fill: ops.Fill
+        self, displacement: Array, reach: tuple[int, int], interpolation: str, fill: ops.Fill
     ) -> None:
         operator = REMAP[self.device]
         make, arrays = operator(displacement, reach, interpolation, fill)
@@ -208,10 +207,10 @@ class Tracer(ABC):
         self._parts.append(part)
 
     @abstractmethod
-    def _on_pixels(self, op: str, make: Callable[..., Any], *arguments: Any) -> None:
+    def _on_pixels(self, op: str, make: Make, *arguments: Value) -> None:
         """Add an operator; `make` gets and returns a DataNode of layout HWC."""
 
-    def _emit(self, op: str, make: Callable[..., Any], *arguments: Any) -> None:
+    def _emit(self, op: str, make: Make, *arguments: Value) -> None:
         """Add an operator of the current step."""
         self._add(subgraph.operator(op, self.device, self._steps, make, *arguments))
 
@@ -219,7 +218,7 @@ class Tracer(ABC):
     def _steps(self) -> tuple[str, ...]:
         return (self.step,) if self.step else ()
 
-    def _emit_through(self, op: str, make: Callable[..., Any], *arguments: Any) -> None:
+    def _emit_through(self, op: str, make: Make, *arguments: Value) -> None:
         """Add an operator; convert the dtype around it if the operator does not support it."""
         self._emit(op, dtypes.through_supported(op, self.spec.dtype, make), *arguments)
 
@@ -252,7 +251,7 @@ class Tracer(ABC):
         array = np.asarray(values, np.float64)
         return np.broadcast_to(array, (len(self.present), *array.shape))
 
-    def _on_device(self, node: Any) -> Any:
+    def _on_device(self, node: DataNode) -> DataNode:
         return node.gpu() if self.device == "gpu" else node
 
     def _to_torch_dtype(self, dtype: str) -> None:
@@ -285,7 +284,7 @@ def _square(matrix: NDArray[np.float64]) -> Any:
     return argument(np.concatenate([matrix, last], -2), 2, np.float32)
 
 
-def _convert_argument(values: NDArray[Any]) -> NDArray[Any]:
+def _convert_argument(values: Array) -> Array:
     """Convert to the types of DALI's arguments: int32 or float32."""
     return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
 
