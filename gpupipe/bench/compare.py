@@ -145,7 +145,7 @@ def disturbance(cores: float) -> list[str]:
     """Return a warning if other processes kept more than 0.15 of the cores busy; else nothing.
 
     Args:
-        cores: The most cores that other processes kept busy during a measurement.
+        cores: How many cores other processes kept busy at most during a measurement.
     """
     if cores < _QUIET:
         return []

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpupipe import config as configs
-from gpupipe.bench.grid import join, to_levels, to_picture
+from gpupipe.bench.grid import join, to_picture, to_values
 from gpupipe.bench.parity import reference_settings
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index, build
@@ -208,7 +208,7 @@ def _to_picture(image: Tensor) -> Image:
     """Convert an image (C, H, W), or several (N, C, H, W), side by side, to a picture."""
     if image.ndim not in (3, 4) or image.shape[-3] not in (1, 3):
         raise GpupipeError(f"an array of {tuple(image.shape)} is no image, and cannot be drawn")
-    return join([to_picture(each) for each in to_levels(image.reshape(-1, *image.shape[-3:]))])
+    return join([to_picture(each) for each in to_values(image.reshape(-1, *image.shape[-3:]))])
 
 
 def _write_yaml(value: Any) -> str:

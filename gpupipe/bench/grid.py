@@ -36,7 +36,7 @@ def show(batch: Any, loader: Loader | None = None, samples: int = 16) -> Image:
     Args:
         batch: A batch of a loader: a dict, or a tuple of images and labels.
         loader: The loader that delivered it.
-        samples: The most samples to draw, at least 1.
+        samples: How many samples to draw at most, at least 1.
 
     Returns:
         The picture. `picture.save("batch.png")` writes it to a file.
@@ -54,7 +54,7 @@ def show(batch: Any, loader: Loader | None = None, samples: int = 16) -> Image:
     fields = _find_images(batch)
     labels = batch[1] if isinstance(batch, tuple) else batch.get("label")
     count = min(samples, *(len(images) for images in fields.values()))
-    tiles = [map(to_picture, to_levels(images[:count])) for images in fields.values()]
+    tiles = [map(to_picture, to_values(images[:count])) for images in fields.values()]
     pictures = [join(list(row)) for row in zip(*tiles, strict=True)]
     names = [""] * count if labels is None else list(map(_describe_label, labels[:count]))
     return arrange(pictures, names, ", ".join(fields))
@@ -216,15 +216,15 @@ def _draw_image(loader: Loader, name: str, image: Tensor) -> Image:
     return to_picture(pixels if pipeline.output_spec.dtype == "uint8" else pixels * 255.0)
 
 
-def to_picture(levels: Tensor) -> Image:
+def to_picture(values: Tensor) -> Image:
     """Convert an image (C, H, W) of 1 or 3 channels, with values from 0 to 255, to a picture."""
     from PIL import Image
 
-    pixels = levels.round().clamp(0, 255).byte().permute(1, 2, 0)
+    pixels = values.round().clamp(0, 255).byte().permute(1, 2, 0)
     return Image.fromarray(pixels.expand(-1, -1, 3).contiguous().numpy())
 
 
-def to_levels(images: Tensor) -> Tensor:
+def to_values(images: Tensor) -> Tensor:
     """Return images of any dtype with values from 0 to 255.
 
     Floats from 0 to 1 are multiplied by 255. Other floats are stretched to black and white, all

@@ -49,7 +49,7 @@ class Measurement:
         mean_file_bytes: The mean size of an image file, 0 if it is unknown.
         peak_memory: Bytes, of this process and its children, as PeakMemory measures it.
         peak_memory_kind: How peak_memory was measured: PeakMemory.kind.
-        peak_gpu_memory: The most bytes that all processes used on the GPU; None on a CPU.
+        peak_gpu_memory: The bytes that all processes used on the GPU at most; None on a CPU.
         skipped: How many samples could not be read.
         interrupted: Whether Ctrl-C ended the measurement.
         batches_ahead: How many batches the engine prepares before they are requested.

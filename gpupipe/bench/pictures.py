@@ -18,7 +18,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.engines import registry
 from gpupipe.pipeline.entry import Entry
 
-Levels = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]
 
 BLACK_FROM = 16
 """The difference in levels from which a map is black."""
@@ -95,7 +95,7 @@ def draw_rows(
     if not steps:
         return
     few, name = pick_samples(config, index, samples), engine or registry.preferred()
-    expected = load_images(keep_first_steps(config, steps, **reference_settings()), few)
+    references = load_images(keep_first_steps(config, steps, **reference_settings()), few)
     by_title = [
         (
             f"{registry.title(name)} on {device.upper().replace(':', ' ')}",
@@ -103,22 +103,22 @@ def draw_rows(
         )
         for device in devices
     ]
-    for id, image in expected.items():
+    for id, image in references.items():
         if not all(id in images and images[id].shape == image.shape for _, images in by_title):
             continue
         file = os.path.relpath(few.location(id), few.root)
         smaller = -(-max(image.shape[1:]) // _LONGEST)
-        levels = image.permute(1, 2, 0).numpy()
+        expected = image.permute(1, 2, 0).numpy()
         pairs = [
-            _draw_pair(file, levels, images[id].permute(1, 2, 0).numpy(), title, smaller)
+            _draw_pair(file, expected, images[id].permute(1, 2, 0).numpy(), title, smaller)
             for title, images in by_title
         ]
         alt = f"{file} as torchvision makes it"
-        yield Row(file, smaller, _encode("torchvision", alt, _reduce(levels, smaller)), pairs)
+        yield Row(file, smaller, _encode("torchvision", alt, _reduce(expected, smaller)), pairs)
 
 
 def _draw_pair(
-    file: str, expected: Levels, image: Levels, engine: str, smaller: int
+    file: str, expected: Pixels, image: Pixels, engine: str, smaller: int
 ) -> tuple[Picture, Picture]:
     """Return the image of an engine, and the map of its difference from the expected one."""
     apart = np.abs(image.astype(np.int16) - expected).max(axis=-1)
@@ -142,7 +142,7 @@ def _describe_difference(apart: NDArray[np.int16]) -> str:
     )
 
 
-def difference_map(apart: NDArray[np.int16], smaller: int) -> Levels:
+def difference_map(apart: NDArray[np.int16], smaller: int) -> Pixels:
     """Draw differences in levels, (H, W), as grey values, (h, w); white is no difference.
 
     The scale is logarithmic, so that 1 to 4 levels can be told apart: they are 193, 156, 130 and
@@ -155,11 +155,11 @@ def difference_map(apart: NDArray[np.int16], smaller: int) -> Levels:
     padded = np.pad(apart, ((0, -height % smaller), (0, -width % smaller)))
     largest = padded.reshape(len(padded) // smaller, smaller, -1, smaller).max(axis=(1, 3))
     dark = np.log2(1.0 + np.minimum(largest, BLACK_FROM)) / np.log2(1.0 + BLACK_FROM)
-    grey: Levels = np.round(255 - 255 * dark).astype(np.uint8)
+    grey: Pixels = np.round(255 - 255 * dark).astype(np.uint8)
     return grey
 
 
-def _reduce(image: Levels, smaller: int) -> Levels:
+def _reduce(image: Pixels, smaller: int) -> Pixels:
     """Return an image with sides `smaller` times as small."""
     from PIL import Image
 
@@ -167,7 +167,7 @@ def _reduce(image: Levels, smaller: int) -> Levels:
     return np.asarray(picture.reduce(smaller))
 
 
-def _encode(caption: str, alt: str, pixels: Levels) -> Picture:
+def _encode(caption: str, alt: str, pixels: Pixels) -> Picture:
     """Encode an image (H, W, 3), or a grey one (H, W)."""
     from PIL import Image
 

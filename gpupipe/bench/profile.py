@@ -143,7 +143,7 @@ class Profile:
 
     @property
     def disturbed(self) -> float:
-        """The most cores that other processes kept busy during a measurement."""
+        """How many cores other processes kept busy at most during a measurement."""
         return max(o for s in self.stages for o in s.others)
 
     def as_json(self) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class TuneResult:
 
     @property
     def disturbed(self) -> float:
-        """The most cores that other processes kept busy during a trial."""
+        """How many cores other processes kept busy at most during a trial."""
         results = [self.original, *self.tried, *([self.best] if self.best else [])]
         return max((o.others for r in results for o in r.outcomes), default=0.0)
 

@@ -39,18 +39,19 @@ def _run_torch(op: ops.TorchOp, pixels: Pixels, row: int) -> Pixels:
     image = as_tensor(pixels)
     if is_foreign(type(op.entry.step)):
         image = image.clone()  # it may keep its input, but scratch memory is used again
-    made: torch.Tensor = op.entry.torch(image, {name: v[row] for name, v in op.parameters.items()})
-    return made
+    parameters = {name: values[row] for name, values in op.parameters.items()}
+    result: torch.Tensor = op.entry.torch(image, parameters)
+    return result
 
 
 def _run_check(op: ops.CheckOp, pixels: Pixels, row: int) -> Pixels:
-    """Raise StepError if a step that gpupipe does not know made something else than it said."""
+    """Raise StepError if the pixels are not those that the spec of a foreign step says."""
     entry = op.entry
     if differs := entry.output_spec.describe_mismatch(
         as_tensor(pixels), entry.output_spec.canonical_sizes
     ):
-        what = f"its lower() made {differs}"
-        raise step_wrong(entry.key, type(entry.step), entry.where, what)
+        mistake = f"its lower() made {differs}"
+        raise step_wrong(entry.key, type(entry.step), entry.where, mistake)
     return pixels
 
 

@@ -185,8 +185,8 @@ class StepLowering:
 
     def _why_not_primitives(self, entry: Entry) -> str:
         """Return why a step does not run on the primitives of this engine; "" if it does."""
-        known = entry.input_spec.size
-        size = _EXAMPLE_SIZE if known is None else np.array([known], np.float64)
+        fixed = entry.input_spec.size
+        size = _EXAMPLE_SIZE if fixed is None else np.array([fixed], np.float64)
 
         def try_step(plan: Plan) -> Program:
             tracer = Tracer(size, self._rules, entry.input_spec, entry.key)

@@ -97,8 +97,8 @@ def _stretch(plane: Array) -> Array:
 
 def _equalize(plane: Array) -> Array:
     """Return the table that makes the histogram of a plane even, as Pillow and torchvision do."""
-    found = cv2.calcHist([plane], [0], None, [_FULL + 1], [0, _FULL + 1])
-    counts = found.reshape(-1).astype(np.int64)
+    histogram = cv2.calcHist([plane], [0], None, [_FULL + 1], [0, _FULL + 1])
+    counts = histogram.reshape(-1).astype(np.int64)
     below = np.cumsum(counts) - counts
     step = (plane.size - counts[np.flatnonzero(counts)[-1]]) // _FULL
     if step == 0:
@@ -149,10 +149,10 @@ def _run_hue(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
 def _run_color_matrix(op: ColorMatrixOp, pixels: Pixels, row: int) -> Pixels:
     array = as_packed(pixels)
     matrix = np.asarray(op.matrices[row], np.float32)
-    made = with_channels(cv2.transform(array.astype(np.float32), matrix))
+    mixed = with_channels(cv2.transform(array.astype(np.float32), matrix))
     if array.dtype == np.uint8:
-        np.clip(made, 0, 255, out=made)  # astype truncates
-    return made.astype(array.dtype)
+        np.clip(mixed, 0, 255, out=mixed)  # astype truncates
+    return mixed.astype(array.dtype)
 
 
 def _is_pointwise(op: ColorOp) -> bool:

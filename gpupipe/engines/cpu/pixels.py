@@ -84,11 +84,11 @@ def in_indices(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
 
     The centre of pixel n is n + 0.5.
     """
-    made = matrices.copy()
-    made[:, :, 2] += 0.5 * (matrices[:, :, 0] + matrices[:, :, 1])
-    last = made[:, 2:] if made.shape[1] == 3 else np.array([[[0.0, 0.0, 1.0]]])
-    made[:, :2] -= 0.5 * last
-    return made
+    shifted = matrices.copy()
+    shifted[:, :, 2] += 0.5 * (matrices[:, :, 0] + matrices[:, :, 1])
+    last = shifted[:, 2:] if shifted.shape[1] == 3 else np.array([[[0.0, 0.0, 1.0]]])
+    shifted[:, :2] -= 0.5 * last
+    return shifted
 
 
 def with_channels(array: Array) -> Array:

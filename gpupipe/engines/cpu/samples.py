@@ -171,8 +171,8 @@ class SampleRunner:
     @cached_property
     def preparations(self) -> Mapping[str, Preparation]:
         """What prepares samples to run several in one call, by field."""
-        found = {name: find_preparation(program.rest) for name, program in self.programs.items()}
-        return {name: preparation for name, preparation in found.items() if preparation}
+        each = [(name, find_preparation(program.rest)) for name, program in self.programs.items()]
+        return {name: preparation for name, preparation in each if preparation is not None}
 
     def run(self, samples: Mapping[int, Fields]) -> None:
         """Run samples: their fields, by row."""
