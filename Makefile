@@ -20,8 +20,9 @@ $(BIN)/activate:
 
 SOURCES = setup.cfg setup.py pyproject.toml $(wildcard native/*)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
-# On all cores, where pip compiles on one. Some packages ship templates that are no Python.
-COMPILE = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+# On all cores, where pip compiles on one; not what nothing here imports. Some packages ship templates
+# that are no Python.
+COMPILE = $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/' $(VENV)/lib || true
 
 # pytest's compiled tests are for the next run, and for the other workers of this one.
 unexport PYTHONDONTWRITEBYTECODE
