@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import gpupipe
+from gpupipe import config as configs
 from gpupipe.cache import evict
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
@@ -24,6 +25,13 @@ from gpupipe.testing import check_loader
 from helpers.cached_loading import ENGINES, STEPS, Config, alive, complete, ids, load, waited
 from helpers.forked_python import executable
 from helpers.full_product import IS_FULL
+
+
+def test_a_store_will_be_listed_until_it_is(config: Config) -> None:
+    source = configs.read(config()).source
+    assert source.explain_absence() == f"{source.url} will be listed"
+    assert len(source.index()) == 60
+    assert source.explain_absence() == ""
 
 
 # That epochs grow with every engine: test_selection.py and test_resume.py.

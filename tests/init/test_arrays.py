@@ -91,6 +91,16 @@ def test_arrays_that_are_not_read_are_named(data: Path) -> None:
     assert "the samples are the array 'images'; weights are not read" in init_and_run("set")
 
 
+@pytest.mark.parametrize("others", [{}, {"labels": LABELS}], ids=["alone", "with labels"])
+def test_the_first_array_that_is_no_labels_holds_the_samples(
+    data: Path, others: dict[str, np.ndarray]
+) -> None:
+    np.savez(data / "a.npz", **others, signal=np.zeros((6, 8)), weights=np.zeros(6))
+    assert "the samples are the array 'signal'; weights are not read" in init_and_run("set")
+    arrays = "{array: signal, labels: labels}" if others else "{array: signal}"
+    assert f"arrays: {arrays}" in data_of()
+
+
 def test_targets_that_are_no_classes_become_values(data: Path) -> None:
     np.save(data / "x.npy", np.zeros((6, 8), np.float32))
     np.save(data / "y.npy", np.zeros((6, 10), np.float32))

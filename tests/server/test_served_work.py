@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from gpupipe import config as configs
 from gpupipe.config import Shard
-from gpupipe.errors import StateError
+from gpupipe.errors import ServerError, StateError
+from gpupipe.loader import load
 from gpupipe.loading.assembly import create_sampler
-from gpupipe.server.served_work import Plans
+from gpupipe.server.options import ServerOptions
+from gpupipe.server.served_work import Plans, prepare_loader
 
 
 @pytest.fixture
@@ -34,6 +38,24 @@ def test_each_rank_has_the_plans_of_a_loader(checked: configs.Config, servers: i
             expected = [plan.ids.tolist() for plan in sampler.begin()]
             assert [plan.ids.tolist() for plan in plans.of_pass(rank, 0, 0)] == expected
             assert plans.count_steps(rank, 0, 0) == len(expected)
+
+
+@pytest.mark.parametrize(("length", "may_be_served"), [(680, True), (720, False)])
+def test_a_description_takes_half_a_message_at_most(
+    tmp_path: Path, length: int, may_be_served: bool
+) -> None:
+    """Class names of 680 and of 720 characters, 3,000 of them, where 2 MiB is the limit."""
+    classes = [f"{number:a>{length}}" for number in range(3000)]
+    Image.new("RGB", (2, 2)).save(tmp_path / "a.png")
+    (tmp_path / "files.csv").write_text(
+        "path,label\n" + "".join(f"a.png,{name}\n" for name in classes)
+    )
+    data = {"source": "file_list", "file": str(tmp_path / "files.csv")}
+    loader = load({"data": data, "pipeline": ["decode"], "loader": {"batch_size": 2}}, engine="cpu")
+    options = ServerOptions(address="tcp://127.0.0.1:0")
+    with loader if may_be_served else pytest.raises(ServerError, match="2,097,152 is the limit"):
+        prepare_loader(loader, options)
+    loader.close()
 
 
 def test_a_pass_may_begin_in_the_middle_of_an_epoch(checked: configs.Config) -> None:
