@@ -70,7 +70,7 @@ class ShardSample:
 
     def stored_size(self, size: int) -> int:
         """Return the bytes that the sample takes in a shard if its image has `size` bytes."""
-        return sum(tarfile.BLOCKSIZE + _padded(info.size) for info, _ in self.members(size))
+        return sum(tarfile.BLOCKSIZE + _pad_size(info.size) for info, _ in self.members(size))
 
 
 def _member_suffix(name: str) -> str:
@@ -91,7 +91,7 @@ def _tar_header(name: str, size: int) -> tarfile.TarInfo:
     return info
 
 
-def _padded(size: int) -> int:
+def _pad_size(size: int) -> int:
     return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
@@ -137,7 +137,7 @@ class ShardWriter:
             if content is None:
                 self._rows.append((sample.row, self.bytes, len(image), zlib.crc32(image)))
             part = image if content is None else content
-            self._write(part + b"\0" * (_padded(len(part)) - len(part)))
+            self._write(part + b"\0" * (_pad_size(len(part)) - len(part)))
 
     def finish(self) -> None:
         """Write the end of the tar file, and sync it to disk."""
@@ -253,7 +253,7 @@ def scan_tar(path: Path, rows: int) -> Table:
         with path.open("rb") as f, tarfile.open(fileobj=f, mode="r:") as tar:
             members = [(_parse_row(path, m, rows), m) for m in tar]
             images = [
-                (row, m.offset_data, m.size, _checksum(f, m))
+                (row, m.offset_data, m.size, _compute_checksum(f, m))
                 for row, m in members
                 if not m.name.endswith((".cls", ".json"))
             ]
@@ -262,7 +262,7 @@ def scan_tar(path: Path, rows: int) -> Table:
     return np.array(images, np.int64).reshape(-1, _TABLE_ROWS).T.copy()
 
 
-def _checksum(file: io.BufferedReader, member: tarfile.TarInfo) -> int:
+def _compute_checksum(file: io.BufferedReader, member: tarfile.TarInfo) -> int:
     file.seek(member.offset_data)
     return zlib.crc32(file.read(member.size))
 

@@ -215,9 +215,9 @@ class Store:
             return data  # the ETag of most objects in S3
         now = self._call_with_timeout("info", path)
         if version_hash and not has_version(now, version_hash):
-            raise _changed(describe_change(version, now))
+            raise _make_changed_error(describe_change(version, now))
         if not is_whole and now.get("size") == len(data):
-            raise _changed(f"{size:,} bytes, now {len(data):,}")
+            raise _make_changed_error(f"{size:,} bytes, now {len(data):,}")
         if not is_whole:
             raise OSError(f"{len(data):,} bytes came in place of {size:,}")
         expected = find_md5(now) or self._find_s3_md5(path, now)
@@ -268,7 +268,7 @@ class Store:
         return sync(self._files.loop, call)
 
 
-def _changed(how: str) -> _NotAsListedError:
+def _make_changed_error(how: str) -> _NotAsListedError:
     return _NotAsListedError(
         f"changed since it was listed ({how}): delete the cache's folder to list the data set again"
     )

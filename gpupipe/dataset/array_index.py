@@ -184,7 +184,7 @@ def build_index(
         )
     file = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
     row = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-    array = _array(files, parts, counts)
+    array = _find_layout(files, parts, counts)
     lengths = _repeat(counts, [int(np.prod(p.shape)) * np.dtype(p.dtype).itemsize for p in parts])
     offset = _repeat(counts, [p.offset for p in parts]) + row * _repeat(
         counts, [p.step for p in parts]
@@ -192,7 +192,7 @@ def build_index(
     column = SpanColumn(
         str(files.root), StringArray.from_strings(files.names), file, offset, lengths, array
     )
-    names = _names(files, parts, file, row)
+    names = _name_samples(files, parts, file, row)
     if files.labels is None or files.classes is None:
         where = lambda i: f"data.labels: sample {i} ({names[i]})"  # noqa: E731
         sample_labels, classes = labels.number_classes(numbers, total, where)
@@ -214,7 +214,7 @@ def _repeat(counts: NDArray[np.int64], numbers: list[int]) -> NDArray[np.int64]:
     return np.repeat(np.array(numbers, np.int64), counts)
 
 
-def _names(
+def _name_samples(
     files: ArrayFiles, parts: Sequence[FilePart], file: NDArray[np.int32], row: NDArray[np.int64]
 ) -> list[str]:
     """Name each sample after its file, or after its row in the file."""
@@ -226,7 +226,9 @@ def _names(
     ]
 
 
-def _array(files: ArrayFiles, parts: Sequence[FilePart], counts: NDArray[np.int64]) -> ArrayLayout:
+def _find_layout(
+    files: ArrayFiles, parts: Sequence[FilePart], counts: NDArray[np.int64]
+) -> ArrayLayout:
     first = parts[0]
     for path, part in zip(files.paths, parts, strict=True):
         if part.dtype != first.dtype or part.pairs != first.pairs:

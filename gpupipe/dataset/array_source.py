@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_
 from gpupipe.dataset import array_index, class_folders
 from gpupipe.dataset.array_index import ArrayFiles, FilePart
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.paths import explain_os_error, listing, missing_folder, read_files
+from gpupipe.dataset.paths import check_manifest_path, explain_os_error, missing_folder, read_files
 from gpupipe.dataset.source import MAX_PIXELS, Progress, Source, ignore_progress
 from gpupipe.dataset.spec import PAIR, Spec, default_layout, explain_wrong_layout
 from gpupipe.errors import DataError, counted
@@ -24,7 +24,7 @@ from gpupipe.schema.field_types import expand_home
 Patterns = str | tuple[str, ...]
 
 
-def _layout(layout: str) -> str:
+def _check_layout(layout: str) -> str:
     if wrong := explain_wrong_layout(layout):
         raise ValueError(wrong)
     if PAIR in layout and not layout.endswith(PAIR):
@@ -55,11 +55,11 @@ class ArraySource(Source):
     extensions: tuple[str, ...] = Field(min_length=1)
 
     root: Annotated[Path, AfterValidator(expand_home)] | None = None
-    manifest: Annotated[Path, AfterValidator(listing)] | None = None
+    manifest: Annotated[Path, AfterValidator(check_manifest_path)] | None = None
     label: str | None = "label"
     files: Patterns | None = Field(default=None, min_length=1)
     field: str = "array"
-    layout: Annotated[str, AfterValidator(_layout)] | None = None
+    layout: Annotated[str, AfterValidator(_check_layout)] | None = None
 
     _index_of_process: Index | None = PrivateAttr(None)
 
@@ -134,7 +134,7 @@ class ArraySource(Source):
         index = self.index() if self._index_of_process is None else self._index_of_process
         array = index.columns[self.field].array
         assert array is not None
-        shape = array.shape if array.shapes is None else _shared(array.shapes)
+        shape = array.shape if array.shapes is None else _find_common_shape(array.shapes)
         assert shape is not None
         pairs = bool(index.extra["pairs"])
         layout = (
@@ -208,7 +208,7 @@ class ArraySource(Source):
         return array_index.build_index(files, parts, self.field, labels, values)
 
 
-def _shared(shapes: NDArray[np.int64]) -> tuple[int | None, ...]:
+def _find_common_shape(shapes: NDArray[np.int64]) -> tuple[int | None, ...]:
     """The length of each axis; None for an axis along which samples differ."""
     same = (shapes == shapes[0]).all(0)
     return tuple(int(n) if equal else None for n, equal in zip(shapes[0], same, strict=True))

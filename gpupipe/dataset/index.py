@@ -123,7 +123,7 @@ def build(
     """
     texts = names if isinstance(names, StringArray) else StringArray.from_strings(names)
     columns = columns or {"image": FileColumn(root, texts)}
-    fingerprint = _fingerprint(texts, labels, classes, columns, values or {})
+    fingerprint = _compute_fingerprint(texts, labels, classes, columns, values or {})
     return Index(
         root, texts, labels, classes, columns, fingerprint, values or {}, extra=extra or {}
     )
@@ -141,7 +141,7 @@ def spans_of(index: Index, field: str) -> SpanColumn:
     return column
 
 
-def _fingerprint(
+def _compute_fingerprint(
     names: StringArray,
     labels: NDArray[np.int64],
     classes: list[str],

@@ -67,7 +67,7 @@ def load_or_build(
             return index
     index = read()
     index = replace(index, extra=index.extra | {"files": state})
-    keep(index, saved, newest, started, columns)
+    save_unless_racy(index, saved, newest, started, columns)
     return index
 
 
@@ -132,7 +132,7 @@ def save(index: Index, path: Path, columns: Columns = BASIC_COLUMNS) -> None:
     write_table(path, index)
 
 
-def keep(
+def save_unless_racy(
     index: Index, path: Path, newest: int, started: float, columns: Columns = BASIC_COLUMNS
 ) -> None:
     """Save an index to `path`, unless its files may have changed unnoticed while they were read.

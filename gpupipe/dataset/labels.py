@@ -87,7 +87,7 @@ def from_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], 
     distinct = list(dict.fromkeys(labels))
     numbers = bool(_WHOLE.fullmatch(distinct[0]))
     for label in distinct:
-        problem = _problem(label, numbers)
+        problem = _find_problem(label, numbers)
         if problem:
             raise DataError(f"{where(labels.index(label))}: {problem}")
     number_of = (
@@ -96,22 +96,22 @@ def from_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], 
         else {label: i for i, label in enumerate(sorted(distinct))}
     )
     ids = np.fromiter(map(number_of.__getitem__, labels), np.int64, len(labels))
-    return ids, _class_names(ids) if numbers else list(number_of)
+    return ids, _name_classes(ids) if numbers else list(number_of)
 
 
 def from_numbers(labels: NDArray[np.int64], where: Where) -> tuple[NDArray[np.int64], list[str]]:
     """The same as `from_texts`, for labels that are numbers already, int64 (N,)."""
     outside = np.flatnonzero((labels < 0) | (labels >= MAX_CLASSES))
     if len(outside):
-        raise DataError(f"{where(int(outside[0]))}: {_problem(str(labels[outside[0]]), True)}")
-    return labels, _class_names(labels)
+        raise DataError(f"{where(int(outside[0]))}: {_find_problem(str(labels[outside[0]]), True)}")
+    return labels, _name_classes(labels)
 
 
-def _class_names(labels: NDArray[np.int64]) -> list[str]:
+def _name_classes(labels: NDArray[np.int64]) -> list[str]:
     return [str(i) for i in range(int(labels.max()) + 1)]
 
 
-def _problem(label: str, numbers: bool) -> str:
+def _find_problem(label: str, numbers: bool) -> str:
     """Say what is wrong with a label among numbers, or among names; "" if nothing is."""
     if not label or "\0" in label:
         return (

@@ -105,7 +105,7 @@ _ODD = re.compile(r"\0|(?:^|/)\.{0,2}(?:/|$)")
 _LONGEST_PATH = 4095
 
 
-def listing(path: Path) -> Path:
+def check_manifest_path(path: Path) -> Path:
     """Return the path of a manifest with ~ expanded.
 
     Raises:
@@ -127,7 +127,7 @@ def listing(path: Path) -> Path:
     return expand_home(path)
 
 
-def folder(root: Path) -> Path:
+def resolve_root(root: Path) -> Path:
     """Return the folder with symbolic links resolved.
 
     Raises:
@@ -174,18 +174,18 @@ def read_files(
         DataError: The manifest is empty or wrong. The message names FILE:LINE if one line is.
         OSError: It cannot be read.
     """
-    top = folder(root or file.parent)
+    top = resolve_root(root or file.parent)
     rows = manifest.read(file, wanted, lambda count: progress("reading", count, None))
     if not len(rows):
         raise DataError(f"{file}: no rows: list at least one file, a line each")
     progress("reading", len(rows), None)
     roots = [str((root or file.parent).absolute()), str(top)]
-    paths = {name: inside(rows, rows.paths[name], roots) for name in wanted.paths}
+    paths = {name: make_relative(rows, rows.paths[name], roots) for name in wanted.paths}
     numbers, classes = labels.number_classes(rows.labels or None, len(rows), rows.where)
     return ManifestFiles(top, paths, numbers, classes, rows.values)
 
 
-def inside(rows: ManifestRows, paths: list[str], roots: list[str]) -> list[str]:
+def make_relative(rows: ManifestRows, paths: list[str], roots: list[str]) -> list[str]:
     """Make paths relative to the root folder.
 
     Args:
@@ -206,14 +206,14 @@ def inside(rows: ManifestRows, paths: list[str], roots: list[str]) -> list[str]:
         )
         if len(rest) > _LONGEST_PATH or _ODD.search(rest):
             try:
-                rest = _normal(path, roots)
+                rest = _normalize(path, roots)
             except ValueError as e:
                 raise DataError(f"{rows.where(row)}: {e}") from None
         relative.append(rest)
     return relative
 
 
-def _normal(path: str, roots: list[str]) -> str:
+def _normalize(path: str, roots: list[str]) -> str:
     """Return `path` relative to the root and without '.' and '..'.
 
     Raises ValueError if it leaves the root or cannot be the path of a file.

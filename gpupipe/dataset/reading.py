@@ -81,7 +81,7 @@ def read_spans(spans: Sequence[Span]) -> list[NDArray[np.uint8]]:
         OSError: A file cannot be read.
         ValueError: A file ends before its span does.
     """
-    return [_checked(*pair) for pair in zip(spans, _read_parts(spans), strict=True)]
+    return [_check_length(*pair) for pair in zip(spans, _read_parts(spans), strict=True)]
 
 
 def read_spans_and_crcs(spans: Sequence[Span]) -> tuple[list[NDArray[np.uint8]], list[int]]:
@@ -99,7 +99,7 @@ def read_spans_and_crcs(spans: Sequence[Span]) -> tuple[list[NDArray[np.uint8]],
         (part, 0) if isinstance(part, int) else part
         for part in _extension.read_files_and_crcs(spans)
     ]
-    contents = [_checked(span, data) for span, (data, _) in zip(spans, pairs, strict=True)]
+    contents = [_check_length(span, data) for span, (data, _) in zip(spans, pairs, strict=True)]
     return contents, [crc for _, crc in pairs]
 
 
@@ -122,7 +122,7 @@ def _read_state(path: str) -> tuple[int, int] | None:
     return state.st_size, state.st_mtime_ns
 
 
-def _checked(span: Span, data: Any) -> NDArray[np.uint8]:
+def _check_length(span: Span, data: Any) -> NDArray[np.uint8]:
     """Return the bytes that were read, or raise the error with this number."""
     if isinstance(data, int):
         if data == _NOT_REGULAR:

@@ -231,8 +231,8 @@ def find_files(patterns: str | tuple[str, ...], option: str = "data.shards") -> 
     matches = [
         path
         for pattern in every
-        for unbraced in _unbraced(pattern)
-        for path in _matches(unbraced, option)
+        for unbraced in _expand_braces(pattern)
+        for path in _find_matches(unbraced, option)
     ]
     if len(matches) > _MAX_SHARDS:
         raise DataError(
@@ -241,7 +241,7 @@ def find_files(patterns: str | tuple[str, ...], option: str = "data.shards") -> 
     return matches
 
 
-def _unbraced(pattern: str) -> list[str]:
+def _expand_braces(pattern: str) -> list[str]:
     """Expand the braces of a pattern, such as {000..012}."""
     match = _BRACES.search(pattern)
     if match is None:
@@ -255,11 +255,11 @@ def _unbraced(pattern: str) -> list[str]:
     return [
         one
         for n in range(first, last + 1)
-        for one in _unbraced(f"{pattern[: match.start()]}{n:0{width}}{pattern[match.end() :]}")
+        for one in _expand_braces(f"{pattern[: match.start()]}{n:0{width}}{pattern[match.end() :]}")
     ]
 
 
-def _matches(pattern: str, option: str) -> list[Path]:
+def _find_matches(pattern: str, option: str) -> list[Path]:
     """List the files that match a pattern without braces. Raises DataError if there is none."""
     try:
         path = expand_home(Path(pattern)).absolute()

@@ -63,7 +63,7 @@ class Spec:
     pixels: Pixels = Pixels()
 
     def __str__(self) -> str:
-        return "encoded bytes" if self.encoded else f"{_written(self.shape)} {self.dtype}"
+        return "encoded bytes" if self.encoded else f"{_show(self.shape)} {self.dtype}"
 
     @classmethod
     def of_image(
@@ -164,9 +164,7 @@ class Spec:
         sizes = self._sizes_in(axes)
         if dtype == self.dtype and _fits(shape, sizes):
             return ""
-        return (
-            f"{_written(shape)} {dtype}, but its spec says {_written(sizes)} {self.dtype} ({axes})"
-        )
+        return f"{_show(shape)} {dtype}, but its spec says {_show(sizes)} {self.dtype} ({axes})"
 
     def with_size(
         self, size: Sequence[int | None], at_least: tuple[int, ...] | None = None
@@ -208,7 +206,7 @@ def _fits(shape: Sequence[int], sizes: Sizes) -> bool:
     return same_axes and all(size in (None, n) for n, size in zip(shape, sizes, strict=True))
 
 
-def _written(sizes: Sizes) -> str:
+def _show(sizes: Sizes) -> str:
     return f"({', '.join('?' if n is None else str(n) for n in sizes)})"
 
 

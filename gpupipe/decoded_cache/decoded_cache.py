@@ -161,7 +161,7 @@ class DecodedCache:
         """Return how many steps of each field the cache keeps the result of."""
         return {name: len(prefix.entries) for name, prefix in self.prefixes.items()}
 
-    def look_up(self, field: str, column: Column, rows: Iterable[int]) -> list[CachedSample]:
+    def get(self, field: str, column: Column, rows: Iterable[int]) -> list[CachedSample]:
         """Look samples up. Call it before their files are read, so that a later change is seen.
 
         Args:
@@ -172,11 +172,11 @@ class DecodedCache:
         spans = [column.span(row) for row in rows]
         states = iter(read_states([span.path for span in spans if span is not None]))
         return [
-            CachedSample(None) if span is None else self._look_up(field, span, next(states))
+            CachedSample(None) if span is None else self._get(field, span, next(states))
             for span in spans
         ]
 
-    def _look_up(self, field: str, span: Span, state: tuple[int, int] | None) -> CachedSample:
+    def _get(self, field: str, span: Span, state: tuple[int, int] | None) -> CachedSample:
         if state is None:  # whoever reads the file says why
             return CachedSample(None)
         size, changed = state
@@ -192,7 +192,7 @@ class DecodedCache:
         """Keep the result of the prefix of a sample, if there is room for it.
 
         Args:
-            sample: What `look_up` returned before the file was read.
+            sample: What `get` returned before the file was read.
             pixels: The result, uint8 (H, W, C).
             size: [height, width] of the whole image after decode.
         """

@@ -44,7 +44,7 @@ def cache_folder(where: str) -> Path:
     """Return the folder of the cache files in memory or on disk, which may not exist yet."""
     if where == "disk":
         return cache_dir() / "decoded"
-    return _shared_memory() / f"gpupipe-decoded-{os.getuid()}"
+    return _find_shared_memory() / f"gpupipe-decoded-{os.getuid()}"
 
 
 def prepare_file(options: DecodedCacheOptions, job: dict[str, Any], samples: int) -> Path:
@@ -68,7 +68,7 @@ def prepare_file(options: DecodedCacheOptions, job: dict[str, Any], samples: int
             if not _fits_options(path, options):
                 path.unlink(missing_ok=True)
                 _refuse_without_room(folder, options)
-                create_file(path, _layout(key, options, samples, job))
+                create_file(path, _make_header(key, options, samples, job))
     except OSError as e:
         raise DataError(f"data.cache_decoded: {folder} cannot be written: {e}") from e
     return path
@@ -76,21 +76,21 @@ def prepare_file(options: DecodedCacheOptions, job: dict[str, Any], samples: int
 
 def free_shared_memory() -> int:
     """Return how many bytes a cache in memory could take, with all other memory left as it is."""
-    if not _shared_memory().is_dir():
+    if not _find_shared_memory().is_dir():
         return 0
-    state = os.statvfs(_shared_memory())
-    free, available = state.f_bavail * state.f_frsize, _available_memory()
+    state = os.statvfs(_find_shared_memory())
+    free, available = state.f_bavail * state.f_frsize, _read_available_memory()
     return free if available is None else min(free, available)
 
 
 @contextmanager
 def own_shared_memory() -> Iterator[None]:
     """Keep the caches in memory of this process and its children in a folder that is removed."""
-    if not _shared_memory().is_dir():
+    if not _find_shared_memory().is_dir():
         yield
         return
     before = os.environ.get(_VARIABLE)
-    with tempfile.TemporaryDirectory(prefix="gpupipe-tune-", dir=_shared_memory()) as folder:
+    with tempfile.TemporaryDirectory(prefix="gpupipe-tune-", dir=_find_shared_memory()) as folder:
         os.environ[_VARIABLE] = folder
         try:
             yield
@@ -106,7 +106,7 @@ def list_files(where: str) -> list[Path]:
     return sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
 
 
-def _layout(
+def _make_header(
     key: bytes, options: DecodedCacheOptions, samples: int, job: dict[str, Any]
 ) -> CacheHeader:
     size = int(options.max_bytes)
@@ -124,7 +124,7 @@ def _layout(
 
 def _create_folder(folder: Path) -> None:
     """Create the folder for this user alone. Raises OSError, DataError."""
-    if folder.parent == _shared_memory() and not folder.parent.is_dir():
+    if folder.parent == _find_shared_memory() and not folder.parent.is_dir():
         raise DataError(
             f"data.cache_decoded.where is memory, but there is no folder {folder.parent}: write "
             "where: disk"
@@ -151,8 +151,8 @@ def _fits_options(path: Path, options: DecodedCacheOptions) -> bool:
         return True
     if is_in_use(path):
         raise DataError(
-            f"data.cache_decoded.max_bytes is {_text(options.max_bytes)}, but a running process "
-            f"uses this cache with {_text(header.size)} ({path}): write that, or wait for its end"
+            f"data.cache_decoded.max_bytes is {_show(options.max_bytes)}, but a running process "
+            f"uses this cache with {_show(header.size)} ({path}): write that, or wait for its end"
         )
     return False
 
@@ -167,23 +167,23 @@ def _refuse_without_room(folder: Path, options: DecodedCacheOptions) -> None:
     advice = "make it smaller, or empty other caches with 'gpupipe cache empty'"
     if options.where == "memory":
         advice += ", or write where: disk"
-        available = _available_memory()
+        available = _read_available_memory()
         if available is not None and available < free:
             free, where = available, "the memory of this machine"
     if free - promised < options.max_bytes:
-        others = f", of which other decoded caches may still fill {_text(promised)}"
+        others = f", of which other decoded caches may still fill {_show(promised)}"
         raise DataError(
-            f"data.cache_decoded.max_bytes is {_text(options.max_bytes)}, but {where} has "
-            f"{_text(free)} free{others if promised else ''}: {advice}"
+            f"data.cache_decoded.max_bytes is {_show(options.max_bytes)}, but {where} has "
+            f"{_show(free)} free{others if promised else ''}: {advice}"
         )
 
 
-def _shared_memory() -> Path:
+def _find_shared_memory() -> Path:
     """Return the folder of files in shared memory: $GPUPIPE_SHM, by default /dev/shm."""
     return Path(os.environ.get(_VARIABLE) or "/dev/shm")
 
 
-def _available_memory() -> int | None:
+def _read_available_memory() -> int | None:
     """Return the bytes of memory that are free or can be freed; None if that is not known."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -193,7 +193,7 @@ def _available_memory() -> int | None:
     return int(found[0]) * 1024 if found else None
 
 
-def _text(count: int) -> str:
+def _show(count: int) -> str:
     return ByteSize(count).human_readable(decimal=True)
 
 

@@ -57,7 +57,7 @@ class Feature:
             MalformedProtobufError: The feature holds int64s, or a record has several values.
         """
         if self.kind == "int64s":
-            raise self.wrong(
+            raise self.error(
                 0,
                 "holds int64s, which are no bytes as they are: use it in data.values or as "
                 "data.label",
@@ -76,12 +76,12 @@ class Feature:
                 they have.
         """
         if self.kind == "bytes":
-            raise self.wrong(0, "holds bytes, where numbers are wanted")
-        values, row = self._flat(data)
+            raise self.error(0, "holds bytes, where numbers are wanted")
+        values, row = self._flatten(data)
         counts = np.bincount(row, minlength=len(self.records))
         odd = find_first((counts != counts[0]) | (counts == 0))
         if odd is not None:
-            raise self.wrong(
+            raise self.error(
                 odd,
                 f"holds {counts[odd]} numbers, and {counts[0]} in the first record: values "
                 "are as many in each, and at least one",
@@ -97,20 +97,20 @@ class Feature:
         spans = self.spans()
         long = find_first(spans.end - spans.begin > _MAX_BYTES)
         if long is not None:
-            raise self.wrong(long, f"holds more than {_MAX_BYTES:,} bytes, which are no name")
+            raise self.error(long, f"holds more than {_MAX_BYTES:,} bytes, which are no name")
         return [
             data[b:e].tobytes()
             for b, e in zip(spans.begin.tolist(), spans.end.tolist(), strict=True)
         ]
 
-    def _flat(
+    def _flatten(
         self, data: Bytes
     ) -> tuple[NDArray[np.int64] | NDArray[np.float32], NDArray[np.int64]]:
         """Return all values, concatenated, and the row in `records` of each."""
         size = np.bincount(self.items.message, self.items.end - self.items.begin, len(self.records))
         long = find_first(size > _MAX_BYTES)
         if long is not None:
-            raise self.wrong(
+            raise self.error(
                 long,
                 f"holds {int(size[long]):,} bytes of numbers, more than the index takes: use it "
                 "in data.fields",
@@ -133,7 +133,7 @@ class Feature:
             if self.kind == "floats" and counts[odd]
             else f"{counts[odd]} values"
         )
-        raise self.wrong(
+        raise self.error(
             odd,
             f"holds {content}, but a field is one piece of bytes: write it again with one "
             "value (floats packed)",
@@ -144,7 +144,7 @@ class Feature:
         if self.kind == "floats" and odd is not None:
             raise self.items.error(odd, f"the feature '{self.name}' ends within a float")
 
-    def wrong(self, row: int, what: str) -> MalformedProtobufError:
+    def error(self, row: int, what: str) -> MalformedProtobufError:
         """Return, without raising it, the error that the feature has a fault in a record."""
         return self.records.error(row, f"the feature '{self.name}' {what}")
 
@@ -164,7 +164,7 @@ def parse_features(data: Bytes, records: Messages, names: Iterable[str]) -> dict
         MalformedProtobufError: A record lacks a feature, has it twice, or is no Example message.
     """
     keys, values = _parse_entries(data, records)
-    return {name: _feature(data, name, records, keys, values) for name in names}
+    return {name: _find_feature(data, name, records, keys, values) for name in names}
 
 
 def list_features(data: Bytes, records: Messages) -> list[str]:
@@ -186,25 +186,25 @@ def list_features(data: Bytes, records: Messages) -> list[str]:
 def _parse_entries(data: Bytes, records: Messages) -> tuple[Messages, Messages]:
     """Return the keys and the values of all entries of the records' maps of features."""
     tops = parse_fields(data, records)
-    entries = _messages(
+    entries = _parse_messages(
         data, tops.where((tops.number == _FEATURES) & (tops.wire == DELIMITED)), _ENTRY
     )
     parts = parse_fields(data, entries)
     parts = parts.where(parts.wire == DELIMITED)
     keys, values = (
-        _only(parts.where(parts.number == number), entries, part)
+        _check_single(parts.where(parts.number == number), entries, part)
         for number, part in ((_KEY, "key"), (_VALUE, "value"))
     )
     return keys, values
 
 
-def _messages(data: Bytes, above: Messages, number: int) -> Fields:
+def _parse_messages(data: Bytes, above: Messages, number: int) -> Fields:
     """Return the messages in field `number` of the messages `above`."""
     inner = parse_fields(data, above)
     return inner.where((inner.number == number) & (inner.wire == DELIMITED))
 
 
-def _only(parts: Fields, entries: Fields, part: str) -> Messages:
+def _check_single(parts: Fields, entries: Fields, part: str) -> Messages:
     """Return the one part of each entry, empty if it is missing. Raises MalformedProtobufError."""
     twice = find_first(np.bincount(parts.message, minlength=len(entries)) > 1)
     if twice is not None:
@@ -214,10 +214,10 @@ def _only(parts: Fields, entries: Fields, part: str) -> Messages:
     return Messages(entries.record, begin, end)
 
 
-def _feature(
+def _find_feature(
     data: Bytes, name: str, records: Messages, keys: Messages, values: Messages
 ) -> Feature:
-    rows = _called(data, name, keys)
+    rows = _find_keys(data, name, keys)
     row = keys.record[rows] - records.record[0]
     counts = np.bincount(row, minlength=len(records))
     odd = find_first(counts != 1)
@@ -225,13 +225,13 @@ def _feature(
         raise _count_error(data, name, records, keys, odd, int(counts[odd]))
     lists = parse_fields(data, Messages(records.record, values.begin[rows], values.end[rows]))
     lists = lists.where(np.isin(lists.number, tuple(KINDS)) & (lists.wire == DELIMITED))
-    kind = _kind(name, records, lists)
+    kind = _find_kind(name, records, lists)
     items = parse_fields(data, lists)
     is_value = (items.number == _LIST_OF) & np.isin(items.wire, (DELIMITED, *_UNPACKED[kind]))
     return Feature(name, kind, records, items.where(is_value))
 
 
-def _called(data: Bytes, name: str, keys: Messages) -> NDArray[np.int64]:
+def _find_keys(data: Bytes, name: str, keys: Messages) -> NDArray[np.int64]:
     """Return the rows of the keys that equal `name`."""
     letters = np.frombuffer(name.encode(), np.uint8)
     rows = np.flatnonzero(keys.end - keys.begin == len(letters))
@@ -239,7 +239,7 @@ def _called(data: Bytes, name: str, keys: Messages) -> NDArray[np.int64]:
     return np.asarray(rows[same.all(axis=1)])
 
 
-def _kind(name: str, records: Messages, lists: Fields) -> str:
+def _find_kind(name: str, records: Messages, lists: Fields) -> str:
     """Return the kind of a feature, which all records share. Raises MalformedProtobufError."""
     counts = np.bincount(lists.message, minlength=len(records))
     odd = find_first(counts != 1)

@@ -85,7 +85,7 @@ def _check_lengths(data: Bytes, starts: NDArray[np.int64], number: int) -> Messa
         return Messages(starts, starts, starts)
     head = data[starts[:, None] + np.arange(_HEAD)]
     length, stored = head[:, :8].copy().view("<u8")[:, 0], head[:, 8:].copy().view("<u4")[:, 0]
-    wrong = find_first(_masked(_crc_of_lengths(head[:, :8])) != stored)
+    wrong = find_first(_mask(_compute_crcs(head[:, :8])) != stored)
     if wrong is not None:
         raise DamagedError(
             f"the checksum of the length at byte {int(starts[wrong]):,} is wrong: {_CHECKSUMS}"
@@ -107,7 +107,7 @@ def _verify(data: Bytes, batch: Messages) -> None:
     spans = zip(batch.begin.tolist(), batch.end.tolist(), strict=True)
     crcs = np.array([crc32c(view[begin:end]) for begin, end in spans], np.uint32)
     stored = data[batch.end[:, None] + np.arange(_TAIL)].copy().view("<u4")[:, 0]
-    row = find_first(_masked(crcs) != stored)
+    row = find_first(_mask(crcs) != stored)
     if row is not None:
         raise DamagedError(
             f"record {int(batch.record[row]):,}, byte {int(batch.begin[row]):,}: the "
@@ -115,12 +115,12 @@ def _verify(data: Bytes, batch: Messages) -> None:
         )
 
 
-def _masked(crc: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def _mask(crc: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Mask a CRC as TFRecord stores it: rotated right by 15 bits, plus a constant."""
     return ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + _MASK
 
 
-def _table() -> NDArray[np.uint32]:
+def _compute_table() -> NDArray[np.uint32]:
     """Compute the lookup table of CRC-32C."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -130,10 +130,10 @@ def _table() -> NDArray[np.uint32]:
     return table
 
 
-_TABLE = _table()
+_TABLE = _compute_table()
 
 
-def _crc_of_lengths(texts: Bytes) -> NDArray[np.uint32]:
+def _compute_crcs(texts: Bytes) -> NDArray[np.uint32]:
     """Compute the CRC-32C of rows of bytes, uint8 (N, bytes); one step per byte of a row."""
     crc = np.full(len(texts), 0xFFFFFFFF, np.uint32)
     for column in texts.T:

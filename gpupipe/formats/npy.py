@@ -80,11 +80,11 @@ def parse_header(prefix: bytes) -> NpyHeader:
             f"version {prefix[6]}.{prefix[7]} of .npy, which is for named fields: "
             "save plain numbers"
         )
-    return _parsed(prefix[:end])
+    return _parse_whole_header(prefix[:end])
 
 
 @lru_cache(maxsize=1024)
-def _parsed(text: bytes) -> NpyHeader:
+def _parse_whole_header(text: bytes) -> NpyHeader:
     """Parse a whole header. Cached: most files of a data set have the same header."""
     stream = io.BytesIO(text)
     try:

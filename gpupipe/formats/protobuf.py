@@ -127,7 +127,7 @@ def parse_fields(data: Bytes, messages: Messages) -> Fields:
                 alive,
                 f"a message of more than {_MAX_FIELDS:,} fields, which is more than gpupipe takes",
             )
-        number, wire, begin, end = _field(data, messages, place, alive)
+        number, wire, begin, end = _parse_field(data, messages, place, alive)
         steps.append((messages.record[alive], begin, end, alive, number, wire))
         place[alive] = end
         alive = alive[end < messages.end[alive]]
@@ -138,7 +138,7 @@ def parse_fields(data: Bytes, messages: Messages) -> Fields:
     return Fields(*columns).where(np.argsort(columns[3], kind="stable"))
 
 
-def _field(
+def _parse_field(
     data: Bytes, messages: Messages, place: Places, alive: Places
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], Places, Places]:
     """Parse the field at `place` of each message in `alive`.

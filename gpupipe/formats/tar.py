@@ -56,7 +56,7 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[Member]:
     view, offset, extended = data.data, 0, dict[str, str]()
     while (head := bytes(view[offset : offset + _BLOCK])) != _ZEROS:
         _check_head(head, offset, len(data))
-        kind, size = head[156:157], _size(head, extended, offset)
+        kind, size = head[156:157], _read_size(head, extended, offset)
         content = offset + _BLOCK
         offset = content + size + -size % _BLOCK
         if content + size > len(data):
@@ -69,7 +69,7 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[Member]:
                 kind, bytes(view[content : content + min(size, _MAX_EXTENDED + 1)]), content
             )
             continue
-        name, extended = extended["path"] if "path" in extended else _name(head), {}
+        name, extended = extended["path"] if "path" in extended else _read_name(head), {}
         # Before POSIX.1-1988, only a slash at the end of the name marked a folder.
         if kind != _FOLDER and not (kind == b"\0" and name.endswith("/")):
             _check_member(name, kind)
@@ -88,7 +88,7 @@ def _check_head(head: bytes, offset: int, size: int) -> None:
             if offset
             else f"{size:,} bytes are no tar"
         )
-    stored, summed = _octal(head[148:156]), head[:148] + b" " * 8 + head[156:]
+    stored, summed = _parse_octal(head[148:156]), head[:148] + b" " * 8 + head[156:]
     # Some old writers summed signed bytes.
     is_wrong = stored != sum(summed) and stored != sum(summed) - 256 * sum(b > 127 for b in summed)
     if is_wrong:
@@ -98,27 +98,27 @@ def _check_head(head: bytes, offset: int, size: int) -> None:
         )
 
 
-def _size(head: bytes, extended: dict[str, str], offset: int) -> int:
+def _read_size(head: bytes, extended: dict[str, str], offset: int) -> int:
     """Return the size of a member. Raises DamagedError."""
     if "size" in extended and head[156:157] not in (_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK):
         text = extended["size"]
         size = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
     else:
         field = head[124:136]
-        size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else _octal(field)
+        size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else _parse_octal(field)
     if size is None:
         raise DamagedError(f"the size in the header at byte {offset:,} is no number")
     return size
 
 
-def _octal(field: bytes) -> int | None:
+def _parse_octal(field: bytes) -> int | None:
     """Parse an octal number, padded with spaces or NUL; None if it is none."""
     text, _, rest = field.partition(b"\0")
     digits = text.strip(b" ") or b"0"
     return None if digits.strip(b"01234567") or rest.strip(b" \0") else int(digits, 8)
 
 
-def _name(head: bytes) -> str:
+def _read_name(head: bytes) -> str:
     name, prefix = (head[a:b].partition(b"\0")[0] for a, b in ((0, 100), (345, 500)))
     return os.fsdecode(prefix + b"/" + name if prefix and head[257:263] == b"ustar\0" else name)
 
@@ -129,7 +129,7 @@ def _parse_extended(kind: bytes, content: bytes, offset: int) -> dict[str, str]:
         raise DamagedError(f"a header of more than {_MAX_EXTENDED:,} bytes at byte {offset:,}")
     if kind in (_LONG_NAME, _LONG_LINK):
         return {"path": os.fsdecode(content.partition(b"\0")[0])} if kind == _LONG_NAME else {}
-    records = dict(_records(content, offset))
+    records = dict(_iter_records(content, offset))
     sparse = next((key for key in records if key.startswith("GNU.sparse")), None)
     if sparse:
         raise ValueError(f"a sparse file after byte {offset:,}: write it without holes")
@@ -141,7 +141,7 @@ def _parse_extended(kind: bytes, content: bytes, offset: int) -> dict[str, str]:
     return wanted
 
 
-def _records(content: bytes, offset: int) -> Iterator[tuple[str, str]]:
+def _iter_records(content: bytes, offset: int) -> Iterator[tuple[str, str]]:
     """Yield key and value of a pax header's records, "LENGTH KEY=VALUE\\n".
 
     LENGTH is the size of the whole record.

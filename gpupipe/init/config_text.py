@@ -49,12 +49,12 @@ def write_text(
         *(f"Not certain: {doubt}" for doubt in doubts),
         *([f"Not read: {detected.unused}"] if detected.unused else []),
     ]
-    lines = [line for comment in comments for line in _comment(comment)]
-    lines += ["data:", *_entries(data), "pipeline:", *_steps(part, found)]
-    return "\n".join([*lines, "loader:", *_loader(part, found)]) + "\n"
+    lines = [line for comment in comments for line in _wrap_comment(comment)]
+    lines += ["data:", *_format_entries(data), "pipeline:", *_list_steps(part, found)]
+    return "\n".join([*lines, "loader:", *_format_loader(part, found)]) + "\n"
 
 
-def _comment(text: str) -> list[str]:
+def _wrap_comment(text: str) -> list[str]:
     """Return a comment in lines of at most 100 columns."""
     return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
 
@@ -85,46 +85,48 @@ def _describe(found: Survey) -> Iterator[str]:
             yield "A batch is (B, H, W, C); batch['array'].permute(0, 3, 1, 2) has channels first."
 
 
-def _entries(values: dict[str, Any]) -> Iterator[str]:
+def _format_entries(values: dict[str, Any]) -> Iterator[str]:
     for key, value in values.items():
-        yield f"  {key}: {_flow(value)}"
+        yield f"  {key}: {_format_value(value)}"
 
 
-def _flow(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value on one line of YAML."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
     # YAML 1.1 takes a bare 'on' for a boolean; gpupipe reads YAML 1.2.
     return text.strip().removesuffix("\n...").strip().replace("'on': ", "on: ")
 
 
-def _step(name: str, comment: str = "", **parameters: Any) -> str:
-    text = f"  - {name}: {_flow(parameters)}" if parameters else f"  - {name}"
+def _format_step(name: str, comment: str = "", **parameters: Any) -> str:
+    text = f"  - {name}: {_format_value(parameters)}" if parameters else f"  - {name}"
     return f"{text}  # {comment}" if comment else text
 
 
-def _steps(part: str, found: Survey) -> list[str]:
-    return _array_steps(part, found) if found.spec is not None else _image_steps(part, found)
+def _list_steps(part: str, found: Survey) -> list[str]:
+    return (
+        _list_array_steps(part, found) if found.spec is not None else _list_image_steps(part, found)
+    )
 
 
-def _image_steps(part: str, found: Survey) -> list[str]:
+def _list_image_steps(part: str, found: Survey) -> list[str]:
     mode = {"mode": "gray"} if found.is_gray else {}
-    steps = [_step("decode", **mode)]
+    steps = [_format_step("decode", **mode)]
     if found.masks:
-        steps.append(_step("decode", mode="gray", on=found.masks.field))
-    steps += [_step(name, **options) for name, options in _geometry(part, found)]
-    steps.append(_step("to_dtype", dtype="float32", scale=True))
+        steps.append(_format_step("decode", mode="gray", on=found.masks.field))
+    steps += [_format_step(name, **options) for name, options in _list_geometry(part, found)]
+    steps.append(_format_step("to_dtype", dtype="float32", scale=True))
     if found.masks and found.masks.is_binary:
         steps.append(
-            _step("to_dtype", "0 and 1", dtype="float32", scale=True, on=found.masks.field)
+            _format_step("to_dtype", "0 and 1", dtype="float32", scale=True, on=found.masks.field)
         )
     elif found.masks:
-        steps.append(_step("to_dtype", "the classes", dtype="int64", on=found.masks.field))
+        steps.append(_format_step("to_dtype", "the classes", dtype="int64", on=found.masks.field))
     if found.is_gray:
-        return [*steps, _step("normalize", "to -1..1", mean=0.5, std=0.5)]
-    return [*steps, _step("normalize", "the colours of ImageNet", **_IMAGENET)]
+        return [*steps, _format_step("normalize", "to -1..1", mean=0.5, std=0.5)]
+    return [*steps, _format_step("normalize", "the colours of ImageNet", **_IMAGENET)]
 
 
-def _geometry(part: str, found: Survey) -> list[tuple[str, dict[str, Any]]]:
+def _list_geometry(part: str, found: Survey) -> list[tuple[str, dict[str, Any]]]:
     """Return steps that give all images one size, and their masks with them."""
     on = {"on": ["image", found.masks.field]} if found.masks else {}
     flip = ("random_horizontal_flip", on)
@@ -144,20 +146,22 @@ def _geometry(part: str, found: Survey) -> list[tuple[str, dict[str, Any]]]:
     return [("resize", resize), ("center_crop", {"size": length} | on)]
 
 
-def _array_steps(part: str, found: Survey) -> list[str]:
+def _list_array_steps(part: str, found: Survey) -> list[str]:
     assert found.spec is not None
     steps = []
     if found.smallest:
         size = list(found.smallest)
         name = "random_crop" if part == TRAIN else "center_crop"
-        steps.append(_step(name, "the smallest array", size=size if len(size) > 1 else size[0]))
+        steps.append(
+            _format_step(name, "the smallest array", size=size if len(size) > 1 else size[0])
+        )
     if not found.spec.dtype.startswith("float"):
         scale = found.spec.dtype != "bool"
-        steps.append(_step("to_dtype", dtype="float32", scale=scale))
+        steps.append(_format_step("to_dtype", dtype="float32", scale=scale))
     return steps or ["  []"]
 
 
-def _loader(part: str, found: Survey) -> Iterator[str]:
+def _format_loader(part: str, found: Survey) -> Iterator[str]:
     size = min(_BATCH_SIZE, found.count)
     yield f"  batch_size: {size}"
     if part == TRAIN:

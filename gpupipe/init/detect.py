@@ -78,7 +78,7 @@ def detect(folder: Path, ignored: Collection[Path] = ()) -> dict[str, Detected]:
 def _detect_file(file: Path) -> dict[str, Detected]:
     if is_array(file.name):
         return detect_arrays(file.parent, [file.name])
-    kind = _kind(file.name)
+    kind = _find_kind(file.name)
     if kind is not None or _is_parquet_of_images(file):
         return {TRAIN: _detect_shards(file.parent, [file.name], kind or "parquet")}
     if file.suffix.lower() in LISTS:
@@ -101,7 +101,9 @@ def _detect_hub(folder: Path) -> dict[str, Detected]:
 def _find_top(files: Sequence[str]) -> str:
     """Return the folder, with a slash, in which the folders of parts are; "" if in none."""
     data = {
-        path.rpartition("/")[0] for path in files if is_image(path) or is_array(path) or _kind(path)
+        path.rpartition("/")[0]
+        for path in files
+        if is_image(path) or is_array(path) or _find_kind(path)
     }
     names = os.path.commonpath(data).split("/") if data else []
     above = list(takewhile(lambda name: not is_part_name(name), names))
@@ -145,7 +147,9 @@ def _detect_folder(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     database = [path for path in files if path == _LMDB or path.endswith(f"/{_LMDB}")]
     if database:
         return {TRAIN: _detect_shards(folder, database[:1], "lmdb")}
-    shards = {kind: names for kind in _KINDS if (names := [n for n in here if _kind(n) == kind])}
+    shards = {
+        kind: names for kind in _KINDS if (names := [n for n in here if _find_kind(n) == kind])
+    }
     if parquet := [name for name in here if _is_parquet_of_images(folder / name)]:
         shards["parquet"] = parquet
     images = sum(map(is_image, files))
@@ -169,7 +173,7 @@ def _detect_folder(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     )
 
 
-def _kind(name: str) -> str | None:
+def _find_kind(name: str) -> str | None:
     """Return the source that reads a shard by its name; None if it is another kind of file."""
     if _NUMBERED_TFRECORD.search(name):
         return "tfrecord"
@@ -195,12 +199,12 @@ def _detect_shards(folder: Path, names: list[str], kind: str) -> Detected:
     options, notes = {}, ["the label is the first number of a record's header."]
     if kind in readers:
         options, notes = readers[kind](first)
-    shards = str(first) if len(names) == 1 else str(folder / _pattern(names, kind))
+    shards = str(first) if len(names) == 1 else str(folder / _make_pattern(names, kind))
     beside = [str(Path(name).with_suffix(".idx")) for name in names]
     return Detected(kind, {"shards": shards} | options, notes, used=[*names, *beside])
 
 
-def _pattern(names: Sequence[str], kind: str) -> str:
+def _make_pattern(names: Sequence[str], kind: str) -> str:
     """Return a pattern that matches all names."""
     suffix = "" if kind == "tfrecord" else Path(names[0]).suffix
     letters = takewhile(lambda same: len(set(same)) == 1, zip(*names, strict=False))

@@ -77,7 +77,7 @@ def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
             used_labels=used,
             doubts=[doubt] if doubt else [],
             spec=spec,
-            smallest=_smallest(index, spec),
+            smallest=_find_min_sizes(index, spec),
         )
     rows = np.unique(np.linspace(0, len(index) - 1, MAX_LOOKED_AT).astype(int)).tolist()
     headers = {row: _read_header(index, row) for row in rows}
@@ -121,7 +121,7 @@ def _read_header(index: Index, row: int) -> _Header | None:
         return None
 
 
-def _smallest(index: Index, spec: Spec) -> list[int]:
+def _find_min_sizes(index: Index, spec: Spec) -> list[int]:
     array = index.columns[index.main].array
     if array is None or array.shapes is None:
         return []

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.paths import explain_os_error, folder, listing, read_files
+from gpupipe.dataset.paths import check_manifest_path, explain_os_error, read_files, resolve_root
 from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.errors import DataError
 from gpupipe.formats import manifest
@@ -53,7 +53,7 @@ class FileList(Source):
     name: ClassVar[str] = "file_list"
     format: ClassVar[int] = 2
 
-    file: Annotated[Path, AfterValidator(listing)]
+    file: Annotated[Path, AfterValidator(check_manifest_path)]
     root: Annotated[Path, AfterValidator(expand_home)] | None = None
     path: str = "path"
     label: str | None = "label"
@@ -86,7 +86,11 @@ class FileList(Source):
         except OSError as e:
             reason = explain_os_error(e, "set data.file to the list of the samples")
             raise DataError(f"{self.file}: {reason}") from e
-        key = [str(self.file.resolve()), str(folder(self.root or self.file.parent)), self._is_sure]
+        key = [
+            str(self.file.resolve()),
+            str(resolve_root(self.root or self.file.parent)),
+            self._is_sure,
+        ]
         return self.load_or_build([self.file], lambda: self._read(progress), key)
 
     @property

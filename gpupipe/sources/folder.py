@@ -43,16 +43,16 @@ class Folder(Source):
     def index(self, progress: Progress = ignore_progress) -> Index:
         location = dataset_catalog.locate(self.root, self.fetch, self.stand_in, progress)
         root = location.root.resolve()
-        saved = index_cache.get_path(self.name, root, self.extensions, *self._key())
+        saved = index_cache.get_path(self.name, root, self.extensions, *self._make_key())
         index = index_cache.open_saved(saved)
-        if index is None or not _unchanged(root, index):
+        if index is None or not _is_unchanged(root, index):
             started = time.time()
             index = self._scan(root, progress)
-            index_cache.keep(index, saved, max(index.extra["times"].values()), started)
+            index_cache.save_unless_racy(index, saved, max(index.extra["times"].values()), started)
         warning = dataset_catalog.explain_stand_in(location, self.root, self.fetch)
         return replace(index, note=location.note, warning=warning)
 
-    def _key(self) -> tuple[str, ...]:
+    def _make_key(self) -> tuple[str, ...]:
         """Return what else the saved index depends on; nothing at the defaults."""
         return () if self.label == "folder" else ("unlabelled",)
 
@@ -65,7 +65,7 @@ class Folder(Source):
         return build(str(root), scan.paths, scan.labels, scan.classes, {"times": scan.times})
 
 
-def _unchanged(root: Path, index: Index) -> bool:
+def _is_unchanged(root: Path, index: Index) -> bool:
     """Whether the index is of this root, and no folder has changed its entries since the scan."""
     times = index.extra.get("times")
     if index.root != str(root) or not isinstance(times, dict) or "" not in times:

@@ -15,7 +15,7 @@ from gpupipe.dataset import labels
 from gpupipe.dataset.columns import Column, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.paths import listing, missing_file
+from gpupipe.dataset.paths import check_manifest_path, missing_file
 from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shards import name_shard
 from gpupipe.dataset.source import FileSource, Progress
@@ -63,7 +63,7 @@ class Lmdb(FileSource):
     database: str | None = None
     fields: dict[str, str] = Field(default={_MAIN: "{key}"}, min_length=1)
     label: str | None = None
-    manifest: Annotated[Path, AfterValidator(listing)] | None = None
+    manifest: Annotated[Path, AfterValidator(check_manifest_path)] | None = None
 
     @field_validator("fields")
     @classmethod

@@ -75,7 +75,7 @@ class Numpy(ArraySource):
         return (self.field,), tuple(self.values)
 
     def read(self, path: str) -> FilePart:
-        header = _header(path, self._name_in_file(self.field))
+        header = _read_header(path, self._name_in_file(self.field))
         if not self.rows:
             return FilePart(header.dtype, header.shape, header.offset, pairs=header.pairs)
         if len(header.shape) < 1 + header.pairs:
@@ -103,13 +103,13 @@ class Numpy(ArraySource):
 
     def read_companion(self, option: str, files: ArrayFiles) -> NDArray[Any]:
         name = self._name_in_file(option.removeprefix("values."))
-        return array_index.concatenate(files.paths, lambda path: _numbers(path, name))
+        return array_index.concatenate(files.paths, lambda path: _read_numbers(path, name))
 
     def _name_in_file(self, what: str) -> str:
         return self.arrays.get(what, what)
 
 
-def _header(path: str, name: str) -> npy.NpyHeader:
+def _read_header(path: str, name: str) -> npy.NpyHeader:
     """Read and check the header of an array; its offset is that in the file.
 
     Args:
@@ -139,9 +139,9 @@ def _header(path: str, name: str) -> npy.NpyHeader:
     return replace(header, offset=start + header.offset)
 
 
-def _numbers(path: str, name: str) -> NDArray[Any]:
+def _read_numbers(path: str, name: str) -> NDArray[Any]:
     """Read an array, (N,) or (N, n). Raises OSError, ValueError, DamagedError."""
-    header = _header(path, name)
+    header = _read_header(path, name)
     if not 1 <= len(header.shape) <= 2:
         raise ValueError(
             f"an array of the shape {header.shape}, but there should be one number a sample, "

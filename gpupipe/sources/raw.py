@@ -93,7 +93,7 @@ class Raw(ArraySource):
     def read(self, path: str) -> FilePart:
         length = int(np.prod(self.shape, dtype=object)) * np.dtype(self.dtype).itemsize
         step = self.before + length
-        count = _count(
+        count = _count_items(
             path,
             self.offset,
             step,
@@ -124,14 +124,14 @@ class Raw(ArraySource):
         def read(path: str) -> NDArray[np.generic]:
             size = np.dtype(labels.dtype).itemsize
             every = labels.every or size
-            count = _count(path, labels.offset, every, f"labels, {every:,} bytes each")
+            count = _count_items(path, labels.offset, every, f"labels, {every:,} bytes each")
             rows = np.fromfile(path, np.uint8, offset=labels.offset).reshape(count, every)
             return np.ascontiguousarray(rows[:, :size]).view(labels.dtype)[:, 0]
 
         return array_index.concatenate(files.paths, read)
 
 
-def _count(path: str, offset: int, step: int, items: str) -> int:
+def _count_items(path: str, offset: int, step: int, items: str) -> int:
     """Count the items of `step` bytes after the offset. Raises OSError, DamagedError."""
     size = os.stat(path).st_size - offset
     if size < 0:

@@ -16,21 +16,19 @@ from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shards import ByteRanges, ShardedSource, ShardFile, name_shard
 from gpupipe.errors import DataError
 from gpupipe.formats import recordio_records
-from gpupipe.formats.recordio_records import Images, Records
+from gpupipe.formats.recordio_records import Records
 from gpupipe.schema.field_types import WHOLE, check_list, check_ordered, should_be
 
 _NumberIndex = Annotated[int, Field(ge=0, le=2**31), WHOLE]
 
 
-def _range(value: Any) -> Any:
-    words = "the place of a number, from 0, or [first, one past the last]"
-    first, end = (
-        (value, value + 1)
-        if isinstance(value, int)
-        else check_ordered(tuple(check_list(value, (2,), words)))
-    )
+def _parse_range(value: Any) -> Any:
+    expected = "the place of a number, from 0, or [first, one past the last]"
+    if isinstance(value, int):
+        return value, value + 1
+    first, end = check_ordered(tuple(check_list(value, (2,), expected)))
     if first == end:
-        raise should_be(words)
+        raise should_be(expected)
     return first, end
 
 
@@ -53,9 +51,9 @@ class Recordio(ShardedSource):
     name: ClassVar[str] = "recordio"
 
     label: _NumberIndex | None = 0
-    values: dict[str, Annotated[tuple[_NumberIndex, _NumberIndex], BeforeValidator(_range)]] = (
-        Field(default={})
-    )
+    values: dict[
+        str, Annotated[tuple[_NumberIndex, _NumberIndex], BeforeValidator(_parse_range)]
+    ] = Field(default={})
     empty: Literal["raise", "skip"] = "raise"
 
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
@@ -70,7 +68,7 @@ class Recordio(ShardedSource):
             shards = [
                 shard
                 for records in recordio_records.iter_records(data)
-                for shard in self._shards(path, data, records, wanted)
+                for shard in self._iter_shards(path, data, records, wanted)
             ]
         if wanted:
             key, offset = wanted.popitem()[::-1]
@@ -80,7 +78,7 @@ class Recordio(ShardedSource):
             )
         return shards
 
-    def _shards(
+    def _iter_shards(
         self, path: Path, data: NDArray[np.uint8], records: Records, wanted: dict[int, str] | None
     ) -> Iterator[ShardFile]:
         """Index the records that `wanted` lists, and remove them from it; None lists all records.
@@ -89,24 +87,18 @@ class Recordio(ShardedSource):
         """
         several = records.find_multipart()
         for run in np.split(np.arange(len(several)), np.flatnonzero(np.diff(several)) + 1):
-            rows = (
-                run
-                if wanted is None
-                else run[[start in wanted for start in records.start[run].tolist()]]
-            )
-            names = [
-                str(n) if wanted is None else wanted.pop(s)
-                for n, s in zip(
-                    records.number[rows].tolist(), records.start[rows].tolist(), strict=True
-                )
-            ]
+            if wanted is None:
+                rows, names = run, [str(number) for number in records.number[run].tolist()]
+            else:
+                rows = run[[start in wanted for start in records.start[run].tolist()]]
+                names = [wanted.pop(start) for start in records.start[rows].tolist()]
             if not names:
                 continue
             if several[rows[0]]:
                 yield self._join_parts(path, data, records, rows, names)
             else:
                 first = np.searchsorted(records.part, rows)
-                yield self._shard(
+                yield self._index_records(
                     data, records.number[rows], records.begin[first], records.length[first], names
                 )
 
@@ -126,7 +118,7 @@ class Recordio(ShardedSource):
             file.write(joined)
         length = np.array(list(map(len, payloads)), np.int64)
         whole = np.frombuffer(joined, np.uint8)
-        shard = self._shard(
+        shard = self._index_records(
             whole,
             records.number[rows],
             np.cumsum(length) - length,
@@ -136,7 +128,7 @@ class Recordio(ShardedSource):
         shard.path = parts_file
         return shard
 
-    def _shard(
+    def _index_records(
         self,
         data: NDArray[np.uint8],
         number: NDArray[np.int64],
@@ -157,11 +149,14 @@ class Recordio(ShardedSource):
                 number[full],
                 [name for name, has_image in zip(names, full, strict=True) if has_image],
             )
-        values = {name: _numbers(data, number, images, *span) for name, span in self.values.items()}
+
+        def read(first: int, end: int) -> NDArray[np.float32]:
+            numbers = recordio_records.read_numbers(data, number, images, first, end)
+            return numbers[:, 0] if end - first == 1 else numbers
+
+        values = {name: read(*span) for name, span in self.values.items()}
         labels = (
-            None
-            if self.label is None
-            else _labels(number, _numbers(data, number, images, self.label, self.label + 1))
+            None if self.label is None else _as_labels(number, read(self.label, self.label + 1))
         )
         return ShardFile(names, {"image": ByteRanges(images.offset, images.length)}, labels, values)
 
@@ -169,15 +164,7 @@ class Recordio(ShardedSource):
         return "the files hold no records: set data.shards"
 
 
-def _numbers(
-    data: NDArray[np.uint8], number: NDArray[np.int64], images: Images, first: int, end: int
-) -> NDArray[np.float32]:
-    """Read numbers of the headers: (N,) if it is a single number, else (N, end - first)."""
-    numbers = recordio_records.read_numbers(data, number, images, first, end)
-    return numbers[:, 0] if end - first == 1 else numbers
-
-
-def _labels(number: NDArray[np.int64], labels: NDArray[np.float32]) -> NDArray[np.int64]:
+def _as_labels(number: NDArray[np.int64], labels: NDArray[np.float32]) -> NDArray[np.int64]:
     odd = np.flatnonzero(~(np.abs(labels) < 2**24) | (labels != np.trunc(labels)))
     if len(odd):
         raise ValueError(

@@ -82,31 +82,31 @@ class Tfrecord(ShardedSource):
         with name_shard(path):
             data = map_file(path)
             return [
-                self._part(data, records)
+                self._index_records(data, records)
                 for records in framing.iter_records(data, self.verify)
                 if len(records)
             ]
 
-    def _part(self, data: Bytes, records: Messages) -> ShardFile:
+    def _index_records(self, data: Bytes, records: Messages) -> ShardFile:
         """Index some records of a shard."""
         names = [f if isinstance(f, str) else f.feature for f in self.fields.values()]
         names += [*self.values.values()] + ([] if self.label is None else [self.label])
         features = example.parse_features(data, records, dict.fromkeys(names))
-        fields = {name: _byte_ranges(field, features) for name, field in self.fields.items()}
+        fields = {name: _find_byte_ranges(field, features) for name, field in self.fields.items()}
         values = {name: features[feature].numbers(data) for name, feature in self.values.items()}
-        labels = None if self.label is None else _labels(features[self.label], data)
+        labels = None if self.label is None else _read_labels(features[self.label], data)
         return ShardFile([str(n) for n in records.record.tolist()], fields, labels, values)
 
     def explain_empty(self) -> str:
         return "the files hold no records: set data.shards"
 
 
-def _byte_ranges(field: str | Numbers, features: dict[str, Feature]) -> ByteRanges:
+def _find_byte_ranges(field: str | Numbers, features: dict[str, Feature]) -> ByteRanges:
     """Return the byte ranges of a field. Raises MalformedProtobufError."""
     if isinstance(field, str):
         feature = features[field]
         if feature.kind != "bytes":
-            raise feature.wrong(
+            raise feature.error(
                 0,
                 f"holds {feature.kind}, and no image file: write {{feature: {field}, shape: "
                 f"[...]}} for an array",
@@ -115,7 +115,7 @@ def _byte_ranges(field: str | Numbers, features: dict[str, Feature]) -> ByteRang
         return ByteRanges(spans.begin, spans.end - spans.begin)
     feature = features[field.feature]
     if feature.kind == "floats" and field.dtype != "float32":
-        raise feature.wrong(
+        raise feature.error(
             0,
             f"holds floats, which are float32, and not {field.dtype}: set dtype: float32, or "
             "leave it out",
@@ -125,7 +125,7 @@ def _byte_ranges(field: str | Numbers, features: dict[str, Feature]) -> ByteRang
     expected = math.prod(field.shape) * np.dtype(field.dtype).itemsize
     row = find_first(length != expected)
     if row is not None:
-        raise feature.wrong(
+        raise feature.error(
             row,
             f"holds {int(length[row]):,} bytes, but {field.dtype} of shape "
             f"{shown(field.shape)} has {expected:,}",
@@ -135,17 +135,17 @@ def _byte_ranges(field: str | Numbers, features: dict[str, Feature]) -> ByteRang
     )
 
 
-def _labels(feature: Feature, data: Bytes) -> list[str] | NDArray[np.int64]:
+def _read_labels(feature: Feature, data: Bytes) -> list[str] | NDArray[np.int64]:
     """Read the labels, as numbers or names. Raises MalformedProtobufError."""
     if feature.kind == "bytes":
         return [text.decode("utf-8", "surrogateescape") for text in feature.texts(data)]
     if feature.kind == "floats":
-        raise feature.wrong(
+        raise feature.error(
             0, "holds floats, and no label: a label is an int64 or a name; set data.label"
         )
     numbers = feature.numbers(data)
     if numbers.ndim > 1:
-        raise feature.wrong(
+        raise feature.error(
             0,
             f"holds {numbers.shape[1]} numbers, and no label, which is one: set data.label, "
             "and use it in data.values",

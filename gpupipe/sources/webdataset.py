@@ -84,7 +84,7 @@ class Webdataset(ShardedSource):
         cls, fields: dict[str, Endings | ArrayMember]
     ) -> dict[str, Endings | ArrayMember]:
         for name, field in fields.items():
-            endings = _endings(field)
+            endings = _list_endings(field)
             if not endings or len({_is_array(e) for e in endings}) > 1:
                 raise ValueError(
                     f"{name}: {shown(endings)} should be one ending or several, of image "
@@ -100,19 +100,18 @@ class Webdataset(ShardedSource):
         return list(self.fields), list(self.values)
 
     def specs(self) -> dict[str, Spec]:
-        return {name: self._spec(field) for name, field in self.fields.items()}
+        return {name: self._make_spec(field) for name, field in self.fields.items()}
 
-    def _spec(self, field: Endings | ArrayMember) -> Spec:
+    def _make_spec(self, field: Endings | ArrayMember) -> Spec:
         if isinstance(field, ArrayMember):
-            return array_spec(
-                field.dtype, field.shape or self._first(field).shape, same=field.shape is not None
-            )
-        if not _is_array(_endings(field)[0]):
+            shape = field.shape or self._read_first(field).shape
+            return array_spec(field.dtype, shape, same=field.shape is not None)
+        if not _is_array(_list_endings(field)[0]):
             return Spec()
-        first = self._first(field)
+        first = self._read_first(field)
         return array_spec(first.dtype, first.shape, same=False)
 
-    def _first(self, field: Endings | ArrayMember) -> npy.NpyHeader:
+    def _read_first(self, field: Endings | ArrayMember) -> npy.NpyHeader:
         """Return the header of a field's first array. Raises DataError if there is none.
 
         All arrays of the field must have its dtype and number of axes.
@@ -122,11 +121,11 @@ class Webdataset(ShardedSource):
             with name_shard(path):
                 data = map_file(path)
                 for member in tar.iter_members(data):
-                    if _split_name(member.name)[1] in _endings(field):
-                        return _header(data, member)
+                    if _split_name(member.name)[1] in _list_endings(field):
+                        return _read_header(data, member)
         raise DataError(
             f"{files[0]}: no member in {counted(len(files), 'shard')} ends in "
-            f"{', '.join(_endings(field))}: set data.fields"
+            f"{', '.join(_list_endings(field))}: set data.fields"
         )
 
     def read(self, path: Path) -> list[ShardFile]:
@@ -143,7 +142,7 @@ class Webdataset(ShardedSource):
             chosen = {
                 stem: members
                 for stem, parts in samples.items()
-                if (members := self._chosen(stem, parts))
+                if (members := self._choose_members(stem, parts))
             }
             texts = {stem: SampleTexts(data, stem, samples[stem]) for stem in chosen}
             labels = (
@@ -154,38 +153,38 @@ class Webdataset(ShardedSource):
                 for name, where in self.values.items()
             }
             fields = {
-                name: self._byte_ranges(data, name, [members[name] for members in chosen.values()])
+                name: self._locate(data, name, [members[name] for members in chosen.values()])
                 for name in self.fields
             }
             return [ShardFile(list(chosen), fields, labels, values)]
 
-    def _chosen(self, stem: str, parts: _Parts) -> _Parts:
+    def _choose_members(self, stem: str, parts: _Parts) -> _Parts:
         """Return the member of each field; empty if the stem has none, and so is no sample.
 
         Raises ValueError if only some are missing.
         """
         members = {
-            name: next((parts[e] for e in _endings(field) if e in parts), None)
+            name: next((parts[e] for e in _list_endings(field) if e in parts), None)
             for name, field in self.fields.items()
         }
         missing = [name for name, member in members.items() if member is None]
         if missing and len(missing) < len(members):
-            wanted = ", ".join(_endings(self.fields[missing[0]]))
+            wanted = ", ".join(_list_endings(self.fields[missing[0]]))
             raise ValueError(
                 f"{stem}: no member for the field '{missing[0]}' ({wanted}; it has "
                 f"{', '.join(sorted(parts))}): set data.fields"
             )
         return {name: member for name, member in members.items() if member is not None}
 
-    def _byte_ranges(self, data: NDArray[np.uint8], name: str, members: list[Member]) -> ByteRanges:
+    def _locate(self, data: NDArray[np.uint8], name: str, members: list[Member]) -> ByteRanges:
         """Return the byte ranges of a field. Raises ValueError if its arrays are not alike."""
         field = self.fields[name]
         offset, length = (
             np.array([getattr(m, part) for m in members], np.int64) for part in ("offset", "size")
         )
-        if not _is_array(_endings(field)[0]):
+        if not _is_array(_list_endings(field)[0]):
             return ByteRanges(offset, length)
-        headers = [_header(data, member) for member in members]
+        headers = [_read_header(data, member) for member in members]
         _check_alike(members, headers, field)
         return ByteRanges(
             offset + np.array([h.offset for h in headers], np.int64),
@@ -197,12 +196,12 @@ class Webdataset(ShardedSource):
     def explain_empty(self) -> str:
         return (
             "none has a member that ends in "
-            f"{', '.join(e for field in self.fields.values() for e in _endings(field))}: set "
+            f"{', '.join(e for field in self.fields.values() for e in _list_endings(field))}: set "
             "data.fields"
         )
 
 
-def _header(data: NDArray[np.uint8], member: Member) -> npy.NpyHeader:
+def _read_header(data: NDArray[np.uint8], member: Member) -> npy.NpyHeader:
     """Parse the header of an array. Raises ValueError if gpupipe cannot take the array."""
     content = data[member.offset : member.offset + min(member.size, npy.MAX_HEADER)].tobytes()
     try:
@@ -242,7 +241,7 @@ def _check_alike(
             )
 
 
-def _endings(field: Endings | ArrayMember) -> tuple[str, ...]:
+def _list_endings(field: Endings | ArrayMember) -> tuple[str, ...]:
     field = field.member if isinstance(field, ArrayMember) else field
     return (field,) if isinstance(field, str) else field
 

@@ -165,7 +165,7 @@ class Zip(FileSource):
 
     def read(self, path: Path) -> _Archive:
         """List the images of one archive, and find where each begins."""
-        archive, prefix = _Archive(), _prefix(self.folder)
+        archive, prefix = _Archive(), _make_prefix(self.folder)
         suffixes = get_suffixes(self.extensions)
         with name_shard(path):
             data = map_file(path)
@@ -182,7 +182,7 @@ class Zip(FileSource):
         return archive
 
 
-def _prefix(folder: str) -> str:
+def _make_prefix(folder: str) -> str:
     parts = [part for part in folder.split("/") if part not in ("", ".")]
     return "".join(f"{part}/" for part in parts)
 

@@ -101,7 +101,7 @@ class SampleReader:
         column, cache = job.index.columns[name], self._find_cache(name)
         try:
             if cache is not None:
-                return cache.look_up(name, column, ids.tolist())
+                return cache.get(name, column, ids.tolist())
             if job.pipeline.fields[name].encoded and len(ids) > 1:
                 return read_rows(column, ids)
         except Exception:  # the call for one row says why
@@ -125,7 +125,7 @@ class SampleReader:
         if cache is not None and step is not None:
             cached = data
             if not isinstance(cached, CachedSample):
-                (cached,) = cache.look_up(name, column, [id])
+                (cached,) = cache.get(name, column, [id])
             if cached.pixels is not None:
                 return CachedImage(cached, cached.pixels, cached.size)
             file = self.decoders.open(read_bytes(column, id), step.options)

@@ -114,7 +114,7 @@ class CachedReader(Reader):
     def _get_cached(self, plan: Plan) -> Cached:
         columns = self._job.index.columns
         return {
-            name: self._cache.look_up(name, columns[name], plan.ids.tolist())
+            name: self._cache.get(name, columns[name], plan.ids.tolist())
             for name in self._cache.prefixes
         }
 

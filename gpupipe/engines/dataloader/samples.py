@@ -199,7 +199,7 @@ class Samples(Dataset[WorkResult]):
             image = self._decode(recipe, column, row, item)
             return _run_steps(recipe, image, row, item, int(recipe.layout is None))
         count = len(self._cache.prefixes[recipe.name].entries)
-        (cached,) = self._cache.look_up(recipe.name, column, [row])
+        (cached,) = self._cache.get(recipe.name, column, [row])
         if cached.pixels is not None:
             image = torch.from_numpy(cached.pixels).permute(2, 0, 1)
             image = image.clone() if recipe.runs_foreign_steps else image

@@ -72,7 +72,7 @@ def locate(
         DataError: `root` does not exist and `name` is None.
         FetchError: The download fails and `images` allows no synthetic images.
     """
-    location = _existing_location(root, images)
+    location = _find_location(root, images)
     if location:
         return location
     if name is None or is_url(root):
@@ -81,13 +81,13 @@ def locate(
             "data.root",
             "put the data there, or set data.root (for instance data.root=/path/to/images)",
         )
-    with _data_set_lock(root, progress):
-        return _existing_location(root, images) or _fetch_or_draw(root, name, images, progress)
+    with _hold_lock(root, progress):
+        return _find_location(root, images) or _fetch_or_draw(root, name, images, progress)
 
 
-def _existing_location(root: Path, images: int | None) -> DatasetLocation | None:
-    roots = [root, _stand_in_root(root, images)] if images else [root]
-    return next((DatasetLocation(r, _note(r)) for r in roots if r.is_dir()), None)
+def _find_location(root: Path, images: int | None) -> DatasetLocation | None:
+    roots = [root, _make_stand_in_root(root, images)] if images else [root]
+    return next((DatasetLocation(r, _describe_note(r)) for r in roots if r.is_dir()), None)
 
 
 def _fetch_or_draw(
@@ -99,12 +99,12 @@ def _fetch_or_draw(
     except FetchError as e:
         if not images:
             raise
-        synthetic_root = _stand_in_root(root, images)
+        synthetic_root = _make_stand_in_root(root, images)
         progress(f"{e}; making a stand-in", 0, images)
         _make_atomically(
             synthetic_root, lambda folder: synthetic_faces.make(folder, images, progress)
         )
-        return DatasetLocation(synthetic_root, _note(synthetic_root))
+        return DatasetLocation(synthetic_root, _describe_note(synthetic_root))
 
 
 def get_default_root(name: str) -> Path:
@@ -117,7 +117,7 @@ def get_default_root(name: str) -> Path:
 
 def describe_absence(root: Path, name: str | None, images: int | None) -> str:
     """Return a sentence about what `locate` would download or draw first, or ""."""
-    if name is None or _existing_location(root, images):
+    if name is None or _find_location(root, images):
         return ""
     return f"{name} is not here yet: the first run fetches it" + (
         f", or makes {images:,} stand-in images" if images else ""
@@ -141,11 +141,11 @@ def explain_stand_in(location: DatasetLocation, root: Path, name: str | None) ->
     )
 
 
-def _stand_in_root(root: Path, images: int) -> Path:
+def _make_stand_in_root(root: Path, images: int) -> Path:
     return root.with_name(f"{root.name}-stand-in-{images}")
 
 
-def _note(root: Path) -> str:
+def _describe_note(root: Path) -> str:
     return "stand-in data, not LFW" if synthetic_faces.is_stand_in(root) else ""
 
 
@@ -163,7 +163,7 @@ def fetch(dataset: Dataset, root: Path, progress: Progress = ignore_progress) ->
         FetchError: The download fails, the archive is not the expected one, or the disk cannot be
             written. If the download fails, the message says how to do it by hand.
     """
-    with _data_set_lock(root, progress):
+    with _hold_lock(root, progress):
         if root.is_dir():
             return
         try:
@@ -193,7 +193,7 @@ def _fetch(dataset: Dataset, root: Path, progress: Progress) -> None:
 
 
 @contextlib.contextmanager
-def _data_set_lock(root: Path, progress: Progress) -> Iterator[None]:
+def _hold_lock(root: Path, progress: Progress) -> Iterator[None]:
     """Hold the lock of a data set: one process fetches it, the others wait.
 
     If the cache folder cannot hold a lock, each process fetches. The first to finish then wins.

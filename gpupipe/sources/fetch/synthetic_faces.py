@@ -43,7 +43,7 @@ def make(root: Path, count: int, progress: Progress) -> None:
     for n in range(count):
         if remaining == 0:
             person += 1
-            remaining = 1 + int(_numbers(person, "images", 1)[0] * _MAX_A_PERSON)
+            remaining = 1 + int(_draw_numbers(person, "images", 1)[0] * _MAX_A_PERSON)
             (root / f"person_{person:05d}").mkdir(parents=True)
         remaining -= 1
         name = f"person_{person:05d}"
@@ -70,7 +70,7 @@ def _make_grain() -> Image.Image:
     sheet = np.full((_GRAIN_SIDE, _GRAIN_SIDE), 128.0, np.float32)
     for cells, strength in _GRAIN_OCTAVES:
         noise = (
-            (_numbers(0, f"grain{cells}", cells * cells) * 255)
+            (_draw_numbers(0, f"grain{cells}", cells * cells) * 255)
             .astype(np.uint8)
             .reshape(cells, cells)
         )
@@ -84,7 +84,7 @@ def _draw_face(n: int, person: int, grain: Image.Image) -> Image.Image:
 
     Colours and proportions depend on the person; pose, background and grain on the image.
     """
-    look, pose = _numbers(person, "look", 12), _numbers(n, "pose", 8 + 4 * 4 * 3)
+    look, pose = _draw_numbers(person, "look", 12), _draw_numbers(n, "pose", 8 + 4 * 4 * 3)
     background = (60 + pose[8:] * 160).astype(np.uint8).reshape(4, 4, 3)
     image = Image.fromarray(background).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
     _draw_head(ImageDraw.Draw(image), look, pose)
@@ -116,6 +116,6 @@ def _ellipse(
     draw.ellipse((x - wide, y - high, x + wide, y + high), fill=colour)
 
 
-def _numbers(n: int, what: str, count: int) -> Numbers:
+def _draw_numbers(n: int, what: str, count: int) -> Numbers:
     row: Numbers = draws.uniform(0, 0, np.array([n]), draws.stream(what), count)[0]
     return row
