@@ -150,19 +150,15 @@ def check(config: ConfigName, overrides: Overrides) -> None:
         out.print(tables.batch_table(checked.batch))
     resolved = resolve(checked)
     if not resolved.reads_data:
-        out.print(
-            f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe "
-            "status' asks it how it goes",
-            highlight=False,
-            soft_wrap=True,
-        )
+        servers = " and ".join(checked.loader.server or ())
+        click.echo(f"made by the server at {servers}: 'gpupipe status' asks it how it goes")
         for line in list_ignored_settings(checked, resolved.engine):
-            out.print(line, highlight=False, soft_wrap=True)
+            click.echo(line)
         return
     for device, operators in plan.operators(resolved).items():
         out.print(tables.lowering_table(device, operators))
     for line in plan.facts(resolved):
-        out.print(line, highlight=False, soft_wrap=True)
+        click.echo(line)
 
 
 @main.command()

@@ -239,13 +239,12 @@ def _show_item(item: Item, is_single: bool) -> None:
     if item.kind in _FOLDERS:
         _show_file(item, is_single)
         return
-    out = console()
     origin = "" if item.package == OWN_PACKAGE else f" of {item.package}"
-    out.print(f"[bold]{item.kind} {item.name}[/]{origin}", highlight=False)
+    click.echo(click.style(f"{item.kind} {item.name}", bold=True) + origin)
     if item.kind == "engine":
-        out.print(item.summary, highlight=False, soft_wrap=True)
-        return
-    _print_model(_load_class(item.kind, item.name))
+        click.echo(item.summary)
+    else:
+        _print_model(_load_class(item.kind, item.name))
 
 
 def _show_file(item: Item, is_single: bool) -> None:
@@ -264,7 +263,7 @@ def _print_model(model: type[pydantic.BaseModel]) -> None:
     from gpupipe.bench.tables import new_table
     from gpupipe.cli.parameters import describe_parameters, summarize
 
-    console().print(summarize(model), highlight=False, markup=False, soft_wrap=True)
+    click.echo(summarize(model))
     parameters = describe_parameters(model)
     if not parameters:
         return
@@ -280,7 +279,6 @@ def _show_setting(name: str) -> None:
     from gpupipe.cli.parameters import describe_parameters
     from gpupipe.config.loader_config import LoaderConfig
 
-    out = console()
     model: type[pydantic.BaseModel] = LoaderConfig
     path = name.split(".")[1:]
     for n, part in enumerate(path):
@@ -294,9 +292,8 @@ def _show_setting(name: str) -> None:
         setting = settings[part]
         if n == len(path) - 1:
             default = "must be written" if setting.is_required else setting.default
-            out.print(f"[bold]setting {name}[/]", highlight=False)
-            for line in (f"type: {setting.type_text}", f"default: {default}", setting.meaning):
-                out.print(line, highlight=False, markup=False, soft_wrap=True)
+            click.secho(f"setting {name}", bold=True)
+            click.echo(f"type: {setting.type_text}\ndefault: {default}\n{setting.meaning}")
         if setting.model is None:
             if n < len(path) - 1:
                 raise click.BadParameter(f"{part} has no settings of its own", param_hint="NAME")
