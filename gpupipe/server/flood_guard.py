@@ -29,6 +29,8 @@ _MAX_UNREAD = 4 * HEAD_LIMIT
 """Bytes of a connection that make no complete message yet, or one that was not received yet. ZeroMQ
 takes 64 bytes of memory for a frame, and the shortest frame has two bytes.
 """
+_BURST = _BYTES_PER_SECOND = 4e6
+"""Bytes that a connection may send at once, and per second."""
 _MAX_FRAMES = 16
 """Frames of a complete message. A client sends one."""
 _MAX_WAITING, _WAITING_SECONDS = 256, 10.0
@@ -108,9 +110,7 @@ class FloodGuard:
     Args:
         listening: The socket.
         has_session: Returns whether the connection of a route has a session.
-        max_clients: Most sessions.
-        burst: Bytes that a connection may send at once.
-        rate: Bytes per second that a connection may send.
+        max_clients: Maximum number of sessions.
 
     Attributes:
         events: The socket to poll: handle_events() reads it.
@@ -118,15 +118,9 @@ class FloodGuard:
     """
 
     def __init__(
-        self,
-        listening: Any,
-        has_session: Callable[[bytes], bool],
-        max_clients: int,
-        burst: float = 4e6,
-        rate: float = 4e6,
+        self, listening: Any, has_session: Callable[[bytes], bool], max_clients: int
     ) -> None:
         self._listening, self._has_session = listening, has_session
-        self._burst, self._rate = burst, rate
         self._max_unread = HEAD_LIMIT * max(16, max_clients // 4)
         self._max_waiting = min(_MAX_WAITING, raise_file_limit() // _FILES_PER_WAITING)
         self.events = listening.get_monitor_socket(zmq.EVENT_ACCEPTED | _HANDSHAKE_DONE | _CLOSED)
@@ -184,7 +178,7 @@ class FloodGuard:
         self._forget(descriptor, now)
         seen = _peer_and_bytes(descriptor) if event["event"] == zmq.EVENT_ACCEPTED else None
         if seen is not None:
-            budget = TokenBucket(self._burst, self._rate, now)
+            budget = TokenBucket(_BURST, _BYTES_PER_SECOND, now)
             self._senders[descriptor] = _Sender(*seen, budget, now)
 
     def _warn_of_other_protocol(self, descriptor: int, event: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +27,7 @@ _COUNTERS = (
     ("batches", "batches", "Batches sent."),
     ("bytes", "bytes", "Bytes of the batches sent."),
     ("malformed", "malformed_messages", "Messages dropped because they were malformed."),
-    (
-        "cut_connections",
-        "cut_connections",
-        "Connections cut because they sent too much or opened no session.",
-    ),
+    ("cut_connections", "cut_connections", "Connections cut: too many bytes, or no session."),
 )
 """(key in the stats, Prometheus name without prefix, help)."""
 _GAUGES = (
@@ -43,23 +39,6 @@ _CLIENT_GAUGES = (
     ("consumed", "consumed_batches", "Batches that the client has consumed."),
     ("silent_seconds", "silent_seconds", "Seconds since the client was last heard."),
 )
-
-
-class Rates:
-    """Batches and bytes per second over the last five seconds, from samples of the stats."""
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, int, int]] = deque()
-
-    def add(self, stats: Mapping[str, Any]) -> tuple[float, float]:
-        """Add a sample. Return (batches per second, MB per second); 1 MB is 10^6 bytes."""
-        now = stats["seconds"], stats["batches"], stats["bytes"]
-        self._samples.append(now)
-        while len(self._samples) > 2 and now[0] - self._samples[0][0] > _RATE_SECONDS:
-            self._samples.popleft()
-        first = self._samples[0]
-        seconds = max(1e-9, now[0] - first[0])
-        return (now[1] - first[1]) / seconds, (now[2] - first[2]) / seconds / 1e6
 
 
 def format_line(stats: Mapping[str, Any], rates: tuple[float, float]) -> str:
@@ -209,11 +188,25 @@ class Ticker:
         every: Seconds between two lines.
     """
 
-    def __init__(self, show: Any, every: float) -> None:
-        self._show, self._every, self._rates, self._last = show, every, Rates(), 0.0
+    def __init__(self, show: Callable[[str], None], every: float) -> None:
+        self._show, self._every, self._last = show, every, 0.0
+        self._samples: deque[tuple[float, int, int]] = deque()
 
     def __call__(self, server: Any) -> None:
         if time.monotonic() - self._last >= self._every:
             self._last = time.monotonic()
             stats = server.stats()
-            self._show(format_line(stats, self._rates.add(stats)))
+            self._show(format_line(stats, self.measure_rates(stats)))
+
+    def measure_rates(self, stats: Mapping[str, Any]) -> tuple[float, float]:
+        """Return (batches per second, MB per second) over the last five seconds of calls.
+
+        1 MB is 10^6 bytes.
+        """
+        now = stats["seconds"], stats["batches"], stats["bytes"]
+        self._samples.append(now)
+        while len(self._samples) > 2 and now[0] - self._samples[0][0] > _RATE_SECONDS:
+            self._samples.popleft()
+        first = self._samples[0]
+        seconds = max(1e-9, now[0] - first[0])
+        return (now[1] - first[1]) / seconds, (now[2] - first[2]) / seconds / 1e6

@@ -95,16 +95,8 @@ class Sessions:
             is_known or self._state.options.resume or self._state.members(partition)
         ):
             self._passes.drop(partition)
-        self._state.commit(
-            SessionStarted(
-                request.token,
-                name,
-                request.name,
-                request.host_id,
-                request.pid,
-                request.process_started,
-            )
-        )
+        process = request.host_id, request.pid, request.process_started
+        self._state.commit(SessionStarted(request.token, name, request.name, *process))
         client = self._state.clients[request.token]
         client.is_late = not is_known and self.pass_in_progress(client, now) is not None
         return client

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 
 def test_the_line_shows_rates_over_the_last_seconds() -> None:
-    from gpupipe.server.metrics import Rates, format_line
+    from gpupipe.server.metrics import Ticker, format_line
 
-    rates = Rates()
+    ticker = Ticker(print, 1.0)
     client = {"name": "here:7", "leased": 3, "hwm": 10, "silent_seconds": 0.4}
     stats = {"clients": [client], "partitions": [{"epoch": 2, "done": 5, "steps": 9}]}
-    rates.add({"seconds": 0.0, "batches": 0, "bytes": 0})
-    rates.add({"seconds": 100.0, "batches": 1000, "bytes": 10**9})
-    found = rates.add({"seconds": 102.0, "batches": 1020, "bytes": 10**9 + 2 * 10**8})
+    ticker.measure_rates({"seconds": 0.0, "batches": 0, "bytes": 0})
+    ticker.measure_rates({"seconds": 100.0, "batches": 1000, "bytes": 10**9})
+    found = ticker.measure_rates({"seconds": 102.0, "batches": 1020, "bytes": 10**9 + 2 * 10**8})
     assert found == (10.0, 100.0)
     assert (
         format_line(stats, found)
