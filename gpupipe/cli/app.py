@@ -6,7 +6,9 @@ Exit codes: 0 ok, 1 failure, 2 usage (a wrong option, or a mistake in a config),
 with Ctrl-C.
 """
 
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -167,9 +169,6 @@ def doctor(as_json: AsJson = False) -> None:
     """Look at this machine: versions, extras, GPU, decoder, cores, memory, limits; what is wrong,
     and what to do.
     """
-    import json
-    from dataclasses import asdict
-
     from gpupipe.bench import tables
     from gpupipe.doctor.checks import run_checks
 
@@ -188,9 +187,7 @@ def doctor(as_json: AsJson = False) -> None:
 def fetch(
     dataset: str,
     root: Annotated[
-        Path | None,
-        click.Path(path_type=Path),
-        "Where to put it.  [default: where the shipped configs look for it]",
+        Path | None, "Where to put it.  [default: where the shipped configs look for it]"
     ] = None,
 ) -> None:
     """Download DATASET (lfw), check it and unpack it."""

@@ -139,12 +139,12 @@ def options_of(model: Callable[..., Any]) -> Callable[[_Command], _Command]:
     be compiled at every start, 4 ms in all.
 
     Args:
-        model: A function or a dataclass. Each of its parameters has an annotation
-            `Annotated[type, ...]` with these parts:
+        model: A function or a dataclass. Each of its parameters with an annotation
+            `Annotated[type, ...]` becomes an option. The annotation has these parts:
 
             - a help text, the last one;
             - names, such as "-q" or "--json"; without one that begins with "--", the parameter
-              `max_diff` is the option --max-diff;
+              `max_diff` is the option --max-diff; one of type `tuple` may be given several times;
             - a type of click's or a `range`, if that is more than the parameter's type tells;
             - or a decorator of click's in place of all these.
 
@@ -183,6 +183,7 @@ def _decorator(name: str, annotation: Any, default: Any) -> Callable[[_Command],
         *names,
         name,
         type=_find_type(kind, metadata),
+        multiple=get_origin(kind) is tuple,
         help=text,
         show_default=True,
         **{"required": True} if required else {"default": default},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -53,8 +54,6 @@ class Screen:
 
     def start(self, checked: Any, look: Callable[[Loader, Any], None]) -> tuple[Loader, Any]:
         """Load a config; return the loader, and a Meter that has warmed it up."""
-        from time import perf_counter
-
         from gpupipe.bench import tables
         from gpupipe.bench.measure import Meter
         from gpupipe.loader import open_loader
@@ -89,8 +88,6 @@ class Screen:
 
     def tick(self, name: str, images: int, total: int) -> None:
         """Show progress of a measured pass, with its rate."""
-        from time import perf_counter
-
         if self._what != name:
             self._since = (perf_counter(), images)
         seconds = perf_counter() - self._since[0]

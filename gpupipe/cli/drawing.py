@@ -13,6 +13,7 @@ import click
 
 from gpupipe.cli.arguments import ConfigName, OutputFolder, Overrides, PictureFile, options, writing
 from gpupipe.cli.completion import complete_target
+from gpupipe.cli.console import Screen
 from gpupipe.errors import GpupipeError, did_you_mean
 
 if TYPE_CHECKING:
@@ -149,7 +150,6 @@ def show_batch(
     """
     from gpupipe import config as configs
     from gpupipe.bench import grid
-    from gpupipe.cli.console import Screen
     from gpupipe.loader import open_loader
 
     checked = configs.read(config, [f"batch_size={samples}", "last_batch=partial", *overrides])

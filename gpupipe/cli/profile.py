@@ -1,13 +1,23 @@
 """gpupipe profile and gpupipe tune."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from gpupipe.cli.arguments import ConfigName, JsonFile, OutputFile, Overrides, options, write_json
-from gpupipe.cli.console import Screen, console, leave_interrupted, leave_out_decoded_cache, read
+from gpupipe.cli.console import (
+    Screen,
+    console,
+    core_numbers,
+    leave_interrupted,
+    leave_out_decoded_cache,
+    print_data_warning,
+    read,
+)
+from gpupipe.errors import EngineError, counted, did_you_mean
 
 if TYPE_CHECKING:
     from gpupipe.bench.training import Train, Training
@@ -103,7 +113,6 @@ def _record_trace(
 ) -> str:
     """Write a trace; return a line that says so."""
     from gpupipe.bench.training import record_training
-    from gpupipe.errors import counted
 
     trace = record_training(config, index, train, seconds)
     write_json(path, trace)
@@ -112,8 +121,6 @@ def _record_trace(
 
 
 def _training_json(measured: "Training | None") -> Any:
-    from dataclasses import asdict
-
     return measured and asdict(measured) | {
         "waiting": asdict(measured.waiting),
         "accelerator_utilisation": measured.accelerator_utilisation,
@@ -128,12 +135,7 @@ def tune(
     seconds: Annotated[float, click.FloatRange(1), "Time to use, about."] = 180.0,
     keep: Annotated[
         tuple[str, ...],
-        click.option(
-            "--keep",
-            multiple=True,
-            metavar="SETTING",
-            help="A setting not to change, such as batch_size. May be given several times.",
-        ),
+        "A setting not to change, such as batch_size. May be given several times.",
     ] = (),
     json_path: JsonFile = None,
 ) -> None:
@@ -143,9 +145,7 @@ def tune(
     from gpupipe.bench.contestant import Contest
     from gpupipe.bench.tables import trials_table
     from gpupipe.bench.tune import Tuner, describe_tuning
-    from gpupipe.cli.console import core_numbers, print_data_warning
     from gpupipe.decoded_cache.location import own_shared_memory
-    from gpupipe.errors import EngineError, did_you_mean
     from gpupipe.loading.assembly import resolve
     from gpupipe.runtime import devices
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from gpupipe.cli.arguments import ConfigName, Overrides, options, options_of
+from gpupipe.cli.console import Screen, print_data_warning
 from gpupipe.errors import counted, short
 from gpupipe.server.options import ServerOptions, parse_options
 
@@ -39,7 +40,6 @@ def serve(
     engine=remote.
     """
     from gpupipe import config as configs
-    from gpupipe.cli.console import Screen, print_data_warning
     from gpupipe.loader import open_loader
     from gpupipe.protocol.keys import import_zmq
     from gpupipe.server import start
