@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.protocol import batch_bytes, batch_layout
@@ -15,6 +15,7 @@ from gpupipe.protocol.batch_bytes import fields_of, fill, pieces, views
 DTYPES = [getattr(torch, name) for name in batch_layout.ELEMENT_SIZES]
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(
     st.lists(
         st.tuples(
