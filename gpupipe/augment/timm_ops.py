@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.augment.policy_ops import OPS
+from gpupipe.pipeline.step import Sampled
 
 Floats = NDArray[np.float64]
 Value = Callable[[Floats, Floats, Floats], Any]
@@ -91,7 +92,7 @@ def draw_levels(magnitude: Any, std: float, largest: float, u: Floats) -> Any:
     return np.clip(levels, 0.0, largest)
 
 
-def get_ops(names: Sequence[str], index: Any, level: Any, u: Floats) -> dict[str, NDArray[Any]]:
+def get_ops(names: Sequence[str], index: Any, level: Any, u: Floats) -> Sampled:
     """Return op and value of draws.
 
     Args:

@@ -18,17 +18,15 @@ run with the same batch size and number of ranks delivers the same batches, bit 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from gpupipe.dataset.labels import MAX_CLASSES
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import did_you_mean
 from gpupipe.pipeline.container import BaseContainer, BaseNestedStep, check_nested
-from gpupipe.pipeline.step import BaseStep, Params, StepIncompatibleError
+from gpupipe.pipeline.step import BaseStep, Params, Sampled, StepIncompatibleError, Uniforms
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime.registry import BATCH_STEP_GROUP, Registry
 from gpupipe.schema.field_types import WHOLE
@@ -36,6 +34,10 @@ from gpupipe.schema.field_types import WHOLE
 if TYPE_CHECKING:
     from torch import Tensor
 
+Images = Mapping[str, "Tensor"]
+"""Fields of a batch by name: (B, C, H, W), or (B, others..., C, space...) for other arrays."""
+MixedBatch = tuple[dict[str, "Tensor"], "Tensor"]
+"""The fields and the soft labels that a step returns."""
 NumClasses = Annotated[int, Field(ge=1, le=MAX_CLASSES), WHOLE]
 
 
@@ -76,7 +78,7 @@ class BatchStep(BaseStep):
                 instead.
         """
 
-    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def sample(self, u: Uniforms) -> Sampled:
         """Turn uniform draws into the parameters of batches.
 
         Must be a pure function of `u` and the step's fields.
@@ -89,9 +91,7 @@ class BatchStep(BaseStep):
         """
         return {}
 
-    def torch(
-        self, images: Mapping[str, Tensor], labels: Tensor, p: Params
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
         """Process one batch on its device. Must not change its arguments in place.
 
         Args:

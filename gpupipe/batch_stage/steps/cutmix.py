@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpupipe.batch_stage.batch_step import BatchStep
+from gpupipe.batch_stage.batch_step import BatchStep, Images, MixedBatch
 from gpupipe.batch_stage.mixing import mix_with_earlier, paste_from_earlier, symmetric_beta
 from gpupipe.pipeline.step import Params, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.schema.field_types import Positive
@@ -54,9 +54,7 @@ class Cutmix(BatchStep):
         """
         return {"lam": symmetric_beta(u[:, :2], self.alpha), "x": u[:, 2], "y": u[:, 3]}
 
-    def torch(
-        self, images: Mapping[str, Tensor], labels: Tensor, p: Params
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
         sizes = {name: tuple(image.shape[-2:]) for name, image in images.items()}
         _check_sizes(sizes)
         height, width = next(iter(sizes.values()))

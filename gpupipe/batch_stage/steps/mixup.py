@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpupipe.batch_stage.batch_step import BatchStep
+from gpupipe.batch_stage.batch_step import BatchStep, Images, MixedBatch
 from gpupipe.batch_stage.mixing import mix_with_earlier, symmetric_beta
 from gpupipe.dataset.spec import FLOATS
 from gpupipe.pipeline.step import Params, Sampled, Spec, StepIncompatibleError, Uniforms
@@ -49,9 +49,7 @@ class Mixup(BatchStep):
         """Return lam: float64 (N,), one per batch: x[i] = lam * x[i] + (1 - lam) * x[i - k]."""
         return {"lam": symmetric_beta(u, self.alpha)}
 
-    def torch(
-        self, images: Mapping[str, Tensor], labels: Tensor, p: Params
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
         lam, shift = float(p["lam"]), p["shift"]
         mixed = {name: mix_with_earlier(image, lam, shift) for name, image in images.items()}
         return mixed, mix_with_earlier(labels, lam, shift)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpupipe.batch_stage.batch_step import BatchStep
+from gpupipe.batch_stage.batch_step import BatchStep, Images, MixedBatch
 from gpupipe.pipeline.step import Params
 from gpupipe.schema.field_types import Probability
 
@@ -28,9 +27,7 @@ class OneHot(BatchStep):
 
     label_smoothing: Probability = 0.0
 
-    def torch(
-        self, images: Mapping[str, Tensor], labels: Tensor, p: Params
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
         if self.label_smoothing:
             rest = self.label_smoothing / labels.shape[1]
             labels = labels * (1.0 - self.label_smoothing) + rest

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpupipe.batch_stage.batch_step import BatchContainer
+from gpupipe.batch_stage.batch_step import BatchContainer, Images, MixedBatch
 from gpupipe.pipeline.container import WeightedChoice, select_params
 from gpupipe.pipeline.step import Params
 
@@ -24,9 +23,7 @@ class RandomStepChoice(BatchContainer, WeightedChoice):
             default all steps are equally probable.
     """
 
-    def torch(
-        self, images: Mapping[str, Tensor], labels: Tensor, p: Params
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
         number = int(p["choice"])
         chosen = {"shift": p["shift"], **select_params(number, p)}
         return self.transforms[number].step.torch(images, labels, chosen)
