@@ -162,7 +162,7 @@ def _check(name: str, step: BatchStep, where: str, fields: Mapping[str, Spec]) -
 def _build_phase(
     document: Document, loc: Loc, fields: Mapping[str, Spec] | None, main: tuple[str, ...]
 ) -> BatchStage:
-    """Build the stage from a document without schedules; `build_batch_stage` says the rest."""
+    """Build the stage from a document without schedules; see `build_batch_stage`."""
     problems: list[Problem] = []
     items = Node(document, loc, problems).items()
     parsed = [parse_item(_ON_BATCHES, item, fields, main) for item in items]

@@ -91,7 +91,7 @@ def _describe_change(first: Pipeline, later: Pipeline, when: str) -> str:
 
 
 def _build_phase(name: str, document: Document, loc: Loc, fields: Mapping[str, Spec]) -> Pipeline:
-    """Build the pipeline from a document without schedules; `build_pipeline` says the rest."""
+    """Build the pipeline from a document without schedules; see `build_pipeline`."""
     problems: list[Problem] = []
     node = Node(document, loc, problems)
     views: dict[str, ViewField] = {}

@@ -1,9 +1,11 @@
 """Bases of steps that move pixels: to another size, by a matrix, or out of a window.
 
-ResamplingStep    to another size: resize, random_resized_crop
-  ResizingStep    to a size that is drawn for each image: random_resize, scale_jitter and so on
-WarpingStep       moved, and filled outside the image: random_affine, random_rotation and so on
-MultiCrop         five_crop and ten_crop, whose crops are the fields of a view
+    ResamplingStep    to another size: resize, random_resized_crop
+      ResizingStep    to a size that is drawn for each image: random_resize, scale_jitter and so on
+    WarpingStep       moved, and filled outside the image: random_affine, random_rotation and so on
+    MultiCrop         five_crop and ten_crop, whose crops are the fields of a view
+
+Their formulas stand in geometry.py.
 """
 
 from __future__ import annotations

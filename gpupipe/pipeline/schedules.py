@@ -62,7 +62,7 @@ class Phased:
 
     @property
     def phases(self) -> tuple[Self, ...]:
-        """One for each span of epochs in which no number changes, in order."""
+        """The pipeline, or the batch stage, of each phase in order."""
         return self._phases if self.later else (self,)
 
     @cached_property

@@ -119,7 +119,7 @@ def _draw_auto(policy: TimmPolicy, u: Floats) -> Sampled:
 
 
 def _get(policy: TimmPolicy, index: Any, magnitude: Any, draws: Floats) -> Sampled:
-    """Return op and value of drawn operations; their levels, signs and values are still drawn."""
+    """Draw a level and a sign for each operation, and return op and value."""
     level = draw_levels(magnitude, policy.std, policy.largest, draws[2:4])
     return get_ops(policy.ops, index, level, draws[4:])
 
