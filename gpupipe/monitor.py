@@ -71,11 +71,9 @@ class Monitor:
     def add(self, other: Monitor | None) -> None:
         """Add the steps and times of another monitor; None adds nothing."""
         if other is not None:
-            self.steps, self.seconds, self.waited = (
-                self.steps + other.steps,
-                self.seconds + other.seconds,
-                self.waited + other.waited,
-            )
+            self.steps += other.steps
+            self.seconds += other.seconds
+            self.waited += other.waited
 
     @property
     def share(self) -> float:

@@ -129,7 +129,7 @@ class Trainer(threading.Thread):
     @property
     def workers(self) -> list[Any]:
         """The workers that are ready."""
-        return list(self.loader.engine.workers)  # type: ignore[attr-defined]
+        return list(self.loader.engine.pool.ready)  # type: ignore[attr-defined]
 
 
 def _copy(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -31,6 +31,7 @@ class Quarantine:
 
     Attributes:
         settings: The `loader:` settings that this class uses.
+        reasons: Why each bad sample was skipped, by its row in the index.
         refusal: Why `iter_good_plans` ended early, or None. The engine raises it after it has
             delivered all earlier batches.
         file: The JSON lines file that lists the samples. By default it is in the cache folder,
@@ -41,7 +42,7 @@ class Quarantine:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._bad: dict[int, str] = {}
+        self.reasons: dict[int, str] = {}
         self._last = ""
         self.refusal: GpupipeError | None = None
         self.file = (
@@ -49,18 +50,13 @@ class Quarantine:
         )
 
     def __len__(self) -> int:
-        return len(self._bad)
-
-    @property
-    def reasons(self) -> Mapping[int, str]:
-        """Why each bad sample was skipped, by its row in the index."""
-        return self._bad
+        return len(self.reasons)
 
     def drop_bad(self, plan: Plan) -> Plan:
         """Return the plan without the samples that are known to be bad."""
-        if not self._bad:
+        if not self.reasons:
             return plan
-        return plan.select([int(i) not in self._bad for i in plan.ids])
+        return plan.select([int(i) not in self.reasons for i in plan.ids])
 
     def iter_good_plans(self, plans: Iterator[Plan]) -> Iterator[Plan]:
         """Yield the plans without the samples that are known to be bad, and skip empty plans.
@@ -105,16 +101,16 @@ class Quarantine:
         path = self._job.index.location(id)
         if self._job.loader.on_error == "raise":
             raise SampleError(path, reason)
-        if id in self._bad:
+        if id in self.reasons:
             return
         self._write({"path": path, "reason": reason, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-        self._bad[id] = reason
+        self.reasons[id] = reason
         self._last = f"{path}: {reason}"
         self.check()
 
     def check(self) -> None:
         """Raise TooManyBadError if all samples are bad, or more than `loader.max_bad` allows."""
-        bad, count, share = len(self._bad), len(self._job.index), self._job.loader.max_bad
+        bad, count, share = len(self.reasons), len(self._job.index), self._job.loader.max_bad
         if bad > share * count:
             too_many = f"more than loader.max_bad={share:g} allows ({share * count:g})"
         elif bad and bad == count:

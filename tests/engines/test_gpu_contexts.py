@@ -18,7 +18,7 @@ from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job
 from gpupipe.engines.batch_finisher import BatchFinisher, find_tail, leave_steps
 from gpupipe.engines.cpu.gpu_copier import GpuCopier
-from gpupipe.engines.dataloader.engine import _create_samples
+from gpupipe.engines.dataloader.samples import Samples
 from gpupipe.engines.dataloader.workers import Workers
 from gpupipe.sampling.sampler import Plan
 from helpers.fake_cuda import FakeCuda
@@ -70,7 +70,7 @@ def test_the_thread_that_page_locks_for_the_dataloader(
     checked = configs.read(config, engine="dataloader", workers=workers, batch_size=2)
     index = checked.source.index()
     job = Job(index, checked.pipeline, checked.loader, 1)
-    started = Workers(job, _create_samples(job), workers, SECOND)
+    started = Workers(job, Samples(job), workers, SECOND)
     results = started.iterate(iter([Plan(0, np.arange(2), 2, False)]))
     assert next(results)[1].fields is not None
     results.close()

@@ -12,23 +12,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.config import LoaderConfig
-from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
-from gpupipe.decoders.chain import AUTO, REFERENCE, DecodeOptions, DecoderChain
+from gpupipe.decoded_cache.decoded_cache import open_decoded_cache
+from gpupipe.decoders.chain import AUTO, DecodeOptions, DecoderChain
 from gpupipe.decoders.decoder import FileBytes
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
 from gpupipe.engines.dataloader.culprits import WorkerCrashError, explain_survival, find_killers
-from gpupipe.engines.dataloader.samples import Recipe, Samples, WorkItem
+from gpupipe.engines.dataloader.samples import Samples, WorkItem, choose_decoder
 from gpupipe.engines.dataloader.workers import Workers
 from gpupipe.errors import EngineError, counted
 from gpupipe.pipeline.entry import Entry
-from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime.devices import cores
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
@@ -70,14 +68,14 @@ class DataLoaderEngine(QuarantiningEngine):
             job.index,
             job.pipeline,
             job.max_pixels,
-            f"{self.name} with {_choose_decoder(job.loader)}",
+            f"{self.name} with {choose_decoder(job.loader)}",
         )
-        samples = _create_samples(job, cache=self._cache)
+        samples = Samples(job, cache=self._cache)
         self._workers = Workers(job, samples, workers, self._torch_device)
 
     @classmethod
     def find_decoder(cls, loader: LoaderConfig, data: FileBytes, options: DecodeOptions) -> str:
-        return DecoderChain(_choose_decoder(loader)).find_decoder(data, options)
+        return DecoderChain(choose_decoder(loader)).find_decoder(data, options)
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:
@@ -132,10 +130,10 @@ class DataLoaderEngine(QuarantiningEngine):
                     check_shapes(result.shapes, good, self._job)
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        return self._iter_counts(plans, _create_samples(self._job, steps=False, deliver=False))
+        return self._iter_counts(plans, Samples(self._job, steps=False, deliver=False))
 
     def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        return self._iter_counts(plans, _create_samples(self._job, deliver=False))
+        return self._iter_counts(plans, Samples(self._job, deliver=False))
 
     def _iter_counts(self, plans: Iterator[Plan], samples: Samples) -> Generator[int, None, None]:
         """Yield how many samples of each plan did not fail."""
@@ -160,7 +158,7 @@ class DataLoaderEngine(QuarantiningEngine):
             for n in range(len(plan.ids))
         ]
         try:
-            crashes = find_killers(_create_samples(self._job), items) if items else []
+            crashes = find_killers(Samples(self._job), items) if items else []
         except EngineError as e:
             raise EngineError(f"{crash.description}, and {e}") from e
         for position, name in crashes:
@@ -199,44 +197,3 @@ def _count_workers(job: Job) -> int:
             stacklevel=2,
         )
     return workers
-
-
-def _create_samples(
-    job: Job, steps: bool = True, deliver: bool = True, cache: DecodedCache | None = None
-) -> Samples:
-    """Create the data set of torch's DataLoader.
-
-    Args:
-        job: Samples, steps and settings of the loader.
-        steps: If false, workers only read each field.
-        deliver: If false, workers return only which samples failed.
-        cache: The decoded cache, or None.
-    """
-    phases = [_list_recipes(job, pipeline, steps) for pipeline in job.pipeline.phases]
-    decoders = DecoderChain(_choose_decoder(job.loader), job.max_pixels)
-    return Samples(phases, decoders, deliver, cache)
-
-
-def _choose_decoder(loader: LoaderConfig) -> str:
-    """Return the decoder that workers ask first: by default that of the reference."""
-    return REFERENCE if loader.decoder == AUTO else loader.decoder
-
-
-def _list_recipes(job: Job, pipeline: Pipeline, steps: bool) -> list[Recipe]:
-    """Return how a pipeline makes each field; without `steps`, workers only read it."""
-    channels_last = job.loader.memory_format == "channels_last"
-    recipes = []
-    for name, spec in pipeline.fields.items():
-        recipe = Recipe(
-            name,
-            pipeline.entries_on(name) if steps else [],
-            None if spec.encoded else spec.layout,
-            job.loader.dtype if name == pipeline.main else None,
-            channels_last and spec.encoded,
-        )
-        views = [
-            replace(recipe, name=view, steps=pipeline.entries_on(view))
-            for view in (pipeline.views_of(name) if steps else ())
-        ]
-        recipes.append(replace(recipe, views=tuple(views)))
-    return recipes

@@ -6,8 +6,7 @@ random numbers. Start reading at `Samples.__getitem__`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from torch.utils.data import Dataset, default_collate
 
 from gpupipe.dataset.columns import Column, as_array, read_bytes
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
-from gpupipe.decoders.chain import DecoderChain
+from gpupipe.decoders.chain import AUTO, REFERENCE, DecoderChain
 from gpupipe.errors import EngineError, StepError, describe_error
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.tensors import from_steps, to_steps
@@ -30,7 +29,9 @@ from gpupipe.steps.decode import Decode
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gpupipe.config import LoaderConfig
     from gpupipe.engines.base import Job
+    from gpupipe.pipeline.pipeline import Pipeline
     from gpupipe.sampling.sampler import Plan
 
 
@@ -102,6 +103,31 @@ class Recipe:
         return any(is_foreign(type(step)) for step in steps)
 
 
+def choose_decoder(loader: LoaderConfig) -> str:
+    """Return the decoder that workers ask first: by default that of the reference."""
+    return REFERENCE if loader.decoder == AUTO else loader.decoder
+
+
+def _list_recipes(job: Job, pipeline: Pipeline, steps: bool) -> list[Recipe]:
+    """Return how a pipeline makes each field; without `steps`, workers only read it."""
+    channels_last = job.loader.memory_format == "channels_last"
+    recipes = []
+    for name, spec in pipeline.fields.items():
+        recipe = Recipe(
+            name,
+            pipeline.entries_on(name) if steps else [],
+            None if spec.encoded else spec.layout,
+            job.loader.dtype if name == pipeline.main else None,
+            channels_last and spec.encoded,
+        )
+        views = [
+            replace(recipe, name=view, steps=pipeline.entries_on(view))
+            for view in (pipeline.views_of(name) if steps else ())
+        ]
+        recipes.append(replace(recipe, views=tuple(views)))
+    return recipes
+
+
 @dataclass
 class WorkResult:
     """The result of a WorkItem.
@@ -120,35 +146,28 @@ class WorkResult:
     error: EngineError | StepError | None = None
 
     def pin_memory(self) -> WorkResult:
-        """Return the result with pinned tensors; torch's pinning thread calls this."""
-        return (
-            self
-            if self.fields is None
-            else WorkResult(
-                {name: t.pin_memory() for name, t in self.fields.items()}, self.failed, self.shapes
-            )
-        )
+        """Pin the tensors, and return the result; torch's pinning thread calls this."""
+        if self.fields is not None:
+            self.fields = {name: tensor.pin_memory() for name, tensor in self.fields.items()}
+        return self
 
 
 class Samples(Dataset[WorkResult]):
     """Map-style dataset for torch's DataLoader whose indices are work items.
 
     Args:
-        phases: How to make each field, in each phase of the schedules.
-        decoders: Decode image files.
-        deliver: If false, return only which samples failed: for profiling.
+        job: Samples, steps and settings of the loader.
+        steps: If false, workers only read each field.
+        deliver: If false, workers return only which samples failed: for profiling.
         cache: The decoded cache, or None.
     """
 
     def __init__(
-        self,
-        phases: Sequence[Sequence[Recipe]],
-        decoders: DecoderChain,
-        deliver: bool = True,
-        cache: DecodedCache | None = None,
+        self, job: Job, steps: bool = True, deliver: bool = True, cache: DecodedCache | None = None
     ) -> None:
-        self._cache = cache
-        self._phases, self._decoders, self._deliver = phases, decoders, deliver
+        self._phases = [_list_recipes(job, pipeline, steps) for pipeline in job.pipeline.phases]
+        self._decoders = DecoderChain(choose_decoder(job.loader), job.max_pixels)
+        self._deliver, self._cache = deliver, cache
 
     def __getitem__(self, item: WorkItem) -> WorkResult:
         result, samples = WorkResult(), []

@@ -41,23 +41,21 @@ class Delivery(threading.Thread):
         dispatcher: What collects the answers. This thread starts and ends it.
         finish: Runs the steps that are left to the trainer.
         quarantine: Lists the samples that were skipped.
+
+    Attributes:
+        dispatcher: What collects the answers.
     """
 
     def __init__(
         self, job: Job, dispatcher: PlanDispatcher, finish: BatchFinisher, quarantine: Quarantine
     ) -> None:
         super().__init__(name="gpupipe ray delivery", daemon=True)
-        self._job, self._dispatcher = job, dispatcher
+        self._job, self.dispatcher = job, dispatcher
         self._finish, self._quarantine = finish, quarantine
         self._changed = threading.Condition()
         self._finished: deque[_Finished] = deque()
         self._error: Exception | None = None
         self._is_ended = False
-
-    @property
-    def tasks_out(self) -> int:
-        """How many tasks are sent, or answered and not taken."""
-        return self._dispatcher.tasks_out
 
     def __iter__(self) -> Iterator[_Finished]:
         while True:
@@ -75,14 +73,14 @@ class Delivery(threading.Thread):
     def end(self) -> None:
         """End the thread and the dispatcher, and drop all batches. Idempotent."""
         self._set_ended()
-        self._dispatcher.end()
+        self.dispatcher.end()
         self.join()
         self._finished.clear()
 
     def run(self) -> None:
-        self._dispatcher.start()
+        self.dispatcher.start()
         try:
-            while self._wait_for_room() and (answered := self._dispatcher.take()) is not None:
+            while self._wait_for_room() and (answered := self.dispatcher.take()) is not None:
                 finished = self._to_batch(*answered)
                 del answered
                 if finished is not None:

@@ -118,21 +118,23 @@ class PlanDispatcher(threading.Thread):
 
     def run(self) -> None:
         try:
-            while self._step():
-                pass
+            while not self._is_ended and self._error is None:
+                self._wakeup.clear()
+                self._pool.poll()
+                with self._changed:
+                    while self._answers and not self._is_ended:
+                        self._process(*self._answers.popleft())
+                    self._assign()
+                    self._changed.notify_all()
+                self._take_plans()
+                self._wakeup.wait(_TICK)
         except Exception as e:
             with self._changed:
                 self._error = e
                 self._changed.notify_all()
 
-    def _step(self) -> bool:
-        """Do what can be done, and wait for something to happen. Return whether to go on."""
-        self._wakeup.clear()
-        self._pool.poll()
-        with self._changed:
-            while self._answers and not self._is_ended:
-                self._process(*self._answers.popleft())
-            self._changed.notify_all()
+    def _take_plans(self) -> None:
+        """Take plans while there is room, and send each at once if a worker has room for it."""
         while self._has_room():
             plan = next(self._plans, None)
             with self._changed:
@@ -142,12 +144,6 @@ class PlanDispatcher(threading.Thread):
                 elif not self._is_ended:
                     self._open[next(self._steps)] = _OpenTask(plan)
                     self._assign()
-        with self._changed:
-            if self._is_ended or self._error is not None:
-                return False
-            self._assign()
-        self._wakeup.wait(_TICK)
-        return True
 
     def _has_room(self) -> bool:
         with self._changed:

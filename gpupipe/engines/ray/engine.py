@@ -33,7 +33,7 @@ from gpupipe.engines.ray.cluster import connect, count_workers
 from gpupipe.engines.ray.delivery import Autoscaler, Delivery, WaitMeter
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
 from gpupipe.engines.ray.messages import batch_bytes_of, choose_window
-from gpupipe.engines.ray.pool import PoolWorker, RayWorkerPool
+from gpupipe.engines.ray.pool import RayWorkerPool
 from gpupipe.engines.ray.status import StatusFile, StoreReader, TrainerStatus
 from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.memory import record_stream
@@ -47,6 +47,9 @@ class RayEngine(QuarantiningEngine):
     Args:
         job: Samples, steps and settings of the loader.
         gpu: Number of the trainer's GPU; None delivers on the CPU.
+
+    Attributes:
+        pool: The workers.
 
     Raises:
         EngineError: The workers cannot be placed, or cannot do the job.
@@ -77,29 +80,24 @@ class RayEngine(QuarantiningEngine):
             self._cluster = connect(options.address)
             opened.callback(self._cluster.close)
             workers = count_workers(job.loader, self._cluster)
-            self._pool = RayWorkerPool(self._cluster, worker_job, workers)
-            opened.callback(self._pool.close)
-            self._pool.start()
+            self.pool = RayWorkerPool(self._cluster, worker_job, workers)
+            opened.callback(self.pool.close)
+            self.pool.start()
             self._window = self._choose_window(worker_job)
             self._opened = opened.pop_all()
-        self.traits = self.traits.with_counts(self._pool.target, self._window)
+        self.traits = self.traits.with_counts(self.pool.target, self._window)
         limits = options.workers if isinstance(options.workers, tuple) else None
-        self._meter = WaitMeter(Autoscaler(self._pool, limits) if limits else None)
+        self._meter = WaitMeter(Autoscaler(self.pool, limits) if limits else None)
         self._store = StoreReader()
         self._opened.callback(StatusFile(self._describe).close)
         self._at_exit = ExitHandler(self.close)
-
-    @property
-    def workers(self) -> tuple[PoolWorker, ...]:
-        """The workers that are ready."""
-        return tuple(self._pool.ready)
 
     @classmethod
     def contestants(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
         return {"Ray": {}}
 
     def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
-        dispatcher = PlanDispatcher(self._pool, plans, self._window)
+        dispatcher = PlanDispatcher(self.pool, plans, self._window)
         delivery = Delivery(self._job, dispatcher, self._finish, self.quarantine)
         self._delivery = delivery
         delivery.start()
@@ -107,8 +105,8 @@ class RayEngine(QuarantiningEngine):
             for plan, batch in self._meter.measure(delivery):
                 if self._torch_device.type == "cuda":
                     record_stream(batch, torch.cuda.current_stream(self._torch_device))
-                if self._pool.target != self.traits.parallelism:  # the autoscaler changed it
-                    self.traits = self.traits.with_counts(self._pool.target, self._window)
+                if self.pool.target != self.traits.parallelism:  # the autoscaler changed it
+                    self.traits = self.traits.with_counts(self.pool.target, self._window)
                 yield plan, batch
                 del batch  # its memory in the object store is the user's alone
         finally:
@@ -118,10 +116,11 @@ class RayEngine(QuarantiningEngine):
         """Return how many tasks may be out. Raises EngineError if their batches do not fit."""
         options = self._job.loader
         is_explicit = "hwm" in options.model_fields_set
-        workers = options.ray.workers[1] if isinstance(options.ray.workers, tuple) else 0
-        busy = max(workers, self._pool.target) * self._pool.depth
+        limits = options.ray.workers
+        workers = limits[1] if isinstance(limits, tuple) else self.pool.target
+        busy = workers * self.pool.depth
         wanted = options.hwm if is_explicit else max(options.hwm, busy)
-        batch_bytes = batch_bytes_of(worker_job) or self._pool.measure_sample() * options.batch_size
+        batch_bytes = batch_bytes_of(worker_job) or self.pool.measure_sample() * options.batch_size
         if not batch_bytes:
             return wanted
         return choose_window(
@@ -136,14 +135,14 @@ class RayEngine(QuarantiningEngine):
     def _describe(self) -> TrainerStatus:
         """Return the status of this moment. Only rank 0 asks for the object stores."""
         shard = self._job.loader.shard
-        with self._pool.changed:
-            workers = [(worker.facts.node, len(worker.out)) for worker in self._pool.ready]
+        with self.pool.changed:
+            workers = [(worker.facts.node, len(worker.out)) for worker in self.pool.ready]
         return TrainerStatus(
             rank=shard.rank,
             world_size=shard.world_size,
             workers=workers,
-            target=self._pool.target,
-            tasks_out=self._delivery.tasks_out if self._delivery is not None else 0,
+            target=self.pool.target,
+            tasks_out=self._delivery.dispatcher.tasks_out if self._delivery is not None else 0,
             window=self._window,
             batches=self._meter.batches,
             wait_share=self._meter.wait_share,

@@ -67,7 +67,7 @@ def pids(loader: Any) -> list[int]:
     """The processes of the loader's workers."""
     engine = loader.engine
     assert isinstance(engine, RayEngine)
-    return [worker.facts.pid for worker in engine.workers]
+    return [worker.facts.pid for worker in engine.pool.ready]
 
 
 def test_killed_actors_and_a_removed_node_change_no_bit(

@@ -65,19 +65,19 @@ def test_workers_follow_the_waiting_from_1_to_3_and_back_and_change_no_bit(
         load(faces, PIPELINE, **ray_options((1, 3))) as loader,
         load(faces, PIPELINE, engine="cpu", **OPTIONS) as local,
     ):
-        first = list(loader.engine.workers)
+        first = list(loader.engine.pool.ready)
         while most < 3 or loader.engine.traits.parallelism > 1:
-            epoch, before, actual = loader.sampler.epoch, loader.engine.workers, []
+            epoch, before, actual = loader.sampler.epoch, list(loader.engine.pool.ready), []
             for batch in loader:
                 actual.append({name: tensor.clone() for name, tensor in batch.items()})
                 del batch
-                most = max(most, len(loader.engine.workers))
+                most = max(most, len(loader.engine.pool.ready))
                 pause = 0.2 if most == 3 else 0.0
                 time.sleep(pause)
-            if loader.engine.workers != before:
+            if loader.engine.pool.ready != before:
                 local.sampler.set_epoch(epoch)
                 assert_same(actual, batches(local))
-        assert list(loader.engine.workers) == first, "those that came last leave"
+        assert list(loader.engine.pool.ready) == first, "those that came last leave"
     for change in ("2 instead of 1", "3 instead of 2", "2 instead of 3", "1 instead of 2"):
         assert change in caplog.text
 
