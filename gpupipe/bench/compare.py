@@ -56,7 +56,7 @@ def list_contestants(
     chosen: list[Contestant] = []
     notes: list[str] = []
     for name in engines:
-        engine, title = registry.find(name), registry.title(name)
+        engine, title = registry.find(name), registry.get_title(name)
         lacking = [
             f"{entry.key} ({entry.where})"
             for entry in config.pipeline.entries
@@ -80,7 +80,7 @@ def list_contestants(
             for title, settings in measured.items()
         ]
     notes += [
-        f"{registry.title(name)} is not installed, and is left out"
+        f"{registry.get_title(name)} is not installed, and is left out"
         for name in registry.list_automatic()
         if name not in engines
     ]

@@ -113,8 +113,8 @@ def measure(
     Yields:
         One Agreement per step and device.
     """
-    few, name = pick_samples(config, index, samples), engine or registry.preferred()
-    entries, can_run = config.pipeline.entries, registry.reference().can_run
+    few, name = pick_samples(config, index, samples), engine or registry.find_preferred()
+    entries, can_run = config.pipeline.entries, registry.find_reference().can_run
     count = next((n for n, e in enumerate(entries) if not can_run(e, "cpu")), len(entries))
     for end in range(count if last else min(1, count), count + 1):
         field = entries[end - 1].field if end else config.pipeline.main
@@ -152,7 +152,7 @@ def count_decoders(config: Config, index: Index, samples: int, engine: str) -> d
 
 def reference_settings() -> dict[str, Any]:
     """Return the settings that run the reference of each step."""
-    engine = registry.reference()
+    engine = registry.find_reference()
     return {"engine": engine.name, **(engine.traits.reference_settings or {})}
 
 

@@ -70,7 +70,7 @@ def drawable_steps(config: Config) -> tuple[Entry, ...]:
     They are the longest prefix of the pipeline that ends in uint8 images and whose steps all have
     torch lowerings.
     """
-    count, can_run = 0, registry.reference().can_run
+    count, can_run = 0, registry.find_reference().can_run
     for number, entry in enumerate(config.pipeline.entries, 1):
         if not can_run(entry, "cpu"):
             break
@@ -94,11 +94,11 @@ def draw_rows(
     steps = len(drawable_steps(config))
     if not steps:
         return
-    few, name = pick_samples(config, index, samples), engine or registry.preferred()
+    few, name = pick_samples(config, index, samples), engine or registry.find_preferred()
     references = load_images(keep_first_steps(config, steps, **reference_settings()), few)
     by_title = [
         (
-            f"{registry.title(name)} on {device.upper().replace(':', ' ')}",
+            f"{registry.get_title(name)} on {device.upper().replace(':', ' ')}",
             load_images(keep_first_steps(config, steps, engine=name, device=device), few),
         )
         for device in devices

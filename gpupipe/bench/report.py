@@ -50,7 +50,7 @@ def write(
     )
     drawn = {path.name: path.read_bytes() for path in plots.save(comparison, folder)}
     shown = list(pictures.draw_rows(config, index, devices, _SAMPLES)) if devices else []
-    compared = registry.title(registry.preferred())
+    compared = registry.get_title(registry.find_preferred())
     rounds = max((len(r.outcomes) for r in comparison.measured), default=0)
     page = folder / "report.html"
     page.write_text(

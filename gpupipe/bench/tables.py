@@ -50,7 +50,7 @@ def headline(loader: Loader) -> str:
     what = describe_loader(loader)
     images = counted(what["images"], "image")
     classes = counted(what["classes"], "class", "classes")
-    if missing := registry.passed_over(loader.config, what["engine"]):
+    if missing := registry.list_passed_over(loader.config, what["engine"]):
         what["engine"] += f" ({' and '.join(missing)} is not installed)"
     shard = what["shard"]
     rank = f", rank {shard['rank']} of {shard['world_size']}" if shard["world_size"] > 1 else ""

@@ -103,7 +103,7 @@ def compare(
     checked, index = read(config, overrides, here=True)
     cores = core_numbers(chosen.core_count)
     workers = _worker_counts(chosen.cpu_workers, len(cores))
-    preferred, agreements = registry.preferred(), []
+    preferred, agreements = registry.find_preferred(), []
     if registry.is_installed(preferred):
         agreements = _measure_parity(checked, index, _SAMPLES, chosen.max_diff, preferred)
     engines = comparing.comparable_engines(checked.loader.engine)
@@ -162,9 +162,9 @@ def _parity_engine(config: "Config") -> str:
     from gpupipe.loading.assembly import resolve
     from gpupipe.runtime.registry import AUTO
 
-    own, reference = config.loader.engine, registry.reference().name
+    own, reference = config.loader.engine, registry.find_reference().name
     is_other = own not in (AUTO, reference) and resolve(config).reads_data
-    return own if is_other else registry.preferred()
+    return own if is_other else registry.find_preferred()
 
 
 def _print_result(comparison: "Comparison") -> None:
@@ -189,7 +189,7 @@ def _write_report(
 
     if folder is None:
         return
-    devices = _devices(registry.preferred()) if agreements else []
+    devices = _devices(registry.find_preferred()) if agreements else []
     with writing(folder):
         page = report.write(folder, comparison, agreements, checked, index, devices)
     click.echo(f"report: {page}")
@@ -204,16 +204,16 @@ def _measure_parity(
     from gpupipe.engines import registry
 
     registry.find(engine)
-    title = registry.title(engine)
+    title = registry.get_title(engine)
     agreements = list(
         agreement.measure(checked, index, _devices(engine), samples, max_diff, engine=engine)
     )
     console().print(tables.parity_table(agreements, title))
-    for name in dict.fromkeys([engine, registry.reference().name]):
+    for name in dict.fromkeys([engine, registry.find_reference().name]):
         counts = agreement.count_decoders(checked, index, samples, name)
         if counts:
             names = ", ".join(f"{decoder} {count}" for decoder, count in counts.items())
-            click.echo(f"decoded by, with {registry.title(name)}: {names}")
+            click.echo(f"decoded by, with {registry.get_title(name)}: {names}")
     failed = next((a for a in agreements if not a.holds), None)
     if failed:
         click.echo(

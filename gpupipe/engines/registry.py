@@ -91,18 +91,18 @@ def is_installed(name: str) -> bool:
     return True
 
 
-def title(name: str) -> str:
+def get_title(name: str) -> str:
     """Return an engine's name for tables and messages."""
     registration = find_registration(name)
     return registration.title if registration else name
 
 
-def preferred(device: str = AUTO) -> str:
-    """Return the engine that `auto` would take on a device if all were installed."""
-    return list_by_priority(backend_of(device))[0]
+def find_preferred() -> str:
+    """Return the name of the engine that `auto` would take if all were installed."""
+    return list_by_priority(backend_of(AUTO))[0]
 
 
-def passed_over(config: Config, taken: str) -> list[str]:
+def list_passed_over(config: Config, taken: str) -> list[str]:
     """Return the titles of the engines that `auto` would have taken, had they been installed.
 
     Args:
@@ -112,7 +112,7 @@ def passed_over(config: Config, taken: str) -> list[str]:
     order = list_by_priority(backend_of(config.loader.device))
     if config.loader.engine != AUTO or taken not in order:
         return []
-    return [title(name) for name in order[: order.index(taken)] if not is_installed(name)]
+    return [get_title(name) for name in order[: order.index(taken)] if not is_installed(name)]
 
 
 def list_automatic() -> list[str]:
@@ -120,7 +120,7 @@ def list_automatic() -> list[str]:
     return list(dict.fromkeys([*list_by_priority("cpu"), *list_by_priority("gpu")]))
 
 
-def reference() -> type[Engine]:
+def find_reference() -> type[Engine]:
     """Return the engine that runs the reference of each step, Step.torch."""
     return next(
         engine

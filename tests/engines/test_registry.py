@@ -169,14 +169,14 @@ def test_auto_never_takes_an_engine_that_refuses(
 
 def test_auto_passes_over_engines_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu = configs.read(CONFIG, device="gpu")
-    assert registry.passed_over(on_gpu, "dali") == []
+    assert registry.list_passed_over(on_gpu, "dali") == []
     for module in [name for name in sys.modules if name.startswith("gpupipe.engines.dali.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     assert resolve(on_gpu).engine.name == "cpu", "it copies the batches to the GPU"
-    assert registry.passed_over(on_gpu, "cpu") == ["DALI"]
-    assert registry.passed_over(configs.read(CONFIG, device="cpu"), "cpu") == []
-    assert registry.passed_over(configs.read(CONFIG, device="gpu", engine="cpu"), "cpu") == []
+    assert registry.list_passed_over(on_gpu, "cpu") == ["DALI"]
+    assert registry.list_passed_over(configs.read(CONFIG, device="cpu"), "cpu") == []
+    assert registry.list_passed_over(configs.read(CONFIG, device="gpu", engine="cpu"), "cpu") == []
 
 
 def test_a_name_that_is_no_engine_is_refused() -> None:
