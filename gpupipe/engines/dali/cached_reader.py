@@ -34,12 +34,8 @@ from gpupipe.engines.dali.reader import Read, Reader, make_reader
 from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan
 
-_PACKAGES = (
-    "nvidia-dali-cuda120",
-    "nvidia-dali-cuda130",
-    "nvidia-nvimgcodec-cu12",
-    "nvidia-nvimgcodec-cu13",
-)
+_CUDA = ("dali-cuda120", "dali-cuda130", "nvimgcodec-cu12", "nvimgcodec-cu13")
+_PACKAGES = tuple(f"nvidia-{name}" for name in _CUDA)
 Cached = dict[str, list[CachedSample]]
 """The samples of a plan as the cache has them, by field."""
 Outcomes = Generator[tuple[Plan, Any], None, None]

@@ -26,7 +26,8 @@ from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.dali.field_readers import open_fields
 from gpupipe.engines.dali.graph import build_graph, compute_inputs
-from gpupipe.engines.dali.lowering import Device, Lowering
+from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.operators.ops import Device
 from gpupipe.engines.dali.reader import make_reader
 from gpupipe.engines.failure_reasons import find_cause
 from gpupipe.errors import DeviceError, EngineError, StepError

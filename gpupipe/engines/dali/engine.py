@@ -62,8 +62,9 @@ from gpupipe.engines.dali.cached_reader import open_cache
 from gpupipe.engines.dali.checks import can_lower, check_affinity, check_steps
 from gpupipe.engines.dali.field_readers import open_fields
 from gpupipe.engines.dali.graph import build_graph
-from gpupipe.engines.dali.lowering import Device, Lowering, decodes_regions
+from gpupipe.engines.dali.lowering import Lowering, decodes_regions
 from gpupipe.engines.dali.memory import check_memory
+from gpupipe.engines.dali.operators.ops import Device
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.devices import backend_of, resolve
 from gpupipe.runtime.exit_handler import ExitHandler
@@ -99,15 +100,8 @@ class DaliEngine(QuarantiningEngine):
     settings = (
         Sampler.settings
         | Quarantine.settings
-        | {
-            "threads",
-            "prefetch",
-            "dtype",
-            "memory_format",
-            "hw_decoder_load",
-            "set_affinity",
-            "gpu_memory",
-        }
+        | {"threads", "prefetch", "dtype", "memory_format"}
+        | {"hw_decoder_load", "set_affinity", "gpu_memory"}
     )
 
     def __init__(

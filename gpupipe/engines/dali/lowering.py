@@ -21,13 +21,13 @@ from gpupipe.engines.base import DrawnStep, Job
 from gpupipe.engines.dali.operators.array import ArrayTracer, feed_format, some_size
 from gpupipe.engines.dali.operators.dtypes import as_integers, dali_type
 from gpupipe.engines.dali.operators.image import ImageTracer
+from gpupipe.engines.dali.operators.ops import Device
 from gpupipe.engines.dali.operators.subgraph import Emitted
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
 from gpupipe.sampling.sampler import Plan
 
-Device = Literal["cpu", "gpu"]
 Arrays = list[NDArray[Any]]
 Sizes = dict[str, NDArray[np.float64]]
 """The size of every sample of a batch, by field.

@@ -9,7 +9,7 @@ spec_checks.has_channel_layout) has a name here.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +53,7 @@ def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
 class ArrayTracer(Tracer):
     """The primitives of a field that is an array; see Primitives for each method."""
 
-    def __init__(
-        self, size: NDArray[np.float64], device: Literal["cpu", "gpu"], spec: Spec
-    ) -> None:
+    def __init__(self, size: NDArray[np.float64], device: ops.Device, spec: Spec) -> None:
         super().__init__(size, device, spec)
         if device == "gpu":
             self._add(Subgraph(lambda node: node.gpu()))

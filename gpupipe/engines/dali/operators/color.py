@@ -11,7 +11,7 @@ node is a CPU tensor per sample.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from nvidia.dali import fn, types
@@ -19,10 +19,9 @@ from nvidia.dali import math as dali_math
 from nvidia.dali.data_node import DataNode
 
 from gpupipe.augment.color_ops import HIGHEST_LEVEL, LUMA, SCALE_TO_LEVELS
+from gpupipe.engines.dali.operators.ops import ALMOST_HALF, Device
 from gpupipe.engines.dali.operators.subgraph import Array, Make
 
-_ALMOST_HALF = 0.5 - 2.0**-12
-"""Subtracted before DALI rounds, so that it truncates."""
 ALL_BITS = types.Constant(255, types.UINT8)
 _MIDDLE = types.Constant(128, types.UINT8)
 
@@ -37,7 +36,7 @@ class PixelFormat(NamedTuple):
     """
 
     dtype: str
-    device: Literal["cpu", "gpu"]
+    device: Device
     channels: int
 
     def on_device(self, node: DataNode) -> DataNode:
@@ -67,14 +66,14 @@ def leave_alone(pixels: DataNode) -> DataNode:
 def to_pixels(values: DataNode, image: PixelFormat) -> DataNode:
     """Convert float32 results to pixels: truncate to whole levels, and clamp."""
     if image.dtype == "uint8":
-        return round_to_uint8(values - np.float32(_ALMOST_HALF))
+        return round_to_uint8(values - np.float32(ALMOST_HALF))
     return dali_math.clamp(values, 0.0, 1.0)
 
 
 def luma(pixels: DataNode, image: PixelFormat) -> DataNode:
     """Return the luma of three channels; that of uint8 is truncated to whole levels.
 
-    The shift is nearer to 0.5 than `_ALMOST_HALF`: the luma 0.9999 of a gray of 1 becomes 0.
+    The shift is nearer to 0.5 than `ALMOST_HALF`: the luma 0.9999 of a gray of 1 becomes 0.
     """
     if image.dtype == "uint8":
         return fn.coord_transform(pixels, M=list(LUMA), T=[2.0**-14 - 0.5], dtype=types.UINT8)
@@ -100,7 +99,7 @@ def blend(images: Sequence[DataNode], weights: Sequence[DataNode], device: str) 
         device: The device of the images.
     """
     factors = [weight.gpu() for weight in weights] if device == "gpu" else weights
-    total = images[0] * factors[0] - np.float32(_ALMOST_HALF)
+    total = images[0] * factors[0] - np.float32(ALMOST_HALF)
     for image, factor in zip(images[1:], factors[1:], strict=True):
         total = total + image * factor
     return round_to_uint8(total)
@@ -193,7 +192,7 @@ def adjust_brightness(image: PixelFormat, factor: Array) -> Operators:
     return Operators(make, (factor,))
 
 
-SHIFT = -_ALMOST_HALF / 255
+SHIFT = -ALMOST_HALF / 255
 """Argument of brightness_contrast with which its uint8 results are truncated."""
 
 
@@ -211,7 +210,7 @@ def adjust_saturation(image: PixelFormat, factor: Array) -> Operators:
         gray = luma(pixels, image)
         rest = gray * (np.float32(1.0) - factor)
         if image.dtype == "uint8":  # shifted before the sum: one pass less over three channels
-            return round_to_uint8(pixels * factor + (rest - np.float32(_ALMOST_HALF)))
+            return round_to_uint8(pixels * factor + (rest - np.float32(ALMOST_HALF)))
         return to_pixels(pixels * factor + rest, image)
 
     return Operators(make, (limit(factor),))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from nvidia.dali import math as dali_math
 from nvidia.dali.data_node import DataNode
 
 from gpupipe.augment.color_ops import COLOR_OPS
-from gpupipe.engines.dali.operators import color
+from gpupipe.engines.dali.operators import color, ops
 from gpupipe.engines.dali.operators.color import (
     ALL_BITS,
     SHIFT,
@@ -192,7 +192,7 @@ FUNCTIONS: dict[str, Callable[..., Operators]] = {
 def find_operators(
     op: str,
     spec: Spec,
-    device: Literal["cpu", "gpu"],
+    device: ops.Device,
     values: Sequence[Array],
     size: NDArray[np.float64],
     present: NDArray[np.bool_],

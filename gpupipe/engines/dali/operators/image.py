@@ -20,7 +20,7 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class ImageTracer(Tracer):
     def __init__(
         self,
         size: NDArray[np.float64],
-        device: Literal["cpu", "gpu"],
+        device: ops.Device,
         region_decode: bool = False,
         decoder_options: dict[str, Any] | None = None,
         is_decoded: bool = False,

@@ -16,6 +16,7 @@ from nvidia.dali.data_node import DataNode
 
 from gpupipe.decoders.chain import DecodeOptions
 
+Device = Literal["cpu", "gpu"]
 Layout = Literal["CHW", "HWC"]
 Fill = tuple[float, ...]
 Floats = NDArray[np.float64]
@@ -29,7 +30,7 @@ _INTERPOLATION = {
     "bicubic": types.INTERP_CUBIC,
 }
 _BORDERS = {"edge": "replicate", "reflect": "reflect_101", "symmetric": "reflect"}
-_ALMOST_HALF = 0.5 - 2.0**-12
+ALMOST_HALF = 0.5 - 2.0**-12
 """Subtracted before DALI rounds, so that it truncates."""
 _FILTER_RADIUS = {"nearest": 0.0, "bilinear": 1.0, "bicubic": 2.0}
 _NEAREST_SHIFT = 0.5 - 2.0**-12
@@ -297,7 +298,7 @@ def normalize(
 
 def transform_channels(pixels: DataNode, matrix: Argument, rows: int, dtype: str) -> DataNode:
     """Multiply the channels of each pixel by a matrix of so many rows; truncate uint8."""
-    shift, output = (-_ALMOST_HALF, types.UINT8) if dtype == "uint8" else (0.0, types.FLOAT)
+    shift, output = (-ALMOST_HALF, types.UINT8) if dtype == "uint8" else (0.0, types.FLOAT)
     return fn.coord_transform(pixels, M=matrix, T=[shift] * rows, dtype=output)
 
 

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +46,8 @@ class Tracer(ABC):
         present: As in Primitives.
     """
 
-    def __init__(
-        self, size: NDArray[np.float64], device: Literal["cpu", "gpu"], spec: Spec
-    ) -> None:
-        self.device: Literal["cpu", "gpu"] = device
+    def __init__(self, size: NDArray[np.float64], device: ops.Device, spec: Spec) -> None:
+        self.device: ops.Device = device
         self.spec, self.step = spec, ""
         self.blame: Callable[[], AbstractContextManager[None]] = nullcontext
         self.present: NDArray[np.bool_] = np.ones(len(size), bool)
