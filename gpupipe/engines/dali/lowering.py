@@ -1,7 +1,13 @@
-"""Lowers the steps of a job onto DALI operators, computes their arguments, and says what comes out.
+"""Lowers the steps of a job onto DALI operators, and says in which form a field is delivered.
 
-Both trace the steps of a batch. `add_to_graph` adds the traced operators to a graph, once; and
-`arguments` returns what the graph is fed for a batch.
+Example:
+    lowering = Lowering(job, "cpu", region_decode=True)
+    lowering.inputs()                 # the inputs of the graph: its fields, then the arguments
+    lowering.add_to_graph(nodes)      # once: the operators
+    lowering.arguments(plan, sizes)   # for each batch: what the graph is fed after the fields
+
+The graph is that of an example, one sample that every step accepts. All batches have the same
+operators; see operators/subgraph.py.
 """
 
 from __future__ import annotations
@@ -242,11 +248,8 @@ def delivered_layout(job: Job, name: str) -> Literal["HWC", "CHW"]:
 
     The layout is HWC for `memory_format: channels_last`, else CHW.
     """
-    return (
-        "HWC"
-        if job.loader.memory_format == "channels_last" and job.pipeline.is_image_file(name)
-        else "CHW"
-    )
+    is_last = job.loader.memory_format == "channels_last" and job.pipeline.is_image_file(name)
+    return "HWC" if is_last else "CHW"
 
 
 def to_field(job: Job, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -254,12 +257,10 @@ def to_field(job: Job, name: str, tensor: torch.Tensor) -> torch.Tensor:
     if delivered_layout(job, name) == "HWC":
         tensor = tensor.permute(0, 3, 1, 2)
     dtype = delivered_dtype(job, name)
-    tensor = tensor if as_integers(dtype) == dtype else tensor.view(getattr(torch, dtype))
-    return (
-        tensor.to(torch.bfloat16)
-        if job.loader.dtype == "bfloat16" and name in job.pipeline.main_outputs
-        else tensor
-    )
+    if as_integers(dtype) != dtype:
+        tensor = tensor.view(getattr(torch, dtype))
+    is_bfloat16 = job.loader.dtype == "bfloat16" and name in job.pipeline.main_outputs
+    return tensor.to(torch.bfloat16) if is_bfloat16 else tensor
 
 
 def decodes_regions(job: Job) -> bool:
