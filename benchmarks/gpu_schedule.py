@@ -99,7 +99,7 @@ class Schedule:
 
     def _decodes_regions(self) -> bool:
         need_gpu(self._arguments.device)
-        from gpupipe.runtime.region_probe import can_decode_regions
+        from gpupipe.runtime.capability_probe import can_decode_regions
 
         return self._arguments.device == "cpu" or can_decode_regions(0)
 

@@ -151,11 +151,9 @@ def print_data_warning(index: Index) -> None:
 
 def core_numbers(count: int | None) -> tuple[int, ...]:
     """Return the first `count` core numbers that this process may use; all by default."""
-    allowed = (
-        sorted(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else list(range(os.cpu_count() or 1))
-    )
+    from gpupipe.runtime.devices import allowed_cores
+
+    allowed = allowed_cores()
     if count is not None and count > len(allowed):
         raise click.BadParameter(
             f"{count}, but this process may use {len(allowed)}", param_hint="--cores"

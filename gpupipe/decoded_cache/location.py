@@ -31,6 +31,7 @@ from gpupipe.decoded_cache.layout import (
 from gpupipe.decoded_cache.record_file import create_file, is_in_use, lock_path, read_header
 from gpupipe.errors import DataError
 from gpupipe.runtime.files import cache_dir, hold_lock
+from gpupipe.runtime.memory import read_meminfo
 
 SUFFIX = ".decoded"
 _VARIABLE = "GPUPIPE_SHM"
@@ -79,7 +80,7 @@ def free_shared_memory() -> int:
     if not _find_shared_memory().is_dir():
         return 0
     state = os.statvfs(_find_shared_memory())
-    free, available = state.f_bavail * state.f_frsize, _read_available_memory()
+    free, available = state.f_bavail * state.f_frsize, read_meminfo().get("MemAvailable")
     return free if available is None else min(free, available)
 
 
@@ -167,7 +168,7 @@ def _refuse_without_room(folder: Path, options: DecodedCacheOptions) -> None:
     advice = "make it smaller, or empty other caches with 'gpupipe cache empty'"
     if options.where == "memory":
         advice += ", or write where: disk"
-        available = _read_available_memory()
+        available = read_meminfo().get("MemAvailable")
         if available is not None and available < free:
             free, where = available, "the memory of this machine"
     if free - promised < options.max_bytes:
@@ -181,16 +182,6 @@ def _refuse_without_room(folder: Path, options: DecodedCacheOptions) -> None:
 def _find_shared_memory() -> Path:
     """Return the folder of files in shared memory: $GPUPIPE_SHM, by default /dev/shm."""
     return Path(os.environ.get(_VARIABLE) or "/dev/shm")
-
-
-def _read_available_memory() -> int | None:
-    """Return the bytes of memory that are free or can be freed; None if that is not known."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
 
 
 def _show(count: int) -> str:

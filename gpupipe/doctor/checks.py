@@ -10,8 +10,9 @@ from pathlib import Path
 
 from gpupipe.doctor import gpu_checks, software_checks
 from gpupipe.doctor.finding import Finding, judge
-from gpupipe.runtime.devices import cores
+from gpupipe.runtime.devices import allowed_cores, cores
 from gpupipe.runtime.files import cache_dir
+from gpupipe.runtime.memory import read_meminfo
 
 GIB = 2**30
 _MIN_FILES, _ENOUGH_FILES = 4096, 65536
@@ -32,9 +33,7 @@ def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[
 
 
 def _check_cores() -> Iterator[Finding]:
-    every = os.cpu_count() or 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
-    yield judge_cores(cores(), allowed, every)
+    yield judge_cores(cores(), len(allowed_cores()), os.cpu_count() or 1)
 
 
 def judge_cores(usable: int, allowed: int, all_of_them: int) -> Finding:
@@ -46,8 +45,7 @@ def judge_cores(usable: int, allowed: int, all_of_them: int) -> Finding:
 
 
 def _check_memory() -> Iterator[Finding]:
-    fields = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
-    size = {key.rstrip(":"): int(kibibytes) * 1024 for key, kibibytes, *_ in fields}
+    size = read_meminfo()
     limit = read_memory_limit(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"))
     yield judge_memory(size["MemTotal"], size["MemAvailable"], limit)
 

@@ -2,20 +2,36 @@
 
 The probe runs in a child process (capability_probe_child): a decoder may crash, and the parent
 could not catch that.
+
+Whether a GPU decodes parts of images is probed once a machine. The cache folder stores the outcome
+under everything that it depends on. Of ranks that start together, one probes and the others wait
+for its outcome. Each outcome has an id there, so that a process knows if it is from the time that
+the process waited.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
 import os
 import re
 import signal
 import subprocess
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cache
+from typing import Any
 
 from gpupipe.runtime import capability_probe_child, child_process
+from gpupipe.runtime.capability_probe_child import NVJPEG
+from gpupipe.runtime.files import cache_dir, hold_lock, read_json_object, write_atomically
 from gpupipe.runtime.installation import installed_version, parse_release
+from gpupipe.runtime.nvml import find_driver
 
+_log = logging.getLogger("gpupipe")
+_FILE, _LOCK = "region-decode.json", "region-decode.lock"
 _SECONDS = 120
 _START = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
 _STAGES = ("pipeline", "decode", "region")
@@ -56,6 +72,11 @@ class ProbeOutcome:
     region: bool
     reason: str = ""
     conclusive: bool = True
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether later runs can take over `region`, which says nothing without `decode`."""
+        return self.region or (self.decode and self.conclusive)
 
 
 @dataclass(frozen=True)
@@ -99,9 +120,7 @@ def installed_codec_fault() -> str:
     Returns:
         The reason, or "" if no fault of the installed version is known.
     """
-    return codec_fault(
-        installed_version(*NVIMGCODEC), installed_version(*capability_probe_child.NVJPEG)
-    )
+    return codec_fault(installed_version(*NVIMGCODEC), installed_version(*NVJPEG))
 
 
 def codec_fault(nvimgcodec: str | None, nvjpeg: str | None) -> str:
@@ -122,6 +141,92 @@ def codec_fault(nvimgcodec: str | None, nvjpeg: str | None) -> str:
             "wrong; 13.2 is the first that does not"
         )
     return ""
+
+
+@cache
+def can_decode_regions(number: int) -> bool:
+    """Return whether GPU `number` decodes parts of images.
+
+    The first call in a process takes some seconds if no process of this machine has asked before.
+    Logs the reason if the answer is no.
+    """
+    if fault := installed_codec_fault():
+        _log.info("GPU %d decodes whole images: %s", number, fault)
+        return False
+    outcome = probe_once(region_key(number), lambda: probe(number))
+    if not outcome.is_lasting:
+        _log.warning(
+            "whether GPU %d decodes parts of images could not be found out: %s. This run "
+            "decodes whole images, and the next one asks again",
+            number,
+            outcome.reason,
+        )
+    elif not outcome.region:
+        _log.info("GPU %d decodes whole images: %s", number, outcome.reason)
+    return outcome.region
+
+
+def region_key(number: int) -> str:
+    """Return what the outcome depends on: GPU `number`, driver, DALI, nvImageCodec, nvJPEG."""
+    import torch
+    from nvidia.dali import __version__ as dali
+
+    return describe_versions(torch.cuda.get_device_name(number), dali)
+
+
+def describe_versions(gpu: str, dali: str) -> str:
+    """Return the key for a GPU's name and a DALI version."""
+    driver = find_driver()
+    versions = {
+        "driver": driver and driver.version,
+        "DALI": dali,
+        "nvImageCodec": installed_version(*NVIMGCODEC),
+        "nvJPEG": installed_version(*NVJPEG),
+    }
+    return ", ".join(
+        [gpu, *(f"{name} {version or 'unknown'}" for name, version in versions.items())]
+    )
+
+
+def probe_once(key: str, ask: Callable[[], ProbeOutcome]) -> ProbeOutcome:
+    """Return the stored outcome for `key`, else call `ask`.
+
+    One process at a time calls `ask`. Processes that waited for it take its outcome, even one that
+    is not lasting. Without a writable cache folder, each process asks.
+
+    Args:
+        key: What the outcome depends on.
+        ask: Probes.
+    """
+    file = cache_dir() / _FILE
+    before = read_json_object(file)
+    stored = _read_outcome(before, key)
+    if stored is not None and stored.is_lasting:
+        return stored
+    with contextlib.ExitStack() as stack:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(hold_lock(cache_dir() / _LOCK))
+        except OSError:
+            return ask()
+        entries = read_json_object(file)
+        stored = _read_outcome(entries, key)
+        if stored is not None and (stored.is_lasting or entries[key] != before.get(key)):
+            return stored
+        outcome = ask()
+        valid = {other: entries[other] for other in entries if _read_outcome(entries, other)}
+        valid[key] = asdict(outcome) | {"id": uuid.uuid4().hex}
+        with contextlib.suppress(OSError), write_atomically(file) as temporary:
+            temporary.write_text(json.dumps(valid, indent=1), encoding="utf-8")
+        return outcome
+
+
+def _read_outcome(entries: Mapping[str, Any], key: str) -> ProbeOutcome | None:
+    """Return the outcome for a key; None if there is none, or the entry is of another form."""
+    try:
+        return ProbeOutcome(**{k: v for k, v in entries[key].items() if k != "id"})
+    except (KeyError, TypeError, AttributeError):
+        return None
 
 
 @cache

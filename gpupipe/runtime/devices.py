@@ -19,9 +19,15 @@ def cores() -> int:
 
     That is its CPU affinity, or the CPU quota of its control group if that is less.
     """
-    has_affinity = hasattr(os, "sched_getaffinity")
-    allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    allowed = len(allowed_cores())
     return max(1, min(allowed, _quota() or allowed))
+
+
+def allowed_cores() -> list[int]:
+    """Return the numbers of the cores in the CPU affinity of this process, ascending."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def cores_of_rank() -> int:

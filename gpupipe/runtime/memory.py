@@ -1,4 +1,4 @@
-"""Copies tensors to a GPU without waiting for it, and returns memory that nobody uses."""
+"""Copies tensors to a GPU without waiting for it, counts memory, and frees what nobody uses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -89,6 +90,16 @@ def let_dali_pool_buffers() -> None:
     DALI_MALLOC_POOL_THRESHOLD stays.
     """
     os.environ.setdefault(_POOLED, "1M")
+
+
+def read_meminfo() -> dict[str, int]:
+    """Return the values of /proc/meminfo in bytes, by name; {} on a system without it."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return {}
+    fields = (line.split() for line in lines)
+    return {name.rstrip(":"): int(count) * 1024 for name, count, *unit in fields if unit}
 
 
 def malloc_trim() -> None:

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.runtime import region_probe
-from gpupipe.runtime.capability_probe import installed_codec_fault, jpeg_engines, probe
+from gpupipe.runtime.capability_probe import (
+    can_decode_regions,
+    installed_codec_fault,
+    jpeg_engines,
+    probe,
+    region_key,
+)
 from helpers.loaders import loading
 from helpers.reference import emitted
 
@@ -36,7 +41,7 @@ load = loading(device="gpu", ids=False, batch_size=16)
 
 
 def test_only_a_pipeline_that_cuts_asks(cache: Path, faces: Path) -> None:
-    region_probe.can_decode_regions.cache_clear()
+    can_decode_regions.cache_clear()
     with load(faces, "affine"):
         assert not (cache / "region-decode.json").exists()
     with load(faces, "imagenet_train") as loader:
@@ -48,17 +53,17 @@ def test_only_a_pipeline_that_cuts_asks(cache: Path, faces: Path) -> None:
         assert "decoders.image" in operators
         return
     ((key, entry),) = json.loads(kept.read_text()).items()
-    assert key == region_probe.key(0)
-    assert ("decoders.image_slice" in operators) is entry["works"]
+    assert key == region_key(0)
+    assert ("decoders.image_slice" in operators) is entry["region"]
 
 
 def test_the_key_names_the_driver() -> None:
-    key = region_probe.key(0)
+    key = region_key(0)
     assert "driver of unknown version" not in key
     assert "driver unknown" not in key
 
 
 @pytest.mark.parametrize("number", [0])
 def test_the_answer_is_the_probes(cache: Path, number: int) -> None:
-    region_probe.can_decode_regions.cache_clear()
-    assert region_probe.can_decode_regions(number) is probe(number).region
+    can_decode_regions.cache_clear()
+    assert can_decode_regions(number) is probe(number).region

@@ -16,17 +16,15 @@ from gpupipe import config as configs
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.lowering import decodes_regions
 from gpupipe.runtime import capability_probe as probes
-from gpupipe.runtime import region_probe
-from gpupipe.runtime.capability_probe import ProbeOutcome
+from gpupipe.runtime.capability_probe import ProbeOutcome, can_decode_regions, probe_once
 from gpupipe.runtime.capability_probe_child import NVJPEG
 from gpupipe.runtime.installation import installed_version
-from gpupipe.runtime.region_probe import Answer, can_decode_regions, probe_once
 from helpers.forked_python import Process
 
 PROCESS = """
 import os, sys, time
 from pathlib import Path
-from gpupipe.runtime.region_probe import Answer, probe_once
+from gpupipe.runtime.capability_probe import ProbeOutcome, probe_once
 
 folder, name = Path(os.environ["GPUPIPE_CACHE"]), sys.argv[1]
 lasting, waiters = sys.argv[2] == "lasting", int(sys.argv[3])
@@ -47,10 +45,12 @@ def ask():
         time.sleep(0.01)
     if waiters and name == "doomed":
         os.kill(os.getpid(), 9)
-    return Answer(True) if lasting else Answer(False, f"said by {name}", lasting=False)
+    if lasting:
+        return ProbeOutcome(True, True, True)
+    return ProbeOutcome(True, True, False, f"said by {name}", conclusive=False)
 
 answer = probe_once("a GPU", ask)
-print(answer.works, answer.reason, answer.lasting, sep="|", flush=True)
+print(answer.region, answer.reason, answer.is_lasting, sep="|", flush=True)
 """
 
 
@@ -92,9 +92,8 @@ def test_the_answer_is_there_for_later_runs(cache: Path) -> None:
     assert said(start(cache, "first")) == "True||True"
     assert said(start(cache, "later")) == "True||True"
     assert asked(cache) == ["first"]
-    assert json.loads((cache / "region-decode.json").read_text()) == {
-        "a GPU": {"works": True, "reason": "", "lasting": True}
-    }
+    ((key, entry),) = json.loads((cache / "region-decode.json").read_text()).items()
+    assert (key, entry["region"], entry["reason"]) == ("a GPU", True, "")
 
 
 def test_an_answer_that_does_not_last_serves_those_that_wait_and_no_later_run(cache: Path) -> None:
@@ -120,23 +119,22 @@ def test_without_a_cache_folder_it_is_asked_all_the_same(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "file" / "cache"))
-    assert probe_once("a GPU", lambda: Answer(True)) == Answer(True)
+    works = ProbeOutcome(True, True, True)
+    assert probe_once("a GPU", lambda: works) == works
 
 
 @pytest.mark.parametrize(
-    "text", ["no JSON", "[1]", '{"a GPU": true, "another": {"works": "yes"}}', ""]
+    "text", ["no JSON", "[1]", '{"a GPU": true, "another": {"works": true}}', ""]
 )
 def test_a_file_that_says_nothing_is_replaced(cache: Path, text: str) -> None:
     """Among them what earlier versions wrote."""
     file = cache / "region-decode.json"
     file.write_text(text)
-    assert probe_once("a GPU", lambda: Answer(False, "crashed with SIGSEGV")) == Answer(
-        False, "crashed with SIGSEGV"
-    )
-    assert probe_once("a GPU", lambda: Answer(True)) == Answer(False, "crashed with SIGSEGV")
-    assert json.loads(file.read_text()) == {
-        "a GPU": {"works": False, "reason": "crashed with SIGSEGV", "lasting": True}
-    }
+    crashed = ProbeOutcome(True, True, False, "crashed with SIGSEGV")
+    assert probe_once("a GPU", lambda: crashed) == crashed
+    assert probe_once("a GPU", lambda: ProbeOutcome(True, True, True)) == crashed
+    ((key, entry),) = json.loads(file.read_text()).items()
+    assert (key, entry["region"], entry["reason"]) == ("a GPU", False, "crashed with SIGSEGV")
 
 
 @pytest.mark.parametrize(
@@ -150,11 +148,11 @@ def test_a_file_that_says_nothing_is_replaced(cache: Path, text: str) -> None:
     ],
 )
 def test_which_outcomes_are_answers(outcome: ProbeOutcome, lasting: bool) -> None:
-    assert region_probe._answer(outcome) == Answer(outcome.region, outcome.reason, lasting)
+    assert outcome.is_lasting is lasting
 
 
 def test_the_key_has_all_that_the_answer_depends_on() -> None:
-    key = region_probe.versions("NVIDIA H100", "2.4.0")
+    key = probes.describe_versions("NVIDIA H100", "2.4.0")
     codec, nvjpeg = installed_version(*probes.NVIMGCODEC), installed_version(*NVJPEG)
     assert codec is not None
     assert nvjpeg is not None

@@ -66,10 +66,10 @@ from gpupipe.engines.dali.lowering import Lowering, decodes_regions
 from gpupipe.engines.dali.memory import check_memory
 from gpupipe.engines.dali.operators.ops import Device
 from gpupipe.pipeline.entry import Entry
+from gpupipe.runtime.capability_probe import can_decode_regions
 from gpupipe.runtime.devices import backend_of, resolve
 from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.memory import let_dali_pool_buffers, malloc_trim, release_unused_memory
-from gpupipe.runtime.region_probe import can_decode_regions
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 
