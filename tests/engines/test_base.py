@@ -13,11 +13,16 @@ import pytest
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.bench.candidates import list_candidates
+from gpupipe.bench.candidates import Tunable, list_candidates
+from gpupipe.bench.compare import Comparable
+from gpupipe.bench.parity import NamesDecoder
+from gpupipe.bench.plan import Checkable
+from gpupipe.bench.profile import Profilable
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import QuarantiningEngine, list_skipped
 from gpupipe.engines.base import Batch, BatchStream, Engine, EngineTraits, Job
 from gpupipe.engines.registry import find
+from gpupipe.loading.assembly import Connects, HoldsFiles
 from gpupipe.loading.ignored_settings import ExplainsUnused
 from gpupipe.runtime.registry import ENGINES
 from gpupipe.sampling.sampler import Plan
@@ -177,3 +182,15 @@ def test_engines_get_steps_from_the_job_alone() -> None:
 def test_the_built_in_engines_that_read_the_data_quarantine() -> None:
     engines = [find(name) for name in ENGINES.names()]
     assert all(issubclass(e, QuarantiningEngine) for e in engines if issubclass(e, Engine))
+
+
+def test_built_in_engines_have_nothing_else_but_what_a_protocol_asks_for() -> None:
+    """Each protocol stands beside the one command, or the kind of source, that needs it."""
+    protocols = (
+        *(Checkable, Comparable, Connects, ExplainsUnused, HoldsFiles, NamesDecoder, Profilable),
+        Tunable,
+    )
+    asked = {name for protocol in protocols for name in vars(protocol)}
+    for engine in map(find, ENGINES.names()):
+        members = {name for name in dir(engine) if not name.startswith("_")}
+        assert members <= CONTRACT | asked, engine.name
