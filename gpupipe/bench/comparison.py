@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -97,22 +98,13 @@ class Contestant:
     workers: int | None = None
 
 
-@dataclass
-class Result:
-    """The outcomes of one contestant, one per round."""
-
-    contestant: Contestant
-    outcomes: list[ContestOutcome] = field(default_factory=list)
+class Rates(ABC):
+    """Images per second, measured several times."""
 
     @property
+    @abstractmethod
     def rates(self) -> list[float]:
-        """Images per second in each round."""
-        return [o.images / o.seconds for o in self.outcomes]
-
-    @property
-    def times(self) -> list[float]:
-        """Seconds per 100 batches in each round."""
-        return [100 * o.seconds / o.batches for o in self.outcomes]
+        """One rate for each round or pass."""
 
     @property
     def mean(self) -> float:
@@ -121,8 +113,29 @@ class Result:
 
     @property
     def deviation(self) -> float | None:
-        """The standard deviation of the rates; None for one round."""
+        """The standard deviation of the rates; None for a single one."""
         return deviation(self.rates)
+
+    def rates_as_json(self, name: str) -> dict[str, Any]:
+        """Return mean, deviation, and the rates themselves under a name."""
+        return {"mean": self.mean, "standard_deviation": self.deviation, name: self.rates}
+
+
+@dataclass
+class Result(Rates):
+    """The outcomes of one contestant, one per round."""
+
+    contestant: Contestant
+    outcomes: list[ContestOutcome] = field(default_factory=list)
+
+    @property
+    def rates(self) -> list[float]:
+        return [o.images / o.seconds for o in self.outcomes]
+
+    @property
+    def times(self) -> list[float]:
+        """Seconds per 100 batches in each round."""
+        return [100 * o.seconds / o.batches for o in self.outcomes]
 
     def median(self, value: Callable[[ContestOutcome], float]) -> float:
         return statistics.median(map(value, self.outcomes))
@@ -205,11 +218,7 @@ class Comparison:
     def _result_as_json(self, result: Result) -> dict[str, Any]:
         times_baseline = self.ratio(result)
         return asdict(result.contestant) | {
-            "images_per_second": {
-                "mean": result.mean,
-                "standard_deviation": result.deviation,
-                "rounds": result.rates,
-            },
+            "images_per_second": result.rates_as_json("rounds"),
             "ratio": times_baseline and asdict(times_baseline),
             "rounds": [asdict(o) for o in result.outcomes],
         }

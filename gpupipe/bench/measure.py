@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gpupipe.bench.comparison import deviation
+from gpupipe.bench.comparison import Rates
 from gpupipe.bench.machine import cpu_seconds, machine
 from gpupipe.bench.memory import OWN_PEAKS, PeakMemory
 from gpupipe.engines.bad_samples import list_skipped
@@ -40,7 +40,7 @@ class Pass:
 
 
 @dataclass
-class Measurement:
+class Measurement(Rates):
     """The results of `gpupipe run`.
 
     Attributes:
@@ -79,23 +79,12 @@ class Measurement:
 
     @property
     def rates(self) -> list[float]:
-        """Images per second in each pass."""
         return [p.images / p.seconds for p in self.passes]
-
-    @property
-    def mean_rate(self) -> float:
-        """Images per second, the mean over passes."""
-        return statistics.fmean(self.rates)
-
-    @property
-    def deviation(self) -> float | None:
-        """The standard deviation of the rates; None for one pass."""
-        return deviation(self.rates)
 
     @property
     def input_megabytes_a_second(self) -> float:
         """Image files read, in megabytes (10**6 bytes) per second."""
-        return self.mean_rate * self.mean_file_bytes / 1e6
+        return self.mean * self.mean_file_bytes / 1e6
 
     @property
     def cpu_seconds_per_thousand(self) -> float:
@@ -109,11 +98,7 @@ class Measurement:
             derived = {"images_per_second": None, "too_short": self.too_short}
         elif self.passes:
             derived = {
-                "images_per_second": {
-                    "mean": self.mean_rate,
-                    "standard_deviation": self.deviation,
-                    "passes": self.rates,
-                },
+                "images_per_second": self.rates_as_json("passes"),
                 "input_megabytes_per_second": self.input_megabytes_a_second,
                 "cpu_seconds_per_1000_images": self.cpu_seconds_per_thousand,
             }

@@ -92,7 +92,7 @@ def measurement_rows(result: Measurement) -> Iterator[tuple[str, str]]:
         if result.deviation is not None:
             passes = f"{len(result.passes)} passes of {size}"
             spread = f" ± {result.deviation:,.0f} (standard deviation of {passes})"
-        yield "images/s", f"{result.mean_rate:,.0f}{spread}"
+        yield "images/s", f"{result.mean:,.0f}{spread}"
         if result.mean_file_bytes:  # unknown if a server reads the files
             size = f"{result.mean_file_bytes / 1e3:,.1f} kB a file"
             yield "input", f"{result.input_megabytes_a_second:,.1f} MB/s ({size})"

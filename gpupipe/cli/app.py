@@ -121,7 +121,7 @@ def run(
             meter.result.interrupted = True
         result = meter.finish(memory)
     if quiet and result.passes and not result.too_short:
-        click.echo(f"{result.mean_rate:.1f}")
+        click.echo(f"{result.mean:.1f}")
     elif not quiet:
         console().print(tables.measurement_table(loader.index.note, result))
         _print_skipped(loader, result)

@@ -18,7 +18,7 @@ PASSES = [Pass(100, 10, 1.0, 0.5), Pass(100, 10, 2.0, 0.7)]
 def test_rates_and_costs_are_those_of_all_passes() -> None:
     found = Measurement(0.1, PASSES, mean_file_bytes=2e6)
     assert found.rates == [100, 50]
-    assert found.mean_rate == 75
+    assert found.mean == 75
     assert found.deviation == pytest.approx(35.36, abs=0.01)
     assert found.input_megabytes_a_second == pytest.approx(150)
     assert found.cpu_seconds_per_thousand == pytest.approx(6)
