@@ -1,9 +1,12 @@
 """What the contestants of a comparison delivered, and which is faster.
 
-Comparison          all contestants, and the conditions under which they were measured
-  Result            one contestant: an outcome a round, and their mean
-Ratio               how many times as fast one is as another, with its confidence interval
-describe_verdict    the same in sentences
+    Comparison          all contestants, and the conditions under which they were measured
+      Result            one contestant: an outcome a round
+    Rates               images per second, measured several times, with mean and deviation
+    Ratio               how many times as fast one is as another, with its confidence interval
+    describe_verdict    the same in sentences
+
+Rounds are paired: a ratio compares what two contestants delivered in the same round.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     read      parts of at most 16 samples, shared by all threads of the pool
     lower     the thread that read the last part; the others go on to the next batch
-    run       parts of at most 16 samples, shared by all threads
+    run       such parts again; of one sample each, if none can be prepared as a task
     deliver   the thread that ran the last part; it sets `result`
 
 A sample that fails is noted, and leaves the later stages. An error of a stage itself is the

@@ -1,4 +1,11 @@
-"""Traces the primitives that steps call for a batch; see Primitives for each method."""
+"""Traces the primitives that steps call for a batch; see Primitives for each method.
+
+    a step calls    tracer.resize(shape, "bilinear", True)
+    ops             [DecodeOp, ResizeOp]      the sizes of the samples follow each call
+    program()       the kernels that run them
+
+A call that no kernel runs raises NoLoweringError; then the step runs in torch.
+"""
 
 from __future__ import annotations
 
