@@ -99,8 +99,7 @@ class Sampler:
         self.last_batch, self.rank, self.world_size = last_batch, rank, world_size
         self.population, self.selection = population, selection
         self._epoch, self._position = 0, 0
-        problem = self._problem(self.count)
-        if problem:
+        if problem := self._problem(self.count):
             raise ConfigError.at("loader", problem)
 
     def __len__(self) -> int:
@@ -114,10 +113,7 @@ class Sampler:
 
     @property
     def position(self) -> int:
-        """How many samples of that epoch all ranks together have already had.
-
-        The next iteration begins after them.
-        """
+        """How many samples of that epoch all ranks together had before the next iteration."""
         return self._position
 
     @property
@@ -130,10 +126,7 @@ class Sampler:
 
     @property
     def left(self) -> int:
-        """The number of batches of the next iteration on this rank.
-
-        That is the whole epoch, or the rest of it after a loaded state.
-        """
+        """The batches of the next iteration on this rank: of the whole epoch, or of its rest."""
         return self._layout(self._epoch, self._position).num_steps
 
     @property
@@ -170,10 +163,7 @@ class Sampler:
         return self._plans(epoch, position)
 
     def iter_forever(self) -> Iterator[Plan]:
-        """Return the plans that `begin` returns, then those of all later epochs.
-
-        It does not advance the sampler.
-        """
+        """Return the plans of `begin`, then those of all later epochs; advance nothing."""
         return self._iter_epochs(itertools.count(self._epoch + 1))
 
     def plans_ahead(self) -> Iterator[Plan]:
