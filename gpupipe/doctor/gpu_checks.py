@@ -263,24 +263,22 @@ def judge_damaged_jpegs(
     )
 
 
-def has_jpeg_hardware(capability: tuple[int, int]) -> bool | None:
-    """Return whether GPUs of a compute capability have JPEG engines.
+def guess_jpeg_hardware(capability: tuple[int, int]) -> str:
+    """Return whether GPUs of a compute capability probably have JPEG engines.
 
-    Returns None if only some have them: L4 and GeForce 40 are both 8.9.
+    That is unknown if only some have them: L4 and GeForce 40 are both 8.9.
     """
     if capability in ((8, 0), (9, 0)) or capability[0] in (10, 11):
-        return True
-    return None if capability >= (8, 7) else False
+        return "likely there"
+    return "unknown" if capability >= (8, 7) else "likely none"
 
 
 def judge_jpeg_decoder(subject: str, engines: JpegEngines, capability: tuple[int, int]) -> Finding:
     """Report the hardware JPEG decoder by nvJPEG's count, else by the compute capability."""
-    has_hardware = has_jpeg_hardware(capability)
-    likely = {True: "likely there", False: "likely none", None: "unknown"}[has_hardware]
     counted = f"engines: {engines.number}, cores in each: {engines.cores}"
     estimate = (
-        f"{likely}, by compute capability {capability[0]}.{capability[1]}; nvJPEG gave no "
-        f"answer: {engines.reason}"
+        f"{guess_jpeg_hardware(capability)}, by compute capability {capability[0]}."
+        f"{capability[1]}; nvJPEG gave no answer: {engines.reason}"
     )
     advice = "loader.hw_decoder_load=0 keeps it out of the way, if decoding fails"
     return judge(
