@@ -161,7 +161,8 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
     options, shard, traits = config.loader, config.loader.shard, engine_type.traits
     if traits.reads_elsewhere and isinstance(config.source, ReadThrough):
         index = config.source.read_through(index)
-    check_labels(config.batch, index.classes, index.labels)
+    if config.batch.entries:
+        check_labels(config.batch, index.classes, index.labels)
     job = Job(
         index,
         config.pipeline,
