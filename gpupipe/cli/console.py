@@ -53,7 +53,12 @@ class Screen:
         self._progress.stop()
 
     def start(self, checked: Any, look: Callable[[Loader, Any], None]) -> tuple[Loader, Any]:
-        """Load a config; return the loader, and a Meter that has warmed it up."""
+        """Load a config; return the loader, and a Meter that has warmed it up.
+
+        Args:
+            checked: The config.
+            look: Called with the loader and its first batch.
+        """
         from gpupipe.bench import tables
         from gpupipe.bench.measure import Meter
         from gpupipe.loader import open_loader

@@ -19,19 +19,10 @@ since their memory is reused.
 _ALIGNMENT = 64
 
 ELEMENT_SIZES = {
-    "uint8": 1,
-    "int8": 1,
-    "bool": 1,
-    "int16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "uint16": 2,
-    "int32": 4,
-    "uint32": 4,
-    "float32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "float64": 8,
+    **dict.fromkeys(("uint8", "int8", "bool"), 1),
+    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float32"), 4),
+    **dict.fromkeys(("int64", "uint64", "float64"), 8),
 }
 """Dtypes that can be sent, by their names in torch, and the size of an element in bytes."""
 

@@ -283,18 +283,6 @@ class Stats(_Message, tag="stats", frozen=True):
 ToServer = (
     OpenSession | StartIteration | Acknowledge | EndIteration | Ping | CloseSession | GetStats
 )
-ToClient = (
-    SessionOpened
-    | IterationStarted
-    | BatchHeader
-    | BatchPart
-    | Confirm
-    | Revoke
-    | PassEnded
-    | Refused
-    | Failed
-    | Pong
-    | SessionClosed
-    | UnknownSession
-    | Stats
-)
+Answer = SessionOpened | Confirm | Refused | Pong | SessionClosed | UnknownSession | Stats
+Notice = IterationStarted | BatchHeader | BatchPart | Revoke | PassEnded | Failed
+ToClient = Answer | Notice

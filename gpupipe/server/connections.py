@@ -120,10 +120,14 @@ class Connections:
         """Return whether the client's process runs on this machine."""
         return self.host_id != "" and process.host_id == self.host_id
 
+    def answer(self, route: bytes, message: messages.ToClient) -> None:
+        """Queue a message on a connection."""
+        self.send_queue.append((route, [codec.encode(message)]))
+
     def send(self, token: str, message: messages.ToClient) -> None:
         """Queue a message to a client. Does nothing if the client has no connection."""
         if token in self.by_token:
-            self.send_queue.append((self.by_token[token].route, [codec.encode(message)]))
+            self.answer(self.by_token[token].route, message)
 
     def flush(self) -> None:
         """Queue the messages of the outbox, close connections without a session, and wake the

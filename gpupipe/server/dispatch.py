@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpupipe.errors import GpupipeError, SampleError, StateError, counted
-from gpupipe.protocol import codec, messages
+from gpupipe.protocol import messages
 from gpupipe.server.clients_and_passes import Client
 from gpupipe.server.connections import Connections
 from gpupipe.server.flood_guard import TokenBucket
@@ -113,14 +113,14 @@ class Dispatcher:
         if has_long_answer and not self._rate_limits.allow(route, time.monotonic()):
             return
         if isinstance(message, messages.GetStats):
-            self._answer(route, messages.Stats(self._stats()))
+            self._connections.answer(route, messages.Stats(self._stats()))
         elif isinstance(message, messages.OpenSession):
             self._open_session(route, message)
         elif isinstance(message, messages.CloseSession):
             self._leases.sessions.close(message.token, message.consumed)
-            self._answer(route, messages.SessionClosed())
+            self._connections.answer(route, messages.SessionClosed())
         elif token is None or not self._leases.sessions.record_heartbeat(token, time.monotonic()):
-            self._answer(route, messages.UnknownSession())
+            self._connections.answer(route, messages.UnknownSession())
         else:
             self._handle_in_session(token, message)
 
@@ -130,10 +130,10 @@ class Dispatcher:
                 f"the server speaks version {messages.VERSION} of the protocol, and this client "
                 f"version {request.version}: use the same gpupipe on both sides"
             )
-            self._answer(route, messages.Refused(reason, False))
+            self._connections.answer(route, messages.Refused(reason, False))
             return
         if self.final_error.message is not None:
-            self._answer(route, self.final_error.message)
+            self._connections.answer(route, self.final_error.message)
             return
         if self._leases.sessions.is_overtaken(request):
             return
@@ -143,10 +143,10 @@ class Dispatcher:
             self._leases.sessions.settle_stopped_run(is_known, now)
             client = self._leases.sessions.open(request, now, is_known)
         except RequestRefused as e:
-            self._answer(route, messages.Refused(str(e), e.is_temporary))
+            self._connections.answer(route, messages.Refused(str(e), e.is_temporary))
             return
         self._connections.open(route, request, client.hwm)
-        self._answer(route, self._session_opened(client, now))
+        self._connections.answer(route, self._session_opened(client, now))
 
     def _session_opened(self, client: Client, now: float) -> messages.SessionOpened:
         epoch, position = self._leases.sessions.start_position(client)
@@ -203,6 +203,3 @@ class Dispatcher:
             self.final_error.announce(failed, {client.token for client in clients})
         else:
             _log.warning("gpupipe: %s got an error: %s", counted(len(clients), "client"), text)
-
-    def _answer(self, route: bytes, message: messages.ToClient) -> None:
-        self._connections.send_queue.append((route, [codec.encode(message)]))

@@ -89,17 +89,10 @@ class ServerStopped(_Record, tag="stopped", frozen=True):
     """The server was stopped, and did not crash."""
 
 
+SessionRecord = SessionStarted | SessionEnded
+PassRecord = NextPass | PassStarted | PassDropped | StepsDone
 StepRecord = StepLeased | StepRequeued | StepDone
-Record = (
-    NextPass
-    | SessionStarted
-    | SessionEnded
-    | PassStarted
-    | PassDropped
-    | StepRecord
-    | StepsDone
-    | ServerStopped
-)
+Record = SessionRecord | PassRecord | StepRecord | ServerStopped
 Log = Callable[[Record], None]
 
 
