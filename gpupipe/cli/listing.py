@@ -38,11 +38,7 @@ if TYPE_CHECKING:
 
 OWN_PACKAGE = "gpupipe"
 _FOLDERS: dict[str, yaml_files.Kind] = {"config": "configs", "pipeline": "pipelines"}
-_GROUPS = {
-    "step": STEP_GROUP,
-    "source": SOURCE_GROUP,
-    "engine": ENGINE_GROUP,
-}
+_GROUPS = {"step": STEP_GROUP, "source": SOURCE_GROUP, "engine": ENGINE_GROUP}
 KINDS = (*_FOLDERS, *_GROUPS)
 """The kinds of items, in the order in which they are listed."""
 _LOADER = "loader"

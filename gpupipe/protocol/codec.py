@@ -13,15 +13,8 @@ from typing import Any
 
 from msgspec import MsgspecError, msgpack
 
+from gpupipe.protocol import messages
 from gpupipe.protocol.batch_layout import MalformedMessage, offsets
-from gpupipe.protocol.messages import (
-    BatchHeader,
-    BatchPart,
-    SessionOpened,
-    Stats,
-    ToClient,
-    ToServer,
-)
 
 HEAD_LIMIT = 1 << 16
 """Most bytes of the first frame of a message other than SessionOpened and Stats."""
@@ -30,17 +23,17 @@ MESSAGE_LIMIT = 4 << 20
 BATCH_LIMIT = 8 << 30
 """Most bytes of a batch."""
 _encoder = msgpack.Encoder()
-_to_server: msgpack.Decoder[ToServer] = msgpack.Decoder(ToServer)
-_to_client: msgpack.Decoder[ToClient] = msgpack.Decoder(ToClient)
-_MAY_BE_LONG = (SessionOpened, Stats)
+_to_server: msgpack.Decoder[messages.ToServer] = msgpack.Decoder(messages.ToServer)
+_to_client: msgpack.Decoder[messages.ToClient] = msgpack.Decoder(messages.ToClient)
+_MAY_BE_LONG = (messages.SessionOpened, messages.Stats)
 
 
-def encode(message: ToServer | ToClient) -> bytes:
+def encode(message: messages.ToServer | messages.ToClient) -> bytes:
     """Encode a message as its first frame."""
     return _encoder.encode(message)
 
 
-def decode_from_client(frames: Sequence[Any]) -> ToServer:
+def decode_from_client(frames: Sequence[Any]) -> messages.ToServer:
     """Decode and validate the frames of a client's message. Raises MalformedMessage."""
     if len(frames) != 1:
         raise MalformedMessage(f"{len(frames)} frames, where a client sends one")
@@ -49,16 +42,16 @@ def decode_from_client(frames: Sequence[Any]) -> ToServer:
     return _decode(_to_server, frames[0])  # type: ignore[no-any-return]
 
 
-def decode_from_server(frames: Sequence[Any]) -> ToClient:
+def decode_from_server(frames: Sequence[Any]) -> messages.ToClient:
     """Decode and validate the frames of a server's message. Raises MalformedMessage."""
     if not frames or len(frames[0]) > MESSAGE_LIMIT:
         raise MalformedMessage("no head, or one that is too long")
     message = _decode(_to_client, frames[0])
     if len(frames[0]) > HEAD_LIMIT and not isinstance(message, _MAY_BE_LONG):
         raise MalformedMessage(f"a head of {len(frames[0])} bytes")
-    if len(frames) != 1 + isinstance(message, BatchPart):
+    if len(frames) != 1 + isinstance(message, messages.BatchPart):
         raise MalformedMessage(f"{len(frames)} frames of {type(message).__name__}")
-    if isinstance(message, BatchHeader):
+    if isinstance(message, messages.BatchHeader):
         _check_sizes(message)
     return message  # type: ignore[no-any-return]
 
@@ -70,7 +63,7 @@ def _decode(decoder: Any, frame: Any) -> Any:
         raise MalformedMessage(str(e)[:200]) from None
 
 
-def _check_sizes(batch: BatchHeader) -> None:
+def _check_sizes(batch: messages.BatchHeader) -> None:
     """Raise MalformedMessage if a batch's declared sizes contradict or exceed BATCH_LIMIT."""
     end = offsets(batch.fields)[1]
     if end != batch.size or end > BATCH_LIMIT:

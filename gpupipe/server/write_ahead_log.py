@@ -35,13 +35,7 @@ from gpupipe.errors import ServerError, StateError
 from gpupipe.runtime.files import try_lock, write_atomically
 from gpupipe.runtime.forked_children import close_in_forks, keep_in_forks
 from gpupipe.server.clients_and_passes import SessionStarted
-from gpupipe.server.lease_state import (
-    LeaseState,
-    PassStarted,
-    Record,
-    ServerStopped,
-    SessionEnded,
-)
+from gpupipe.server.lease_state import LeaseState, PassStarted, Record, ServerStopped, SessionEnded
 
 VERSION = 1
 """Version of the records. Count it up if an older gpupipe would misread the file."""
