@@ -54,7 +54,8 @@ def gallery(
     if engine is not None:
         registry.find(engine)
     with open_gallery(image, engine, seed) as opened:
-        rows = list(_draw_rows(opened, targets))
+        rows = [row for target in targets for row in _draw_target(opened, target)]
+        rows = rows or list(_draw_every_step(opened))
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for name, row in zip(_name_pages(rows), rows, strict=True):
@@ -69,13 +70,6 @@ def _name_pages(rows: "Sequence[StepPictures]") -> Iterator[str]:
     for row in rows:
         seen[row.name] += 1
         yield row.name if seen[row.name] == 1 else f"{row.name}_{seen[row.name]}"
-
-
-def _draw_rows(opened: "Gallery", targets: Sequence[str]) -> "Iterator[StepPictures]":
-    if not targets:
-        yield from _draw_every_step(opened)
-    for target in targets:
-        yield from _draw_target(opened, target)
 
 
 def _draw_target(opened: "Gallery", target: str) -> "Iterator[StepPictures]":
