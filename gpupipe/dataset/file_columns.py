@@ -173,10 +173,10 @@ class JoinedColumn(Column):
         """Return what `get` returns for the rows of each column, in the order of `rows`."""
         results: dict[int, T] = {}
         for number in np.unique(self.part[rows]).tolist():
-            places = np.flatnonzero(self.part[rows] == number)
-            own = get(self.columns[number], self.row[rows[places]])
-            results.update(zip(places.tolist(), own, strict=True))
-        return [results[place] for place in range(len(rows))]
+            positions = np.flatnonzero(self.part[rows] == number)
+            own = get(self.columns[number], self.row[rows[positions]])
+            results.update(zip(positions.tolist(), own, strict=True))
+        return [results[position] for position in range(len(rows))]
 
     def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
         return self.columns[int(self.part[row])].read_ends(int(self.row[row]), head, tail)

@@ -84,6 +84,12 @@ def _get_state(files: Iterable[str | Path]) -> tuple[str, int]:
     return digest.hexdigest(), newest
 
 
+def get_parts_path(path: Path, key: Sequence[Any]) -> Path:
+    """Return the path of the file that `write_parts` writes."""
+    name, *options = key
+    return get_path(name, str(path), file_state(path), *options).with_suffix(".parts")
+
+
 @contextmanager
 def write_parts(path: Path, key: Sequence[Any], reason: str) -> Iterator[tuple[Path, BinaryIO]]:
     """Yield the path of a new file in the cache folder, and the open file.
@@ -98,7 +104,7 @@ def write_parts(path: Path, key: Sequence[Any], reason: str) -> Iterator[tuple[P
     Raises:
         DataError: The file cannot be written.
     """
-    target = get_path(key[0], str(path), file_state(path), *key[1:]).with_suffix(".parts")
+    target = get_parts_path(path, key)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with write_atomically(target) as temporary, temporary.open("wb") as file:

@@ -232,7 +232,7 @@ def interleave(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     Returns:
         The number of the part at each position, int64 (sum of counts,).
     """
-    places = [(2 * np.arange(count) + 1) / (2 * count) for count in counts]
-    parts = np.repeat(np.arange(len(places)), [len(place) for place in places])
-    order: NDArray[np.int64] = parts[np.argsort(np.concatenate(places), kind="stable")]
+    positions = [(2 * np.arange(count) + 1) / (2 * count) for count in counts]
+    parts = np.repeat(np.arange(len(positions)), [len(position) for position in positions])
+    order: NDArray[np.int64] = parts[np.argsort(np.concatenate(positions), kind="stable")]
     return order

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
-Places = NDArray[np.int64]
+Offsets = NDArray[np.int64]
 
 VARINT, EIGHT_BYTES, DELIMITED, FOUR_BYTES = 0, 1, 2, 5
 _MAX_FIELDS = 4096
@@ -47,15 +47,14 @@ _MAX_NUMBER = 2**29
 class MalformedProtobufError(ValueError):
     """Bytes are no message, or none that gpupipe can read.
 
-    Attributes:
+    Args:
         record: Number of the record in the file.
-        place: Byte in the file.
-        what: What is wrong there.
+        offset: Byte in the file.
+        fault: What is wrong there.
     """
 
-    def __init__(self, record: int, place: int, what: str) -> None:
-        self.record, self.place, self.what = record, place, what
-        super().__init__(f"record {record:,}, byte {place:,}: {what}")
+    def __init__(self, record: int, offset: int, fault: str) -> None:
+        super().__init__(f"record {record:,}, byte {offset:,}: {fault}")
 
 
 def find_first(wrong: NDArray[np.bool_]) -> int | None:
@@ -74,16 +73,16 @@ class Messages:
         end: The byte after the last of each message, int64 (N,).
     """
 
-    record: Places
-    begin: Places
-    end: Places
+    record: Offsets
+    begin: Offsets
+    end: Offsets
 
     def __len__(self) -> int:
         return len(self.record)
 
-    def error(self, row: int, what: str) -> MalformedProtobufError:
+    def error(self, row: int, fault: str) -> MalformedProtobufError:
         """Return, without raising it, the error that says what is wrong with one message."""
-        return MalformedProtobufError(int(self.record[row]), int(self.begin[row]), what)
+        return MalformedProtobufError(int(self.record[row]), int(self.begin[row]), fault)
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class Fields(Messages):
         wire: The wire type of each field, uint64 (N,).
     """
 
-    message: Places
+    message: Offsets
     number: NDArray[np.uint64]
     wire: NDArray[np.uint64]
 
@@ -117,20 +116,19 @@ def parse_fields(data: Bytes, messages: Messages) -> Fields:
     Raises:
         MalformedProtobufError: A message is not valid, or has more than 4,096 fields.
     """
-    place, alive = messages.begin.copy(), np.flatnonzero(messages.begin < messages.end)
+    rows = np.flatnonzero(messages.begin < messages.end)
+    rest = Messages(messages.record[rows], messages.begin[rows], messages.end[rows])
     steps: list[tuple[NDArray[Any], ...]] = []
-    while len(alive):
+    while len(rest):
         if len(steps) == _MAX_FIELDS:
-            _refuse(
-                messages,
-                place,
-                alive,
+            raise rest.error(
+                0,
                 f"a message of more than {_MAX_FIELDS:,} fields, which is more than gpupipe takes",
             )
-        number, wire, begin, end = _parse_field(data, messages, place, alive)
-        steps.append((messages.record[alive], begin, end, alive, number, wire))
-        place[alive] = end
-        alive = alive[end < messages.end[alive]]
+        number, wire, begin, end = _parse_first_field(data, rest)
+        steps.append((rest.record, begin, end, rows, number, wire))
+        left = np.flatnonzero(end < rest.end)
+        rows, rest = rows[left], Messages(rest.record[left], end[left], rest.end[left])
     empty = np.empty(0, np.int64)
     columns = [np.concatenate(column) for column in zip(*steps, strict=True)] or [empty] * 4 + [
         empty.astype(np.uint64)
@@ -138,61 +136,55 @@ def parse_fields(data: Bytes, messages: Messages) -> Fields:
     return Fields(*columns).where(np.argsort(columns[3], kind="stable"))
 
 
-def _parse_field(
-    data: Bytes, messages: Messages, place: Places, alive: Places
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64], Places, Places]:
-    """Parse the field at `place` of each message in `alive`.
+def _parse_first_field(
+    data: Bytes, messages: Messages
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], Offsets, Offsets]:
+    """Parse the first field of each message, of which none is empty.
 
     Returns its number, its wire type, and the begin and end of its payload.
     """
-    message_end = messages.end[alive]
-    tag, begin = decode_varints(data, place[alive])
+    tag, begin = decode_varints(data, messages.begin)
     number, wire = tag >> np.uint64(3), tag & np.uint64(7)
     is_valid = (
         np.isin(wire, (VARINT, EIGHT_BYTES, DELIMITED, FOUR_BYTES))
         & (number > 0)
         & (number < _MAX_NUMBER)
+        & (begin <= messages.end)
     )
-    _check(
-        messages,
-        place,
-        alive,
-        is_valid & (begin <= message_end),
-        "not a field of a Protocol Buffers message",
-    )
+    _check(messages, is_valid, "not a field of a Protocol Buffers message")
     end = begin + np.select([wire == EIGHT_BYTES, wire == FOUR_BYTES], [8, 4], 0)
     is_varint, delimited = wire == VARINT, wire == DELIMITED
     end[is_varint] = decode_varints(data, begin[is_varint])[1]
     length, after = decode_varints(data, begin[delimited])
-    left = message_end[delimited] - after
+    left = messages.end[delimited] - after
     fits = (left >= 0) & (length <= np.maximum(left, 0).astype(np.uint64))
     begin[delimited], end[delimited] = after, after + np.where(fits, length, 0).astype(np.int64)
-    whole = end <= message_end
-    whole[delimited] &= fits
-    _check(messages, place, alive, whole, "a field that ends past the message that it is in")
+    is_whole = end <= messages.end
+    is_whole[delimited] &= fits
+    _check(messages, is_whole, "a field that ends past the message that it is in")
     return number, wire, begin, end
 
 
-def decode_varints(data: Bytes, place: Places) -> tuple[NDArray[np.uint64], Places]:
+def decode_varints(data: Bytes, offset: Offsets) -> tuple[NDArray[np.uint64], Offsets]:
     """Decode the varint at each offset.
 
     Returns:
         The values, uint64 (N,), and the offsets after them, int64 (N,). An offset past the end of
         `data` means that there is no valid varint.
     """
-    value, end = np.zeros(len(place), np.uint64), np.full(len(place), len(data) + 1)
-    rows = np.arange(len(place))
+    value, end = np.zeros(len(offset), np.uint64), np.full(len(offset), len(data) + 1)
+    rows = np.arange(len(offset))
     for n in range(_VARINT_BYTES):
         if not len(rows):
             break
-        byte = data[np.minimum(place[rows] + n, len(data) - 1)]
+        byte = data[np.minimum(offset[rows] + n, len(data) - 1)]
         value[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * n)
-        end[rows[byte < 0x80]] = place[rows[byte < 0x80]] + n + 1
+        end[rows[byte < 0x80]] = offset[rows[byte < 0x80]] + n + 1
         rows = rows[byte >= 0x80]
     return value, end
 
 
-def decode_packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Places]:
+def decode_packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Offsets]:
     """Decode byte ranges of contiguous varints.
 
     Returns:
@@ -205,24 +197,15 @@ def decode_packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Place
     row = np.repeat(np.arange(len(runs)), length)
     byte = gather(data, runs)
     last = byte < 0x80
-    stops = np.cumsum(length)[length > 0] - 1
-    _check(
-        runs,
-        runs.begin,
-        np.flatnonzero(length > 0),
-        last[stops],
-        "a number that ends past the list that it is in",
-    )
+    is_whole = length == 0
+    is_whole[~is_whole] = last[np.cumsum(length)[~is_whole] - 1]
+    _check(runs, is_whole, "a number that ends past the list that it is in")
     ends = np.flatnonzero(last)
     starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
     size = ends - starts + 1
-    _check(
-        runs,
-        runs.begin,
-        row[starts],
-        size <= _VARINT_BYTES,
-        f"a number of more than {_VARINT_BYTES} bytes",
-    )
+    long = find_first(size > _VARINT_BYTES)
+    if long is not None:
+        raise runs.error(int(row[starts[long]]), f"a number of more than {_VARINT_BYTES} bytes")
     shift = 7 * (np.arange(len(byte)) - np.repeat(starts, size))
     bits = (byte & 0x7F).astype(np.uint64) << shift.astype(np.uint64)
     values = np.add.reduceat(bits, starts) if len(starts) else bits
@@ -236,13 +219,8 @@ def gather(data: Bytes, runs: Messages) -> Bytes:
     return data[np.repeat(runs.begin - before, length) + np.arange(int(length.sum()))]
 
 
-def _check(
-    messages: Messages, place: Places, rows: Places, right: NDArray[np.bool_], what: str
-) -> None:
-    """Raise MalformedProtobufError for the first of `rows` that is not right."""
-    if not right.all():
-        _refuse(messages, place, rows[~right], what)
-
-
-def _refuse(messages: Messages, place: Places, rows: Places, what: str) -> None:
-    raise MalformedProtobufError(int(messages.record[rows[0]]), int(place[rows[0]]), what)
+def _check(messages: Messages, is_right: NDArray[np.bool_], fault: str) -> None:
+    """Raise MalformedProtobufError for the first message that is not right."""
+    wrong = find_first(~is_right)
+    if wrong is not None:
+        raise messages.error(wrong, fault)

@@ -216,11 +216,11 @@ def _find_end64(data: NDArray[np.uint8], end: int) -> tuple[int, tuple[int, ...]
 
 def _read_extra64(extra: bytes, numbers: list[int], at: int) -> list[int]:
     """Return the numbers, with those of the ZIP64 record where a field is full."""
-    place = 0
-    while place + 4 <= len(extra):
-        kind, length = struct.unpack_from("<HH", extra, place)
-        record = extra[place + 4 : place + 4 + length]
-        place += 4 + length
+    offset = 0
+    while offset + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, offset)
+        record = extra[offset + 4 : offset + 4 + length]
+        offset += 4 + length
         if kind == 1:
             larger = iter(struct.unpack(f"<{len(record) // 8}Q", record[: len(record) // 8 * 8]))
             filled = [next(larger, None) if n == _FULL32 else n for n in numbers]

@@ -34,7 +34,7 @@ _MAX_TEXT = 4096
 _TICK = 100_000
 _FEW = 3
 
-Place = tuple[int, int]
+Location = tuple[int, int]
 """Offset and length of a value."""
 
 
@@ -110,67 +110,68 @@ class Lmdb(FileSource):
     def build(self, files: list[Path], progress: Progress) -> Index:
         with name_shard(self._file):
             data = map_file(self._file)
-            places = self._list_values(data, progress)
-            samples, texts = self._choose(places)
+            locations = self._list_values(data, progress)
+            samples, texts = self._choose(locations)
             columns: dict[str, Column] = {}
-            for name, template in self.fields.items():
-                keys = list(samples) if name == next(iter(self.fields)) else None
-                if keys is None:
-                    keys = [KeyTemplate(template).fill(parts) for parts in samples.values()]
-                columns[name] = self._make_column(data, places, keys)
+            for name, text in self.fields.items():
+                template = KeyTemplate(text)
+                keys = (
+                    [template.fill(parts) for parts in samples.values()] if columns else [*samples]
+                )
+                columns[name] = self._make_column(data, locations, keys)
             names = [_show(key) for key in samples]
             if self.label is not None:
-                texts = list(self._iter_labels(data, places, samples))
+                texts = list(self._iter_labels(data, locations, samples))
         chosen = labels.number_classes(texts, len(names), lambda i: f"{self._file}:{names[i]}")
         return build(str(self._file.parent), names, *chosen, columns=columns)
 
-    def _list_values(self, data: NDArray[np.uint8], progress: Progress) -> dict[str, Place]:
-        places, databases = dict[str, Place](), []
+    def _list_values(self, data: NDArray[np.uint8], progress: Progress) -> dict[str, Location]:
+        locations, databases = dict[str, Location](), []
         try:
             for value in lmdb_keys.iter_values(data, self.database):
                 key = os.fsdecode(value.key)
                 if value.is_database:
                     databases.append(key)
                     continue
-                places[key] = (value.offset, value.length)
-                if len(places) % _TICK == 0:
-                    progress("reading keys", len(places), None)
+                locations[key] = (value.offset, value.length)
+                if len(locations) % _TICK == 0:
+                    progress("reading keys", len(locations), None)
         except LookupError as e:
             raise ValueError(f"no database '{self.database}' in it: see data.database") from e
-        if databases and not places:
+        if databases and not locations:
             raise ValueError(
                 f"it only holds other databases: set data.database to {' or '.join(databases)}"
             )
-        return places
+        return locations
 
     def _choose(
-        self, places: Mapping[str, Place]
+        self, locations: Mapping[str, Location]
     ) -> tuple[dict[str, dict[str, str]], list[str] | None]:
         """Return the keys of the samples with their parts, and the labels of a manifest."""
         template = self._first
         if self.manifest is not None:
-            return self._read_manifest(self.manifest, places, template)
+            return self._read_manifest(self.manifest, locations, template)
         samples = {
             key: parts
-            for key in places
+            for key in locations
             if (parts := template.match(key)) is not None
             and not (template.is_part and key in _COUNTS)
         }
         if not samples:
-            few = ", ".join(_show(key) for key in list(places)[:_FEW])
+            few = ", ".join(_show(key) for key in list(locations)[:_FEW])
             raise ValueError(
-                f"none of {counted(len(places), 'key')} is like '{template.text}'"
+                f"none of {counted(len(locations), 'key')} is like '{template.text}'"
                 f"{f'; there are {few}' if few else ''}: set data.fields"
             )
         return samples, None
 
     def _read_manifest(
-        self, file: Path, places: Mapping[str, Place], template: KeyTemplate
+        self, file: Path, locations: Mapping[str, Location], template: KeyTemplate
     ) -> tuple[dict[str, dict[str, str]], list[str] | None]:
         rows = manifest.read(file, ManifestColumns({_MAIN: "key"}, "label"), lambda count: None)
         samples: dict[str, dict[str, str]] = {}
         for row, key in enumerate(rows.paths[_MAIN]):
-            if key not in places or key in samples:
+            if key not in locations or key in samples:
                 what = "is listed twice" if key in samples else f"is not in {self._file}"
                 raise DataError(f"{rows.where(row)}: the key '{short(key)}' {what}")
             parts = template.match(key)
@@ -182,12 +183,12 @@ class Lmdb(FileSource):
         return samples, rows.labels or None
 
     def _make_column(
-        self, data: NDArray[np.uint8], places: Mapping[str, Place], keys: list[str]
+        self, data: NDArray[np.uint8], locations: Mapping[str, Location], keys: list[str]
     ) -> SpanColumn:
-        missing = next((key for key in keys if key not in places), None)
+        missing = next((key for key in keys if key not in locations), None)
         if missing is not None:
             raise ValueError(f"no key '{_show(missing)}': see data.fields")
-        offset, length = np.array([places[key] for key in keys], np.int64).T
+        offset, length = np.array([locations[key] for key in keys], np.int64).T
         _check_image(data[offset[0] : offset[0] + length[0]], keys)
         files = StringArray.from_strings([self._file.name])
         zeros = np.zeros(len(keys), np.int32)
@@ -196,7 +197,7 @@ class Lmdb(FileSource):
     def _iter_labels(
         self,
         data: NDArray[np.uint8],
-        places: Mapping[str, Place],
+        locations: Mapping[str, Location],
         samples: Mapping[str, Mapping[str, str]],
     ) -> Iterator[str]:
         assert self.label is not None
@@ -206,9 +207,9 @@ class Lmdb(FileSource):
                 yield parts[template.names[0]]
                 continue
             key = template.fill(parts)
-            if key not in places:
+            if key not in locations:
                 raise ValueError(f"no key '{_show(key)}': see data.label")
-            offset, length = places[key]
+            offset, length = locations[key]
             yield _read_text(data[offset : offset + min(length, _MAX_TEXT + 1)], key)
 
 

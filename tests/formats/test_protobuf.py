@@ -63,9 +63,8 @@ def test_packed_numbers_are_those_of_their_lists() -> None:
 )
 def test_packed_numbers_that_are_malformed_are_refused(packed: bytes, message: str) -> None:
     data, runs = joined(b"\x05", packed)
-    with pytest.raises(MalformedProtobufError, match=message) as caught:
+    with pytest.raises(MalformedProtobufError, match=f"record 1, .*{message}"):
         decode_packed(data, runs)
-    assert caught.value.record == 1
 
 
 def test_fields_of_every_wire_type() -> None:
@@ -94,6 +93,5 @@ def test_fields_of_every_wire_type() -> None:
 )
 def test_messages_that_are_malformed_are_refused(message: bytes, words: str) -> None:
     data, messages = joined(b"\x08\x01", message)
-    with pytest.raises(MalformedProtobufError, match=words) as caught:
+    with pytest.raises(MalformedProtobufError, match=f"record 1, .*{words}"):
         parse_fields(data, messages)
-    assert caught.value.record == 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from gpupipe.dataset import index_cache
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
+from gpupipe.dataset.index_cache import get_parts_path, write_parts
+from gpupipe.dataset.paths import name_file
 from gpupipe.dataset.reading import read_each
 from gpupipe.errors import DataError
 from gpupipe.formats import DamagedError, arrow_columns
@@ -124,9 +124,9 @@ class RowGroupColumn(Column):
         """Return the bytes of each row. Rows of one row group are read together."""
         order = np.lexsort((self.group[rows], self.file[rows]))
         images: dict[int, NDArray[np.uint8]] = {}
-        for place in order.tolist():
-            images[place] = self._read_row(int(rows[place]))
-        return [images[place] for place in range(len(rows))]
+        for position in order.tolist():
+            images[position] = self._read_row(int(rows[position]))
+        return [images[position] for position in range(len(rows))]
 
     def _read_row(self, row: int) -> NDArray[np.uint8]:
         path = os.path.join(self.root, self.files[int(self.file[row])])
@@ -217,21 +217,23 @@ def unpack_row_groups(column: RowGroupColumn, progress: Progress) -> UnpackedCol
 
 def _unpack_file(path: Path, column: str, groups: int) -> tuple[Path, NDArray[np.int64]]:
     """Return the file that holds a file's images one after the other, and their lengths."""
-    try:
-        key = index_cache.get_path("row groups", str(path), index_cache.file_state(path), column)
-        target, lengths_file = key.with_suffix(".parts"), key.with_suffix(".npy")
-        lengths = _open_lengths(target, lengths_file)
-        if lengths is None:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            lengths = _write(target, path, column, groups)
-            with write_atomically(lengths_file) as temporary, temporary.open("wb") as file:
-                np.save(file, lengths)
-    except OSError as e:
-        raise DataError(
-            f"{e.filename or path}: cannot be written ({e.strerror or e}): the images of {path} "
-            "are unpacked there: set GPUPIPE_CACHE to a folder that can, or data.unpack=never"
-        ) from e
-    return target, lengths
+    key = ("row groups", column)
+    with name_file(path):
+        target = get_parts_path(path, key)
+    lengths_file = target.with_suffix(".npy")
+    unpacked = _open_lengths(target, lengths_file)
+    if unpacked is not None:
+        return target, unpacked
+    lengths: list[int] = []
+    reason = f"the images of {path} are unpacked there (unless data.unpack=never)"
+    with write_parts(path, key, reason) as (_, file):
+        for number in range(groups):
+            with name_file(path, "write it again, or leave it out of data.root"):
+                images = read_group(path, column, number)
+            lengths += [file.write(image) for image in images]
+        with write_atomically(lengths_file) as temporary, temporary.open("wb") as out:
+            np.save(out, np.array(lengths, np.int64))
+    return target, np.array(lengths, np.int64)
 
 
 def _open_lengths(target: Path, lengths_file: Path) -> NDArray[np.int64] | None:
@@ -242,18 +244,3 @@ def _open_lengths(target: Path, lengths_file: Path) -> NDArray[np.int64] | None:
         return lengths if target.stat().st_size == lengths.sum() else None
     except (OSError, ValueError):
         return None
-
-
-def _write(target: Path, path: Path, column: str, groups: int) -> NDArray[np.int64]:
-    lengths: list[int] = []
-    with write_atomically(target) as temporary, temporary.open("wb") as file:
-        for number in range(groups):
-            lengths += [file.write(image) for image in _read(path, column, number)]
-    return np.array(lengths, np.int64)
-
-
-def _read(path: Path, column: str, number: int) -> Sequence[Any]:
-    try:
-        return read_group(path, column, number)
-    except ValueError as e:
-        raise DataError(f"{path}: {e}; write it again, or leave it out of data.root") from e
