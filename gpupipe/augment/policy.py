@@ -11,7 +11,7 @@ runs on the image, and the results are blended with each other and with the imag
     op, value   (B, chains, slots)    the operations; 0, Identity, after the end of a chain
     weight      (B, chains + 1)       of the image and of each chain; their sum is 1
 
-`Mixture` draws the weights and the lengths of the chains. The weights come from gamma
+`ChainMixture` draws the weights and the lengths of the chains. The weights come from gamma
 distributions, whose draws are the quantiles of uniform draws.
 """
 
@@ -124,7 +124,7 @@ class AugmentPolicy(Step):
 
 
 @dataclass(frozen=True)
-class Mixture:
+class ChainMixture:
     """The chains of a policy that has them.
 
     Attributes:

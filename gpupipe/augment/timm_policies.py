@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from gpupipe.augment.policy import Mixture
+from gpupipe.augment.policy import ChainMixture
 from gpupipe.augment.policy_tables import IMAGENET, V0, SubPolicies
 from gpupipe.augment.timm_ops import MAX_LEVEL, UNIFORM
 from gpupipe.errors import did_you_mean, nearest
@@ -104,7 +104,7 @@ class TimmPolicy:
     magnitude: float = MAX_LEVEL
     std: float = 0.0
     largest: float = MAX_LEVEL
-    mixture: Mixture | None = None
+    mixture: ChainMixture | None = None
 
 
 @cache
@@ -214,7 +214,7 @@ def _augmix(numbers: Mapping[str, float]) -> TimmPolicy:
         MIX_OPS,
         magnitude=numbers.get("m", 3.0),
         std=numbers.get("mstd", UNIFORM),
-        mixture=Mixture(width=_count("w", numbers, 3), depth=depth, alpha=alpha),
+        mixture=ChainMixture(width=_count("w", numbers, 3), depth=depth, alpha=alpha),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from gpupipe.augment.policy import AugmentPolicy, Mixture
+from gpupipe.augment.policy import AugmentPolicy, ChainMixture
 from gpupipe.augment.policy_tables import Magnitudes, OpTable, choose, make_table
 from gpupipe.pipeline.step import Sampled, Uniforms
 from gpupipe.schema.field_types import NUMBER, WHOLE, Resampling
@@ -74,8 +74,8 @@ class AugMix(AugmentPolicy):
         return self.table.get(index, choose(draws[1], self.severity), draws[2])
 
     @property
-    def _mixture(self) -> Mixture:
-        return Mixture(self.mixture_width, max(self.chain_depth, 0), self.alpha)
+    def _mixture(self) -> ChainMixture:
+        return ChainMixture(self.mixture_width, max(self.chain_depth, 0), self.alpha)
 
     @property
     def table(self) -> OpTable:

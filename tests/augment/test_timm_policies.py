@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpupipe.augment.policy import Mixture
+from gpupipe.augment.policy import ChainMixture
 from gpupipe.augment.policy_tables import IMAGENET, V0
 from gpupipe.augment.timm_ops import UNIFORM
 from gpupipe.augment.timm_policies import (
@@ -64,11 +64,11 @@ def test_three_augment() -> None:
 
 def test_of_augmix() -> None:
     policy = read_policy("augmix-m5-w4-d2")
-    assert (policy.magnitude, policy.mixture, policy.std) == (5, Mixture(4, 2, 1.0), UNIFORM)
+    assert (policy.magnitude, policy.mixture, policy.std) == (5, ChainMixture(4, 2, 1.0), UNIFORM)
     assert policy.ops == MIX_OPS
     assert len(MIX_OPS) == 13
     policy = read_policy("augmix-b1-a0.5-mstd1")
-    assert (policy.magnitude, policy.mixture, policy.std) == (3, Mixture(3, 0, 0.5), 1)
+    assert (policy.magnitude, policy.mixture, policy.std) == (3, ChainMixture(3, 0, 0.5), 1)
 
 
 def test_of_auto_augment() -> None:

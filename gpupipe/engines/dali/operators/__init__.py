@@ -1,6 +1,6 @@
 """What DALI's operators make of the primitives that steps lower onto.
 
-    Step.lower(tracer, p)     image.ImageTracer or array.ArrayTracer, both a tracer.Tracer
+    Step.lower(tracer, p)     image.ImageTracer or array.ArrayTracer, both a tracer.DaliTracer
             |
             v
     operations of an image    fusion: neighbours become one

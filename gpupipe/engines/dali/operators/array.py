@@ -20,7 +20,7 @@ from gpupipe.dataset.spec import Spec, spatial_axes
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.operators import dtypes, ops
 from gpupipe.engines.dali.operators.subgraph import Make, Subgraph, Value
-from gpupipe.engines.dali.operators.tracer import Tracer
+from gpupipe.engines.dali.operators.tracer import DaliTracer
 
 _EXAMPLE_SIDE = 4096.0
 
@@ -50,7 +50,7 @@ def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     return shapes[:, _axes(layout)].astype(np.float64)
 
 
-class ArrayTracer(Tracer):
+class ArrayTracer(DaliTracer):
     """The primitives of a field that is an array; see Primitives for each method."""
 
     def __init__(self, size: NDArray[np.float64], device: ops.Device, spec: Spec) -> None:

@@ -32,7 +32,7 @@ from gpupipe.engines.dali.operators.subgraph import Subgraph, operator
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowNode:
     """A crop.
 
     Attributes:
@@ -65,7 +65,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Decode:
+class DecodeNode:
     """Decoding of files, or of a window of them.
 
     Attributes:
@@ -82,7 +82,7 @@ class Decode:
     can_cut: bool
     options: Mapping[str, Any]
     is_done: bool = False
-    window: Window | None = None
+    window: WindowNode | None = None
 
     def subgraphs(self, device: str) -> list[Subgraph]:
         def make(data: DataNode, *window: Argument) -> DataNode:
@@ -97,7 +97,7 @@ class Decode:
 
 
 @dataclass(frozen=True)
-class Resize:
+class ResizeNode:
     """A resize of images of size `before` to `shape`.
 
     Attributes:
@@ -117,7 +117,7 @@ class Resize:
     antialias: bool
     steps: tuple[str, ...]
     dtype: str
-    region: Window | None = None
+    region: WindowNode | None = None
     origin: Floats | float = 0.0
 
     def subgraphs(self, device: str) -> list[Subgraph]:
@@ -135,7 +135,7 @@ class Resize:
 
 
 @dataclass(frozen=True)
-class Flips:
+class FlipsNode:
     """Flips of those samples whose flag is 1; None for no sample."""
 
     horizontal: NDArray[np.bool_] | None
@@ -150,7 +150,7 @@ class Flips:
 
 
 @dataclass(frozen=True)
-class Normalize:
+class NormalizeNode:
     """Arithmetic on pixels: x / divide, then (x - mean) / std, then a cast to `dtype`.
 
     The last operation of a delivered image is one, even if it computes nothing. It also cuts and
@@ -173,7 +173,7 @@ class Normalize:
     mean: ops.Fill | None = None
     std: ops.Fill = (1.0,)
     layout: ops.Layout | None = None
-    window: Window | None = None
+    window: WindowNode | None = None
     mirror: NDArray[np.bool_] | None = None
 
     def subgraphs(self, device: str) -> list[Subgraph]:
@@ -198,35 +198,37 @@ class Normalize:
         return [operator("crop_mirror_normalize", device, self.steps, make, *window, flag)]
 
 
-Operation = Subgraph | Decode | Window | Resize | Flips | Normalize
+Operation = Subgraph | DecodeNode | WindowNode | ResizeNode | FlipsNode | NormalizeNode
 
 
 def fuse(first: Operation, second: Operation) -> list[Operation] | None:
     """Return the operations that replace two neighbours; None if no rule fits them."""
     fused: list[Operation] | None = None
     match first, second:
-        case Decode(window=None), Window(fill=None):
+        case DecodeNode(window=None), WindowNode(fill=None):
             fused = [replace(first, window=second)]
-        case Decode(window=None, can_cut=True), Resize(region=Window() as region):
+        case DecodeNode(window=None, can_cut=True), ResizeNode(region=WindowNode() as region):
             resize = second.before, second.shape, second.interpolation
             bounds = ops.needed_window(*resize, region.bounds)
-            window = Window(*bounds, None, second.steps, second.dtype, second.before)
+            window = WindowNode(*bounds, None, second.steps, second.dtype, second.before)
             fused = [replace(first, window=window), replace(second, origin=window.anchor)]
-        case Resize(region=None), Window(fill=None):
+        case ResizeNode(region=None), WindowNode(fill=None):
             fused = [replace(first, region=second, steps=first.steps + second.steps)]
-        case Flips(), Flips():
+        case FlipsNode(), FlipsNode():
             flags = (
                 _both(first.horizontal, second.horizontal),
                 _both(first.vertical, second.vertical),
             )
-            fused = [Flips(*flags, first.steps + second.steps, first.dtype)]
-        case Normalize(), Normalize(window=None, mirror=None) if not (first.mean and second.mean):
+            fused = [FlipsNode(*flags, first.steps + second.steps, first.dtype)]
+        case NormalizeNode(), NormalizeNode(window=None, mirror=None) if not (
+            first.mean and second.mean
+        ):
             by, steps = first if first.mean else second, first.steps + second.steps
             fused = [replace(second, steps=steps, divide=first.divide, mean=by.mean, std=by.std)]
-        case Flips(vertical=None), Normalize(layout=str(), window=None, mirror=None):
+        case FlipsNode(vertical=None), NormalizeNode(layout=str(), window=None, mirror=None):
             steps = first.steps + second.steps
             fused = [replace(second, mirror=first.horizontal, steps=steps)]
-        case Window(fill=None), Normalize(layout=str(), window=None):
+        case WindowNode(fill=None), NormalizeNode(layout=str(), window=None):
             fused = [replace(second, window=first, steps=first.steps + second.steps)]
     return fused
 

@@ -3,12 +3,12 @@
 `ImageTracer` keeps what steps ask for as operations, in order. Each new operation fuses with those
 before it where a rule of fusion.py fits:
 
-    decode()           Decode
-    resize(256)        Decode  Resize
-    crop(224)          Decode(window)  Resize(region)          the decoder decodes only a window
-    flip(flags)        Decode(window)  Resize(region)  Flips
-    normalize()        Decode(window)  Resize(region)  Flips  Normalize
-    finish()           Decode(window)  Resize(region)  Normalize(mirror)
+    decode()           DecodeNode
+    resize(256)        DecodeNode  ResizeNode
+    crop(224)          DecodeNode(window)  ResizeNode(region)   only a window is decoded
+    flip(flags)        DecodeNode(window)  ResizeNode(region)  FlipsNode
+    normalize()        DecodeNode(window)  ResizeNode(region)  FlipsNode  NormalizeNode
+    finish()           DecodeNode(window)  ResizeNode(region)  NormalizeNode(mirror)
 
 `subgraph` returns DALI's operators of them: here decoders.image_slice, resize and
 crop_mirror_normalize.
@@ -28,20 +28,20 @@ from numpy.typing import NDArray
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.dali.operators import ops
 from gpupipe.engines.dali.operators.fusion import (
-    Decode,
-    Flips,
-    Normalize,
+    DecodeNode,
+    FlipsNode,
+    NormalizeNode,
     Operation,
-    Resize,
-    Window,
+    ResizeNode,
+    WindowNode,
     fuse,
 )
 from gpupipe.engines.dali.operators.subgraph import Make, Subgraph, Value, join
-from gpupipe.engines.dali.operators.tracer import Tracer
+from gpupipe.engines.dali.operators.tracer import DaliTracer
 from gpupipe.pipeline.step import Spec
 
 
-class ImageTracer(Tracer):
+class ImageTracer(DaliTracer):
     """The primitives of a field that is an image file; see Primitives for each method.
 
     Args:
@@ -81,22 +81,22 @@ class ImageTracer(Tracer):
         anchor, shape = np.asarray(anchor, np.float64), np.asarray(shape, np.float64)
         if fill is None:
             self._check_inside(anchor, shape)
-        self._add(Window(anchor, shape, fill, (self.step,), self.spec.dtype, self._size))
+        self._add(WindowNode(anchor, shape, fill, (self.step,), self.spec.dtype, self._size))
         self._size = shape
 
     def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
         before, self._size = self._size, np.asarray(shape, np.float64)
         options = interpolation, antialias, (self.step,), self.spec.dtype
-        self._add(Resize(before, self._size, *options))
+        self._add(ResizeNode(before, self._size, *options))
 
     def flip(self, horizontal: Any = None, vertical: Any = None) -> None:
-        self._add(Flips(horizontal, vertical, (self.step,), self.spec.dtype))
+        self._add(FlipsNode(horizontal, vertical, (self.step,), self.spec.dtype))
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
         if dtype == self.spec.dtype:
             return
         if self._is_exact(dtype):
-            self._add(Normalize((self.step,), dtype, 255.0 if scale else 1.0))
+            self._add(NormalizeNode((self.step,), dtype, 255.0 if scale else 1.0))
         else:
             self._cast(dtype, scale)
 
@@ -104,7 +104,7 @@ class ImageTracer(Tracer):
         if self.spec.dtype == "float64":
             self._normalize_float64(mean, std, 0)
         else:
-            self._add(Normalize((self.step,), self.spec.dtype, mean=mean, std=std))
+            self._add(NormalizeNode((self.step,), self.spec.dtype, mean=mean, std=std))
 
     # --- called by the engine
 
@@ -112,7 +112,7 @@ class ImageTracer(Tracer):
         if dtype != self.spec.dtype and not self._is_exact(dtype):
             self._cast(dtype, False)
         if self._is_normalizable(dtype):
-            self._add(Normalize((), dtype, layout=layout))
+            self._add(NormalizeNode((), dtype, layout=layout))
         else:
             if layout == "CHW":
                 self._emit("transpose", ops.planes)
@@ -136,7 +136,7 @@ class ImageTracer(Tracer):
 
     def _add_decode(self, is_done: bool = False) -> None:
         options = self._region_decode, self._decoder_options
-        self._add(Decode(self.decoding, (self.step,), *options, is_done))
+        self._add(DecodeNode(self.decoding, (self.step,), *options, is_done))
 
     def _add(self, part: Operation) -> None:
         """Append an operation, and fuse it with those before it."""

@@ -1,6 +1,6 @@
 """Traces the primitives that steps call for a batch as subgraphs of DALI operators.
 
-`Tracer` is the base of images (image.py) and arrays (array.py). A tracer holds no pixels: it knows
+`DaliTracer` is the base of images (image.py) and arrays (array.py). It holds no pixels: it knows
 the sizes of the samples, and collects what is done to them. Sizes and windows are float64 NumPy
 arrays: (B, 2) for a batch, or (2,) if they are the same for all samples. An argument with an axis
 for the batch is fed to the graph, and one without is a constant of it.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Tracer(ABC):
+class DaliTracer(ABC):
     """The primitives that are the same for images and arrays; Primitives documents the methods.
 
     Args:
