@@ -115,9 +115,15 @@ protocol/batch_bytes.py and engines/ray/worker.py are not among it: a server and
 what they send.
 """
 WAITS = {"cpu", "item", "cuda", "synchronize"}
-ALLOWED = {"self._stream.synchronize()", "torch.cuda.synchronize(self._device_id)"}
+ALLOWED = {
+    "self._stream.synchronize()",
+    "torch.cuda.synchronize(self._device_id)",
+    "torch.cuda.synchronize(gpu)",
+}
 """The connection's thread waits for the copies that it began, and training does not wait for that
-thread. A batch that failed waits to learn whether the GPU is to blame (repair.py)."""
+thread. A batch that failed waits to learn whether the GPU is to blame (repair.py). A loader that is
+closed waits until nothing uses the memory that DALI frees (release_unused_memory).
+"""
 
 
 def waiting(source: str) -> Iterator[str]:
