@@ -241,7 +241,7 @@ def _check_raises(call: Callable[[], Any], rule: str) -> None:
 
 
 def _collect(batches: Iterable[Any], max_samples: float = math.inf) -> _Samples:
-    """Return the samples of the first batches; stop as `_iter_samples` does."""
+    """Return the samples of the batches by id; stop after the batch that reaches `max_samples`."""
     samples: _Samples = {}
     for id, sample in _iter_samples(batches, max_samples):
         assert id not in samples, f"sample {id} came twice in an epoch"

@@ -45,7 +45,7 @@ class CacheCandidate:
 
     Attributes:
         samples: The number of samples.
-        sample_bytes: What a sample takes, in the mean.
+        sample_bytes: The mean size of a cached sample in bytes.
     """
 
     samples: int
@@ -53,7 +53,7 @@ class CacheCandidate:
 
     @property
     def needed_bytes(self) -> int:
-        """The bytes of memory that the cache may take, in whole megabytes."""
+        """The size limit of the cache in bytes: the estimate plus 10 %, rounded up to whole MB."""
         return 10**6 * max(1, math.ceil(_HEADROOM * self.samples * self.sample_bytes / 1e6))
 
     @property

@@ -142,10 +142,10 @@ def compare(
 
 
 def disturbance(cores: float) -> list[str]:
-    """Return a warning if other processes kept more than 0.15 of the cores busy; else nothing.
+    """Return a warning if other processes used at least 0.15 of one CPU core; else an empty list.
 
     Args:
-        cores: How many cores other processes kept busy at most during a measurement.
+        cores: How many cores other processes kept busy, in the worst of the measurements.
     """
     if cores < _QUIET:
         return []

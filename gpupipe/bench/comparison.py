@@ -120,7 +120,11 @@ class Rates(ABC):
         return deviation(self.rates)
 
     def rates_as_json(self, name: str) -> dict[str, Any]:
-        """Return mean, deviation, and the rates themselves under a name."""
+        """Return the mean, the standard deviation and all rates, as plain JSON.
+
+        Args:
+            name: The key of the list of rates, such as "rounds".
+        """
         return {"mean": self.mean, "standard_deviation": self.deviation, name: self.rates}
 
 

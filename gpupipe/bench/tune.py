@@ -261,7 +261,7 @@ def describe_tuning(result: TuneResult, batch_size: int) -> list[str]:
 
 
 def _describe_gain(result: TuneResult, batch_size: int) -> list[str]:
-    """Return what was gained by the settings that were tried."""
+    """Return lines that say how much faster the best settings are, or why that is uncertain."""
     gain, changes = result.gain, result.changes
     if not changes:
         return ["Nothing that was tried is faster than the settings as they are."]

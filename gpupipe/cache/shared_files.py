@@ -121,7 +121,7 @@ class RateLimit:
         self._boot = _read_boot_id()
 
     def take(self, size: int) -> None:
-        """Wait until `size` more bytes are within the limit."""
+        """Record a transfer of `size` bytes, and sleep until the rate limit allows it."""
         if self._rate is None:
             return
         with hold_lock(self._path), self._path.open("r+b", buffering=0) as f:

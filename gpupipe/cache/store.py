@@ -107,7 +107,7 @@ class Store:
         self._files, self._root = _file_system(dataset.url, dataset.storage_options)
 
     def list_files(self) -> dict[str, dict[str, Any]]:
-        """Return what the store reports about every file, by its name under the url.
+        """Return fsspec's description of each file, such as its size, by its path below the url.
 
         Raises:
             DataError: The store cannot be listed.

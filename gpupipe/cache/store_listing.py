@@ -41,9 +41,16 @@ _MAX_ASKED_FILES = 100_000
 
 @dataclass
 class StoreRows:
-    """The columns of a listing, as read. Columns that the data set lacks are empty.
+    """The columns of a listing, N entries each. Columns that the data set lacks are empty.
 
-    `infos` are what the store reports about the files; {} if it was not asked.
+    Attributes:
+        names: The path of each file below the url.
+        labels: The label of each sample.
+        infos: fsspec's description of each file, such as its size; {} for a file of which the
+            store was not asked.
+        weights: The weight of each sample.
+        metadata: The other columns of each manifest row, as JSON text.
+        values: The numeric columns, by name.
     """
 
     names: list[str] = field(default_factory=list)

@@ -82,7 +82,13 @@ class Screen:
         self._advance(what, done, total, f"{done:,}" if done else "")
 
     def counter(self, name: str) -> Callable[[str, int, int], None]:
-        """Return a callback for a few tasks; without a terminal it prints one line per task."""
+        """Return a callback (task, done, total) that shows progress in a few long tasks.
+
+        Without a terminal, it prints a line for each task instead.
+
+        Args:
+            name: The title of the progress bar.
+        """
 
         def count(what: str, done: int, total: int) -> None:
             if what and not self._console.is_terminal:

@@ -37,7 +37,7 @@ class ReceivedBatch:
 
 @dataclass
 class Iteration:
-    """A state machine without sockets, threads or clocks.
+    """The state of what a consumer reads, without sockets, threads or clocks.
 
         stopped ──start──> starting ──enter──> reading ──end_pass──> starting, at the end of a pass
            ^                  └──────────────stop──────────────┘
@@ -47,13 +47,14 @@ class Iteration:
     needed. The consumer continues with it, or starts elsewhere.
 
     Attributes:
-        number: Counts the iterations; the server answers with it.
-        position: (epoch, samples of it that were read), or None if stopped.
-        pass_number: The pass that it reads; -1 until the server has named one.
+        number: Counts the iterations. The server repeats it, so that messages about earlier
+            iterations can be ignored.
+        position: (epoch, number of its samples that were read), or None if stopped.
+        pass_number: The pass that is read; -1 until the server has named one.
         is_at_end: A pass has ended, and the consumer has not continued with the next one yet.
         is_explicit: The user named the position, so the server must not choose another one.
-        is_shared: Other clients read the pass too, or did, so that the position does not say what
-            was consumed before it.
+        is_shared: Other clients read this pass, or have read it. So `position` does not say which
+            earlier samples were consumed.
     """
 
     number: int = 0

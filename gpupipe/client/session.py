@@ -104,7 +104,17 @@ class Session:
     # --- for the consumer
 
     def start_iteration(self, epoch: int, position: int, finish: Finish, is_explicit: bool) -> None:
-        """Start an iteration, or continue with the pass that started after the last one."""
+        """Start an iteration at a position.
+
+        At the end of a pass, the session already starts the next one. If that one begins at this
+        position, the iteration continues with it.
+
+        Args:
+            epoch: The epoch to read.
+            position: Number of samples of the epoch to leave out.
+            finish: Finishes the batches of the iteration.
+            is_explicit: The user named the position, so the server must not choose another one.
+        """
         self.finish = finish
         if not self.iteration.continue_at(epoch, position):
             self._start(self.iteration.start(epoch, position, is_explicit))

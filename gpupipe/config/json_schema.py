@@ -264,5 +264,5 @@ def _loader(definitions: Schema) -> Schema:
 
 
 def _only(schema: Schema, values: Schema) -> Schema:
-    """Return a schema of other values with the description and the default of `schema`."""
+    """Return the schema `values` with the description and the default of `schema` added."""
     return {key: schema[key] for key in _KEPT if key in schema} | values

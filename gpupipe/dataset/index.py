@@ -115,11 +115,12 @@ def build(
         root: The folder of the data.
         names: The name of each sample. Without `columns`, these are the paths of image files
             relative to `root`.
-        labels: The number of each sample's class, int64 (N,).
+        labels: The class of each sample as a position in `classes`, int64 (N,).
         classes: The names of the classes.
-        extra: Facts to save with the index. Plain JSON.
-        columns: What reads the bytes of each field; by default one field "image".
-        values: Further numbers of each sample, (N,) or (N, n), by name.
+        extra: Plain JSON that is saved with the index.
+        columns: The Column that reads the bytes of each field, by field. By default, the one field
+            "image" has the files at `names`.
+        values: Further numeric arrays by name, each (N,) or (N, n).
     """
     texts = names if isinstance(names, StringArray) else StringArray.from_strings(names)
     columns = columns or {"image": FileColumn(root, texts)}

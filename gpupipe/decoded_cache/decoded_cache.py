@@ -116,11 +116,11 @@ _DECODERS = ("torch", "torchvision", "pillow", "numpy", "simplejpeg", "opencv-py
 
 @dataclass(frozen=True)
 class CachedSample:
-    """One field of a sample, as it was looked up.
+    """The result of looking up one field of a sample.
 
     Attributes:
-        key: The hash of the file's place, size and modification time, and of the steps; None if the
-            file cannot be seen, so that it is not kept.
+        key: The cache key: a hash of the steps, and of the path, byte range, size and modification
+            time of the file. None if the file cannot be found, so that nothing is cached.
         pixels: The result of the prefix, uint8 (H, W, C), which must not be changed. None if it
             is not in the cache.
         size: [height, width] of the whole image after decode; (0, 0) if it is not in the cache.

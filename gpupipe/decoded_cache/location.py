@@ -102,7 +102,11 @@ def own_shared_memory() -> Iterator[None]:
 
 
 def list_files(where: str) -> list[Path]:
-    """Return the cache files in memory or on disk, in the order of their names."""
+    """Return the paths of the cache files, sorted by name.
+
+    Args:
+        where: "memory" for those in shared memory, "disk" for those in the cache folder.
+    """
     folder = cache_folder(where)
     return sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
 

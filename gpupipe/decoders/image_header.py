@@ -198,7 +198,14 @@ def _jpeg_size(view: memoryview, frame: int) -> tuple[int, int]:
 
 
 def _is_plain_frame(view: memoryview, frame: int, jfif: bool, adobe: int) -> bool:
-    """Whether a frame has 8 bits, and all decoders agree that it is gray or YCbCr."""
+    """Whether all decoders agree on the colors of a JPEG frame: 8 bits, and gray or YCbCr.
+
+    Args:
+        view: The file.
+        frame: The offset of the frame's marker in bytes.
+        jfif: Whether the file has a JFIF segment.
+        adobe: The color transform in the Adobe segment; -1 if there is no such segment.
+    """
     bits, components = view[frame + 4], view[frame + 9]
     if bits != 8 or _BE16(view, frame + 2)[0] != 8 + 3 * components:
         return False

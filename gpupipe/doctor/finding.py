@@ -13,10 +13,10 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        subject: What was checked.
-        observation: What it is.
-        status: Whether that is sufficient.
-        advice: What to do if it is not.
+        subject: The checked part of the system, such as the cache folder.
+        observation: The result as text, such as a version.
+        status: "ok", or how serious the result is.
+        advice: What the user can do about it, or "".
     """
 
     subject: str

@@ -97,9 +97,10 @@ class BatchMemory:
         return block
 
     def _return(self, block: Block) -> None:
-        """Take a block back.
+        """Put a block back into the pool. Beyond `spare` unused blocks, drop the oldest.
 
-        Called where its tensor dies: on any thread, in any garbage collection. So it takes no lock.
+        `weakref.finalize` calls this when the block's tensor is deleted: on any thread, even during
+        another method of this class. So it takes no lock.
         """
         self._free.append(block)
         with suppress(IndexError):

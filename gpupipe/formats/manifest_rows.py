@@ -49,16 +49,16 @@ class ManifestColumns:
 
 @dataclass
 class ManifestRows:
-    """The rows of a manifest.
+    """The N rows of a manifest.
 
     Attributes:
         name: The path or URL of the manifest, for messages.
-        paths: The paths of each field, by the field's name.
-        labels: The labels as texts; empty if there are none.
-        values: The numbers of each value, int64 or float64 (N,), by the value's name.
-        weights: The weights, int64 or float64 (N,); None if there are none.
-        rest: Every column but those of paths, labels and weights, by name, for each row; empty
-            unless `keeps_rest`. Values are texts, or Python objects if the format has types.
+        paths: The file paths of each field, N texts, by the field's name.
+        labels: The label of each row as text; empty if there are none.
+        values: The numeric columns, int64 or float64 (N,), by name.
+        weights: The weight of each row, int64 or float64 (N,); None if there are none.
+        rest: Every column but those of paths, labels and weights, by name, for each row. Empty
+            unless `keeps_rest`. Each cell is a text, or a Python object if the format has types.
         lines: The line at which each row begins, from 1; empty if the format has no lines.
     """
 

@@ -142,9 +142,16 @@ def _parse_extended(kind: bytes, content: bytes, offset: int) -> dict[str, str]:
 
 
 def _iter_records(content: bytes, offset: int) -> Iterator[tuple[str, str]]:
-    """Yield key and value of a pax header's records, "LENGTH KEY=VALUE\\n".
+    """Yield the key and the value of each record of a pax extended header.
 
-    LENGTH is the size of the whole record.
+    A record is "LENGTH KEY=VALUE\\n". LENGTH is the size of the whole record in bytes.
+
+    Args:
+        content: The records.
+        offset: The byte of the archive at which the header begins, for error messages.
+
+    Raises:
+        DamagedError: A record is malformed.
     """
     at = 0
     while at < len(content) and content[at]:

@@ -38,11 +38,15 @@ _MAX_LEVELS = 64
 
 
 def detect_masks(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
-    """Return the parts of a data set of images and masks with the same stems; {} if it is none.
+    """Detect pairs of an image and its segmentation mask, which have the same stem.
 
     Args:
-        folder: The folder.
-        files: All files below it.
+        folder: The folder of the data.
+        files: The paths of all files below it, relative to it.
+
+    Returns:
+        The options to read the pairs, for each part of the data set: training and validation. {} if
+        too few images have a mask.
     """
     text = "\n".join(files).lower()
     if not any(hint in text for hint in _HINTS):

@@ -209,7 +209,11 @@ def has_images(file: Path) -> bool:
 
 
 def read_parquet_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source parquet for a shard, and what is not certain."""
+    """Choose options of the source parquet from the columns of a shard.
+
+    Returns:
+        The options, and a sentence about each that is not certain.
+    """
     import pyarrow.parquet
 
     names = pyarrow.parquet.read_schema(file).names

@@ -49,11 +49,11 @@ def sample_content(index: Index) -> dict[str, Any]:
 
 
 def find_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any], index: Index) -> str:
-    """Return what differs between two samples of the same index; "" if nothing does.
+    """Describe how the data has changed since a state was saved; "" if it has not.
 
     Args:
-        theirs: The sample in a state.
-        ours: The sample of the data as they are now.
+        theirs: The sizes and hashes in the state, as `sample_content` returned them.
+        ours: The sizes and hashes now.
         index: The index of the data.
     """
     cells = _choose_cells(index)

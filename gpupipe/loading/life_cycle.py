@@ -212,10 +212,10 @@ class LifeCycle:
         return state
 
     def _find_run(self, epoch: int) -> _Run | None:
-        """Return the run if it delivers the epoch next, from the sampler's position.
+        """Return the engine's current run if its next batch is the first of the epoch, else None.
 
-        It does not if the source grows, and the epoch was not ready when the engine asked for its
-        plans.
+        For a growing source, this waits for that batch. The run has ended if the epoch's samples
+        were not settled when the engine asked for its plans.
         """
         state = self._state
         if not isinstance(state, _Between):

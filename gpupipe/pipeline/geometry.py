@@ -128,13 +128,16 @@ def draw_between(bounds: tuple[Any, Any], u: Floats) -> Floats:
 def draw_windows(
     scale: tuple[float, float], ratio: tuple[float, float], areas: Floats, ratios: Floats
 ) -> Floats:
-    """Return windows [height, width], each divided by the square root of the image's area.
+    """Compute the sizes of random windows from uniform draws.
 
     Args:
         scale: [min, max] of the window's share of the image's area, drawn uniformly.
         ratio: [min, max] of the window's width / height, drawn log-uniformly.
-        areas: Uniform draws, (...).
-        ratios: Uniform draws of the same shape.
+        areas: Uniform draws in [0, 1) for the areas, (...).
+        ratios: Uniform draws in [0, 1) for width / height, of the same shape.
+
+    Returns:
+        [height, width] of each window, divided by the square root of the image's area, (..., 2).
     """
     low, high = np.log(ratio)
     area, aspect = draw_between(scale, areas), np.exp(draw_between((low, high), ratios))

@@ -181,7 +181,11 @@ class MultiCrop(Step):
         return (self.crop or 0) >= _CROPS
 
     def anchor(self, size: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return [top, left] of the crop in an image of `size`, [height, width], not mirrored."""
+        """Return [top, left] of the crop in the unmirrored image, in pixels, (..., 2).
+
+        Args:
+            size: [height, width] of the image in pixels, (..., 2).
+        """
         shape = np.array(self.size, np.float64)
         number = (self.crop or 0) % _CROPS
         anchor: NDArray[np.float64] = (

@@ -184,14 +184,14 @@ class IterationStarted(_Message, tag="iteration started", frozen=True):
 
 
 class BatchHeader(_Message, tag="batch header", frozen=True):
-    """A batch, or the head of one whose bytes follow as BatchParts.
+    """Announces a batch. Its bytes are in a slot, or follow as BatchParts.
 
     Attributes:
-        end: Number of samples of the epoch that all ranks have had after it.
-        is_last: It is the last batch of the pass that this client gets.
-        fields: Its tensors.
-        size: Size in bytes, with padding.
-        slot: The slot that holds its bytes, or None if they follow as BatchParts.
+        end: Number of samples of the epoch that all ranks together have had after this batch.
+        is_last: Whether the batch is the last of the pass for this client.
+        fields: The tensors of the batch.
+        size: Size of the batch in bytes, with padding.
+        slot: The slot that holds the bytes, or None if they follow as BatchParts.
     """
 
     key: Key

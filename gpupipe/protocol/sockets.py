@@ -143,7 +143,13 @@ def describe_listener(address: str, has_keys: bool) -> str:
 
 
 def _check_socket_type(address: str, socket_type: str, has_keys: bool) -> None:
-    """Raise ServerError for another socket than a server's, or if this side alone has keys."""
+    """Raise ServerError if the peer is not a gpupipe server, or if only this side has keys.
+
+    Args:
+        address: The address of the peer.
+        socket_type: The type of the peer's ZeroMQ socket. The peer does not use encryption.
+        has_keys: Whether this side has keys for encryption.
+    """
     if socket_type == _FUELS:
         raise ServerError(
             f"{address} speaks Fuel's protocol, and not gpupipe's (its socket is a ZeroMQ "

@@ -113,14 +113,14 @@ def malloc_trim() -> None:
 
 
 def release_unused_memory(gpu: device) -> None:
-    """Let DALI free the unused GPU memory and page-locked memory in its pools.
+    """Free the unused GPU memory and page-locked memory in DALI's pools.
 
-    DALI's pools never do so by themselves. The pool of CPU memory is not among them; the next
-    loader of the process uses it again.
+    DALI never frees it on its own. The pool of CPU memory stays: the next loader of the process
+    reuses it.
 
     Args:
-        gpu: The GPU of the pipeline that was closed. Blocks that queued kernels still use are not
-            unused, so this function waits for them.
+        gpu: The GPU of the closed pipeline. The function first waits for all kernels that are
+            queued there, because their blocks are still in use.
     """
     import torch
     from nvidia.dali import backend

@@ -215,9 +215,10 @@ def list_entries(group: str) -> tuple[EntryPoint, ...]:
 
 @lru_cache(maxsize=16)
 def _read_entries(group: str, _: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
-    """Read a file of every installed package, which takes 10 ms where there are 250.
+    """Return the entry points of a group; read them again if a folder of sys.path has changed.
 
-    Installing or removing a package changes the folder that it is in, or sys.path.
+    Reading opens a metadata file of each installed package: 10 ms for 250 packages. The second
+    argument only serves as a cache key: the folders of sys.path, and when each was modified.
     """
     return tuple(entry_points(group=group))
 

@@ -272,7 +272,7 @@ class Sampler:
         return self._size(epoch)
 
     def _problem(self, count: int) -> str:
-        """Return why `count` samples cannot be divided, or ""."""
+        """Return why `count` samples cannot be divided into the batches of an epoch, or ""."""
         return self._divide(self.selection.epoch_size_of(count)).explain_problem()
 
     def _layout(self, epoch: int, position: int) -> EpochLayout:

@@ -45,8 +45,9 @@ class Head(Struct, frozen=True):
     """The first record of a file.
 
     Attributes:
-        history: Names the sequence of passes.
-        serves: Identifies the work that is served, as plain JSON.
+        history: A random token for the server's sequence of passes. A server that resumes keeps it.
+        serves: Plain JSON that identifies the loader that is served. A server with another value
+            does not resume from the file.
         version: VERSION of the gpupipe that wrote the file.
     """
 

@@ -81,9 +81,16 @@ class Recordio(ShardedSource):
     def _iter_shards(
         self, path: Path, data: NDArray[np.uint8], records: Records, wanted: dict[int, str] | None
     ) -> Iterator[ShardFile]:
-        """Index the records that `wanted` lists, and remove them from it; None lists all records.
+        """Yield a shard for each sequence of records with one part, or with several parts.
 
-        Records in several parts become shards of their own, with the parts joined.
+        Parts are not contiguous, so those of one record are joined in a file of the cache folder.
+
+        Args:
+            path: The RecordIO file.
+            data: The bytes of the file.
+            records: Records of the file.
+            wanted: The key of each record to index, by the byte at which the record begins. Records
+                that were indexed are removed from it. None indexes all records.
         """
         several = records.find_multipart()
         for run in np.split(np.arange(len(several)), np.flatnonzero(np.diff(several)) + 1):

@@ -127,7 +127,13 @@ class Dali(Step):
         return self.operator.function(pixels, **self.arguments.constants, **drawn)
 
     def _try(self, input_spec: Spec) -> Trial:
-        """Return what the operator makes of an input; raise StepIncompatibleError for none."""
+        """Return the output spec and size for an input spec.
+
+        The first call with a spec runs the operator on small images, if it has a CPU version.
+
+        Raises:
+            StepIncompatibleError: The operator cannot process such an input.
+        """
         if input_spec not in self._trials:
             self._trials[input_spec] = self._run_trial(check_image(input_spec))
         return self._trials[input_spec]

@@ -47,13 +47,14 @@ class RandomPhotometricDistort(ColorStep):
     num_uniforms = 2 * len(ADJUSTMENTS) + 5
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Draw which changes are made, and how strong they are.
+        """Draw which changes each sample gets, and how strong they are.
 
         Returns:
-            brightness, contrast, saturation, hue: float64 (B,), the factors.
-            NAME_runs: int32 (B,), 1 if the change NAME is made, for brightness, saturation, hue
-                and permutation; contrast_first_runs and contrast_last_runs for the contrast.
-            permutation: int32 (B, 3), the channel that becomes each channel.
+            brightness, contrast, saturation, hue: float64 (B,), the factors; for hue, full turns.
+            NAME_runs: int32 (B,), 1 if the sample gets the change NAME, else 0. NAME is brightness,
+                contrast_first, contrast_last, saturation, hue or permutation.
+            permutation: int32 (B, 3). Channel c of the output is channel permutation[n, c] of
+                sample n.
         """
         factors = {
             name: draw_between(getattr(self, name), u[:, n]) for n, name in enumerate(ADJUSTMENTS)

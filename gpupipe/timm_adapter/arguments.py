@@ -37,7 +37,7 @@ _SCHEDULE = frozenset(
 
 
 def drop_schedule(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings without timm's arguments that matter beside input_size_choices alone."""
+    """Return the settings without the arguments that timm uses only with input_size_choices."""
     return {name: value for name, value in settings.items() if name not in _SCHEDULE}
 
 
@@ -197,7 +197,9 @@ class Erase:
 
 
 def list_changes(a: Mapping[str, Any]) -> list[Callable[..., Batch]]:
-    """Return what runs on whole batches. In timm, erasing comes after mixing.
+    """Return the functions that change a whole batch, (images, labels), in the order of timm.
+
+    These are mixing, then random erasing, then the conversion to another dtype, if each is set.
 
     Args:
         a: The arguments of gpupipe.timm.create_loader, by name.

@@ -47,10 +47,10 @@ class Cutmix(BatchStep):
         _check_sizes({name: size for name, size in sizes.items() if None not in size})
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return lam, x and y, float64 (N,).
+        """Draw lam, x and y, each float64 (N,) for N batches.
 
-        `lam` is the share of the area outside the box, before it is cut off at the border. `x` and
-        `y` are its center, in shares of width and height.
+        1 - lam is the box's share of the image's area before it is cut off at the border.
+        x and y are the box's center, as shares of width and height.
         """
         return {"lam": symmetric_beta(u[:, :2], self.alpha), "x": u[:, 2], "y": u[:, 3]}
 
@@ -65,14 +65,16 @@ class Cutmix(BatchStep):
 
 
 def find_box(height: int, width: int, p: Params) -> tuple[tuple[int, int, int, int], float]:
-    """Return the box, (left, top, right, bottom), and the share of the area outside it.
-
-    The formula is that of torchvision.transforms.v2.CutMix.
+    """Compute the box that is pasted, as torchvision.transforms.v2.CutMix does.
 
     Args:
         height: Height of the images in pixels.
-        width: Their width.
-        p: One batch's entry of what `Cutmix.sample` returned.
+        width: Width of the images in pixels.
+        p: lam, x and y of one batch, from `Cutmix.sample`.
+
+    Returns:
+        The box (left, top, right, bottom) in pixels, cut off at the border. And the share of the
+        image's area outside it, 0 to 1.
     """
     center_x, center_y = int(p["x"] * width), int(p["y"] * height)
     half = 0.5 * math.sqrt(1.0 - float(p["lam"]))

@@ -82,13 +82,15 @@ class FetchStatistics:
 
 
 class RowSelection:
-    """Selects rows that are neither cached nor being fetched. All methods need the lock.
+    """Selects rows that are neither cached nor being fetched.
+
+    The caller of any method must hold `CacheFolder.lock`.
 
     Args:
         folder: The cache.
         listing: The rows of the data set.
-        seed: Seed of the order in which samples are drawn.
-        is_weighted: Whether to draw samples in proportion to the listing's weights.
+        seed: Seed of the random order in which rows are drawn.
+        is_weighted: Whether to draw rows in proportion to the listing's weights.
     """
 
     def __init__(self, folder: CacheFolder, listing: Listing, seed: int, is_weighted: bool) -> None:

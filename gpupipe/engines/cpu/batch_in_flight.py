@@ -41,14 +41,14 @@ _MAX_PART = 16
 
 
 class ThreadPool:
-    """Threads that share out the samples of batches.
+    """Threads that process the samples of batches, each on one core.
 
-    torch starts threads of its own for each thread that calls it, unless that thread has said
-    `torch.set_num_threads(1)`. That call also sets the number for threads that start later, so the
-    constructor sets it back when all threads of the pool run.
+    By default, torch starts more threads for every thread that calls it. So each thread of the
+    pool calls `torch.set_num_threads(1)`. That call also changes the default for threads that
+    start later. The constructor restores the previous number once all threads of the pool run.
 
     Args:
-        count: How many threads there are.
+        count: The number of threads.
     """
 
     def __init__(self, count: int) -> None:
@@ -177,7 +177,7 @@ class BatchInFlight:
         self._share_out(self._split(len(plan.ids)), self._read_part, self._lower_and_run)
 
     def cancel(self) -> None:
-        """Let the samples that wait do nothing. `result` comes as soon as the others end."""
+        """Skip all samples that have not started. `result` is set as soon as the others end."""
         self._is_cancelled = True
 
     def _share_out(

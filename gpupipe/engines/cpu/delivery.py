@@ -76,16 +76,16 @@ class OutputBuffer:
         return self._batch is not None
 
     def begin(self, row: int, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
-        """Note the shape of a sample; the first call allocates the memory.
+        """Record the shape of a sample. The first sample's shape becomes that of all slots.
 
         Args:
             row: The sample's position in the batch.
-            shape: Its shape: (C, H, W) for an image.
+            shape: The sample's shape: (C, H, W) for an image.
             dtype: The dtype to deliver.
 
         Returns:
-            Whether the sample has a slot. It has none if nothing is delivered, or if the samples
-            differ in shape.
+            Whether the sample has a slot. It has none if the buffer has no memory, or if its shape
+            differs from that of the first sample.
         """
         self.shapes[row] = shape
         if self._memory is None:

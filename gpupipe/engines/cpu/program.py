@@ -111,7 +111,7 @@ class Rule:
 
 
 class Rules:
-    """A list of rules, of which the first that matches decides."""
+    """Chooses the kernel for a sequence of operations: the first rule that matches and binds."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._by_first: dict[type[Op], list[Rule]] = {}

@@ -120,7 +120,7 @@ class ImageFiles:
         return header.height, header.width
 
     def _decode(self, files: Sequence[Any], others: list[int]) -> list[NDArray[Any]]:
-        """Decode those of `files` at the positions `others`."""
+        """Decode the files at the positions `others` of the batch on all threads."""
 
         def decode(n: int) -> Pixels:
             return self._decoders.decode(files[n], self._decoding)

@@ -90,7 +90,10 @@ class Lowering:
         return _arrays(self.trace(plan, size))
 
     def example_arguments(self) -> Arrays:
-        """Return the argument arrays of a batch of one, for their dtypes and numbers of axes."""
+        """Return the argument arrays of a batch of one sample.
+
+        They show the dtypes and numbers of axes that `arguments` returns for any batch.
+        """
         return _arrays(self._example)
 
     def operators(self) -> list[Emitted]:

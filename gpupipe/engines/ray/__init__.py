@@ -1,13 +1,14 @@
 """The Ray engine: workers of a Ray cluster make the batches, in the order of the plans.
 
-The trainer's side: `engine` joins the parts. `cluster` connects to Ray. `pool` starts the workers,
-and replaces those that die. `dispatcher` gives each plan to a worker, and `delivery` finishes the
-answers in the order of the plans. `status` writes the file for `gpupipe status ray`.
+In the trainer's process, `engine` creates and connects all other parts. `cluster` connects to Ray.
+`pool` starts the workers, and replaces those that die. `dispatcher` sends each plan to a worker.
+`delivery` finishes the batches in the order of the plans. `status` writes the file for
+`gpupipe status ray`.
 
-The worker's side: `actor` runs in its process, and makes batches with the engine of its `worker`.
-`messages` are what it answers.
+In a worker's process, `actor` receives the plans, and `worker` makes their batches. `messages`
+defines what a worker returns.
 
-The registry imports this folder by name. Start reading in engine.py.
+The registry of engines imports this folder by name. Start reading in engine.py.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class WorkerActor:
         self._node = get_node_name()
 
     def describe(self) -> WorkerFacts:
-        """Return what decides whether this worker fits the others."""
+        """Return this worker's node, process and package versions, for the trainer to compare."""
         node_id = ray.get_runtime_context().get_node_id()
         return WorkerFacts(self._node, node_id, os.getpid(), list_versions())
 

@@ -169,14 +169,15 @@ class WaitMeter:
     """Measures how long a consumer waits for batches, and how long it uses them.
 
     Args:
-        autoscaler: Gets each step but the first of an epoch and of an iteration, so that the time
-            between epochs does not count for it; None: the number of workers is fixed.
+        autoscaler: Gets the measured times and changes the number of workers; None if that number
+            is fixed. It does not get the first batch of an epoch or iteration, so that the time
+            between epochs does not count.
         clock: Returns the time in seconds.
 
     Attributes:
-        batches: The batches that were delivered.
-        waited: Seconds in which the consumer waited.
-        used: Seconds in which it used batches.
+        batches: The number of batches that were delivered.
+        waited: Seconds that the consumer spent waiting for batches.
+        used: Seconds that the consumer spent between getting a batch and asking for the next.
     """
 
     def __init__(

@@ -125,12 +125,12 @@ def describe_absence(root: Path, name: str | None, images: int | None) -> str:
 
 
 def explain_stand_in(location: DatasetLocation, root: Path, name: str | None) -> str:
-    """Return the warning that drawn images stand in for a data set, or "".
+    """Return a warning if synthetic images replace a data set; "" if they do not.
 
     Args:
-        location: Where the images are.
-        root: The folder in which they were to be.
-        name: The data set to download; None for none.
+        location: The folder that is read.
+        root: The folder of the data set, according to the config.
+        name: The data set to download; None to download nothing.
     """
     if name is None or location.root == root:
         return ""

@@ -122,7 +122,7 @@ def _read_one(argument: Argument, value: Any, whole_value: Any) -> Any:
 
 
 def _read_name(names: Mapping[str, Any], value: Any) -> Any:
-    """Return what a name stands for, such as INTERP_LINEAR."""
+    """Return DALI's constant of a name such as INTERP_LINEAR; raise if there is no such name."""
     if isinstance(value, str) and value in names:
         return names[value]
     upper = {n for n in names if n.isupper()} or set(names)

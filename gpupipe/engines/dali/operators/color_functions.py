@@ -86,9 +86,10 @@ def autocontrast(image: PixelFormat) -> Operators:
 def equalize(image: PixelFormat) -> Operators:
     """Equalize the histogram of each channel, as PIL does.
 
-    DALI's equalize is OpenCV's: on the inverted image it makes 255 * c / n, where c counts the
-    smaller values, and n all but the largest. PIL divides by the whole number n // 255 instead,
-    and leaves a channel alone for which that is 0.
+    Of the pixels of a channel, let c be the number below the value v, and n the number below the
+    channel's maximum. PIL maps v to round(c / (n // 255)), and leaves the channel unchanged if
+    n // 255 is 0. DALI's equalize is OpenCV's. Applied to the inverted image, and inverted back,
+    it maps v to 255 * c / n.
     """
 
     def make(pixels: DataNode) -> DataNode:

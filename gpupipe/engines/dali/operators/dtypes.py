@@ -81,9 +81,10 @@ def find_substitute(operator: str, dtype: str) -> Substitute | None:
 
 
 def as_integers(dtype: str) -> str:
-    """Return the dtype in which values go from DALI to torch.
+    """Return the dtype in which values of a dtype are copied from DALI to torch.
 
-    Of the unsigned dtypes only uint8 passes; the others pass as signed integers of their size.
+    uint16, uint32 and uint64 are copied as the signed dtype of the same size. Every other dtype
+    stays as it is.
     """
     return _SAME_SIZE[dtype] if dtype in ("uint16", "uint32", "uint64") else dtype
 

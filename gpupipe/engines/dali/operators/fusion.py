@@ -98,17 +98,17 @@ class DecodeNode:
 
 @dataclass(frozen=True)
 class ResizeNode:
-    """A resize of images of size `before` to `shape`.
+    """A resize, fused with a crop of the result if `region` is set.
 
     Attributes:
-        before: [height, width] of the images.
-        shape: [height, width] to which the whole images are resized.
+        before: [height, width] of the whole images before the resize, in pixels.
+        shape: [height, width] of the whole images after the resize, in pixels.
         interpolation: "nearest", "bilinear" or "bicubic".
-        antialias: As in Primitives.
-        steps: The keys of the steps.
+        antialias: Whether to low-pass before shrinking.
+        steps: The keys of the pipeline's steps that the node implements.
         dtype: The dtype of the pixels.
-        region: The window of the resized images that is needed, or None for all.
-        origin: [top, left] of the decoded part of the images.
+        region: The window of the resized images to compute, or None for the whole images.
+        origin: If only a part of the images was decoded, its [top, left] in them, in pixels.
     """
 
     before: Floats

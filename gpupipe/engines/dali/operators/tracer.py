@@ -288,13 +288,14 @@ def _convert_argument(values: Array) -> Array:
 
 
 def _merge_sizes(before: Any, parts: Sequence[tuple[NDArray[np.bool_], Any]]) -> Any:
-    """Return the sizes of all samples after a switch.
+    """Return [height, width] of the images after a switch.
 
-    It stays one size for all samples, (2,), if each branch made that size.
+    The result is one size for all samples, (2,), if all branches return the same one; else (B, 2).
 
     Args:
-        before: The sizes before the switch.
-        parts: For each branch, which samples took it, and the sizes that it made.
+        before: The sizes before the switch, (2,) or (B, 2).
+        parts: For each branch, a mask of the samples that took it, bool (B,), and the sizes that it
+            returned, (2,) or (B, 2).
     """
     sizes = [size for _, size in parts]
     if all(size.ndim == 1 and np.array_equal(size, sizes[0]) for size in sizes):
