@@ -117,7 +117,7 @@ class Connection:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the iteration reads: the next one after a pass ended; 0 if stopped."""
+        """Epoch that the iteration reads; after a pass has ended, the next epoch; 0 if stopped."""
         with self._changed:
             position = self._session.iteration.position
             return position[0] if position is not None else 0
@@ -249,7 +249,7 @@ class Connection:
             self._send(self._session.outgoing.popleft())
 
     def _send(self, message: messages.ToServer) -> bool:
-        """Send a message; False if ZeroMQ cannot. The next OpenSession makes up for the loss."""
+        """Send a message; False if it is lost. The next OpenSession makes up for a lost message."""
         with suppress(zmq.Again):
             self._socket.send(codec.encode(message), zmq.NOBLOCK)
             return True

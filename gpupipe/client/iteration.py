@@ -76,14 +76,17 @@ class Iteration:
     def continue_at(self, epoch: int, position: int) -> bool:
         """Continue with the epoch that the client asked for when the last pass ended.
 
-        Return False if the last pass has not ended, or if this is another position.
+        Return False if no pass has just ended, or if the client asked for another position.
         """
         is_started = self.is_at_end and self.position == (epoch, position)
         self.is_at_end = False
         return is_started
 
     def enter(self, message: messages.IterationStarted) -> None:
-        """Enter the pass of the message, or note that it is shared. Ignores other iterations."""
+        """Enter the pass that the message names, or note that other clients read it too.
+
+        Ignores messages about other iterations.
+        """
         if message.iteration == self.number and self.position is not None:
             was_shared = self.is_shared and self.pass_number == message.pass_number
             self.is_shared = was_shared or message.is_shared

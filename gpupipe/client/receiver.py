@@ -92,7 +92,7 @@ class Reassembly:
     def add_part(self, part: messages.BatchPart, data: Any) -> Whole | None:
         """Add a piece and return the batch if it is complete now. Raises MalformedMessage."""
         batch = self._incomplete
-        # the head of this piece's batch was dropped, or went to an earlier connection
+        # the header of this piece's batch was dropped, or went to an earlier connection
         if batch is None or part.key != batch.head.key:
             return None
         if part.offset < batch.end or part.offset + part.size > batch.head.size:
@@ -113,7 +113,7 @@ class Reassembly:
 
 
 class Receiver:
-    """Joins and finishes batches, and passes all other messages on to the session.
+    """Handles the server's messages: finishes batches, and passes other messages to the session.
 
     Args:
         session: The client's half of the session.

@@ -104,7 +104,8 @@ def secure_server(socket: Any, secret: Path) -> None:
 def secure_client(socket: Any, secret: Path, server: Path) -> None:
     """Encrypt a client's socket: it accepts only the server whose public key is in `server`.
 
-    Raises ServerError if a file holds no such key, or other users can read the file `secret`.
+    Raises ServerError if the file `secret` holds no secret key or other users can read it, or if
+    the file `server` holds no key.
     """
     socket.curve_publickey, socket.curve_secretkey = load(secret, True)
     socket.curve_serverkey = load(server, False)[0]

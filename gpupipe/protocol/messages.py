@@ -118,7 +118,7 @@ class Ping(_Message, tag="ping", frozen=True):
 
 
 class CloseSession(_Message, tag="close session", frozen=True):
-    """Ends the session of a token: the server requeues its batches, except those in `consumed`.
+    """Ends the client's session: the server requeues all its leases, except those in `consumed`.
 
     The client repeats it, on any connection, until the server answers with SessionClosed.
     """

@@ -222,7 +222,8 @@ def cuda_last_error() -> Callable[[], int] | None:
     """Return cudaGetLastError of torch's CUDA runtime, or None if torch's library hides it.
 
     cudaGetLastError returns and clears the error of the last failed call of this thread. If nobody
-    calls it, torch raises that error after the next kernel launch. torch.cuda.cudart() lacks it.
+    calls it, torch raises that error after the next kernel launch. torch.cuda.cudart() does not
+    offer the function.
     """
     return getattr(ctypes.CDLL(torch._C.__file__), "cudaGetLastError", None)
 

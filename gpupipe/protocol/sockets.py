@@ -56,7 +56,7 @@ def connect(to: Any, address: str, key: Path | None, server_key: Path | None) ->
     """Connect a ZeroMQ socket to a server.
 
     Args:
-        to: The socket.
+        to: The ZeroMQ socket.
         address: tcp://HOST:PORT or ipc://FILE.
         key: File of the client's secret key; None for a server without keys.
         server_key: File of the server's public key; None for a server without keys.

@@ -79,7 +79,7 @@ class BatchLeases:
         return current is None or current.is_first(key[1])
 
     def lease(self, key: Key) -> LeaseResult:
-        """Lease a batch that is ready to the reader with the most credits."""
+        """Lease a ready batch to the reader of its pass with the most credits."""
         current = self._state.find_pass(key[0])
         if current is None or key[1] not in current.making:
             return NotNeeded()
@@ -173,7 +173,7 @@ class BatchLeases:
         return max(partitions, key=self._unmet_demand, default=None)
 
     def _unmet_demand(self, partition: Partition) -> int:
-        """Return how many more batches the readers have credits for than are being made."""
+        """Return the readers' credits minus the batches being made for them, up to `_lead_left`."""
         current = partition.current
         if current is None or not current.has_queued:
             return 0

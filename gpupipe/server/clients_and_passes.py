@@ -105,7 +105,7 @@ class EpochPass:
         return step
 
     def lease(self, step: int, token: str) -> None:
-        """Lease a step that was made, or a requeued one whose batch the client `token` holds."""
+        """Lease a step to the client `token`: a step in `making`, or a requeued one."""
         self._unqueue(step)
         self.leased[step] = token
 
@@ -227,19 +227,19 @@ class Client:
 
     Attributes:
         session: The record of the session in the write-ahead log: token, name and process.
-        partition: Its partition.
-        hwm: Number of batches that it may hold.
-        last_heard: Time of its last message, in seconds of the server's monotonic clock.
-        request_number: `number` of its last OpenSession.
-        leases: Batches that it leases, in the order in which they were leased.
-        revoked: Leases that were requeued while it was silent, and that no Revoke has named yet.
-        is_silent: It sent no message for the last `heartbeat_timeout` seconds.
-        phase: Whether it is idle, waits for a pass, or reads one.
-        iteration: Number of its current iteration.
-        entered_passes: Numbers of the passes that it has entered.
-        last_entry: (iteration number, pass number) when it last entered a pass.
-        is_late: It joined in the middle of a pass, and has not started an iteration yet.
-        num_consumed: Number of batches that it has consumed.
+        partition: The client's partition.
+        hwm: Number of batches that the client may hold.
+        last_heard: Time of the client's last message, in seconds of the server's monotonic clock.
+        request_number: `number` of the client's last OpenSession.
+        leases: Batches that the client leases, in the order in which they were leased.
+        revoked: Leases that were requeued while the client was silent. The next Revoke names them.
+        is_silent: The client sent no message for the last `heartbeat_timeout` seconds.
+        phase: Whether the client is idle, waits for a pass, or reads one.
+        iteration: Number of the client's current iteration.
+        entered_passes: Numbers of the passes that the client has entered.
+        last_entry: (iteration number, pass number) when the client last entered a pass.
+        is_late: The client joined in the middle of a pass, and has not started an iteration yet.
+        num_consumed: Number of batches that the client has consumed.
     """
 
     session: SessionStarted
@@ -259,27 +259,27 @@ class Client:
 
     @property
     def token(self) -> str:
-        """Identifies the client over reconnects; it chooses the token itself."""
+        """Identifies the client over reconnects. The client chooses the token itself."""
         return self.session.token
 
     @property
     def pass_number(self) -> int | None:
-        """Number of the pass that it reads, or None."""
+        """Number of the pass that the client reads, or None."""
         return self.phase.pass_number if isinstance(self.phase, Reading) else None
 
     @property
     def wanted(self) -> tuple[int, int] | None:
-        """(epoch, position) where it waits for a pass to start, or None."""
+        """(epoch, position) of the pass that the client waits for, or None."""
         phase = self.phase
         return (phase.epoch, phase.position) if isinstance(phase, Waiting) else None
 
     @property
     def credits(self) -> int:
-        """Number of batches that it may lease now; 0 if it is silent or reads no pass."""
+        """Number of batches that the client may lease now; 0 if silent or outside a pass."""
         return 0 if self.is_silent or self.pass_number is None else self.hwm - len(self.leases)
 
     def reconnect(self) -> None:
-        """Leave the pass that it reads, but remember that it read one."""
+        """Set the phase for a reconnect: Reconnecting if the client read a pass, else Idle."""
         has_read = isinstance(self.phase, Reading | Reconnecting)
         self.phase = Reconnecting() if has_read else Idle()
 

@@ -64,7 +64,7 @@ class Connections:
     Attributes:
         state: Sessions and leases. flush() queues the messages of its outbox.
         compress: Codec that the server is configured with, "none" for no compression.
-        wake: Wakes the thread that owns the socket.
+        wake: Function that wakes the thread that owns the socket.
         lock: The server's lock.
         by_token: Connections by client token.
         token_of_route: Client tokens by route.
@@ -125,7 +125,7 @@ class Connections:
         return self.host_id != "" and process.host_id == self.host_id
 
     def answer(self, route: bytes, message: messages.ToClient) -> None:
-        """Queue a message on a connection."""
+        """Queue a message for the connection `route`."""
         self.send_queue.append((route, [codec.encode(message)]))
 
     def send(self, token: str, message: messages.ToClient) -> None:

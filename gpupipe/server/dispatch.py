@@ -110,7 +110,7 @@ class Dispatcher:
         self.final_error = FinalError()
 
     def handle(self, route: bytes, message: messages.ToServer) -> None:
-        """Handle a message. `route`: the connection that it arrived on."""
+        """Handle a message that arrived on the connection `route`."""
         token = self._connections.token_of_route.get(route)
         has_long_answer = isinstance(message, messages.GetStats | messages.OpenSession)
         if has_long_answer and not self._rate_limits.allow(route, time.monotonic()):

@@ -4,8 +4,8 @@ ZeroMQ limits the size of a frame, but not the number of frames in a message. A 
 would fill the memory, and the application would never receive it. So FloodGuard asks the kernel how
 much each connection has sent, and the server calls on_message() for each message. A client's
 messages are small: one frame of a few hundred bytes per batch. Each connection takes a file
-descriptor, even if it sends nothing. So the number and the time of those without a session are
-limited.
+descriptor, even if it sends nothing. So FloodGuard limits how many connections without a session
+there are, and for how long each may be silent.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ class _Sender:
 class FloodGuard:
     """Limits the connections of a listening ROUTER socket. Only for TCP on Linux.
 
-    Every `now` is in seconds, of a monotonic clock.
+    The parameter `now` of the methods is in seconds, of a monotonic clock.
 
     Args:
-        listening: The socket.
+        listening: The ROUTER socket.
         has_session: Returns whether the connection of a route has a session.
         max_clients: Maximum number of sessions.
 
@@ -168,7 +168,7 @@ class FloodGuard:
             malloc_trim()
 
     def close(self) -> None:
-        """Stop watching. Call it before the socket is closed."""
+        """Stop monitoring the socket. Call this before the socket is closed."""
         self._listening.disable_monitor()
         self.events.close(0)
 

@@ -53,7 +53,7 @@ class FuelServer:
             raise
 
     def run(self, each: Callable[[FuelServer], None] = lambda server: None) -> None:
-        """Serve until stop() is called. `each` is called after every batch."""
+        """Serve until stop() is called. `each` is called after every batch and every end marker."""
         with self._running:
             while not self._stopping:
                 for frames in _epoch(self._loader):

@@ -28,7 +28,7 @@ class _Record(Struct, array_like=True, frozen=True):
 
 
 class NextPass(_Record, tag="runs", frozen=True):
-    """Number of the next pass."""
+    """The next pass to start gets this number."""
 
     number: int
 

@@ -93,7 +93,7 @@ class Leases:
     Attributes:
         state: The state that the other parts share, and the messages to send.
         passes: The passes of all partitions.
-        batches: Which client leases which batch.
+        batches: The leases of single batches.
         sessions: The sessions of all clients.
     """
 

@@ -44,8 +44,12 @@ _CLIENT_GAUGES = (
 def format_line(stats: Mapping[str, Any], rates: tuple[float, float]) -> str:
     """Format the stats as one line: progress in each epoch, rates, buffers, clients.
 
-    The line ends with the first four clients, since a terminal may cut it: how many batches each
-    client holds, and for how long it is silent. `rates`: batches and MB per second.
+    The last part of the line, which a terminal may cut off, has the first four clients: how many
+    batches each holds, and for how long it was silent.
+
+    Args:
+        stats: The dict that Server.stats() returns.
+        rates: (batches per second, MB per second).
     """
     clients = stats["clients"]
     held, room = sum(c["leased"] for c in clients), sum(c["hwm"] for c in clients)

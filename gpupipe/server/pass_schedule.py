@@ -95,8 +95,8 @@ class PassSchedule:
         """
         current, number = client.partition.current, begin.pass_number
         last = self._state.next_pass - 1 if current is None else current.number
-        # The client was slow, was paused or is new, and its user chose no epoch. If others have
-        # read this one, a new pass would deliver its samples again.
+        # The client was slow, was paused or is new, and its user chose no epoch. If other clients
+        # have read this epoch, a new pass would deliver its samples again.
         asks_for_epoch = not begin.is_explicit and number < 0 and begin.position == 0
         can_join_later = (
             current is not None

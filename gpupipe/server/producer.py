@@ -147,7 +147,7 @@ class Producer(threading.Thread):
         return None
 
     def _should_pull(self) -> bool:
-        """Return whether a client has credits. Call this when no ready batch can be leased."""
+        """Return whether a client has credits for a batch that is in flight or not taken yet."""
         waiting = {key[0] for keys in self._in_flight.values() for key in keys}
         return self._batches.neediest() is not None or any(
             self._batches.total_credits(n) > 0 for n in waiting
@@ -165,7 +165,7 @@ class Producer(threading.Thread):
             yield plan
 
     def _next_plan(self) -> Plan | None:
-        """Take steps until the batch of one must be made, and return its plan; None if none must.
+        """Take steps until one needs a new batch, and return its plan; None if no step does.
 
         With `broadcast`, the batch of a step may exist or be in flight already, for another client.
         """

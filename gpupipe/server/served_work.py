@@ -72,7 +72,7 @@ class Plans:
 
     Args:
         config: The served config. Its shard is the part of the samples that this server has.
-        index: The samples.
+        index: Index of the samples.
         ranks: Number of partitions to divide the shard among.
 
     Attributes:

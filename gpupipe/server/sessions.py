@@ -26,7 +26,7 @@ _MAX_NAMED, _SILENT_SECONDS = 4, 2.0
 class Sessions:
     """The sessions of all clients.
 
-    Every `now` is in seconds, of a monotonic clock.
+    The parameter `now` of the methods is in seconds, of a monotonic clock.
 
     Args:
         state: Sessions, partitions and leases.
@@ -40,7 +40,7 @@ class Sessions:
     # --- a session starts
 
     def is_overtaken(self, request: messages.OpenSession) -> bool:
-        """Return whether the client already sent a later request, on another connection."""
+        """Return whether the server already has a later request of this client."""
         client = self._state.clients.get(request.token)
         return client is not None and request.number <= client.request_number
 
@@ -48,7 +48,8 @@ class Sessions:
         """Decide, when a client connects, whether the clients of a stopped server continue.
 
         Args:
-            is_known: Whether this client is one of them. If so, all of them may continue.
+            is_known: Whether this client is one of them. If so, all of them may continue. If not,
+                their sessions end, unless they may still reconnect.
             now: Seconds, of a monotonic clock.
 
         Raises:

@@ -238,7 +238,9 @@ def _append(file: int, record: Record) -> None:
 
 
 def read_log(path: Path) -> tuple[Head, list[Record]] | None:
-    """Return head and records of a file, without a torn last line; None if there is no head.
+    """Return head and records of a file, without a torn last line.
+
+    Returns None if the file cannot be read or has no complete line.
 
     Raises:
         StateError: A record is damaged, or a newer gpupipe wrote the file.
