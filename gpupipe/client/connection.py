@@ -3,15 +3,15 @@ asks for them, and reconnects.
 
 1. Only the thread uses the socket. The consumer's calls queue messages in the session (session.py)
    and wake the thread.
-2. The condition `_changed` guards the session. It is notified whenever that changes for the
-   consumer.
-3. The thread handles what arrives (receiver.py) and finishes each batch: it runs the client's steps
-   and copies the batch to its device. The consumer takes the finished batch.
-4. If nothing is heard from the server for `patience` seconds, the consumer's call raises
+2. The condition `_changed` guards the session. The thread notifies it after each message, finished
+   batch and error, since the consumer may wait for one.
+3. The thread handles arriving messages (receiver.py) and finishes each batch: it runs the client's
+   steps and copies the batch to its device. The consumer takes the finished batch.
+4. If no message of the server arrives for `patience` seconds, the consumer's call raises
    ServerError. The thread keeps trying to reach the server.
 5. close() repeats CloseSession until the server answers, for at most two seconds, and ends the
-   thread. So does a server that serves something else than before: every later call raises that
-   error. The thread is a daemon: it also ends with the process.
+   thread. The thread also ends if the server serves something else after a restart: next() then
+   raises ServerError. The thread is a daemon: it also ends with the process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RETRY_SECONDS = 0.05
 _CLOSE_SECONDS = 2.0
 _MAX_RECEIVES = 64
 _LOG_AFTER = 3.0
-"""Seconds after which open() logs what it waits for."""
+"""Seconds without a session after which open() logs a warning."""
 _LINGER_MS = 500
 _SOCKET_BUFFER = 4 << 20
 _log = logging.getLogger("gpupipe")
@@ -74,7 +74,7 @@ class Connection:
     def open(self) -> messages.SessionOpened:
         """Wait until the server has opened the session, and return its answer.
 
-        After three seconds it logs what it waits for.
+        After three seconds it logs a warning that says why it still waits.
 
         Raises:
             ServerError: The server refuses this client or does not answer within `patience`
@@ -106,9 +106,9 @@ class Connection:
 
         Args:
             epoch: Epoch to read.
-            position: Number of samples of the epoch to leave out.
+            position: Number of samples to skip at the start of the epoch.
             finish: Called in the connection's thread with the tensors of each batch, by field
-                name, and its epoch. What it returns is the batch that the consumer gets.
+                name, and its epoch. Its return value is the batch that the consumer gets.
             is_explicit: The user named this position, so the server must not choose another one.
         """
         with self._changed:
@@ -117,7 +117,7 @@ class Connection:
 
     @property
     def epoch(self) -> int:
-        """The epoch that is read; after the end of a pass, the next epoch."""
+        """Epoch that the iteration reads; after a pass has ended, the next epoch; 0 if stopped."""
         with self._changed:
             position = self._session.iteration.position
             return position[0] if position is not None else 0
@@ -127,7 +127,7 @@ class Connection:
 
         Raises:
             ServerError: The server is silent for `patience` seconds, or refuses this client.
-            GpupipeError: The server's pipeline raised it.
+            GpupipeError: The server's pipeline, or a step of this client, failed with this error.
         """
         session = self._session
         with self._changed:
@@ -135,7 +135,7 @@ class Connection:
             return session.take()
 
     def acknowledge(self, key: Key) -> None:
-        """Acknowledge a batch that the consumer is done with. Idempotent."""
+        """Acknowledge a batch that the consumer has consumed. Idempotent."""
         with self._changed:
             if self._session.inbox.consume(key):
                 freed = self._receiver.reassembly.take_freed_slots()
@@ -143,7 +143,7 @@ class Connection:
         self._waker.wake()
 
     def end_iteration(self) -> None:
-        """End the iteration: the server requeues all batches that were not consumed. Idempotent."""
+        """End the iteration: the server requeues all unconsumed batches. Idempotent."""
         with self._changed:
             self._session.end_iteration()
         self._waker.wake()
@@ -165,11 +165,11 @@ class Connection:
 
         Args:
             is_ready: Called under the lock, repeatedly.
-            since: When the waiting began, on the monotonic clock; by default now.
+            since: Start of the wait, in seconds of the monotonic clock; by default now.
 
         Raises:
             ServerError: The server is silent for `patience` seconds, or the connection is closed.
-            GpupipeError: The error that a message or the thread brought.
+            GpupipeError: The server sent this error, or it occurred in the connection's thread.
         """
         since = time.monotonic() if since is None else since
         while not is_ready():
@@ -219,7 +219,7 @@ class Connection:
                 self._send_all()
 
     def _close_session(self) -> None:
-        """Repeat CloseSession until the server answers, also after it has reconnected."""
+        """Repeat CloseSession until the server answers, for at most two seconds."""
         session = self._session
         message = messages.CloseSession(session.token, list(session.inbox.unconfirmed))
         until, again = time.monotonic() + _CLOSE_SECONDS, 0.0
@@ -231,7 +231,7 @@ class Connection:
                 self._receive_some()
 
     def _send_heartbeat(self) -> bool:
-        """Send a heartbeat. False if no server is connected."""
+        """Send a heartbeat, or OpenSession before the first session. False if it cannot be sent."""
         if self._session.opened is None:
             return self._open_session()
         freed = self._receiver.reassembly.take_freed_slots()
@@ -249,7 +249,7 @@ class Connection:
             self._send(self._session.outgoing.popleft())
 
     def _send(self, message: messages.ToServer) -> bool:
-        """Send a message, or return False. The next OpenSession replaces what was not sent."""
+        """Send a message; False if it is lost. The next OpenSession makes up for a lost message."""
         with suppress(zmq.Again):
             self._socket.send(codec.encode(message), zmq.NOBLOCK)
             return True
@@ -265,13 +265,13 @@ class Connection:
             self._receiver.receive(frames, is_closing=self._closing)
 
     def _reopen_session(self, is_urgent: bool) -> None:
-        """Open the session again, but not for each of many messages that ask for it."""
+        """Send OpenSession again; at most four times a second unless `is_urgent`."""
         if is_urgent or time.monotonic() - self._last_request > HEARTBEAT_SECONDS / 4:
             self._open_session()
 
 
 def dial(context: Any, options: ConnectionOptions) -> Any:
-    """Return a socket that connects and reconnects to a server. Raises ServerError."""
+    """Return a DEALER socket that connects and reconnects to a server. Raises ServerError."""
     socket = context.socket(zmq.DEALER)
     for option, value in (
         (zmq.LINGER, _LINGER_MS),

@@ -1,5 +1,5 @@
-"""What a client reads: its iteration, which is its place in a pass of the server, and its inbox,
-the batches that it holds.
+"""The reading state of a client: its iteration, which is its position in a pass of the server, and
+its inbox, which holds the received batches.
 
 Both are plain state, without sockets, threads or clocks. The inbox is the client's half of the
 protocol whose rules are at the head of server/leases.py.
@@ -22,10 +22,10 @@ class ReceivedBatch:
 
     Attributes:
         key: Identifies the batch.
-        epoch: Its epoch.
-        end: Number of samples of the epoch that all ranks have had after it.
-        is_last: It is the last batch of the pass that this client gets.
-        batch: What the iteration's `finish` returned.
+        epoch: Epoch of the batch.
+        end: Number of samples of the epoch that all ranks together have read after this batch.
+        is_last: Whether this is the last batch that the client gets in the pass.
+        batch: The finished batch, as the `finish` function of the iteration returned it.
     """
 
     key: Key
@@ -37,20 +37,20 @@ class ReceivedBatch:
 
 @dataclass
 class Iteration:
-    """The state of what a consumer reads, without sockets, threads or clocks.
+    """The iteration of a consumer: the pass that it reads, and its position in the epoch.
 
         stopped ──start──> starting ──enter──> reading ──end_pass──> starting, at the end of a pass
            ^                  └──────────────stop──────────────┘
            └────────────────────────────────────┘
 
-    At the end of a pass the next one starts at once, so that its batches arrive before they are
-    needed. The consumer continues with it, or starts elsewhere.
+    When a pass ends, the client asks for the next epoch at once, so that batches arrive before the
+    consumer needs them. The consumer continues with that epoch, or starts at another position.
 
     Attributes:
-        number: Counts the iterations. The server repeats it, so that messages about earlier
-            iterations can be ignored.
-        position: (epoch, number of its samples that were read), or None if stopped.
-        pass_number: The pass that is read; -1 until the server has named one.
+        number: Number of the iteration, counted by the client. IterationStarted repeats it, so that
+            the client can ignore messages about earlier iterations.
+        position: (epoch, number of samples of the epoch that were read), or None if stopped.
+        pass_number: Number of the pass that the client reads; -1 until the server has named it.
         is_at_end: A pass has ended, and the consumer has not continued with the next one yet.
         is_explicit: The user named the position, so the server must not choose another one.
         is_shared: Other clients read this pass, or have read it. So `position` does not say which
@@ -67,30 +67,33 @@ class Iteration:
     def start(
         self, epoch: int, position: int, is_explicit: bool = False
     ) -> messages.StartIteration:
-        """Start an iteration, and return the message about it."""
+        """Start an iteration, and return the StartIteration message to send."""
         self.number += 1
         self.position, self.pass_number = (epoch, position), -1
         self.is_at_end, self.is_explicit, self.is_shared = False, is_explicit, False
         return messages.StartIteration(self.number, epoch, position, -1, is_explicit)
 
     def continue_at(self, epoch: int, position: int) -> bool:
-        """Continue with the pass that started at the end of the last one.
+        """Continue with the epoch that the client asked for when the last pass ended.
 
-        False if there is no such pass, or if it starts at another position.
+        Return False if no pass has just ended, or if the client asked for another position.
         """
         is_started = self.is_at_end and self.position == (epoch, position)
         self.is_at_end = False
         return is_started
 
     def enter(self, message: messages.IterationStarted) -> None:
-        """Enter a pass, or learn that others entered it. Ignores other iterations' messages."""
+        """Enter the pass that the message names, or note that other clients read it too.
+
+        Ignores messages about other iterations.
+        """
         if message.iteration == self.number and self.position is not None:
             was_shared = self.is_shared and self.pass_number == message.pass_number
             self.is_shared = was_shared or message.is_shared
             self.pass_number, self.is_explicit = message.pass_number, False
 
     def end_pass(self, pass_number: int) -> messages.StartIteration | None:
-        """Start the next epoch if the current pass ended, and return the message about it."""
+        """If this is the current pass, start the next epoch and return the message to send."""
         if pass_number != self.pass_number or self.position is None:
             return None
         message = self.start(self.position[0] + 1, 0)
@@ -98,7 +101,7 @@ class Iteration:
         return message
 
     def stop(self) -> bool:
-        """Stop. False if it was stopped already."""
+        """Stop the iteration. Return False if it was already stopped."""
         if self.position is None:
             return False
         self.position, self.pass_number, self.is_at_end = None, -1, False
@@ -106,7 +109,10 @@ class Iteration:
         return True
 
     def resume(self, is_same_history: bool) -> messages.StartIteration | None:
-        """Return the message that continues the iteration after a reconnect; None if stopped."""
+        """Return the message that continues the iteration after a reconnect; None if stopped.
+
+        `is_same_history`: the server still knows the pass. If not, the message names no pass.
+        """
         if self.position is None:
             return None
         pass_number = self.pass_number if is_same_history else -1
@@ -115,11 +121,11 @@ class Iteration:
 
 @dataclass
 class Inbox:
-    """Batches in the order in which they were leased.
+    """The batches that a client holds, in the order in which they were leased.
 
     Attributes:
-        unconfirmed: Batches that are acknowledged, but not confirmed by the server yet.
-        taken: Batches that the consumer has and has not acknowledged.
+        unconfirmed: Batches that the client has acknowledged and the server has not confirmed yet.
+        taken: Batches that the consumer has taken and not acknowledged.
         waiting: Batches that wait for the consumer.
     """
 
@@ -129,17 +135,17 @@ class Inbox:
 
     @property
     def keys(self) -> list[Key]:
-        """Batches that are held and not consumed, in order."""
+        """Keys of the batches that are not consumed: those taken, then those that wait."""
         return [*self.taken, *(batch.key for batch in self.waiting)]
 
     def add(self, batch: ReceivedBatch) -> None:
-        """Queue a batch for the consumer. Does nothing if the consumer has it, or has had it."""
+        """Queue a batch for the consumer. Ignores a batch that is already held or acknowledged."""
         if batch.key not in self.keys and batch.key not in self.unconfirmed:
             self.waiting.append(batch)
 
     @property
     def can_take(self) -> bool:
-        """Whether a batch waits, and the window is not full (rule 4)."""
+        """Whether a batch waits, and fewer than MAX_UNACKED are taken or unconfirmed."""
         return bool(self.waiting) and len(self.unconfirmed) + len(self.taken) < MAX_UNACKED
 
     def take(self) -> ReceivedBatch | None:
@@ -151,7 +157,7 @@ class Inbox:
         return batch
 
     def consume(self, key: Key) -> bool:
-        """Mark a batch as consumed, to be acknowledged. False if the consumer does not have it."""
+        """Move a batch from `taken` to `unconfirmed`. False if the consumer has not taken it."""
         if key not in self.taken:
             return False
         self.taken.remove(key)

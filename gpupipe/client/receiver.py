@@ -1,6 +1,6 @@
 """Handles the messages that arrive on a client's connection, in the connection's thread.
 
-`Reassembly` joins the bytes of a batch: from a slot of shared memory, or from pieces.
+`Reassembly` gets the bytes of a batch from a slot of shared memory, or joins them from pieces.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gpupipe.runtime.failures import machine_failure
 
 @dataclass
 class _Incomplete:
-    """A batch of which parts are missing.
+    """A batch whose pieces have not all arrived.
 
     Attributes:
-        head: Its message.
-        memory: Receives its bytes, uint8.
+        head: The BatchHeader of the batch.
+        memory: uint8 tensor that receives the bytes of the batch.
         missing: Number of bytes still to come, without padding.
-        end: End of the last piece so far, in bytes.
+        end: Byte offset in the batch where the last received piece ends.
     """
 
     head: messages.BatchHeader
@@ -57,16 +57,16 @@ class Reassembly:
         self._incomplete: _Incomplete | None = None
 
     def connect(self, pid: int) -> None:
-        """Start again for a new connection. `pid`: process id of the server."""
+        """Drop the state of the old connection. `pid`: process id of the new server."""
         self._mapped = Mapped(pid, self._gpu)
         self._incomplete = None
 
     def drop_incomplete(self) -> None:
-        """Drop the batch of which parts are missing."""
+        """Drop the batch whose pieces have not all arrived."""
         self._incomplete = None
 
     def take_freed_slots(self) -> list[int]:
-        """Return up to 100 slots that the server may reuse. Each is returned once."""
+        """Return the numbers of up to 100 freed slots. Each number is returned once."""
         freed: list[int] = []
         while self._mapped.freed and len(freed) < 100:
             freed.append(self._mapped.freed.popleft())
@@ -78,7 +78,7 @@ class Reassembly:
         return bool(processes.start_time(self._mapped.pid))
 
     def start(self, head: messages.BatchHeader) -> Whole | None:
-        """Start a batch. Return it if it is complete, since it lies in shared memory or is empty.
+        """Begin a batch. Return it if it needs no pieces: it is in shared memory, or empty.
 
         Raises MalformedMessage if its slot cannot be opened.
         """
@@ -90,9 +90,9 @@ class Reassembly:
         return self._whole(self._incomplete)
 
     def add_part(self, part: messages.BatchPart, data: Any) -> Whole | None:
-        """Add a piece. Return the batch if it is complete now. Raises MalformedMessage."""
+        """Add a piece and return the batch if it is complete now. Raises MalformedMessage."""
         batch = self._incomplete
-        # the head of this piece's batch was dropped, or went to an earlier connection
+        # the header of this piece's batch was dropped, or went to an earlier connection
         if batch is None or part.key != batch.head.key:
             return None
         if part.offset < batch.end or part.offset + part.size > batch.head.size:
@@ -113,16 +113,17 @@ class Reassembly:
 
 
 class Receiver:
-    """Joins and finishes batches, and passes all other messages on to the session.
+    """Handles the server's messages: finishes batches, and passes other messages to the session.
 
     Args:
-        session: What the client knows of its session.
+        session: The client's half of the session.
         changed: Condition whose lock guards the session.
-        reopen: Opens the session again. False: not if that was done a moment ago.
+        reopen: Sends OpenSession again. Called with False, it does nothing if an OpenSession was
+            sent a moment ago.
 
     Attributes:
-        reassembly: Joins the parts of a batch.
-        wants_shared_memory: Batches may come through shared memory.
+        reassembly: Joins the pieces of a batch.
+        wants_shared_memory: Whether the client asks the server to use shared memory.
     """
 
     def __init__(
@@ -138,8 +139,8 @@ class Receiver:
         """Handle the frames of a message.
 
         Args:
-            frames: What recv_multipart(copy=False) returned.
-            is_closing: Drop batches.
+            frames: The frames, as recv_multipart(copy=False) returns them.
+            is_closing: Whether the connection is being closed. If so, batches are dropped.
         """
         address = self._options.address
         try:
@@ -213,10 +214,10 @@ class Receiver:
 
 
 def wrap_error(context: str, cause: Exception) -> GpupipeError:
-    """Return an error that says where `cause` happened, with it as its cause.
+    """Return the GpupipeError that reports `cause`, and chain `cause` to it.
 
-    An error of gpupipe is returned as it is. It becomes an EngineError if this machine failed, such
-    as its GPU: no server is to blame then.
+    Returns `cause` itself if it is a GpupipeError. Returns an EngineError if this machine failed,
+    for instance its GPU, and else a ServerError that begins with `context`.
     """
     if isinstance(cause, GpupipeError):
         return cause

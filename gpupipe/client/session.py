@@ -1,4 +1,4 @@
-"""What a client knows of its session: without sockets, threads or clocks."""
+"""The client's half of a session: plain state, without sockets, threads or clocks."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ _COMPARED = {
     "batch": ("batch", "fingerprint"),
     "mode": ("mode",),
 }
-"""Values of the description by their names in messages, besides those of `loader`."""
+"""Paths of values in a server's description, by their names in error messages. find_differences()
+compares these values, and those of `loader`.
+"""
 
 Finish = Callable[[dict[str, Tensor], int], Any]
-"""Finishes a batch: its tensors, and its epoch."""
+"""Finishes a batch: (tensors by field name, epoch) to the batch that the consumer gets."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class ConnectionOptions:
         key: File of this client's secret key, for a server with keys.
         server_key: File of the server's public key.
         patience: Seconds without a message from the server until a call raises ServerError.
-        gpu: Index of the GPU that batches are copied to, or None. Memory that receives them is
-            page-locked for it.
+        gpu: Index of the GPU that batches are copied to, or None. The memory that receives batches
+            is page-locked for this GPU.
     """
 
     address: str
@@ -61,7 +63,7 @@ class ConnectionOptions:
 
 
 class Session:
-    """The client's half of a session. Its connection holds the lock while it calls this.
+    """The client's half of a session. The connection calls its methods under the connection's lock.
 
     Args:
         options: How the client connects.
@@ -74,12 +76,13 @@ class Session:
             are dropped: the server requeues those that the OpenSession did not name.
         is_closed: The server has answered CloseSession.
         inbox: The batches that this client holds.
-        iteration: What the consumer reads.
-        finish: Finishes the batches of the iteration; None before the first one.
-        iteration_error: Ended the current iteration; the next one may succeed.
-        server_error: Ended the server: all iterations raise it until a server answers again.
-        thread_error: Ended the connection's thread; nothing can succeed any more.
-        refusal: Why the server refused the last request, or "".
+        iteration: The pass that the consumer reads, and its position.
+        finish: Finishes the batches of the iteration; None before the first iteration.
+        iteration_error: The error that ended the current iteration; the next one may succeed.
+        server_error: The error that ended the server. All iterations raise it until a server
+            answers again.
+        thread_error: The error that ended the connection's thread. All later iterations raise it.
+        refusal: The reason of the server's last refusal, or "".
         outgoing: Messages to send, in order.
     """
 
@@ -111,7 +114,7 @@ class Session:
 
         Args:
             epoch: The epoch to read.
-            position: Number of samples of the epoch to leave out.
+            position: Number of samples to skip at the start of the epoch.
             finish: Finishes the batches of the iteration.
             is_explicit: The user named the position, so the server must not choose another one.
         """
@@ -132,7 +135,7 @@ class Session:
         return taken
 
     def end_iteration(self) -> None:
-        """End the iteration: the server requeues what was not consumed. Idempotent."""
+        """End the iteration: the server requeues all unconsumed batches. Idempotent."""
         if self.iteration.stop():
             self.inbox.drop()
             self.outgoing.append(messages.EndIteration())
@@ -140,7 +143,7 @@ class Session:
     # --- for the server's messages
 
     def request(self, wants_shared_memory: bool) -> messages.OpenSession:
-        """Return the message that opens the session, again if it was open."""
+        """Return the OpenSession message that opens the session, or reopens it."""
         self.is_open = False
         self._num_requests += 1
         pid = os.getpid()
@@ -163,9 +166,9 @@ class Session:
         )
 
     def reopen(self, message: messages.SessionOpened) -> None:
-        """Reconcile this side with a server that has opened the session, or opened it again.
+        """Reconcile inbox and iteration with the server's answer to OpenSession.
 
-        A server that serves something else ends the connection.
+        Sets `thread_error` if the server serves something else than before.
         """
         if self.opened is not None and (differences := find_differences(self.opened, message)):
             self.inbox = Inbox()
@@ -184,11 +187,11 @@ class Session:
             self.outgoing.append(start)
 
     def handle(self, message: messages.ToClient, is_impatient: bool) -> None:
-        """Handle any other message but BatchHeader, BatchPart and UnknownSession.
+        """Handle a message that is no SessionOpened, UnknownSession, BatchHeader or BatchPart.
 
         Args:
             message: The message.
-            is_impatient: Temporary refusals are errors by now.
+            is_impatient: Whether a temporary refusal ends the iteration, as a permanent one does.
         """
         match message:
             case messages.SessionClosed():
@@ -233,7 +236,7 @@ class Session:
 def rebuild_error(failed: messages.Failed) -> GpupipeError:
     """Return the server's error as the exception that the same pipeline would raise here.
 
-    Classes other than those of gpupipe.errors, and ConfigError, become ServerError.
+    A ConfigError, or a class that gpupipe.errors does not have, becomes a ServerError.
     """
     if failed.kind == "SampleError":
         return SampleError(failed.path, failed.reason)
@@ -244,10 +247,10 @@ def rebuild_error(failed: messages.Failed) -> GpupipeError:
 
 
 def find_differences(before: messages.SessionOpened, now: messages.SessionOpened) -> str:
-    """Return how a server differs from the one that answered before, or "".
+    """Return the differences between two answers to OpenSession as text, or "" if there are none.
 
-    It is what servers that are merged must have in common, and what the batches that are still to
-    come depend on: rank, mode, dtype and the steps that are left to clients.
+    Compares all values that determine the batches: data, pipeline, steps left to clients, batch,
+    mode, loader settings, selection and rank.
     """
     old, new = _identify(before), _identify(now)
     return "; ".join(
@@ -258,7 +261,7 @@ def find_differences(before: messages.SessionOpened, now: messages.SessionOpened
 
 
 def _identify(opened: messages.SessionOpened) -> dict[str, Any]:
-    # a subset is a file of the server; the settings of the selection have its hash
+    # `subset` may be a path on the server; the selection's settings hold a hash of its ids
     loader = {k: v for k, v in _get(opened, ("loader",), {}).items() if k != "subset"}
     return {
         **{key: _get(opened, path) for key, path in _COMPARED.items()},

@@ -1,5 +1,6 @@
-"""The bytes of a batch: tensors as bytes without a copy if possible, and bytes as tensors; the
-compression of pieces with lz4 or zstd, if their packages are installed.
+"""Converts the tensors of a batch to bytes and back, without a copy if possible.
+
+It compresses pieces of a batch with lz4 or zstd, if their packages are installed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ZSTD_LEVEL = 1
 
 
 def fields_of(batch: Mapping[str, Tensor]) -> list[TensorField]:
-    """Describe the tensors of a batch as the fields of a message."""
+    """Return the name, dtype, shape and memory format of each tensor of a batch."""
     return [
         TensorField(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), _channels_last(t))
         for name, t in batch.items()
@@ -39,9 +40,9 @@ def _channels_last(tensor: Tensor) -> bool:
 
 
 def views(memory: Tensor, fields: Sequence[TensorField]) -> dict[str, Tensor]:
-    """Return the fields of a batch as tensors that share the memory of a uint8 tensor.
+    """Return the tensors of a batch, by field name, as views of its bytes `memory` (uint8).
 
-    Raises MalformedMessage for an unknown dtype.
+    Raises MalformedMessage if a field has an unknown dtype, or is channels_last and not 4-D.
     """
     tensors = {}
     for field, start in zip(fields, offsets(fields)[0], strict=True):
@@ -56,16 +57,17 @@ def views(memory: Tensor, fields: Sequence[TensorField]) -> dict[str, Tensor]:
 
 
 def fill(memory: Tensor, batch: Mapping[str, Tensor]) -> None:
-    """Copy a batch from any device into a uint8 tensor in host memory."""
+    """Copy the tensors of a batch, from any device, into `memory`: a uint8 tensor on the host."""
     for name, into in views(memory, fields_of(batch)).items():
         into.copy_(batch[name])
 
 
 def pieces(batch: Mapping[str, Tensor]) -> list[tuple[int, memoryview]]:
-    """Split a batch into pieces of at most PART_LIMIT bytes.
+    """Split the bytes of a batch into pieces of at most PART_LIMIT bytes.
 
     Returns:
-        (offset in the batch, bytes) of each piece. The memoryviews keep their tensors alive.
+        (byte offset of the piece in the batch, bytes of the piece) for each piece. The memoryviews
+        keep their tensors alive.
     """
     fields = fields_of(batch)
     chunks = []
@@ -93,7 +95,7 @@ def _module(codec: str) -> Any:
 
 
 def installed_codecs() -> tuple[str, ...]:
-    """Return the codecs that this process can decompress, from CODECS."""
+    """Return the codecs whose packages are installed, in the order of CODECS."""
     return tuple(codec for codec in CODECS if _module(codec) is not None)
 
 
@@ -107,7 +109,7 @@ def check_codec(codec: str) -> None:
 
 
 def compress(codec: str, data: Any) -> bytes | None:
-    """Compress a piece. Return None if that does not make it smaller."""
+    """Compress a piece of a batch. Return None if the result is not smaller than `data`."""
     module = _module(codec)
     packed: bytes = (
         module.compress(data, store_size=False)
@@ -118,15 +120,16 @@ def compress(codec: str, data: Any) -> bytes | None:
 
 
 def decompress(codec: str, data: Any, size: int) -> Any:
-    """Decompress a piece.
+    """Decompress a piece of a batch.
 
     Args:
         codec: The codec, or "" for a piece that is not compressed.
-        data: Bytes-like.
+        data: The bytes of the piece, as any bytes-like object.
         size: Exact number of bytes of the result.
 
     Raises:
-        MalformedMessage: The codec is not installed, or the result has another size.
+        MalformedMessage: The codec is unknown or not installed, the codec cannot decompress
+            `data`, or the result does not have `size` bytes.
     """
     if codec not in ("", *installed_codecs()):
         raise MalformedMessage(f"a piece is packed with {codec!r}")
@@ -136,7 +139,7 @@ def decompress(codec: str, data: Any, size: int) -> Any:
         elif codec == "zstd":
             decompressor = _module(codec).ZstdDecompressor(max_window_size=1 << 23)
             with decompressor.stream_reader(data) as reader:
-                data = reader.read(size + 1)  # one byte more: a longer result is then noticed
+                data = reader.read(size + 1)  # one byte more than `size`, to detect a longer result
     except Exception as e:  # each package raises its own errors, without a common base class
         raise MalformedMessage(f"a piece cannot be unpacked: {e}") from None
     if len(data) != size:

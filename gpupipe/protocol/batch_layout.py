@@ -1,7 +1,7 @@
 """The layout of a batch in memory: the bytes of its fields, one after another, each aligned.
 
-Both sides compute it from the list of fields. The sizes that a peer declares are checked against it
-before memory is allocated.
+Server and client both compute the layout from the list of fields. The client checks the declared
+size of a batch against the layout before it allocates memory.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 PART_LIMIT = 1 << 20
-"""Most bytes of a batch in one BatchPart. Many small messages are twice as fast as a large one,
-since their memory is reused.
+"""Maximum size of a piece of a batch (BatchPart), in bytes. Many small messages are twice as fast
+as a large one, since their memory is reused.
 """
 _ALIGNMENT = 64
 
@@ -24,7 +24,7 @@ ELEMENT_SIZES = {
     **dict.fromkeys(("int32", "uint32", "float32"), 4),
     **dict.fromkeys(("int64", "uint64", "float64"), 8),
 }
-"""Dtypes that can be sent, by their names in torch, and the size of an element in bytes."""
+"""Size of an element in bytes, by the torch name of its dtype. No other dtype can be sent."""
 
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
 Text = Annotated[str, Meta(max_length=300)]
@@ -35,7 +35,7 @@ class MalformedMessage(Exception):
 
 
 class TensorField(NamedTuple):
-    """A tensor of a batch.
+    """Describes a tensor of a batch.
 
     Attributes:
         name: Name of the field, such as "image".
@@ -51,7 +51,7 @@ class TensorField(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes. Raises MalformedMessage for an unknown dtype."""
+        """Size in bytes. Raises MalformedMessage if dtype is unknown or channels_last not 4-D."""
         if self.dtype not in ELEMENT_SIZES or (self.channels_last and len(self.shape) != 4):
             raise MalformedMessage(
                 f"field '{self.name}' has dtype '{self.dtype}' and shape {self.shape}"
@@ -60,12 +60,12 @@ class TensorField(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A slot of shared memory.
+    """A slot: a block of shared memory that holds one batch at a time.
 
     Attributes:
         number: Identifies the slot.
-        fd: Descriptor of its file in the server's process.
-        size: Size in bytes.
+        fd: File descriptor of the slot's memfd in the server's process.
+        size: Size of the slot in bytes.
     """
 
     number: Count
@@ -74,9 +74,9 @@ class Slot(NamedTuple):
 
 
 def offsets(fields: Sequence[TensorField]) -> tuple[list[int], int]:
-    """Return the offset of each field in a batch, and the size of the batch, in bytes.
+    """Return the byte offset of each field in a batch, and the size of the batch in bytes.
 
-    Raises MalformedMessage for an unknown dtype.
+    Raises MalformedMessage if a field has an unknown dtype, or is channels_last and not 4-D.
     """
     starts, end = [], 0
     for field in fields:

@@ -1,9 +1,9 @@
 """Encodes and decodes messages, and validates what a peer sent.
 
-A message is one msgpack frame. After a BatchPart follows a second frame, the bytes of the part.
+A message is one msgpack frame. Only a BatchPart has a second frame: the bytes of the piece.
 
 A message is validated before memory is allocated for it: types and limits of its fields, lengths of
-lists, dtypes, shapes, and that the declared sizes add up. There is no pickle.
+lists, dtypes, shapes, and that the declared sizes add up. The protocol does not use pickle.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gpupipe.protocol import messages
 from gpupipe.protocol.batch_layout import MalformedMessage, offsets
 
 HEAD_LIMIT = 1 << 16
-"""Most bytes of the first frame of a message other than SessionOpened and Stats."""
+"""Maximum size in bytes of the first frame of a message, except for SessionOpened and Stats."""
 MESSAGE_LIMIT = 4 << 20
-"""Most bytes of any frame. ZeroMQ disconnects a peer that announces more."""
+"""Maximum size of any frame in bytes. ZeroMQ disconnects a peer that announces a larger one."""
 BATCH_LIMIT = 8 << 30
-"""Most bytes of a batch."""
+"""Maximum size of a batch in bytes."""
 _encoder = msgpack.Encoder()
 _to_server: msgpack.Decoder[messages.ToServer] = msgpack.Decoder(messages.ToServer)
 _to_client: msgpack.Decoder[messages.ToClient] = msgpack.Decoder(messages.ToClient)
@@ -29,7 +29,7 @@ _MAY_BE_LONG = (messages.SessionOpened, messages.Stats)
 
 
 def encode(message: messages.ToServer | messages.ToClient) -> bytes:
-    """Encode a message as its first frame."""
+    """Encode a message with msgpack, as the first frame to send."""
     return _encoder.encode(message)
 
 
@@ -64,7 +64,7 @@ def _decode(decoder: Any, frame: Any) -> Any:
 
 
 def _check_sizes(batch: messages.BatchHeader) -> None:
-    """Raise MalformedMessage if a batch's declared sizes contradict or exceed BATCH_LIMIT."""
+    """Raise MalformedMessage if a header declares wrong sizes, or two fields of one name."""
     end = offsets(batch.fields)[1]
     if end != batch.size or end > BATCH_LIMIT:
         raise MalformedMessage(

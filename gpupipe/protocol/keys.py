@@ -18,13 +18,14 @@ PUBLIC, SECRET = ".key", ".key_secret"
 
 
 def new(folder: Path, name: str) -> tuple[Path, Path]:
-    """Create a pair of keys, and the folder if there is none.
+    """Create a pair of key files in `folder`, and the folder if it does not exist.
 
     Returns:
-        (public file, secret file). Only the user can read the secret file.
+        (path of the public key file, path of the secret key file). Only the user can read the
+        secret key file.
 
     Raises:
-        ServerError: Keys of that name exist, or the files cannot be written.
+        ServerError: One of the files exists already, or the files cannot be written.
     """
     auth = import_auth()
     public, secret = folder / (name + PUBLIC), folder / (name + SECRET)
@@ -56,14 +57,15 @@ def load(path: Path, secret: bool) -> tuple[bytes, bytes | None]:
     """Read a key file.
 
     Args:
-        path: The file.
-        secret: The file must hold a secret key, and other users must not be able to read it.
+        path: The key file.
+        secret: Require that the file holds a secret key and that other users cannot read it.
 
     Returns:
         (public key, secret key or None), Z85-encoded.
 
     Raises:
-        ServerError: The file holds no such key, or other users can read the secret key.
+        ServerError: The file holds no key. With `secret`, also if it holds no secret key or other
+            users can read it.
     """
     auth = import_auth()
     try:
@@ -92,7 +94,7 @@ def secure_server(socket: Any, secret: Path) -> None:
     """Encrypt a server's socket: it accepts only clients that know the server's public key.
 
     The authenticator of ZeroMQ's context decides which clients' keys are allowed. Raises
-    ServerError if `secret` is no usable key file.
+    ServerError if the file `secret` holds no secret key or other users can read it.
     """
     socket.curve_publickey, socket.curve_secretkey = load(secret, True)
     socket.curve_server = True
@@ -100,9 +102,10 @@ def secure_server(socket: Any, secret: Path) -> None:
 
 
 def secure_client(socket: Any, secret: Path, server: Path) -> None:
-    """Encrypt a client's socket: it speaks only to the holder of the key `server`.
+    """Encrypt a client's socket: it accepts only the server whose public key is in `server`.
 
-    Raises ServerError if one of the files is no usable key file.
+    Raises ServerError if the file `secret` holds no secret key or other users can read it, or if
+    the file `server` holds no key.
     """
     socket.curve_publickey, socket.curve_secretkey = load(secret, True)
     socket.curve_serverkey = load(server, False)[0]
@@ -121,7 +124,7 @@ def import_zmq() -> Any:
 
 
 def import_auth() -> Any:
-    """Import and return zmq.auth, which creates and reads key files. Raises as import_zmq does."""
+    """Import and return zmq.auth. Raises ServerError if pyzmq is not installed."""
     import_zmq()
     import zmq.auth
 

@@ -28,7 +28,9 @@ from gpupipe.protocol.batch_layout import PART_LIMIT, Count, Slot, TensorField, 
 
 VERSION = 6
 MAX_UNACKED = 3
-"""Most batches that a client hands to its consumer before the server confirms the first."""
+"""Maximum number of batches that a client hands to its consumer before the server confirms the
+first of them.
+"""
 
 Long = Annotated[str, Meta(max_length=4000)]
 Token = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
@@ -49,17 +51,17 @@ class OpenSession(_Message, tag="open session", frozen=True):
 
     Attributes:
         token: Identifies the client over reconnects; random.
-        number: Counts the client's OpenSession messages. The server ignores one that a later one on
-            another connection has overtaken.
+        number: Number of this OpenSession, counted by the client. The server ignores the message if
+            it has already received a later one on another connection.
         name: HOST:PID, for messages to users.
-        world_size: Number of ranks; 1 takes any free partition.
-        hwm: Number of batches that the client wants to hold.
+        world_size: Number of ranks. A client with world_size 1 gets any free partition.
+        hwm: Number of batches that the client wants to hold at once.
         host_id: Names the machine, process namespace and user; see processes.host_id.
         process_started: Start time of the process `pid`; see processes.start_time.
         codecs: Codecs that the client can unpack.
         held: Batches that the client holds and has not consumed, in order of arrival.
-        consumed: Batches that were consumed and are not confirmed yet.
-        history: `history` of the last SessionOpened, or "".
+        consumed: Batches that the client consumed and the server has not confirmed yet.
+        history: `history` of the last SessionOpened, or "" before the first.
     """
 
     version: Count
@@ -83,10 +85,10 @@ class StartIteration(_Message, tag="start iteration", frozen=True):
     """Starts an iteration at a position, or continues one in a pass.
 
     Attributes:
-        iteration: Counts the client's iterations.
+        iteration: Number of the iteration, counted by the client.
         epoch: Epoch to read.
-        position: Number of samples of the epoch to leave out.
-        pass_number: The pass to continue, or -1 for none.
+        position: Number of samples to skip at the start of the epoch.
+        pass_number: Number of the pass to continue, or -1 to continue none.
         is_explicit: The user named the position, so the server must not choose another one.
     """
 
@@ -98,16 +100,16 @@ class StartIteration(_Message, tag="start iteration", frozen=True):
 
 
 class Acknowledge(_Message, tag="acknowledge", frozen=True):
-    """Acknowledges batches, in the order in which they were consumed, and frees slots for reuse."""
+    """Acknowledges batches, in the order in which they were consumed, and returns free slots."""
 
     keys: Keys
     slots: Annotated[list[Count], Meta(max_length=1000)]
 
 
 class EndIteration(_Message, tag="end iteration", frozen=True):
-    """Ends the iteration early: all batches that were not consumed are requeued.
+    """Ends the iteration early: the server requeues all batches that the client has not consumed.
 
-    It also answers a Failed with `is_final`.
+    A client also sends it to acknowledge a Failed message with `is_final`.
     """
 
 
@@ -116,7 +118,7 @@ class Ping(_Message, tag="ping", frozen=True):
 
 
 class CloseSession(_Message, tag="close session", frozen=True):
-    """Ends the session of a token: all batches but those that were consumed are requeued.
+    """Ends the client's session: the server requeues all its leases, except those in `consumed`.
 
     The client repeats it, on any connection, until the server answers with SessionClosed.
     """
@@ -133,12 +135,13 @@ class GetStats(_Message, tag="get stats", frozen=True):
 
 
 class PassInProgress(NamedTuple):
-    """What a client misses that joins in the middle of a pass.
+    """Tells a client that joins a pass in the middle how much of the pass is left.
 
     Attributes:
         left: Number of steps that are neither leased nor done.
         steps: Number of all steps of the pass.
-        readers: Names of other clients of the partition, at most four.
+        readers: Names of at most four other clients of the partition. A name may end with the
+            seconds for which that client was silent.
     """
 
     left: Count
@@ -150,14 +153,15 @@ class SessionOpened(_Message, tag="session opened", frozen=True):
     """Answers OpenSession: the client has a session.
 
     Attributes:
-        history: Names the server's sequence of passes. A restart that resumes keeps the name.
-        leased: Batches that the client still leases, in order. It drops all others.
+        history: Token of the server's sequence of passes. A server that resumes keeps it.
+        pid: Process id of the server.
+        leased: Batches that the client still leases, in order. The client drops all other batches.
         epoch: Epoch where the client begins if its user names no position.
-        position: Number of samples of that epoch to leave out.
+        position: Number of samples to skip at the start of that epoch.
         rank: Rank of the client's partition over all servers.
         world_size: Number of ranks over all servers.
         description: Describes what is served; see engines/remote/description.py.
-        joined: What the client misses of the current pass, or None.
+        joined: Progress of the current pass if the client joins it in the middle, else None.
     """
 
     version: Count
@@ -173,7 +177,7 @@ class SessionOpened(_Message, tag="session opened", frozen=True):
 
 
 class IterationStarted(_Message, tag="iteration started", frozen=True):
-    """The client's iteration has entered a pass, or another client has entered that pass.
+    """Tells a client that its iteration entered a pass, or that another client entered that pass.
 
     `is_shared`: other clients read the pass too.
     """
@@ -187,7 +191,7 @@ class BatchHeader(_Message, tag="batch header", frozen=True):
     """Announces a batch. Its bytes are in a slot, or follow as BatchParts.
 
     Attributes:
-        end: Number of samples of the epoch that all ranks together have had after this batch.
+        end: Number of samples of the epoch that all ranks together have read after this batch.
         is_last: Whether the batch is the last of the pass for this client.
         fields: The tensors of the batch.
         size: Size of the batch in bytes, with padding.
@@ -204,13 +208,13 @@ class BatchHeader(_Message, tag="batch header", frozen=True):
 
 
 class BatchPart(_Message, tag="batch part", frozen=True):
-    """A piece of the batch whose head was sent last. The next frame holds its bytes.
+    """A piece of the batch that the last BatchHeader announced. The next frame holds its bytes.
 
     Attributes:
         key: Identifies the batch.
-        offset: Where the piece begins in the batch, in bytes.
-        size: Size of the unpacked piece in bytes.
-        codec: How it is compressed: "lz4", "zstd" or "" for not at all.
+        offset: Byte offset of the piece in the batch.
+        size: Size of the decompressed piece in bytes.
+        codec: Compression of the piece: "lz4", "zstd", or "" for none.
     """
 
     key: Key
@@ -226,7 +230,10 @@ class Confirm(_Message, tag="confirm", frozen=True):
 
 
 class Revoke(_Message, tag="revoke", frozen=True):
-    """The client was silent, and the server requeued these batches: it must not consume them."""
+    """Tells a client that was silent which of its batches the server requeued.
+
+    The client must not consume them.
+    """
 
     keys: Keys
 
@@ -249,10 +256,10 @@ class Failed(_Message, tag="failed", frozen=True):
 
     Attributes:
         kind: Name of the exception's class.
-        text: Its message.
+        text: Message of the exception.
         path: `path` of a SampleError, else "".
         reason: `reason` of a SampleError, else "".
-        is_final: The server ends too.
+        is_final: The error also ends the server.
     """
 
     kind: Text

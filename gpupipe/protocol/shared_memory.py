@@ -1,12 +1,12 @@
 """Memory for batches: slots that a server shares with a client on the same machine, and buffers
 that a client receives into.
 
-Both are reused, since allocating fresh memory costs more than the copy into it. The memory of a
-batch is reused only after the last tensor that shares it is freed.
+Slots and buffers are reused, since allocating fresh memory costs more than the copy into it. The
+memory of a batch is reused only after the last tensor that shares it is freed.
 
-A slot is an anonymous file (memfd) without a name in any file system. The kernel frees it with the
-last process that maps it, so nothing remains when a process is killed. A seal keeps one side from
-shrinking the file while the other side uses it.
+A slot is an anonymous file (memfd) without a name in any file system. The kernel frees it when the
+last process that maps it ends, so a killed process leaves no memory behind. A seal keeps server and
+client from shrinking the file while the other one uses it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PAGE = mmap.PAGESIZE
 
 @dataclass
 class _Shared:
-    """A slot on the server's side, and its memory as a uint8 tensor."""
+    """A slot and its memory as a uint8 tensor, in the server's process."""
 
     slot: Slot
     tensor: Tensor
@@ -50,7 +50,7 @@ class _Shared:
 
 
 class Slots:
-    """The slots of one client, on the server's side.
+    """Allocates, reuses and closes the slots of one client, in the server's process.
 
     Args:
         limit: Number of slots that may exist at once.
@@ -64,7 +64,7 @@ class Slots:
         self._busy: dict[int, _Shared] = {}
 
     def take(self, size: int) -> tuple[Slot, Tensor] | None:
-        """Take a slot for a batch of `size` bytes. It may be larger.
+        """Take a slot of at least `size` bytes for a batch.
 
         Returns:
             (slot, its memory as a uint8 tensor), or None if the client holds `limit` slots or the
@@ -77,7 +77,7 @@ class Slots:
             if len(self._busy) + len(self._free) >= self._limit:
                 if not self._free:
                     return None
-                self._free.pop().close()  # makes room for a larger one
+                self._free.pop().close()  # makes room for a larger slot
             try:
                 shared = self._new(size)
             except OSError:
@@ -86,7 +86,7 @@ class Slots:
         return shared.slot, shared.tensor
 
     def release(self, number: int) -> None:
-        """Release a slot that the client is done with. Ignores numbers of an earlier connection."""
+        """Free the slot `number` for reuse. Ignores numbers of an earlier connection."""
         shared = self._busy.pop(number, None)
         if shared is not None:
             self._free.append(shared)
@@ -112,7 +112,7 @@ class Slots:
 
 
 class Mapped:
-    """The slots of a server, as a client maps them.
+    """Maps the slots of a server into the client's process.
 
     Args:
         pid: Process id of the server.
@@ -120,7 +120,7 @@ class Mapped:
 
     Attributes:
         pid: Process id of the server.
-        freed: Numbers of slots of which no tensor lives any more.
+        freed: Numbers of slots whose tensors are all freed: the server may reuse these slots.
     """
 
     def __init__(self, pid: int, gpu: int | None = None) -> None:
@@ -131,7 +131,7 @@ class Mapped:
     def tensor(self, slot: Slot, size: int) -> Tensor:
         """Return the first `size` bytes of a slot as a uint8 tensor.
 
-        Raises MalformedMessage if the slot cannot be opened.
+        Raises MalformedMessage if the slot cannot be opened or has another size.
         """
         if slot.number not in self._maps:
             self._maps[slot.number] = self._map(slot)
@@ -161,7 +161,7 @@ class Mapped:
 
     @staticmethod
     def _check_name(path: Path, slot: Slot) -> None:
-        """Raise MalformedMessage if a descriptor is not this slot.
+        """Raise MalformedMessage if `path`, a link in /proc/PID/fd, does not name the slot's memfd.
 
         The server may have closed the slot, and its descriptor number may belong to another file.
         """
@@ -170,7 +170,7 @@ class Mapped:
 
 
 class Buffers:
-    """A client's own memory for batches that come over a socket.
+    """Allocates and reuses a client's memory for batches that come over a socket.
 
     Args:
         num_kept: Number of free buffers to keep for reuse.
@@ -182,7 +182,7 @@ class Buffers:
         self._free: deque[np.ndarray[Any, Any]] = deque(maxlen=num_kept)
 
     def take(self, size: int) -> Tensor:
-        """Return a uint8 tensor of `size` bytes; reuses a free buffer of exactly that size."""
+        """Return a uint8 tensor of `size` bytes, in a free buffer of that size if there is one."""
         for _ in range(len(self._free)):
             base = self._free.popleft()
             if len(base) == size:
@@ -194,9 +194,9 @@ class Buffers:
 
 
 def _pin(memory: np.ndarray[Any, Any], gpu: int) -> None:
-    """Page-lock memory for as long as it is mapped, so that copies to `gpu` run at full speed.
+    """Page-lock `memory` for as long as it is mapped, so that copies to `gpu` run at full speed.
 
-    CUDA does this on the current device, and starts a context there. If CUDA refuses, the memory
+    CUDA page-locks for the current device, and creates a context there. If CUDA refuses, the memory
     stays pageable: copies are slower, with the same result.
     """
     cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
@@ -219,10 +219,11 @@ def _unpin(cuda: Any, last_error: Callable[[], int], address: int, gpu: int) -> 
 
 @cache
 def cuda_last_error() -> Callable[[], int] | None:
-    """Return cudaGetLastError of the CUDA runtime that torch uses, or None if torch hides it.
+    """Return cudaGetLastError of torch's CUDA runtime, or None if torch's library hides it.
 
-    It returns and clears the error of the last call that failed in this thread. Without it, torch
-    raises that error after the next kernel launch. torch.cuda.cudart() does not have the function.
+    cudaGetLastError returns and clears the error of the last failed call of this thread. If nobody
+    calls it, torch raises that error after the next kernel launch. torch.cuda.cudart() does not
+    offer the function.
     """
     return getattr(ctypes.CDLL(torch._C.__file__), "cudaGetLastError", None)
 
@@ -233,6 +234,6 @@ def _name(number: int) -> str:
 
 
 def _lend(view: np.ndarray[Any, Any], on_free: Callable[[Any], None], argument: Any) -> Tensor:
-    """Return a tensor over `view`. Call on_free(argument) once no tensor shares its memory."""
+    """Return `view` as a tensor. Call on_free(argument) after the last tensor over it is freed."""
     weakref.finalize(view, on_free, argument).atexit = False
     return torch.from_numpy(view)

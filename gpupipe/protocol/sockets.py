@@ -1,10 +1,10 @@
-"""What server and clients do with sockets: bind or connect one, wake the thread that polls it, and
-find out what listens at the address of a server that does not answer.
+"""Binds and connects the sockets of server and clients, wakes the thread that polls a socket, and
+finds out which program listens at the address of a server that does not answer.
 
-ZeroMQ's socket monitor does not tell what listens: PUSH and PUB look alike to it, REP as a match.
-It does not show what a peer of another protocol says. So `describe_listener` connects without
-ZeroMQ, exchanges the greeting of ZMTP 3.0 (https://rfc.zeromq.org/spec/23) and reads the peer's
-READY command, which names its socket type.
+ZeroMQ's socket monitor cannot identify the listener: it reports PUSH and PUB alike, and a REP
+socket as compatible. It does not show the bytes that a peer of another protocol sends. So
+`describe_listener` connects without ZeroMQ, exchanges the greeting of ZMTP 3.0
+(https://rfc.zeromq.org/spec/23) and reads the peer's READY command, which names its socket type.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _GREETING = (
     (b"\x03", 64),
     (b"\0" + b"NULL".ljust(20, b"\0") + bytes(32), 1 << 16),
 )
-"""(bytes to send, number of bytes to receive before the next item is sent). The order matters: a
-peer with another security mechanism disconnects a client that sends NULL.
+"""(bytes to send, total number of bytes to receive before the next item is sent). The bytes that
+name the mechanism NULL come last: a peer with another mechanism disconnects a client that sends it.
 """
 _SOCKET_TYPE = re.compile(rb"\x0bSocket-Type\0\0\0.([A-Z]+)", re.DOTALL)
 _OURS = "ROUTER"
@@ -56,10 +56,10 @@ def connect(to: Any, address: str, key: Path | None, server_key: Path | None) ->
     """Connect a ZeroMQ socket to a server.
 
     Args:
-        to: The socket.
+        to: The ZeroMQ socket.
         address: tcp://HOST:PORT or ipc://FILE.
-        key: File of this side's secret key, for a server with keys.
-        server_key: File of the server's public key.
+        key: File of the client's secret key; None for a server without keys.
+        server_key: File of the server's public key; None for a server without keys.
 
     Raises:
         ServerError: The address or a key file is wrong.
@@ -110,14 +110,15 @@ class Waker:
 
 
 def describe_listener(address: str, has_keys: bool) -> str:
-    """Find out what listens at an address, and return a description for the user.
+    """Connect to an address, and return a phrase for the user that describes its listener.
 
     Args:
         address: tcp://HOST:PORT or ipc://FILE.
-        has_keys: This side has keys.
+        has_keys: Whether the client has keys.
 
     Raises:
-        ServerError: It is certain that no server of gpupipe can answer there.
+        ServerError: The listener is no gpupipe server, or a server without keys while the client
+            has keys.
     """
     try:
         with _connect(address) as connection:
@@ -143,12 +144,12 @@ def describe_listener(address: str, has_keys: bool) -> str:
 
 
 def _check_socket_type(address: str, socket_type: str, has_keys: bool) -> None:
-    """Raise ServerError if the peer is not a gpupipe server, or if only this side has keys.
+    """Raise ServerError if the peer is not a gpupipe server, or if only the client has keys.
 
     Args:
-        address: The address of the peer.
-        socket_type: The type of the peer's ZeroMQ socket. The peer does not use encryption.
-        has_keys: Whether this side has keys for encryption.
+        address: The address of the peer, which does not use encryption.
+        socket_type: Type of the peer's ZeroMQ socket, such as "PUSH".
+        has_keys: Whether the client has keys.
     """
     if socket_type == _FUELS:
         raise ServerError(
@@ -183,10 +184,10 @@ def _connect(address: str) -> socket.socket:
 
 
 def _exchange(connection: socket.socket, until: float) -> bytes:
-    """Exchange greetings and return the received bytes.
+    """Exchange ZMTP greetings with the peer and return the received bytes.
 
-    It stops after the socket type, at another mechanism than NULL, at the end of the connection, or
-    at the time `until`.
+    Stops when the socket type has arrived, when the peer uses another security mechanism than NULL,
+    when the peer disconnects, or at the time `until` of the monotonic clock.
     """
     received = b""
     with suppress(OSError):

@@ -13,7 +13,7 @@ machine or others. The command line and the package's top level import this fold
       ├─ Connections (connections.py)       sends messages and batches
       └─ FloodGuard (flood_guard.py)        cuts connections that send too much
 
-`start` runs a server, here or in a child process; `options` checks what it is started with,
-`metrics` shows it, and `fuel` serves Fuel's protocol instead. clients_and_passes.py has the state
-of a client and of a pass. Start reading in leases.py, then service.py.
+`start` runs a server, in this process or in a child process. `options` validates the options of a
+server, `metrics` reports its counters and rates, `fuel` serves Fuel's protocol instead. The state
+of a client and of a pass is in clients_and_passes.py. Start reading in leases.py, then service.py.
 """

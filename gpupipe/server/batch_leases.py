@@ -1,4 +1,4 @@
-"""The leases of single batches: choose which is made next, lease, acknowledge, requeue.
+"""The leases of single batches: choose the next step to make; lease, acknowledge, requeue a batch.
 
 leases.py has the rules and the terms. The life of a batch:
 
@@ -22,7 +22,8 @@ class Leased:
 
     Attributes:
         client: The client.
-        is_last: The client now leases all that is left of the pass, so it gets no further batch.
+        is_last: Whether the client now leases all unfinished steps of the pass, so that it gets no
+            further batch.
     """
 
     client: Client
@@ -43,7 +44,7 @@ LeaseResult = Leased | MustWait | NotNeeded
 
 
 class BatchLeases:
-    """Which client leases which batch.
+    """Leases batches to clients, marks them as done, and requeues them.
 
     Args:
         state: Sessions, partitions and leases.
@@ -56,29 +57,29 @@ class BatchLeases:
     # --- one batch
 
     def take(self, partition: Partition) -> Key | None:
-        """Take the next step of a partition to make. None if there is none."""
+        """Take the next step of a partition to make, and return its key; None if none is queued."""
         current = partition.current
         if current is None or (step := current.take()) is None:
             return None
         return current.number, step
 
     def requeue_unmade(self, key: Key) -> None:
-        """Requeue a step that was taken but produced no batch."""
+        """Requeue a step that was taken but not leased: its batch failed or was dropped."""
         if (current := self._state.find_pass(key[0])) is not None:
             current.requeue_unmade(key[1])
 
     def skip(self, key: Key) -> None:
-        """Mark a batch as done of which no sample could be read."""
+        """Mark a batch as done because none of its samples could be read."""
         self._finish(key)
         self._passes.settle_all()
 
     def is_first(self, key: Key) -> bool:
-        """Return whether no earlier step of its pass waits to be leased."""
+        """Return whether no earlier step of the same pass is queued or being made."""
         current = self._state.find_pass(key[0])
         return current is None or current.is_first(key[1])
 
     def lease(self, key: Key) -> LeaseResult:
-        """Lease a batch that is ready to the reader with the most credits."""
+        """Lease a ready batch to the reader of its pass with the most credits."""
         current = self._state.find_pass(key[0])
         if current is None or key[1] not in current.making:
             return NotNeeded()
@@ -97,7 +98,7 @@ class BatchLeases:
             self._state.send(client, messages.Confirm(keys))
 
     def mark_consumed(self, client: Client, keys: list[Key]) -> None:
-        """Mark batches as done, unless another client leases them by now (rule 7)."""
+        """Mark batches as done, except those that another client leases by now (rule 7)."""
         for key in keys:
             current = client.partition.current
             if (
@@ -109,7 +110,7 @@ class BatchLeases:
         self._passes.settle_all()
 
     def _finish(self, key: Key) -> bool:
-        """Mark a batch as done. False if it was already, or belongs to no current pass."""
+        """Mark a batch as done. Return False if it is done already, or of no current pass."""
         current = self._state.find_pass(key[0])
         if current is None or not current.can_finish(key[1]):
             return False
@@ -124,10 +125,15 @@ class BatchLeases:
             self._state.commit(StepRequeued(*key))
 
     def reconcile(self, client: Client, held: list[Key]) -> None:
-        """Reconcile leases with the batches `held` that a client holds after a reconnect.
+        """Reconcile a client's leases with the batches that it still holds after a reconnect.
 
-        Requeue leases of batches that it does not hold. Lease again those that were requeued and
-        that the server has not started to make again; only in order if the client is alone.
+        Requeues the leases of all other batches. Leases a held batch to the client again if its
+        step was requeued and not taken since. If the client is alone in its partition, it does so
+        only if all earlier steps are leased or done.
+
+        Args:
+            client: The client that has reconnected.
+            held: Keys of the batches that the client holds.
         """
         self.requeue([key for key in client.leases if key not in held])
         current = client.partition.current
@@ -155,7 +161,7 @@ class BatchLeases:
         return partition if partition is not None and self._unmet_demand(partition) > 0 else None
 
     def partition_to_prefetch(self) -> Partition | None:
-        """Return a partition with steps left that may be made ahead of demand, or None."""
+        """Return a partition whose next step may be made before there is demand, or None."""
         partitions = [
             partition
             for partition in self._state.partitions.values()
@@ -167,7 +173,7 @@ class BatchLeases:
         return max(partitions, key=self._unmet_demand, default=None)
 
     def _unmet_demand(self, partition: Partition) -> int:
-        """Return the credits of a partition's readers minus the batches that are made for them."""
+        """Return the readers' credits minus the batches being made for them, up to `_lead_left`."""
         current = partition.current
         if current is None or not current.has_queued:
             return 0
@@ -175,7 +181,11 @@ class BatchLeases:
         return min(room, self._lead_left(current))
 
     def _lead_left(self, current: EpochPass) -> int:
-        """Return how many steps a broadcast partition may still go ahead of its slowest peer."""
+        """Return how many more steps of a pass may be taken now.
+
+        With `broadcast`, a pass may be at most `hwm` steps ahead of the slowest client in the same
+        epoch. With `share` there is no such limit.
+        """
         if self._state.options.mode != "broadcast":
             return current.steps
         steps_taken = [
@@ -188,9 +198,9 @@ class BatchLeases:
 
 
 def _count_steps_taken(current: EpochPass, client: Client) -> int | None:
-    """Return how many steps a client took in the epoch of `current`.
+    """Return the number of steps taken of the client's pass, if that starts where `current` does.
 
-    0 if it is about to begin that epoch, None if it reads another one.
+    Returns 0 if the client has just finished the epoch before, and None in all other cases.
     """
     other = client.partition.current
     if other is None:

@@ -1,7 +1,7 @@
 """The state of each client, and of each pass over an epoch with all of its steps.
 
-Both are plain state: lease_state.py applies records to them, and pass_schedule.py says which client
-reads which pass.
+Both are plain state: lease_state.py applies records to them, and pass_schedule.py decides which
+client reads which pass.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class EpochPass:
         >>> current.take()
         1
 
-    Queued are the steps in `requeued`, then those from `next_new` on. They are leased in order: a
-    step whose batch is ready waits for earlier steps that are queued or being made.
+    The queued steps are those in `requeued`, then all from `next_new` on. Steps are leased in
+    order: a step whose batch is ready waits for earlier steps that are queued or being made.
 
     Attributes:
         number: Counts all passes of a server, from 0.
         epoch: The epoch that is read.
-        position: Number of samples at the start of the epoch that this pass leaves out.
+        position: Number of samples at the start of the epoch that this pass skips.
         steps: Number of steps.
-        next_new: This step and all later ones were never taken.
+        next_new: The first of the steps that were never taken.
         requeued: Heap of requeued steps.
         making: Steps that are being made.
         leased: Leased steps, and the token of the client that leases each.
@@ -66,12 +66,12 @@ class EpochPass:
 
     @property
     def num_taken(self) -> int:
-        """Number of steps taken so far, without those that were requeued."""
+        """Number of steps that are being made, leased or done."""
         return self.next_new - len(self.requeued)
 
     @property
     def num_making_in_order(self) -> int:
-        """Number of steps that are being made, without those that wait for a queued one."""
+        """Number of steps that are being made and come before all queued steps."""
         queued = self._first_queued
         return sum(step < queued for step in self.making)
 
@@ -105,7 +105,7 @@ class EpochPass:
         return step
 
     def lease(self, step: int, token: str) -> None:
-        """Lease a step that was made, or a requeued one whose batch the client `token` holds."""
+        """Lease a step to the client `token`: a step in `making`, or a requeued one."""
         self._unqueue(step)
         self.leased[step] = token
 
@@ -115,7 +115,7 @@ class EpochPass:
             heapq.heappush(self.requeued, step)
 
     def requeue_unmade(self, step: int) -> None:
-        """Requeue a step whose making failed. Does nothing if the step is not being made."""
+        """Requeue a step that was taken but not leased. Does nothing for any other step."""
         if step in self.making:
             self.making.remove(step)
             heapq.heappush(self.requeued, step)
@@ -131,7 +131,7 @@ class EpochPass:
         self.done.add(step)
 
     def _unqueue(self, step: int) -> None:
-        """Make a step neither requeued nor being made."""
+        """Remove a step from `making` and from `requeued`."""
         self.making.discard(step)
         if step in self.requeued:
             self.requeued.remove(step)
@@ -151,7 +151,7 @@ class Partition:
     """A sequence of passes over the plans of one rank.
 
     Attributes:
-        name: The rank, or the client's token with `broadcast`.
+        name: The rank as text, or the client's token with `broadcast`.
         rank: Rank among the partitions of this server.
         current: The current pass, or None.
         first_pass: Number of the first pass since the partition last started over. Earlier passes
@@ -164,14 +164,14 @@ class Partition:
     first_pass: int = 0
 
     def next_position(self, first: tuple[int, int]) -> tuple[int, int]:
-        """Return (epoch, position) where a client begins; `first` if there is no pass."""
+        """Return (epoch, position) where a client begins; `first` if no pass is current."""
         if self.current is None:
             return first
         return (self.current.epoch + 1, 0) if self.current.is_over else self.current.start
 
 
 class SessionStarted(Struct, array_like=True, tag="client", frozen=True):
-    """A client has a session. The fields are those of messages.OpenSession, and its partition."""
+    """Record of a client's session: its partition's name, and fields of messages.OpenSession."""
 
     token: str
     partition: str
@@ -188,12 +188,12 @@ class Idle:
 
 @dataclass(frozen=True)
 class Reconnecting:
-    """It read a pass when its connection or the server was lost, and may continue it."""
+    """The client lost its connection or the server in the middle of a pass, and may continue it."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """It waits for a pass to start at this epoch and position."""
+    """The client waits for a pass to start at this epoch and position."""
 
     epoch: int
     position: int
@@ -201,18 +201,18 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Reading:
-    """It reads the pass with this number."""
+    """The client reads the pass with this number."""
 
     pass_number: int
 
 
 @dataclass(frozen=True)
 class BetweenPasses:
-    """Its pass has just ended, and it has not said yet what it does next."""
+    """The client's pass has just ended, and the client has not sent StartIteration yet."""
 
 
 Phase = Idle | Reconnecting | Waiting | Reading | BetweenPasses
-"""What a client does. sessions.py and pass_schedule.py move it from phase to phase:
+"""The phase of a client, which sessions.py and pass_schedule.py change:
 
     Idle ──StartIteration──> Waiting ──pass starts──> Reading ──pass ends──> BetweenPasses
      ^  └──────────────StartIteration──────────────────^ │ ^                     │
@@ -226,20 +226,20 @@ class Client:
     """The session of a client.
 
     Attributes:
-        session: What the write-ahead log keeps of it: token, name and process.
-        partition: Its partition.
-        hwm: Number of batches that it may hold.
-        last_heard: Time of its last message, in seconds of the server's monotonic clock.
-        request_number: `number` of its last OpenSession.
-        leases: Batches that it leases, in the order in which they were leased.
-        revoked: Leases that were requeued while it was silent, and of which it does not know yet.
-        is_silent: It missed the heartbeat timeout.
-        phase: What it does.
-        iteration: Number of its current iteration.
-        entered_passes: Numbers of the passes that it has entered.
-        last_entry: (iteration, pass) of the last time it entered a pass.
-        is_late: It is new, came in the middle of a pass, and has not started an iteration yet.
-        num_consumed: Number of batches that it has consumed.
+        session: The record of the session in the write-ahead log: token, name and process.
+        partition: The client's partition.
+        hwm: Number of batches that the client may hold.
+        last_heard: Time of the client's last message, in seconds of the server's monotonic clock.
+        request_number: `number` of the client's last OpenSession.
+        leases: Batches that the client leases, in the order in which they were leased.
+        revoked: Leases that were requeued while the client was silent. The next Revoke names them.
+        is_silent: The client sent no message for the last `heartbeat_timeout` seconds.
+        phase: Whether the client is idle, waits for a pass, or reads one.
+        iteration: Number of the client's current iteration.
+        entered_passes: Numbers of the passes that the client has entered.
+        last_entry: (iteration number, pass number) when the client last entered a pass.
+        is_late: The client joined in the middle of a pass, and has not started an iteration yet.
+        num_consumed: Number of batches that the client has consumed.
     """
 
     session: SessionStarted
@@ -259,32 +259,32 @@ class Client:
 
     @property
     def token(self) -> str:
-        """Identifies the client over reconnects; it chooses the token itself."""
+        """Identifies the client over reconnects. The client chooses the token itself."""
         return self.session.token
 
     @property
     def pass_number(self) -> int | None:
-        """Number of the pass that it reads, or None."""
+        """Number of the pass that the client reads, or None."""
         return self.phase.pass_number if isinstance(self.phase, Reading) else None
 
     @property
     def wanted(self) -> tuple[int, int] | None:
-        """(epoch, position) where it waits for a pass to start, or None."""
+        """(epoch, position) of the pass that the client waits for, or None."""
         phase = self.phase
         return (phase.epoch, phase.position) if isinstance(phase, Waiting) else None
 
     @property
     def credits(self) -> int:
-        """Number of batches that it may lease now; 0 if it is silent or reads no pass."""
+        """Number of batches that the client may lease now; 0 if silent or outside a pass."""
         return 0 if self.is_silent or self.pass_number is None else self.hwm - len(self.leases)
 
     def reconnect(self) -> None:
-        """Leave the pass that it reads, but remember that it read one."""
+        """Set the phase for a reconnect: Reconnecting if the client read a pass, else Idle."""
         has_read = isinstance(self.phase, Reading | Reconnecting)
         self.phase = Reconnecting() if has_read else Idle()
 
     def enter(self, pass_number: int) -> None:
-        """Read a pass in the current iteration."""
+        """Start to read a pass in the current iteration."""
         self.phase = Reading(pass_number)
         self.entered_passes.add(pass_number)
         self.last_entry = self.iteration, pass_number

@@ -27,10 +27,11 @@ Frames = list[Any]
 _SENT = ("batches", "bytes", "batches_through_shared_memory")
 _MAX_QUEUED_ANSWERS = 100_000
 _MAX_REFUSED = 100
-"""Refused keys that are logged: anyone can connect with any number of keys."""
+"""Maximum number of refused keys to log: a peer can connect with any number of keys."""
 _SOCKET_BUFFER = 4 << 20
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10000
-"""ZeroMQ's own heartbeats: how often they are sent, and when a connection without them is closed.
+"""Milliseconds between two of ZeroMQ's own heartbeats, and milliseconds without one after which
+ZeroMQ closes a connection.
 """
 _EXTRA_SLOTS = 2
 """Slots beyond hwm: a consumer's variable holds one batch until the next one is assigned to it, and
@@ -44,8 +45,8 @@ class ClientConnection:
 
     Attributes:
         route: Identity of the connection in ZeroMQ's ROUTER socket.
-        slots: Shared memory, or None if client and server cannot share any.
-        compress: Compression of batches that go over the socket; "" for none.
+        slots: Shared memory for batches, or None to send them over the socket.
+        compress: Codec of batches that go over the socket; "" for none.
         is_closed: The connection is closed; nothing more is sent over it.
     """
 
@@ -57,13 +58,13 @@ class ClientConnection:
 
 @dataclass
 class Connections:
-    """All connections of a server. Callers hold the server's lock; for `send_batch`, which only the
-    producer calls, they do not.
+    """All connections of a server. Callers hold the server's lock, except for `send_batch`, which
+    takes the lock itself.
 
     Attributes:
-        state: Sessions and leases; the messages in its outbox are sent from here.
+        state: Sessions and leases. flush() queues the messages of its outbox.
         compress: Codec that the server is configured with, "none" for no compression.
-        wake: Wakes the thread that owns the socket.
+        wake: Function that wakes the thread that owns the socket.
         lock: The server's lock.
         by_token: Connections by client token.
         token_of_route: Client tokens by route.
@@ -83,7 +84,10 @@ class Connections:
     host_id: str = field(default_factory=processes.host_id)
 
     def open(self, route: bytes, request: messages.OpenSession, hwm: int) -> None:
-        """Open a connection, in place of the client's earlier one."""
+        """Register a client's connection, and close the client's earlier one.
+
+        `hwm`: number of batches that the client may hold.
+        """
         self.close(request.token)
         shares = (
             request.wants_shared_memory and self._is_here(request) and not self.has_ended(request)
@@ -104,24 +108,24 @@ class Connections:
                 old.slots.close()
 
     def release_slots(self, token: str, numbers: list[int]) -> None:
-        """Release slots of shared memory that the client is done with."""
+        """Free slots of shared memory for reuse, after the client has freed their tensors."""
         slots = self.by_token[token].slots
         if slots is not None:
             for number in numbers:
                 slots.release(number)
 
     def has_ended(self, process: messages.OpenSession | SessionStarted) -> bool:
-        """Return whether the client's process runs on this machine and has ended."""
+        """Return True if the client's process ran on this machine and has ended."""
         return (
             self._is_here(process) and processes.start_time(process.pid) != process.process_started
         )
 
     def _is_here(self, process: messages.OpenSession | SessionStarted) -> bool:
-        """Return whether the client's process runs on this machine."""
+        """Return whether the client's process was started on this machine."""
         return self.host_id != "" and process.host_id == self.host_id
 
     def answer(self, route: bytes, message: messages.ToClient) -> None:
-        """Queue a message on a connection."""
+        """Queue a message for the connection `route`."""
         self.send_queue.append((route, [codec.encode(message)]))
 
     def send(self, token: str, message: messages.ToClient) -> None:
@@ -141,7 +145,7 @@ class Connections:
         self.wake()
 
     def send_batch(self, token: str, key: Key, plan: Plan, batch: Batch) -> None:
-        """Send a batch through shared memory, or in pieces if no slot is free."""
+        """Send a batch to the client that leases it: in a slot, or in pieces if no slot is free."""
         fields = fields_of(batch)
         size = batch_layout.offsets(fields)[1]
         with self.lock:
@@ -190,7 +194,7 @@ def _part(key: Key, start: int, data: memoryview, codec_name: str) -> Frames:
 def listen(options: ServerOptions) -> tuple[Any, Any, Any, str]:
     """Return (ZeroMQ context, authenticator or None, ROUTER socket, its address with the port).
 
-    Raises ServerError.
+    Raises ServerError if the address or the keys cannot be used.
     """
     context, authenticator = zmq.Context(io_threads=2), None
     socket = context.socket(zmq.ROUTER)

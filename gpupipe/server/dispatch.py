@@ -25,7 +25,7 @@ from gpupipe.server.served_work import Plans
 
 _log = logging.getLogger("gpupipe")
 _MAX_CONNECTIONS = 10_000
-"""Connections whose requests are counted."""
+"""Maximum number of connections that have a rate limit; the one idle for longest loses its."""
 _FAREWELL_SECONDS = 5.0
 """Seconds to wait, after the engine failed, until all clients have acknowledged the error."""
 
@@ -49,13 +49,13 @@ class RateLimits:
 
 
 class FinalError:
-    """The error that ends the server, once there is one, and which clients have acknowledged it.
+    """The error that ends the server, if any, and the clients that have not acknowledged it yet.
 
     A message sent right before the socket closes may not arrive: a client whose connection ends
     drops what it has not read. So the server waits until all clients have acknowledged the error.
 
     Attributes:
-        message: The message about it, or None as long as the engine works.
+        message: The Failed message for clients, or None as long as the engine works.
     """
 
     def __init__(self) -> None:
@@ -64,27 +64,30 @@ class FinalError:
         self._deadline = 0.0
 
     def announce(self, message: messages.Failed, tokens: set[str]) -> None:
-        """Set the error, which was sent to the clients `tokens`."""
+        """Set the error message, which was sent to the clients with these tokens."""
         self.message, self._uninformed = message, tokens
         self._deadline = time.monotonic() + _FAREWELL_SECONDS
 
     def acknowledge(self, token: str) -> None:
-        """Record that a client has the error."""
+        """Record that a client has acknowledged the error."""
         self._uninformed.discard(token)
 
     def may_close(self, connected: set[str]) -> bool:
-        """Return whether all connected clients have the error, or it is too late to wait longer."""
+        """Return whether all connected clients acknowledged the error, or five seconds passed.
+
+        `connected`: tokens of the clients that have a connection.
+        """
         return not self._uninformed & connected or time.monotonic() > self._deadline
 
 
 class Dispatcher:
-    """Answers messages: every decision is that of the leases. The caller holds the server's lock.
+    """Answers messages as the leases decide. The caller holds the server's lock.
 
     Args:
         leases: Sessions, passes and leases.
-        connections: Where answers are queued.
+        connections: Queues the answers.
         plans: The plans of all passes.
-        history: Names the sequence of passes. It stays the same over a restart that resumes.
+        history: Token of the server's sequence of passes. A server that resumes keeps it.
         description: Describes what is served, for clients.
         stats: Returns the metrics of the server.
 
@@ -107,7 +110,7 @@ class Dispatcher:
         self.final_error = FinalError()
 
     def handle(self, route: bytes, message: messages.ToServer) -> None:
-        """Handle a message that arrived on a connection."""
+        """Handle a message that arrived on the connection `route`."""
         token = self._connections.token_of_route.get(route)
         has_long_answer = isinstance(message, messages.GetStats | messages.OpenSession)
         if has_long_answer and not self._rate_limits.allow(route, time.monotonic()):
@@ -180,7 +183,7 @@ class Dispatcher:
                 self._connections.send(token, messages.Refused(str(e)[:4000], False))
 
     def apply_timeouts(self) -> None:
-        """Requeue what silent clients lease, and end the sessions of clients that are gone."""
+        """Requeue batches of silent clients; end sessions that timed out or whose process ended."""
         self._leases.sessions.apply_timeouts(time.monotonic(), self._connections.has_ended)
 
     def send_failure(self, error: Exception, clients: list[Client], is_final: bool) -> None:
@@ -188,8 +191,8 @@ class Dispatcher:
 
         Args:
             error: The error.
-            clients: The clients.
-            is_final: The server ends with it.
+            clients: The clients that get the error.
+            is_final: Whether the error also ends the server.
         """
         path, reason = (error.path, error.reason) if isinstance(error, SampleError) else ("", "")
         text = str(error) if isinstance(error, GpupipeError) else f"the server failed: {error!r}"

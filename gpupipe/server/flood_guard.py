@@ -1,10 +1,11 @@
 """Cuts connections that send more than a client needs to, or that open no session.
 
 ZeroMQ limits the size of a frame, but not the number of frames in a message. A message without end
-would fill the memory, and the application would never receive it. So this asks the kernel how much
-each connection has sent, and the server says which connections it has received messages from. A
-client's messages are small: one frame of a few hundred bytes per batch. Each connection takes a
-file descriptor, also one that says nothing. So few may wait without a session, and not for long.
+would fill the memory, and the application would never receive it. So FloodGuard asks the kernel how
+much each connection has sent, and the server calls on_message() for each message. A client's
+messages are small: one frame of a few hundred bytes per batch. Each connection takes a file
+descriptor, even if it sends nothing. So FloodGuard limits how many connections without a session
+there are, and for how long each may be silent.
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ from gpupipe.runtime.memory import malloc_trim
 
 _log = logging.getLogger("gpupipe")
 _MAX_UNREAD = 4 * HEAD_LIMIT
-"""Bytes of a connection that make no complete message yet, or one that was not received yet. ZeroMQ
-takes 64 bytes of memory for a frame, and the shortest frame has two bytes.
+"""Maximum number of bytes that a connection may send before the server receives a message of it.
+ZeroMQ takes 64 bytes of memory for a frame, and the shortest frame has two bytes.
 """
 _BURST = _BYTES_PER_SECOND = 4e6
 """Bytes that a connection may send at once, and per second."""
 _MAX_FRAMES = 16
-"""Frames of a complete message. A client sends one."""
+"""Maximum number of frames of a message. A client sends one."""
 _MAX_WAITING, _WAITING_SECONDS = 256, 10.0
-"""Most connections without a session, and the seconds that one may be silent, as in a handshake."""
+"""Maximum number of connections without a session, and seconds that each of them may be silent."""
 _FILES_PER_WAITING, _MAX_FILES = 8, 1 << 16
-"""One in this many of the files that the process may open is for connections without a session."""
+"""At most 1 / _FILES_PER_WAITING of all file descriptors are for connections without a session.
+The process raises its own limit of descriptors to at most _MAX_FILES.
+"""
 _TRIM_SECONDS = 1.0
 """Seconds after the end of a connection until ZeroMQ has certainly freed its memory."""
 _MAX_EVENTS = 1000
@@ -45,8 +48,8 @@ _HANDSHAKE_DONE = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-"""Not FAILED_NO_DETAIL: the handshake fails so if the client is the first to notice that the socket
-types do not match.
+"""Without FAILED_NO_DETAIL, the event if the client is the first to notice that the socket types
+do not match.
 """
 _CLOSED = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _RECEIVED_AT = 128
@@ -55,9 +58,9 @@ _RECEIVED_AT = 128
 
 @dataclass
 class TokenBucket:
-    """A token bucket with a capacity, which is its initial content, and a refill per second.
+    """A token bucket that starts full: it holds up to `burst` tokens, and gets `rate` per second.
 
-    `last_refill` is the time of the last refill, at first of the creation, in seconds.
+    `last_refill` is the time of the last refill in seconds, at first the time of the creation.
     """
 
     burst: float
@@ -69,7 +72,7 @@ class TokenBucket:
         self._left = self.burst
 
     def take(self, amount: float, now: float) -> bool:
-        """Take `amount`, or all that is left if that is less. Return whether there was enough."""
+        """Take `amount` tokens, or all if there are fewer. Return whether there were enough."""
         left = min(self.burst, self._left + (now - self.last_refill) * self.rate)
         self._left, self.last_refill = max(0.0, left - amount), now
         return left >= amount
@@ -77,16 +80,17 @@ class TokenBucket:
 
 @dataclass
 class _Sender:
-    """A connection.
+    """A TCP connection to the server, and what its peer has sent.
 
     Attributes:
-        peer: Address of the other side.
-        counted: Bytes that it had sent at the last check.
-        budget: Bytes that it may still send.
-        last_message: Time of its last message, at first of its beginning. Seconds.
-        received: Bytes that it had sent when its last message was received, at most.
-        route: Its identity in the ROUTER socket, b"" before its first message.
-        is_fresh: A message of it was received since the last check.
+        peer: Address of the peer.
+        counted: Number of bytes that the peer had sent at the last check.
+        budget: Bytes that the peer may still send.
+        last_message: Time of the last message in seconds, at first the time of the connection.
+        received: Upper bound on the bytes that the peer had sent when the server last received a
+            message from it.
+        route: Identity of the connection in the ROUTER socket, b"" before its first message.
+        is_fresh: Whether the server received a message from the peer since the last check.
     """
 
     peer: Any
@@ -105,15 +109,15 @@ class _Sender:
 class FloodGuard:
     """Limits the connections of a listening ROUTER socket. Only for TCP on Linux.
 
-    Every `now` is in seconds, of a monotonic clock.
+    The parameter `now` of the methods is in seconds, of a monotonic clock.
 
     Args:
-        listening: The socket.
+        listening: The ROUTER socket.
         has_session: Returns whether the connection of a route has a session.
         max_clients: Maximum number of sessions.
 
     Attributes:
-        events: The socket to poll: handle_events() reads it.
+        events: ZeroMQ's monitor socket, to poll: handle_events() reads it.
         num_cut: Number of connections that were cut.
     """
 
@@ -141,7 +145,7 @@ class FloodGuard:
                 self._cut(descriptor, now)
 
     def on_message(self, route: bytes, frames: list[Any], now: float) -> None:
-        """Note that a message was received, and cut the connection if it has too many frames."""
+        """Record a received message. Cut its connection if the message has too many frames."""
         descriptor = frames[0].get(zmq.SRCFD)
         sender = self._senders.get(descriptor)
         if sender is None:
@@ -151,7 +155,7 @@ class FloodGuard:
             self._cut(descriptor, now)
 
     def check_connections(self, now: float) -> None:
-        """Check all connections, and cut those that sent too much, or that wait for too long."""
+        """Cut connections that sent too much, or were silent too long without a session."""
         self.handle_events(now)
         for descriptor, sender in list(self._senders.items()):
             self._check_sender(descriptor, sender, now)
@@ -164,12 +168,12 @@ class FloodGuard:
             malloc_trim()
 
     def close(self) -> None:
-        """Stop watching. Call it before the socket is closed."""
+        """Stop monitoring the socket. Call this before the socket is closed."""
         self._listening.disable_monitor()
         self.events.close(0)
 
     def _on_event(self, event: Any, now: float) -> None:
-        if event["event"] & _HANDSHAKE_DONE:  # the event does not say of which connection
+        if event["event"] & _HANDSHAKE_DONE:  # the event does not name its connection
             self._is_early = not self._in_handshake
             self._in_handshake.clear()
             return
@@ -182,12 +186,12 @@ class FloodGuard:
             self._senders[descriptor] = _Sender(*seen, budget, now)
 
     def _warn_of_other_protocol(self, descriptor: int, event: int) -> None:
-        """Log once that a connection ended before its handshake did.
+        """Log a warning, once, if a connection ends before its ZeroMQ handshake is complete.
 
-        If the socket types do not match, the side that notices first ends the connection like this.
+        Either side ends the connection like this if it notices that the socket types do not match.
         """
         if event == zmq.EVENT_ACCEPTED and self._is_early:
-            self._is_early = False  # two threads of ZeroMQ: its handshake was reported first
+            self._is_early = False  # ZeroMQ's threads reported the handshake before the connection
         elif event == zmq.EVENT_ACCEPTED:
             self._in_handshake.add(descriptor)
         elif descriptor in self._in_handshake:
@@ -213,7 +217,7 @@ class FloodGuard:
             self._cut(descriptor, now)
 
     def _limit_unread(self, now: float) -> None:
-        """Cut the connections with the most unread bytes until all together are few enough."""
+        """Cut the connections with the most unread bytes until the total is below its limit."""
         unread = {descriptor: sender.unread for descriptor, sender in self._senders.items()}
         total = sum(unread.values())
         for descriptor in sorted(unread, key=unread.__getitem__, reverse=True):
@@ -223,9 +227,9 @@ class FloodGuard:
             self._cut(descriptor, now)
 
     def _waiting(self) -> list[int]:
-        """Return the descriptors of connections without a session, the oldest first.
+        """Return the descriptors of connections without a session, the oldest connection first.
 
-        Not those that were silent for longest: a new client has said nothing yet.
+        The time since the last message does not order them: a new client has sent nothing yet.
         """
         return [d for d, sender in self._senders.items() if not self._has_session(sender.route)]
 
@@ -234,20 +238,20 @@ class FloodGuard:
         self._forget(descriptor, now)
         self._trim_at = now + _TRIM_SECONDS
         self._in_handshake.discard(descriptor)
-        self.num_cut += 1  # first: the other side may look as soon as it is cut off
+        self.num_cut += 1  # before _shut_down: the peer may read the stats once it is cut off
         _shut_down(descriptor, peer)
 
     def _forget(self, descriptor: int, now: float) -> None:
-        """Forget a connection that ends, and return the memory of what it left unfinished."""
+        """Forget a connection that ends. Schedule malloc_trim if it left an incomplete message."""
         sender = self._senders.pop(descriptor, None)
         if sender is not None and sender.unread:
             self._trim_at = now + _TRIM_SECONDS
 
 
 def raise_file_limit() -> int:
-    """Let the process open as many files as it may, up to 65,536, and return how many.
+    """Raise the limit of open files to the hard limit, but at most to 65,536, and return it.
 
-    ZeroMQ accepts connections faster than they can be cut, and the usual limit is 1024.
+    ZeroMQ accepts connections faster than FloodGuard cuts them, and the usual limit is 1024.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
@@ -258,10 +262,10 @@ def raise_file_limit() -> int:
 
 @contextmanager
 def _connection(descriptor: int) -> Iterator[socket.socket]:
-    """Use a socket that belongs to ZeroMQ, from its descriptor number.
+    """Yield one of ZeroMQ's sockets, by its descriptor, as a Python socket. Does not close it.
 
-    Without a duplicate: the process may have no descriptor left. Raises OSError if the descriptor
-    is closed or is no socket.
+    It does not duplicate the descriptor: the process may have none left. Raises OSError if the
+    descriptor is closed or is no socket.
     """
     connection = socket.socket(fileno=descriptor)
     try:
@@ -273,7 +277,7 @@ def _connection(descriptor: int) -> Iterator[socket.socket]:
 def _peer_and_bytes(descriptor: int) -> tuple[Any, int] | None:
     """Return the peer address of a TCP connection and the bytes received from it.
 
-    None if the descriptor is no TCP connection, or if the system does not count the bytes.
+    Returns None if the descriptor is no TCP connection, or if the kernel does not count the bytes.
     """
     try:
         with _connection(descriptor) as connection:
@@ -284,7 +288,7 @@ def _peer_and_bytes(descriptor: int) -> tuple[Any, int] | None:
 
 
 def _shut_down(descriptor: int, peer: Any) -> None:
-    """Shut down the connection with a peer. ZeroMQ frees its part of an unfinished message."""
+    """Reset a connection if its peer is still `peer`. ZeroMQ then frees the incomplete message."""
     with suppress(OSError), _connection(descriptor) as connection:
         if connection.getpeername() != peer:
             return

@@ -29,7 +29,7 @@ class FuelServer:
 
     Args:
         loader: The loader to serve.
-        options: How to serve. Only address and hwm matter here.
+        options: How to serve. FuelServer uses only `address` and `hwm`.
 
     Attributes:
         address: The address it listens on, with the actual port.
@@ -53,7 +53,7 @@ class FuelServer:
             raise
 
     def run(self, each: Callable[[FuelServer], None] = lambda server: None) -> None:
-        """Serve until stop() is called. `each` is called after every batch."""
+        """Serve until stop() is called. `each` is called after every batch and every end marker."""
         with self._running:
             while not self._stopping:
                 for frames in _epoch(self._loader):
@@ -73,11 +73,11 @@ class FuelServer:
             self._context.term()
 
     def _send(self, frames: list[Any]) -> bool:
-        """Send a message as soon as a client takes it. False if the server is stopped first.
+        """Send a message as soon as a client takes it. Return False if the server stops before.
 
-        Only the first frame waits: ZeroMQ takes the others with it, and drops them if the client
-        leaves in between. A poll() before would not do: the client that it saw may leave before
-        the frame is sent, and without a limit of time that frame waits for ever.
+        Only the first frame waits: ZeroMQ then takes the remaining frames too, and drops them if
+        the client leaves meanwhile. A poll() before the send does not replace its timeout: the
+        client may leave after the poll(), and the send would block for ever.
         """
         first, *others = frames
         while not self._stopping:
@@ -98,7 +98,7 @@ class FuelServer:
 
 
 def _check_dtypes(loader: Loader) -> None:
-    """Raise ServerError for a dtype that NumPy, and so a .npy header, does not have."""
+    """Raise ServerError if a field has a dtype that NumPy does not have, such as bfloat16."""
     pipeline, chosen = loader.config.pipeline, loader.config.loader.dtype
     for name in pipeline.main_outputs if loader.as_tuple else pipeline.outputs:
         dtype = (
@@ -117,7 +117,7 @@ def _check_dtypes(loader: Loader) -> None:
 
 
 def _epoch(loader: Loader) -> Iterator[list[Any]]:
-    """Yield the messages of an epoch: its batches, then the end marker."""
+    """Yield the messages of an epoch, as lists of frames: its batches, then the end marker."""
     for batch in loader:
         tensors = (
             batch

@@ -1,8 +1,8 @@
 """The state of a server's sessions, passes and leases.
 
-What must survive the process changes in one place, `LeaseState.apply`, by one record at a time. A
+Only `LeaseState.apply` changes the state that must survive the process, by one record at a time. A
 running server calls `commit`, which applies a record and logs it. A server that starts again
-applies the records of its log (write_ahead_log.py), and so gets to the same state.
+applies the records of its log (write_ahead_log.py), and so reaches the same state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Record(Struct, array_like=True, frozen=True):
 
 
 class NextPass(_Record, tag="runs", frozen=True):
-    """Number of the next pass."""
+    """The next pass to start gets this number."""
 
     number: int
 
@@ -79,7 +79,7 @@ class StepDone(_Record, tag="done", frozen=True):
 
 
 class StepsDone(_Record, tag="all done", frozen=True):
-    """All steps of a pass that were done when the file was compacted."""
+    """All steps of a pass that were done when the write-ahead log was compacted."""
 
     pass_number: int
     steps: list[int]
@@ -101,17 +101,17 @@ class LeaseState:
 
     Args:
         options: Mode, timeouts and limits.
-        first: (epoch, position) where partitions begin.
+        first: (epoch, position) where the first pass of each partition starts.
         write: Writes a record to the write-ahead log.
 
     Attributes:
         options: Mode, timeouts and limits.
-        first: (epoch, position) where partitions begin.
+        first: (epoch, position) where the first pass of each partition starts.
         clients: Sessions by client token.
         partitions: Partitions by name: the rank, or the client token with `broadcast`.
         next_pass: Number of the next pass.
-        stopped_at: If the clients are those of a server that was stopped, and none has come yet:
-            when this server began, in seconds of its monotonic clock. Else None.
+        stopped_at: Start time of this server, in seconds of its monotonic clock, while it waits
+            for the clients of a server that was stopped. Else None.
         outbox: (client token, message) pairs to send, in order.
     """
 
@@ -129,12 +129,12 @@ class LeaseState:
     # --- changes
 
     def commit(self, record: Record) -> None:
-        """Apply a record and log it. No message about it may be sent before."""
+        """Apply a record and log it. Call this before you send a message about the record."""
         self.apply(record)
         self._write(record)
 
     def apply(self, record: Record) -> None:
-        """Make the change that a record names. Ignores steps of passes that are forgotten."""
+        """Change the state as the record says. Ignores steps of passes that are forgotten."""
         match record:
             case StepLeased() | StepRequeued() | StepDone():
                 self._apply_to_step(record)
@@ -177,7 +177,7 @@ class LeaseState:
                 self.clients[record.token].leases.append(key)
 
     def snapshot(self) -> Iterator[Record]:
-        """Yield records that lead from a new state to this one."""
+        """Yield the records that rebuild this state when they are applied to a new state."""
         yield NextPass(self.next_pass)
         for client in self.clients.values():
             yield client.session
@@ -194,14 +194,14 @@ class LeaseState:
                     yield StepLeased(current.number, step, token)
 
     def continue_after_restart(self, now: float, was_stopped: bool = False) -> None:
-        """Continue from the records that were applied.
+        """Prepare this state for serving, after the records of the last server were applied.
 
-        All steps that are neither leased nor done are queued. The server waits until the clients
-        that hold leases say that they continue, or until their sessions end.
+        It queues all steps that are neither leased nor done. No other pass replaces an unfinished
+        one while a client with leases may still reconnect.
 
         Args:
             now: Seconds, of a monotonic clock.
-            was_stopped: Only the clients of the stopped server may continue.
+            was_stopped: Whether the last server was stopped. If so, only its clients may continue.
         """
         self.stopped_at = now if was_stopped else None
         for partition in self.partitions.values():

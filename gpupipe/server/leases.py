@@ -87,13 +87,13 @@ class Leases:
         options: Mode, timeouts and limits.
         count_steps: Returns the number of steps of a pass, from (rank, epoch, position). Raises
             StateError.
-        first: (epoch, position) where partitions begin.
-        log: Writes a record that must survive the process.
+        first: (epoch, position) where the first pass of each partition starts.
+        log: Writes a record to the write-ahead log.
 
     Attributes:
-        state: What the parts share, and the messages to send.
+        state: The state that the other parts share, and the messages to send.
         passes: The passes of all partitions.
-        batches: Which client leases which batch.
+        batches: The leases of single batches.
         sessions: The sessions of all clients.
     """
 
@@ -116,17 +116,19 @@ def open_leases(
     """Open and lock the state file, and restore the leases from it.
 
     Args:
-        loader: Whose batches are served.
-        options: How they are served.
-        count_steps: Returns the number of steps of a pass.
-        pipeline_fingerprint: The fingerprint of the whole pipeline, with the steps of clients.
+        loader: The loader whose batches are served.
+        options: The options of the server.
+        count_steps: Returns the number of steps of a pass, from (rank, epoch, position).
+        pipeline_fingerprint: Fingerprint of the whole pipeline, including the steps that clients
+            run.
 
     Returns:
-        (leases, state file or None for a server that keeps no state, whether the file had leases).
+        (leases, state file or None for a server that keeps no state, whether the server resumes).
 
     Raises:
         ServerError: The state file cannot be written, or another server uses it.
-        StateError: The state file belongs to other work, or is damaged.
+        StateError: The state file belongs to other data, another pipeline or other options, or is
+            damaged.
     """
     first = loader.sampler.epoch, loader.sampler.position
     if options.state is None:
@@ -143,7 +145,10 @@ def open_leases(
 
 
 def _identify_work(loader: Loader, options: ServerOptions, pipeline: str) -> dict[str, Any]:
-    """Return what identifies the served work: a state file must agree with it to be resumed."""
+    """Return the settings that must be the same in a state file for the server to resume from it.
+
+    `pipeline`: fingerprint of the whole pipeline.
+    """
     config = loader.config
     batch = config.batch.fingerprint
     order = {"batch_size", "shuffle", "seed", "last_batch", "shard"}

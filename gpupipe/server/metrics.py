@@ -44,8 +44,12 @@ _CLIENT_GAUGES = (
 def format_line(stats: Mapping[str, Any], rates: tuple[float, float]) -> str:
     """Format the stats as one line: progress in each epoch, rates, buffers, clients.
 
-    For each of the first four clients it says how many batches it holds and whether it is silent.
-    These come last, since a terminal may cut the line.
+    The last part of the line, which a terminal may cut off, has the first four clients: how many
+    batches each holds, and for how long it was silent.
+
+    Args:
+        stats: The dict that Server.stats() returns.
+        rates: (batches per second, MB per second).
     """
     clients = stats["clients"]
     held, room = sum(c["leased"] for c in clients), sum(c["hwm"] for c in clients)
@@ -88,8 +92,8 @@ def fetch_stats(
 
     Args:
         address: tcp://HOST:PORT or ipc://FILE.
-        key: File of this side's secret key, for a server with keys.
-        server_key: File of the server's public key.
+        key: File of the client's secret key; None for a server without keys.
+        server_key: File of the server's public key; None for a server without keys.
         patience: Seconds to wait for an answer.
 
     Raises:
@@ -199,7 +203,7 @@ class Ticker:
             self._show(format_line(stats, self.measure_rates(stats)))
 
     def measure_rates(self, stats: Mapping[str, Any]) -> tuple[float, float]:
-        """Return (batches per second, MB per second) over the last five seconds of calls.
+        """Return (batches per second, MB per second), averaged over about the last five seconds.
 
         1 MB is 10^6 bytes.
         """

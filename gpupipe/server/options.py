@@ -2,8 +2,8 @@
 
 The command line, start_server() and the server process all use `parse_options`. This file can be
 imported without the packages of the extra `server`: start_server() names them if they are missing.
-It is imported for every `gpupipe --help`, so it does without pydantic until options are parsed, and
-without `from __future__ import annotations` (cli/arguments.py).
+Every `gpupipe --help` imports this file, so it imports pydantic only when options are parsed. It
+does not use `from __future__ import annotations`, since cli/arguments.py reads the annotations.
 """
 
 import json
@@ -154,7 +154,7 @@ def parse_options(values: Mapping[str, Any]) -> ServerOptions:
 
 
 def _explain(mistake: Mapping[str, Any]) -> str:
-    """Return what is wrong: the option, its value, and what it should be."""
+    """Return an error text from an error of pydantic: the option, its value, the allowed values."""
     name, value = str(mistake["loc"][0]), mistake["input"]
     by_name = {field.name: field for field in fields(ServerOptions)}
     if name not in by_name:

@@ -58,11 +58,11 @@ class RequestRefused(Exception):
 
 
 class PassSchedule:
-    """The passes of all partitions.
+    """Starts and ends the passes of all partitions.
 
     Args:
         state: Sessions, partitions and leases.
-        count_steps: Returns the number of steps of a pass.
+        count_steps: Returns the number of steps of a pass, from (rank, epoch, position).
     """
 
     def __init__(self, state: LeaseState, count_steps: CountSteps) -> None:
@@ -79,14 +79,14 @@ class PassSchedule:
         )
 
     def schedule(self, client: Client, begin: messages.StartIteration, is_continued: bool) -> None:
-        """Let an idle client enter a pass, wait for one, or know that its pass has ended.
+        """Let an idle client enter a pass or wait for one, or tell it that its pass has ended.
 
         The head of this file lists the cases.
 
         Args:
             client: The client.
-            begin: Its message.
-            is_continued: It continues the current pass.
+            begin: The client's message.
+            is_continued: Whether the client's iteration continues the current pass.
 
         Raises:
             RequestRefused: The position would take a pass from other clients, or the client's own
@@ -95,8 +95,8 @@ class PassSchedule:
         """
         current, number = client.partition.current, begin.pass_number
         last = self._state.next_pass - 1 if current is None else current.number
-        # The client was slow, was paused or is new, and its user chose no epoch. If others have
-        # read this one, a new pass would deliver its samples again.
+        # The client was slow, was paused or is new, and its user chose no epoch. If other clients
+        # have read this epoch, a new pass would deliver its samples again.
         asks_for_epoch = not begin.is_explicit and number < 0 and begin.position == 0
         can_join_later = (
             current is not None
@@ -120,9 +120,10 @@ class PassSchedule:
             self._wait_for_pass(client, begin)
 
     def _wait_for_pass(self, client: Client, begin: messages.StartIteration) -> None:
-        """Let a client wait for the pass at its position, unless others would lose theirs.
+        """Let a client wait for a pass that starts at the position that it asks for.
 
-        Raises as `schedule` does.
+        Raises RequestRefused if that pass would replace the pass of other clients. Raises
+        StateError if there is no such position.
         """
         current, start = client.partition.current, (begin.epoch, begin.position)
         self._count_steps(client.partition.rank, *start)
@@ -166,9 +167,9 @@ class PassSchedule:
             self._state.send(client, messages.PassEnded(current.number))
 
     def _is_in_use(self, partition: Partition, current: EpochPass) -> bool:
-        """Let clients that wait for a pass enter it. Return whether any client reads it.
+        """Let the clients that wait for a pass enter it. Return whether any client reads it.
 
-        A client that reconnects may continue it.
+        A client that reconnects counts as a reader, since it may continue the pass.
         """
         members = self._state.members(partition)
         for client in members:
@@ -192,7 +193,7 @@ class PassSchedule:
                 self._enter(client, partition.current)
 
     def _must_wait(self, partition: Partition, epoch: int) -> bool:
-        """Return whether a broadcast partition must wait for clients in the previous epoch."""
+        """Return whether a broadcast partition must wait for clients that read the epoch before."""
         return self._state.options.mode == "broadcast" and any(
             other.epoch == epoch - 1 and self._state.readers(other.number)
             for other in self._state.current_passes()
@@ -210,5 +211,5 @@ class PassSchedule:
 
 
 def _can_enter(client: Client, current: EpochPass, start: tuple[int, int]) -> bool:
-    """Return whether a pass starts where a client asks to, and the client has not entered it."""
+    """Return whether a pass starts at `start`, and the client has never entered the pass."""
     return current.start == start and current.number not in client.entered_passes

@@ -18,10 +18,10 @@ Invariants:
 1. The engine works ahead: it takes plans before there is demand for them. A batch is ready until a
    client has credits for it.
 2. Backpressure: the producer asks the engine for the next batch only while a client has credits
-   and no batch is ready for it. Batches that were ready or in flight when earlier steps were
-   requeued wait for these, but no more than `hwm` of a pass. That bounds the memory.
-3. With `broadcast` a batch is made once for all clients. If its plan is in flight, the further keys
-   are attached to that plan; else the batch is taken from the ready or the last leased ones.
+   and no batch is ready for it. If earlier steps are requeued, up to `hwm` ready batches of a pass
+   wait for them; further ones are dropped and requeued. That bounds the memory.
+3. With `broadcast` a batch is made once for all clients. If its plan is in flight, the keys of
+   further clients are attached to that plan; else the batch is taken from `_ready` or `_recent`.
 4. The engine returns batches in the order of the plans. A plan that it skips had no sample that
    could be read.
 5. A data error ends the iterations of the clients that read the failed plan, or of all readers if
@@ -50,7 +50,7 @@ from gpupipe.server.served_work import Identity, Plans
 PlannedBatch = tuple[Plan, Batch]
 """A plan as the engine returned it, and its batch."""
 Delivery = tuple[str, Key, Plan, Batch]
-"""A batch to send: the token of the client that leases it, its key, its plan, and itself."""
+"""A batch to send: (token of the client that leases it, key, plan, batch)."""
 
 
 class Producer(threading.Thread):
@@ -59,7 +59,7 @@ class Producer(threading.Thread):
     Args:
         engine: Makes the batches.
         plans: The plans of all passes.
-        leases: The leases.
+        leases: Sessions, passes and leases of the server.
         changed: Condition whose lock guards the leases. It is notified whenever there may be work.
         deliver: Sends a batch to the client of a token. Called without the lock.
         failed: Called under the lock with an error, the clients whose iterations it ended, and
@@ -119,7 +119,10 @@ class Producer(threading.Thread):
                 self._running.close()
 
     def _wait_for_work(self) -> Delivery | None:
-        """Return a batch to send, or None if the engine's next batch is needed, or at the end."""
+        """Wait for work. Return a batch to send, or None if the engine must make the next one.
+
+        Also returns None if the thread must end.
+        """
         with self._changed:
             while not self._ended:
                 delivery = self._lease_ready()
@@ -129,7 +132,7 @@ class Producer(threading.Thread):
         return None
 
     def _lease_ready(self) -> Delivery | None:
-        """Lease a ready batch to a client that has credits; None if there is none."""
+        """Lease a ready batch to a client that has credits; None if none can be leased."""
         for key in list(self._ready):
             lease = self._batches.lease(key)
             if isinstance(lease, NotNeeded):
@@ -144,7 +147,7 @@ class Producer(threading.Thread):
         return None
 
     def _should_pull(self) -> bool:
-        """Return whether a client has credits. Nothing that is ready can be leased to it."""
+        """Return whether a client has credits for a batch that is in flight or not taken yet."""
         waiting = {key[0] for keys in self._in_flight.values() for key in keys}
         return self._batches.neediest() is not None or any(
             self._batches.total_credits(n) > 0 for n in waiting
@@ -162,7 +165,7 @@ class Producer(threading.Thread):
             yield plan
 
     def _next_plan(self) -> Plan | None:
-        """Take steps up to one whose batch must be made, and return its plan; None if none is left.
+        """Take steps until one needs a new batch, and return its plan; None if no step does.
 
         With `broadcast`, the batch of a step may exist or be in flight already, for another client.
         """
@@ -188,7 +191,7 @@ class Producer(threading.Thread):
     # --- batches of the engine
 
     def _pull(self) -> None:
-        """Get the engine's next batch, or start the engine again after an error or its end."""
+        """Get the engine's next batch. Starts the engine first if it is not running."""
         self._running = self._running or self._engine.batches(self._source())
         planned_batch = None
         try:
@@ -204,9 +207,9 @@ class Producer(threading.Thread):
             self._running = None
 
     def _add_ready(self, planned_batch: PlannedBatch | None) -> None:
-        """Add a ready batch, and mark the skipped plans before it as skipped.
+        """Add a batch to the ready ones, and skip the plans in flight that come before its plan.
 
-        None means that the engine has ended: then all plans in flight are skipped.
+        None means that the engine has ended: then it skips all plans in flight.
         """
         while self._in_flight:
             identity, keys = self._in_flight.popitem(last=False)
@@ -219,7 +222,7 @@ class Producer(threading.Thread):
                 self._batches.skip(key)
 
     def _drop_surplus(self, pass_number: int) -> None:
-        """Requeue the last ready batches of a pass if many wait for a requeued one."""
+        """Requeue ready batches of a pass beyond the first `hwm` if they wait for earlier steps."""
         ready = sorted(key for key in self._ready if key[0] == pass_number)
         if not self._batches.is_first(ready[0]):
             for key in ready[self._options.hwm :]:
@@ -227,7 +230,7 @@ class Producer(threading.Thread):
                 self._batches.requeue_unmade(key)
 
     def _on_error(self, error: GpupipeError) -> None:
-        """End the iterations that a data error concerns, and requeue all plans in flight."""
+        """End the iterations that a data error concerns, and requeue the steps in flight."""
         with self._changed:
             passes = [key[0] for key in next(iter(self._in_flight.values()), [])] or [
                 current.number for current in self._leases.state.current_passes()

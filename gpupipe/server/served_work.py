@@ -1,5 +1,5 @@
-"""What a server serves: the loader whose batches are sent, its description for clients, and the
-plans of every pass. These are the order of the loader, for any rank, from any position.
+"""The served work: the loader whose batches are sent, its description for clients, and the plans
+of every pass. The plans have the loader's order, for any rank and from any position.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ gets, and stays the same if the engine skips samples.
 def prepare_loader(loader: Loader, options: ServerOptions) -> tuple[Loader, dict[str, Any]]:
     """Return the loader whose batches are sent, and its description for clients.
 
-    With `ship: uint8` that is a new loader without the steps that clients do; `loader` is closed.
+    With `ship: uint8`, close `loader` and return a new one without the steps that clients run.
 
     Raises:
         ServerError: This loader cannot be served, or its description is too long.
@@ -71,8 +71,8 @@ class Plans:
     """The plans of a server, whose shard of the samples is divided among its partitions.
 
     Args:
-        config: The served config; its shard is that of this server among several.
-        index: The samples.
+        config: The served config. Its shard is the part of the samples that this server has.
+        index: Index of the samples.
         ranks: Number of partitions to divide the shard among.
 
     Attributes:
@@ -106,7 +106,7 @@ class Plans:
         return list(sampler.begin())
 
     def count_steps(self, rank: int, epoch: int, position: int) -> int:
-        """Return the number of steps of a pass. Raises StateError as `of_pass` does."""
+        """Return the number of steps of a pass. Raises StateError if the position is invalid."""
         return len(self.of_pass(rank, epoch, position))
 
     def plan(self, identity: Identity) -> Plan:

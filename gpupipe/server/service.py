@@ -59,8 +59,8 @@ class Server:
     Attributes:
         address: The address it listens on, with the actual port.
         options: How it serves.
-        loader: Whose batches it sends.
-        has_resumed: The server continues from its state file.
+        loader: The loader whose batches it sends.
+        has_resumed: Whether the server continues from its state file.
 
     Raises:
         ConfigError: The samples cannot be split among the ranks.
@@ -114,7 +114,7 @@ class Server:
         """Serve until stop() is called.
 
         Args:
-            each: Called about four times a second.
+            each: Called with the server about four times a second.
 
         Raises:
             Exception: The error that ended the producer.
@@ -150,7 +150,7 @@ class Server:
         self._send_all()
 
     def _is_over(self) -> bool:
-        """Return whether the engine failed and all clients have acknowledged the error."""
+        """Return whether the engine failed, and the wait for acknowledging clients is over."""
         return not self._producer.is_alive() and self._dispatcher.final_error.may_close(
             set(self._connections.by_token)
         )

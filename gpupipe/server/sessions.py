@@ -1,4 +1,4 @@
-"""The sessions of clients: when they start, fall silent and end, and what their iterations read.
+"""The sessions of clients: how they start, fall silent and end, and which pass each client reads.
 
 leases.py has the rules and the terms.
 """
@@ -17,19 +17,21 @@ from gpupipe.server.lease_state import LeaseState, SessionEnded
 from gpupipe.server.pass_schedule import PassSchedule, RequestRefused
 
 RETURN_SECONDS = 5.0
-"""How long new clients wait for those of a server that was stopped. These come after about one."""
+"""Seconds that new clients wait for the clients of a stopped server, which need about one second
+to reconnect.
+"""
 _MAX_NAMED, _SILENT_SECONDS = 4, 2.0
 
 
 class Sessions:
     """The sessions of all clients.
 
-    Every `now` is in seconds, of a monotonic clock.
+    The parameter `now` of the methods is in seconds, of a monotonic clock.
 
     Args:
         state: Sessions, partitions and leases.
         passes: Schedules the passes that clients ask for.
-        batches: Requeues what clients lose, and marks what they have consumed.
+        batches: Requeues the leases that clients lose, and marks consumed batches as done.
     """
 
     def __init__(self, state: LeaseState, passes: PassSchedule, batches: BatchLeases) -> None:
@@ -38,19 +40,20 @@ class Sessions:
     # --- a session starts
 
     def is_overtaken(self, request: messages.OpenSession) -> bool:
-        """Return whether the client already sent a later request, on another connection."""
+        """Return whether the server already has a later request of this client."""
         client = self._state.clients.get(request.token)
         return client is not None and request.number <= client.request_number
 
     def settle_stopped_run(self, is_known: bool, now: float) -> None:
-        """Decide whether the run of a server that was stopped goes on, when the first client comes.
+        """Decide, when a client connects, whether the clients of a stopped server continue.
 
         Args:
-            is_known: That client is one of the run.
+            is_known: Whether this client is one of them. If so, all of them may continue. If not,
+                their sessions end, unless they may still reconnect.
             now: Seconds, of a monotonic clock.
 
         Raises:
-            RequestRefused: It is a new client, and those of the run may still come.
+            RequestRefused: This client is new, and the others may still reconnect.
         """
         stopped_at = self._state.stopped_at
         if stopped_at is not None and self._state.clients and not is_known:
@@ -71,7 +74,7 @@ class Sessions:
             request: The client's message.
             now: Seconds, of a monotonic clock.
             is_known: The request names this server's history: the client had a session here before.
-                What another client holds and consumed is of another server, and does not count.
+                Else the batches that the request names are another server's, and are ignored.
 
         Raises:
             RequestRefused: The server has no room, or no partition, for this client.
@@ -146,7 +149,10 @@ class Sessions:
         return client.partition.next_position(self._state.first)
 
     def pass_in_progress(self, client: Client, now: float) -> messages.PassInProgress | None:
-        """Return what a new client misses of the current pass; None if nothing is consumed yet."""
+        """Return the progress of a new client's pass; None if the client can still get all of it.
+
+        Also returns None if no pass is in progress.
+        """
         current = client.partition.current
         if (
             current is None
@@ -164,9 +170,9 @@ class Sessions:
     # --- a session ends
 
     def record_heartbeat(self, token: str, now: float) -> bool:
-        """Record that a client was heard, and tell it which leases it lost while it was silent.
+        """Record that a client sent a message, and send it the leases that it lost while silent.
 
-        False if it has no session.
+        Returns False if the client has no session.
         """
         client = self._state.clients.get(token)
         if client is None:
@@ -223,7 +229,7 @@ class Sessions:
         client.phase, client.iteration = Idle(), begin.iteration
         current = client.partition.current
         if current is not None and client.is_late and begin.is_explicit:
-            # the user named this position: the rest of the current pass does not stand in for it
+            # the user named this position, so the client must not join the current pass instead
             client.entered_passes.add(current.number)
         client.is_late = False
         is_continued = self._passes.is_continued(client, begin)
@@ -232,7 +238,7 @@ class Sessions:
         self._passes.schedule(client, begin, is_continued)
 
     def end_iteration(self, token: str) -> None:
-        """End a client's iteration and requeue what it has not consumed."""
+        """End a client's iteration and requeue all of its leases."""
         client = self._state.clients[token]
         client.phase = Idle()
         self._batches.requeue(client.leases)

@@ -1,6 +1,6 @@
-"""Starts a server: in this process, which it then blocks, or in a child process.
+"""Starts a server in this process, which blocks until the server stops, or in a child process.
 
-The child runs this file, and reads its configuration from standard input.
+The child runs this file, and reads config and options of the server from standard input.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from gpupipe.server.options import ServerOptions, parse_options
 
 Served = Loader | Config | str | Path | Mapping[str, Any]
 _STOP = b"stop\n"
-"""close() writes this. If standard input ends without it, the parent process has died."""
+"""The line that ServerProcess.close() writes to the child's standard input. If the input ends
+without it, the parent process has died.
+"""
 
 
 def start_server(
@@ -193,10 +195,10 @@ def run_child() -> int:
 
 
 def _stop_at_end(server: Any) -> None:
-    """Stop a server at the end of standard input.
+    """Stop a server when standard input ends.
 
-    It reads the file descriptor, not `sys.stdin`. A DataLoader worker that is forked meanwhile
-    closes `sys.stdin`, and would wait forever for the lock that the reading thread holds.
+    This function reads the file descriptor, not `sys.stdin`. A DataLoader worker that is forked
+    meanwhile closes `sys.stdin`, and would wait forever for the lock that the reading thread holds.
     """
     received = b""
     while chunk := os.read(0, 4096):

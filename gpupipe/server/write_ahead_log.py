@@ -1,10 +1,11 @@
 """Write-ahead log of a server: one record per change, written before any message about it.
 
-A server that was killed resumes from it. A server that is stopped writes that as the last line. The
-next server then resumes if it is asked to, or if clients were connected (rule 12 of leases.py).
+After a crash, the next server resumes from the log. A server that is stopped writes ServerStopped
+as the last record. The next server then resumes if the option `resume` is set, or if clients were
+connected (rule 12 of leases.py).
 
-lease_state.py has the records, and makes the change that each names, in a running server and here.
-A record is in the kernel before the server goes on: it survives the process, but not a power
+lease_state.py defines the records and applies them, in a running server and after a restart. Each
+record is written without fsync before the server goes on: it survives the process, but not a power
 failure. The file is compacted when it is opened and at the start of each pass: it then holds only
 the current state.
 
@@ -38,7 +39,7 @@ from gpupipe.server.clients_and_passes import SessionStarted
 from gpupipe.server.lease_state import LeaseState, PassStarted, Record, ServerStopped, SessionEnded
 
 VERSION = 1
-"""Version of the records. Count it up if an older gpupipe would misread the file."""
+"""Version of the records. Increase it if an older gpupipe would misread the file."""
 
 
 class Head(Struct, frozen=True):
@@ -70,8 +71,8 @@ class WriteAheadLog:
 
     Attributes:
         path: The file.
-        history: Names the sequence of passes, at random until one is resumed. Clients compare it to
-            detect a server that started over.
+        history: Token of the server's sequence of passes: the token in the file if the server
+            resumes, else a random one. Clients compare it to detect a server that started over.
 
     Raises:
         ServerError: Another server holds the lock, or the folder cannot be written.
@@ -102,11 +103,11 @@ class WriteAheadLog:
         Args:
             state: A new state, without clients.
             now: Seconds, of a monotonic clock.
-            after_stop: Resume also from a server that was stopped, not only from one that crashed.
-                Without it, such a server's clients alone may go on; see `state.stopped_at`.
+            after_stop: Whether new clients may continue after a server that was stopped, as after
+                a crash. If False, only that server's clients may; see LeaseState.stopped_at.
 
         Returns:
-            True if the file held records to resume from, for new clients too.
+            True if the file held records, and new clients may continue from them.
 
         Raises:
             ServerError: The file cannot be written.
@@ -122,7 +123,7 @@ class WriteAheadLog:
         return bool(records) and state.stopped_at is None
 
     def log(self, record: Record) -> None:
-        """Log a record; the start of a pass compacts the file instead. Raises ServerError."""
+        """Append a record to the file, or compact the file if a pass starts. Raises ServerError."""
         if isinstance(record, PassStarted):
             self._compact()
         else:
@@ -130,10 +131,7 @@ class WriteAheadLog:
                 _append(self._file, record)
 
     def stop(self) -> None:
-        """Log that the server was stopped, so that the next one does not resume its pass.
-
-        Raises ServerError.
-        """
+        """Log that the server was stopped and did not crash. Raises ServerError."""
         self.log(ServerStopped())
 
     def forget(self) -> None:
@@ -150,7 +148,10 @@ class WriteAheadLog:
         self._file = self._lock = -1
 
     def _read(self, after_stop: bool) -> list[Record]:
-        """Return the records to resume from, and take over their history. Raises StateError."""
+        """Return the records to resume from, and set `history` to theirs; [] if there are none.
+
+        Raises StateError if the file belongs to a server of other work, or is damaged.
+        """
         file = read_log(self.path)
         if file is None:
             return []
@@ -198,7 +199,7 @@ def _was_stopped(records: list[Record]) -> bool:
 
 
 def _has_clients(records: list[Record]) -> bool:
-    """Return whether any client's session was open at the end."""
+    """Return whether any client's session is still open after all records."""
     is_open = {
         record.token: isinstance(record, SessionStarted)
         for record in records
@@ -216,16 +217,16 @@ def _difference(stored: dict[str, Any], serves: dict[str, Any]) -> str:
 
 
 def encode(record: Head | Record) -> bytes:
-    """Return the line of a record."""
+    """Encode a record as a line of the file: checksum, blank, JSON, newline."""
     data = _encoder.encode(record)
     return b"%08x %s\n" % (zlib.crc32(data), data)
 
 
 def _append(file: int, record: Record) -> None:
-    """Append a record to a file that is open to append.
+    """Append a record to a file. `file`: descriptor of a file that is open to append.
 
     Raises:
-        OSError: There is no room. The file is then as it was before.
+        OSError: The disk is full, for instance. The file is then as it was before.
     """
     line, size = encode(record), os.fstat(file).st_size
     try:
@@ -237,7 +238,9 @@ def _append(file: int, record: Record) -> None:
 
 
 def read_log(path: Path) -> tuple[Head, list[Record]] | None:
-    """Return the head and the records of a file, without a torn last one; None if it has no head.
+    """Return head and records of a file, without a torn last line.
+
+    Returns None if the file cannot be read or has no complete line.
 
     Raises:
         StateError: A record is damaged, or a newer gpupipe wrote the file.
