@@ -117,7 +117,7 @@ class CachedPopulation(Population):
         return self._wait_and_locate(*choice)
 
     def _choose(self, epoch: int, problem: Callable[[int], str]) -> tuple[int, Claim] | str:
-        """Pin a generation for an epoch; return it and its pin, or why to wait. Needs the lock."""
+        """Pin a generation for an epoch; return both, or the reason to wait. Needs the lock."""
         agreed = self._agreed_generation(epoch)
         generation = self._next_generation(epoch)
         log = self._folder.commit_log
@@ -135,7 +135,7 @@ class CachedPopulation(Population):
         return generation, pin
 
     def _agreed_generation(self, epoch: int) -> int | None:
-        """Return the generation that another rank chose for an epoch, or None. Needs the lock."""
+        """Return the generation that a rank of the run chose for an epoch. Needs the lock."""
         return self._run.read_choice(epoch) if self._run is not None else None
 
     def _next_generation(self, epoch: int) -> int:

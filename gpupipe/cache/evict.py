@@ -139,9 +139,9 @@ def make_room(folder: CacheFolder, need: int) -> bool:
 def make_room_for_pinned(folder: CacheFolder, need: int) -> bool:
     """Make room for a missing shard of a pinned generation, and return whether there is room.
 
-    Needs the lock, after `remove_leftovers`. Evicts any shards that no epoch has pinned. If that is
-    not enough, removes the tables of evicted shards, and uses half of the headroom. The generation
-    fitted when it was pinned, but the commit log and these tables have grown since.
+    Needs the lock, after `remove_leftovers`. May evict any shard that no epoch has pinned. If that
+    is not enough, removes the tables of evicted shards, and uses half of the headroom. The
+    generation fitted when it was pinned, but the commit log and these tables have grown since.
 
     Args:
         folder: The cache.
@@ -196,7 +196,7 @@ def _count_bytes_being_freed(folder: CacheFolder) -> int:
 
 
 def _take_until_freed(folder: CacheFolder, names: Iterable[str], excess: int) -> list[str]:
-    """Return as many of the first `names` as free `excess` bytes."""
+    """Return the shortest prefix of `names` whose shards take at least `excess` bytes."""
     chosen = []
     for name in names:
         if excess <= 0:

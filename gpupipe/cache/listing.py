@@ -213,7 +213,7 @@ def find_md5(info: dict[str, Any]) -> str | None:
 
 
 def find_etag_md5(info: dict[str, Any]) -> str | None:
-    """Return the ETag of an object in S3 if it looks like an MD5.
+    """Return the ETag of an object in S3 if it looks like an MD5, else None.
 
     The ETag of a multipart upload has a dash. The ETag of an encrypted object looks like an MD5,
     but is none.

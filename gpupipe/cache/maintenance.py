@@ -104,7 +104,7 @@ def remove_damaged_shards(
     Args:
         folder: The cache.
         rows: Number of rows of the data set.
-        progress: Called with (shards read, all shards).
+        progress: Called with the number of shards read so far, and that of all shards.
     """
     with folder.lock():
         folder.remove_leftovers()
@@ -131,7 +131,7 @@ def fetch_missing_shards(folder: CacheFolder, filler: Filler) -> dict[str, str]:
         filler: Fetches the shards.
 
     Returns:
-        Why a shard could not be fetched again, by name.
+        The reason for each shard that could not be fetched again, by the shard's name.
     """
     while _missing(folder) - filler.statistics.lost.keys():
         if filler.publish_shard(fresh=False) not in ("published", "failed"):

@@ -64,7 +64,7 @@ class ReadThroughColumn(Column):
         names: The path of each row's file under the data set's url.
         sizes: Bytes of each file, int64 (N,); -1 if unknown.
         tags: Hash of each file's version, uint64 (N,); 0 if unknown.
-        versions: Each file's version in words; "" if unknown.
+        versions: Each file's version with its kind, such as "ETag 4f2a"; "" if unknown.
     """
 
     dataset: DataSet

@@ -97,16 +97,16 @@ def _release(file: int, path: Path, owner: int) -> None:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Return whether no living process holds the claim at `path`."""
+    """Return whether the process that created the claim at `path` has ended."""
     return not is_locked(path)
 
 
 class RateLimit:
     """A rate limit that processes share through a file.
 
-    The file holds the time until which the recorded transfers use up the limit: by the wall clock,
-    by the monotonic clock, and the id of the boot in which the latter counts. Processes of the same
-    boot use the monotonic clock, which nobody can set.
+    The file holds the time at which the recorded transfers are within the limit again, by the wall
+    clock and by the monotonic clock, and the id of the machine's boot. Processes of the same boot
+    use the monotonic clock, which nobody can set.
 
     Args:
         path: The file.
@@ -131,7 +131,7 @@ class RateLimit:
         self._pause(max(0.0, wait))
 
     def _remaining_seconds(self, stored: bytes) -> float:
-        """Return the seconds for which recorded transfers use up the limit; negative if over."""
+        """Return the seconds until recorded transfers are within the limit; negative if now."""
         if len(stored) != _FORMAT.size:  # a new file, or one of an earlier version
             return -_BURST_SECONDS
         until, monotonic_until, boot = _FORMAT.unpack(stored)

@@ -228,7 +228,7 @@ class Store:
     def _find_s3_md5(self, path: str, info: dict[str, Any]) -> str | None:
         """Return the ETag of an object in S3 if it is the MD5 of the content, else None.
 
-        It is not for encrypted objects, and in buckets whose names end in --x-s3.
+        Encrypted objects, and objects in buckets whose names end in --x-s3, have other ETags.
         """
         etag = find_etag_md5(info)
         if etag is None or not self.url.startswith(_S3_URLS):

@@ -57,7 +57,7 @@ class ArrayFiles:
         names: Paths of the files, relative to `root`.
         labels: The label of each file, int64 (N,); None if the option `files` lists the files. Then
             labels come from the option `labels`, or there are none.
-        classes: The names of the classes; None exactly if `labels` is None.
+        classes: The names of the classes; None if `labels` is None.
     """
 
     root: Path

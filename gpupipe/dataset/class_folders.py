@@ -1,4 +1,4 @@
-"""Scan a data set with one folder per class: its files, and when each folder last changed."""
+"""Scans a data set with one folder per class: its files, and when each folder last changed."""
 
 from __future__ import annotations
 

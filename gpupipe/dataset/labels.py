@@ -57,7 +57,7 @@ def number_classes(
     Args:
         labels: Texts, numbers, or None if there are no labels.
         count: The number of samples.
-        where: Names a sample in messages.
+        where: Maps a sample's number to its location, for messages.
 
     Raises:
         DataError: A label is not valid.
@@ -76,7 +76,7 @@ def from_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], 
 
     Args:
         labels: The label of each sample.
-        where: Names a sample in messages.
+        where: Maps a sample's number to its location, for messages.
 
     Returns:
         The labels, int64 (N,), and the names of the classes.

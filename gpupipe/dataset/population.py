@@ -121,7 +121,7 @@ class ReadThrough(Protocol):
 
 @runtime_checkable
 class PartlyAvailable(Protocol):
-    """A source of which some rows cannot be read yet."""
+    """A source that may have rows that cannot be read yet."""
 
     def find_available_rows(self, index: Index) -> Rows | None:
         """Return the rows of the index that can be read now; None if all rows can.
@@ -138,7 +138,7 @@ class Mixing(Protocol):
     """A source that mixes the samples of several sources."""
 
     def mixture(self, index: Index) -> Mixture | None:
-        """Return in which proportions an epoch mixes the parts; None if it does not."""
+        """Return the proportions of the parts in an epoch; None if an epoch has all samples."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,8 @@ class Mixture:
         names: The names of the parts.
         counts: The number of samples of each part.
         weights: The weight of each part, above 0.
-        stop: When an epoch ends: after all samples of the part that is used up first; when all
-            parts are used up; or "never", after `loader.epoch_size` samples.
+        stop: When an epoch ends. "first": as soon as one part is used up; "all": when every part
+            is used up; "never": after `loader.epoch_size` samples.
     """
 
     names: tuple[str, ...]

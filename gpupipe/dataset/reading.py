@@ -85,12 +85,13 @@ def read_spans(spans: Sequence[Span]) -> list[NDArray[np.uint8]]:
 
 
 def read_spans_and_crcs(spans: Sequence[Span]) -> tuple[list[NDArray[np.uint8]], list[int]]:
-    """Read the bytes of spans as `read_spans` does, and compute the CRC-32 of each.
+    """Read the bytes of spans into writable arrays, and compute the CRC-32 of each.
 
-    The extension does both in one call: after a second call, the thread would wait for the GIL.
+    The extension does both in one call, because a thread may wait for the GIL after each call.
 
     Raises:
-        OSError, ValueError: As for `read_spans`.
+        OSError: A file cannot be read.
+        ValueError: A file ends before its span does.
     """
     if _extension is None:
         contents = read_spans(spans)
@@ -158,7 +159,7 @@ def _read_part(span: Span) -> Any:
 
 
 _MIN_ROWS = 17
-"""Fewer rows are read on the calling thread: the CPU engine reads 16 at a time on each thread."""
+"""Fewer rows are read on the calling thread, as the CPU engine's threads read 16 rows at a time."""
 P = TypeVar("P")
 T = TypeVar("T")
 
@@ -205,7 +206,7 @@ def read_each(
 
     Args:
         files: The files.
-        read: Reads one of them.
+        read: Reads one file.
         progress: Called with `activity`, the number of files read so far, and that of all files.
         activity: The name of the work, for the progress display.
         files_per_task: How many files a thread reads between two calls of `progress`.

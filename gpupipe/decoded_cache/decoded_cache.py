@@ -91,7 +91,7 @@ def explain_refusal(pipeline: Pipeline) -> str:
 
 
 def _are_equal(entries: tuple[Entry, ...]) -> bool:
-    """Whether a step, of which `entries` has one per phase of the schedules, is always the same."""
+    """Whether the entries of a step, one per phase of the schedules, are all the same."""
     first = entries[0]
     return all(e.name == first.name and e.identity() == first.identity() for e in entries)
 

@@ -58,7 +58,7 @@ _MAX_USED = 0.8
 """Maximum share of used slots: a search in a fuller table takes long."""
 _RECORDS_TO_DECIDE = 64
 _SAFETY = 0.98
-"""The share of the pixel bytes that is planned for, since the size of samples is an estimate."""
+"""Share of the pixel bytes to fill. A reserve is needed, as the size of samples is an estimate."""
 _UNKNOWN, _GOOD, _BAD = 0, 1, 2
 
 
@@ -168,7 +168,7 @@ class RecordFile:
         return Counters.unpack(os.pread(self._fd, COUNTERS_SIZE, COUNTERS_OFFSET))
 
     def close(self) -> None:
-        """Add no more records. The map stays until no array of pixels uses it. Idempotent."""
+        """Stop adding records. The file stays mapped while arrays of pixels exist. Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             fcntl.flock(fd, fcntl.LOCK_UN)  # the map holds a copy of the descriptor
@@ -193,7 +193,7 @@ class RecordFile:
             self._write_counters(replace(counters, records=int(np.count_nonzero(table["offset"]))))
 
     def _iter_slots(self, key: bytes) -> Iterator[tuple[int, Record | None]]:
-        """Yield the slots that a key may be in: number and record, or None for a damaged one."""
+        """Yield number and record of each slot that may hold a key; a damaged record is None."""
         slots = self.header.slots
         first = int.from_bytes(key[:8], "little") % slots
         for step in range(slots):
@@ -216,7 +216,7 @@ class RecordFile:
         return self._checked[number] == _GOOD
 
     def _reserve(self, key: bytes, count: int) -> int | None:
-        """Reserve `count` bytes for pixels; return their offset, or None if `add` must not add."""
+        """Reserve `count` bytes for pixels; return their offset, or None if they are not kept."""
         with hold_lock(self._lock_path):
             try:
                 counters = self._decide_share(self.read_counters())

@@ -49,7 +49,7 @@ class Task(pydantic.BaseModel):
 
     Attributes:
         do: list: only list the data set. fill: fetch until the data set is complete or the cache is
-            full. serve: never end, because later epochs need other shards.
+            full. serve: continue until the parent ends, because later epochs need other shards.
         dataset: The data set.
         cache: The cache to fill.
     """
