@@ -12,9 +12,9 @@ Terms:
     commit log       manifest.jsonl: one line for each publication or eviction of a shard, and for
                      samples whose files changed in the store
     broken sample    a sample whose file changed since it was listed; it is in no shard
-    generation       the state of the cache after that many lines of the commit log
+    generation n     the state of the cache after line n of the commit log
     pin              a claim on a generation: its shards stay while an epoch trains on them
-    claim            a file that its process locks until it ends; without the lock it is abandoned
+    claim            a file that a process locks while it runs; a claim without lock is abandoned
 
 The cache folder DIR:
 
@@ -31,5 +31,5 @@ The cache folder DIR:
     DIR/epochs.jsonl         one line for each epoch that began
     DIR/rate                 the state of the common rate limit, see shared_files.py
     DIR/listing.lock         the lock for listing the data set
-    DIR/lock                 the lock for changing any of the rest
+    DIR/lock                 the lock for changing any other file
 """

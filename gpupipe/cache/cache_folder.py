@@ -1,8 +1,8 @@
 """The cache folder: its files, the bytes it takes on disk, and the removal of leftovers.
 
-The folder itself records its use. Published shards have their sizes in the commit log. Shards that
-are being written have reserved theirs in a claim. The few other files are measured. A process that
-dies at any moment thus leaves nothing uncounted.
+The bytes in use are computed from the folder alone. The commit log holds the sizes of published
+shards, claims hold the bytes reserved for shards that are being written, and other files are
+measured. So all bytes are counted even if a process is killed at any moment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLAIMS, _PINS, _WORKERS, _RUNS = "claims", "pins", "workers", "runs"
 _CLAIM_KINDS = (_CLAIMS, _PINS, _WORKERS, _RUNS)
 _FOLDERS = (*_CLAIM_KINDS, "shards", "tables", "tmp")
 _FORMAT = 2
-"""Number of the layout of the folder. Another one is refused."""
+"""Version of the folder's layout. A folder of another version is refused."""
 _TABLE_SHARE = 1 / 16
 """Share of max_bytes that the tables of evicted shards may take."""
 
@@ -41,7 +41,7 @@ class CacheFolder:
         options: The settings.
         dir: The absolute path of the folder.
         listing_path: The file with the rows of the data set.
-        commit_log: The published and evicted shards.
+        commit_log: The log of published and evicted shards.
     """
 
     def __init__(self, options: CacheOptions) -> None:
@@ -120,7 +120,7 @@ class CacheFolder:
     # --- bytes on disk
 
     def count_bytes(self) -> int:
-        """Return the bytes on disk, with all reservations. Needs the lock."""
+        """Return the bytes on disk and those that claims reserve. Needs the lock."""
         shards_by_name = self.commit_log.published
         shards = sum(
             disk_size(shards_by_name[name].bytes)
@@ -147,11 +147,11 @@ class CacheFolder:
     # --- removal
 
     def remove_leftovers(self) -> None:
-        """Remove what is no longer needed. Needs the lock.
+        """Remove files that are no longer needed. Needs the lock.
 
-        That is: claims and temporary files of dead processes, shards that no generation in use
-        holds, and the oldest tables beyond their share. Creates the folder of the shards, if
-        somebody removed it.
+        These are claims and temporary files of dead processes, shards that are neither in the
+        newest nor in a pinned generation, and the oldest tables beyond 1/16 of max_bytes. Creates
+        the folder `shards` again if it is missing.
         """
         (self.dir / "shards").mkdir(exist_ok=True)
         for kind in _CLAIM_KINDS[1:]:
@@ -181,12 +181,9 @@ class CacheFolder:
                 path.unlink(missing_ok=True)
 
     def prune_tables(self, room: float) -> None:
-        """Remove the oldest tables of evicted shards until the rest takes at most `room` bytes.
+        """Remove the oldest tables of evicted shards until these take at most `room` bytes.
 
         Needs the lock. A resume from a generation that needs a removed table raises StateError.
-
-        Args:
-            room: Bytes.
         """
         spare = (
             _stems(self.dir / "tables")
@@ -208,7 +205,8 @@ def prepare_folder(options: CacheOptions, dataset: DataSet) -> CacheFolder:
         dataset: The data set that the cache is for.
 
     Raises:
-        DataError: The folder holds other files or another data set, or cannot be written.
+        DataError: The folder holds other files or the cache of another data set, or cannot be
+            written.
     """
     folder = CacheFolder(options)
     try:

@@ -1,7 +1,7 @@
 """Chooses the samples of each epoch: those of the cache generation that the epoch pins.
 
-In a run of several ranks, the first rank that begins an epoch chooses its generation; the others
-follow.
+In a run of several ranks, the first rank that begins an epoch chooses its generation. The other
+ranks use the same one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_CHOICES = 64
 
 @dataclass(frozen=True)
 class _PinnedEpoch:
-    """The generation of an epoch, the names of its shards, and its sample ids, ascending."""
+    """The generation of an epoch, its pin, its shards' names, and its sample ids, ascending."""
 
     generation: int
     pin: Claim
@@ -48,7 +48,7 @@ class CachedPopulation(Population):
         locations: Locates the samples of an epoch when it begins.
         rows: Number of rows that an epoch waits for under `epoch: full`.
         workers: Download workers of this process; may be empty.
-        run: This rank's part in the agreement between ranks; None for a single rank.
+        run: The file through which ranks agree on generations; None for a single rank.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class CachedPopulation(Population):
         return self._wait_and_locate(*choice)
 
     def _choose(self, epoch: int, problem: Callable[[int], str]) -> tuple[int, Claim] | str:
-        """Return the pinned generation of an epoch, or why there is none yet. Needs the lock."""
+        """Pin a generation for an epoch; return both, or the reason to wait. Needs the lock."""
         agreed = self._agreed_generation(epoch)
         generation = self._next_generation(epoch)
         log = self._folder.commit_log
@@ -135,11 +135,11 @@ class CachedPopulation(Population):
         return generation, pin
 
     def _agreed_generation(self, epoch: int) -> int | None:
-        """Return the generation that another rank chose for an epoch, or None. Needs the lock."""
+        """Return the generation that a rank of the run chose for an epoch. Needs the lock."""
         return self._run.read_choice(epoch) if self._run is not None else None
 
     def _next_generation(self, epoch: int) -> int:
-        """Return the generation of an epoch that begins now. Needs the lock."""
+        """Return the agreed generation of an epoch, else the newest one. Needs the lock."""
         agreed = self._agreed_generation(epoch)
         return self._folder.commit_log.generation if agreed is None else agreed
 
@@ -158,7 +158,7 @@ class CachedPopulation(Population):
         return "" if samples else f"nothing is in the cache in {self._folder.dir} yet"
 
     def _check_generation(self, generation: int) -> None:
-        """Raise StateError if a generation cannot be fetched again. Needs the lock."""
+        """Raise StateError if a generation's shards cannot be fetched again. Needs the lock."""
         newest = self._folder.commit_log.generation
         if not 0 < generation <= newest:
             raise StateError(
@@ -205,9 +205,9 @@ class CachedPopulation(Population):
             raise
 
     def _replace(self, epoch: int, pinned: _PinnedEpoch | None) -> None:
-        """Replace an epoch's generation, or remove it (None).
+        """Replace the pinned generation of an epoch, or remove it if `pinned` is None.
 
-        Files are unmapped before the pin is released: afterwards they count as evictable.
+        Unmaps files before it releases the pin, because unpinned files may be evicted.
         """
         before = self._pinned_epochs.pop(epoch, None)
         if pinned is not None:
@@ -220,10 +220,10 @@ class CachedPopulation(Population):
 
 
 class TrainingRun:
-    """One rank's part in the agreement between the ranks of a run.
+    """Lets the ranks of a run agree on the generation of each epoch, through a file of choices.
 
-    Choices hold as long as any rank of the run has a loader open, so no later run finds them.
-    Loaders belong to the same run if `identity` and the launcher's environment variables are equal.
+    A file whose run has no loader open any more is deleted, so that no later run reads it. Loaders
+    belong to the same run if `identity` and the launcher's environment variables are equal.
 
     Args:
         folder: The cache.
@@ -269,7 +269,7 @@ class TrainingRun:
         return choices
 
     def leave(self) -> None:
-        """End this rank's part in the run. Idempotent."""
+        """Release this rank's claim on the run. Idempotent."""
         self._member.release()
 
 

@@ -1,6 +1,6 @@
-"""The append-only log of published and evicted shards: manifest.jsonl, one JSON object a line.
+"""The append-only log of published and evicted shards: manifest.jsonl, one JSON object per line.
 
-It also names the broken samples: those whose files changed in the store after the listing.
+It also lists broken samples, whose files changed in the store after the listing.
 Generation n is the state after n lines.
 """
 
@@ -21,7 +21,7 @@ _HASH = re.compile(r"[0-9a-f]{32}")
 
 
 BrokenRows = dict[int, str | None]
-"""What is wrong with samples, by row; None if a sample is no longer broken."""
+"""Why samples are broken, by row; None for a sample that is no longer broken."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class CachedShard:
 
 
 class CommitLog:
-    """Reader of the log at `path`, and its writer for the holder of the cache's lock.
+    """Reads the log at `path`, and appends lines if the caller holds the cache's lock.
 
     A killed process may leave an incomplete last line. Readers ignore it, and the next writer cuts
     it off.
@@ -71,10 +71,10 @@ class CommitLog:
         return len(self._records)
 
     def refresh(self) -> None:
-        """Read new lines.
+        """Read the lines that were appended since the last call.
 
         Raises:
-            DataError: A line does not belong to a manifest.
+            DataError: A line is not a valid record.
         """
         try:
             with self.path.open("rb") as f:
@@ -114,7 +114,7 @@ class CommitLog:
         return shards
 
     def broken_rows(self, generation: int | None = None) -> dict[int, str]:
-        """Return what is wrong with each broken sample of a generation, by row.
+        """Return why each broken sample of a generation is broken, by row.
 
         Args:
             generation: By default the newest that was read.
@@ -134,15 +134,15 @@ class CommitLog:
         }
 
     def publish(self, shard: CachedShard) -> None:
-        """Append a published shard. Needs the lock."""
+        """Append the line that publishes a shard. Needs the lock."""
         self._append({"publish": asdict(shard)})
 
     def evict(self, names: list[str], why: str) -> None:
-        """Append an eviction: the next generation is without these shards. Needs the lock."""
+        """Append the line that removes shards from the next generation on. Needs the lock."""
         self._append({"evict": names, "why": why})
 
     def mark_broken(self, rows: BrokenRows) -> None:
-        """Append what is wrong with samples: they are broken from now on. Needs the lock."""
+        """Append the line that marks samples as broken, or as whole (None). Needs the lock."""
         self._append({"broken": rows})
 
     def _append(self, record: dict[str, Any]) -> None:
@@ -189,9 +189,9 @@ def _parse_record(record: Any, generation: int) -> CachedShard | list[str] | Bro
 
 
 def _check_name(name: str) -> str:
-    """Return the name if it is a shard's; names become parts of paths.
+    """Return a shard's name if it has eight digits, else raise ValueError.
 
-    Raises ValueError for any other name, which could lead outside the folder.
+    Names become parts of paths, so another name could lead outside the cache folder.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no shard's name")

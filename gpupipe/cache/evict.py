@@ -1,7 +1,7 @@
-"""Evicts shards to make room, by when an epoch last used each.
+"""Evicts shards to make room, in the order that the setting `policy` determines.
 
-epochs.jsonl records when each epoch began, and with which generation of the cache. An evicted shard
-is not in the generations that follow. Its file is removed when no epoch trains on it any more.
+epochs.jsonl records when each epoch began, and with which generation of the cache. Later
+generations do not contain an evicted shard. Its file is removed when no epoch has pinned it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.shared_files import disk_size, write_all
 
 _HEADROOM = 1 << 18
-"""Bytes that stay free for what no claim reserves: pins, and lines in epochs.jsonl."""
+"""Bytes that stay free for pins and lines in epochs.jsonl, for which no claim reserves bytes."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ def _parse_line(line: bytes) -> Epoch | None:
 
 
 def find_last_uses(folder: CacheFolder) -> dict[str, float]:
-    """Return when the last epoch that used each shard began, by the shard's name.
+    """Return the start of the last epoch that used each shard, by the shard's name.
 
-    Shards that no epoch has used are missing. Needs the lock.
+    The result lacks shards that no epoch has used. Needs the lock.
 
     Returns:
-        Seconds since 1970.
+        Times in seconds since 1970.
     """
     recorded = sorted(read_epochs(folder), key=lambda e: e.generation)
     latest = list(accumulate((e.time for e in reversed(recorded)), max))[::-1]
@@ -91,7 +91,7 @@ def has_room(folder: CacheFolder, need: int, free: int | None = None) -> bool:
     Args:
         folder: The cache.
         need: Bytes to add.
-        free: Bytes that must stay free; by default the headroom.
+        free: Bytes that must stay free; by default `headroom_bytes`.
     """
     return (
         folder.count_bytes() + need + (headroom_bytes(folder) if free is None else free)
@@ -105,12 +105,12 @@ def headroom_bytes(folder: CacheFolder) -> int:
 
 
 def make_room(folder: CacheFolder, need: int) -> bool:
-    """Evict used shards if necessary, and return whether there is room for `need` bytes.
+    """Evict shards if necessary, and return whether there is room for `need` bytes.
 
-    Needs the lock, after `remove_leftovers`. Only shards that an epoch has used are evicted, and
-    never more than half of the shards: an epoch that begins needs some while the previous one still
-    holds its own. Under `epoch: full` nothing is evicted. Otherwise shards go until the cache takes
-    low_water of max_bytes.
+    Needs the lock, after `remove_leftovers`. Evicts shards until the cache takes low_water of
+    max_bytes, but only shards that an epoch has used. At least half of the shards stay: the next
+    epoch needs shards while the previous one still pins its own. Under `epoch: full`, evicts
+    nothing.
 
     Args:
         folder: The cache.
@@ -139,9 +139,9 @@ def make_room(folder: CacheFolder, need: int) -> bool:
 def make_room_for_pinned(folder: CacheFolder, need: int) -> bool:
     """Make room for a missing shard of a pinned generation, and return whether there is room.
 
-    Needs the lock, after `remove_leftovers`. Every shard that no epoch has pinned may be evicted,
-    and half of the headroom may be used. If that is not enough, the tables of evicted shards are
-    removed. The generation once fitted, but since then the commit log and these tables have grown.
+    Needs the lock, after `remove_leftovers`. May evict any shard that no epoch has pinned. If that
+    is not enough, removes the tables of evicted shards, and uses half of the headroom. The
+    generation fitted when it was pinned, but the commit log and these tables have grown since.
 
     Args:
         folder: The cache.
@@ -179,14 +179,14 @@ def evict_down_to(folder: CacheFolder, size: int) -> list[str]:
 
 
 def evict(folder: CacheFolder, names: list[str], why: str) -> None:
-    """Evict these shards now, and give the reason `why` in the commit log. Needs the lock."""
+    """Evict shards, and write the reason `why` to the commit log. Needs the lock."""
     if names:
         folder.commit_log.evict(names, why)
         folder.remove_leftovers()
 
 
 def _count_bytes_being_freed(folder: CacheFolder) -> int:
-    """Return the bytes of evicted shards whose files an epoch still holds."""
+    """Return the bytes of evicted shards whose files remain because an epoch has pinned them."""
     shards = folder.commit_log.published
     return sum(
         disk_size(shards[name].bytes)
@@ -196,7 +196,7 @@ def _count_bytes_being_freed(folder: CacheFolder) -> int:
 
 
 def _take_until_freed(folder: CacheFolder, names: Iterable[str], excess: int) -> list[str]:
-    """Return the first of `names` that together free `excess` bytes."""
+    """Return the shortest prefix of `names` whose shards take at least `excess` bytes."""
     chosen = []
     for name in names:
         if excess <= 0:
@@ -217,7 +217,7 @@ def _list_unpinned(folder: CacheFolder) -> list[str]:
 def _sort_for_eviction(
     folder: CacheFolder, names: Iterable[str], used: dict[str, float]
 ) -> list[str]:
-    """Return the names in the order of eviction."""
+    """Sort shards in the order in which the policy evicts them. `used`: times of the last use."""
     order: dict[str, Callable[[str], tuple[float, str]]] = {
         "fifo": lambda name: (0.0, name),
         "lru": lambda name: (used.get(name, float("inf")), name),

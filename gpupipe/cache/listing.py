@@ -1,7 +1,7 @@
 """The rows of a remote data set: names, labels, sizes, versions and weights.
 
 The listing is written to the cache folder once, so a row's number is its sample's id forever. The
-version of a file is what the store reports of it: its ETag, MD5, time of change...
+version of a file changes with the file: its ETag, MD5 or modification time, as the store reports.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ _LABELS = {
     "created": "created",
     "Content-MD5": "MD5",
 }
-"""What fsspec's file systems report that changes with a file, best first."""
+"""The keys in fsspec's description of a file whose values change with the file, best first.
+
+The values of this dict are their names in messages.
+"""
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
@@ -81,7 +84,7 @@ class Listing:
 
 
 def compute_fingerprint(names: StringArray, labels: NDArray[np.int64], classes: list[str]) -> str:
-    """Return a hash that decides whether a resume finds the same data set.
+    """Return a hash of the data set, which must be the same at a resume.
 
     Args:
         names: Names of the files.
@@ -140,7 +143,7 @@ def load(folder: CacheFolder) -> Listing:
 
 
 def hash_version(version: str) -> int:
-    """Return the version of a file as a 64-bit number other than 0, or 0 if `version` is empty.
+    """Return a 64-bit hash of a file's version, which is never 0; 0 if `version` is empty.
 
     Quotes around the version are ignored.
     """
@@ -155,7 +158,7 @@ def hash_version(version: str) -> int:
 
 
 def _list_versions(info: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the label and the text of all versions that a store reports of a file."""
+    """Return kind and value of each version of a file, such as ("ETag", "4f2a"), best first."""
     return [
         (label, str(info[key]).removeprefix("W/").strip('"'))
         for key, label in _LABELS.items()
@@ -164,10 +167,10 @@ def _list_versions(info: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def file_version(info: dict[str, Any]) -> str:
-    """Return what identifies the version of a file, with its kind, such as "ETag 4f2a".
+    """Return the best version of a file with its kind, such as "ETag 4f2a".
 
     Args:
-        info: What the store reports about the file.
+        info: fsspec's description of the file.
 
     Returns:
         The version, or "" if the store reports none.
@@ -181,16 +184,16 @@ def hash_file_version(info: dict[str, Any]) -> int:
 
 
 def has_version(info: dict[str, Any], version_hash: int) -> bool:
-    """Return whether a file still has the version of this hash."""
+    """Return whether a version in fsspec's description of a file has the hash `version_hash`."""
     return any(hash_version(text) == version_hash for _, text in _list_versions(info))
 
 
 def describe_change(listed: str, info: dict[str, Any]) -> str:
-    """Return a change in words, such as "ETag a, now b".
+    """Return how a file's version changed, such as "ETag a, now b".
 
     Args:
-        listed: The `file_version` that was listed; "" if it is unknown.
-        info: What the store reports about the file now.
+        listed: The `file_version` in the listing; "" if it is unknown.
+        info: fsspec's current description of the file.
     """
     now = file_version(info) or "not known"
     if not listed:
@@ -199,7 +202,7 @@ def describe_change(listed: str, info: dict[str, Any]) -> str:
 
 
 def find_md5(info: dict[str, Any]) -> str | None:
-    """Return the MD5 of a file's content in hexadecimal, if the store reports it as such."""
+    """Return the MD5 of a file's content in hexadecimal; None if the store reports no MD5."""
     settings = info.get("content_settings") or {}  # of Azure
     value = info.get("md5Hash") or info.get("Content-MD5") or settings.get("content_md5")
     try:
@@ -210,10 +213,10 @@ def find_md5(info: dict[str, Any]) -> str | None:
 
 
 def find_etag_md5(info: dict[str, Any]) -> str | None:
-    """Return the ETag of an object in S3 if it looks like an MD5.
+    """Return the ETag of an object in S3 if it looks like an MD5, else None.
 
-    That of an object of several parts has a dash. That of an encrypted object is no MD5 although it
-    looks like one.
+    The ETag of a multipart upload has a dash. The ETag of an encrypted object looks like an MD5,
+    but is none.
     """
     etag = str(info.get("ETag") or "").strip('"')
     return etag if _MD5.fullmatch(etag) else None

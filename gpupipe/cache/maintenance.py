@@ -1,4 +1,4 @@
-"""What `gpupipe cache` does with a cache: reports what it holds, and mends damaged shards."""
+"""Reports the state of a cache and repairs damaged shards, for the command `gpupipe cache`."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Status:
 
     Attributes:
         dir: The cache folder.
-        bytes: Bytes on disk, with all reservations.
-        max_bytes: The most that the folder may take.
+        bytes: Bytes on disk, including reserved bytes.
+        max_bytes: The maximum size of the folder in bytes.
         generation: The newest generation.
-        shards: Shards of the newest generation.
-        samples: Samples of the newest generation.
-        evicted: Shards evicted so far.
-        rows: Rows of the data set; None if it is not listed yet.
-        epochs: Epochs that began.
-        requested: Samples of all these epochs together.
+        shards: Number of shards in the newest generation.
+        samples: Number of samples in the newest generation.
+        evicted: Number of shards evicted so far.
+        rows: Number of rows of the data set; None if it is not listed yet.
+        epochs: Number of epochs that began.
+        requested: Number of samples in all these epochs together.
         hit_rate: Share of `requested` for which no new sample had to be fetched:
             1 - (samples published up to the generation of the newest epoch) / requested. None
             if `requested` is 0.
         fetch_rate: Bytes per second over all download workers in the last seconds.
         pinned: Generations that epochs train on.
-        workers: What each download worker reports.
+        workers: The last report of each running download worker.
     """
 
     dir: str
@@ -99,12 +99,12 @@ def _compute_hit_rate(folder: CacheFolder, recorded: list[Epoch]) -> float | Non
 def remove_damaged_shards(
     folder: CacheFolder, rows: int, progress: Callable[[int, int], None]
 ) -> dict[str, str]:
-    """Remove the damaged shards, and return what is wrong with each, by name.
+    """Remove the damaged shards, and return the damage of each, by the shard's name.
 
     Args:
         folder: The cache.
         rows: Number of rows of the data set.
-        progress: Called with (shards read, all shards).
+        progress: Called with the number of shards read so far, and that of all shards.
     """
     with folder.lock():
         folder.remove_leftovers()
@@ -131,7 +131,7 @@ def fetch_missing_shards(folder: CacheFolder, filler: Filler) -> dict[str, str]:
         filler: Fetches the shards.
 
     Returns:
-        Why a shard could not be fetched again, by name.
+        The reason for each shard that could not be fetched again, by the shard's name.
     """
     while _missing(folder) - filler.statistics.lost.keys():
         if filler.publish_shard(fresh=False) not in ("published", "failed"):
@@ -147,7 +147,7 @@ def _missing(folder: CacheFolder) -> set[str]:
 
 
 def _check_shard(folder: CacheFolder, shard: CachedShard, rows: int) -> str:
-    """Return what is wrong with a shard, or "". A damaged table is repaired if possible."""
+    """Return a shard's damage, or "". Repairs a damaged table if the tar file is intact."""
     try:
         if shard_files.hash_file(folder.shard_path(shard.name)) != shard.hash:
             return "its checksum is another than when it was published"
@@ -168,7 +168,7 @@ def _table_is_right(folder: CacheFolder, shard: CachedShard) -> bool:
 
 
 def _rebuild_table(folder: CacheFolder, shard: CachedShard, table: shard_files.Table) -> str:
-    """Rebuild a damaged table from its shard; return what is wrong with it, or ""."""
+    """Write `table`, read from the tar file, in place of a damaged one; return an error or ""."""
     try:
         with folder.lock(), write_atomically(folder.table_path(shard.name)) as temporary:
             if shard_files.save_table(table, temporary) != shard.table_hash:
@@ -179,9 +179,9 @@ def _rebuild_table(folder: CacheFolder, shard: CachedShard, table: shard_files.T
 
 
 def _remove_shard(folder: CacheFolder, shard: CachedShard) -> bool:
-    """Remove a damaged shard; return False if it was evicted meanwhile.
+    """Remove a damaged shard's file; return False if the shard was evicted meanwhile.
 
-    If its table is damaged too, its samples are unknown, and it is evicted.
+    If the table is damaged too, the shard's samples are unknown. The shard is then evicted.
     """
     with folder.lock():
         if shard.name not in folder.list_pinned_shards() | folder.commit_log.live_shards().keys():

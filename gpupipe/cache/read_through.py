@@ -1,12 +1,12 @@
-"""A cache of single samples, filled by whoever reads them.
+"""A cache of single samples on the machine of a Ray worker, which reads samples through it.
 
-The growing cache belongs to the epochs of a trainer. A worker on another machine has no epochs: it
-is asked for rows. So it reads them through a folder of its own machine, which all workers there
-share. A row that is not in the folder is fetched from the store, and kept.
+The growing cache serves the epochs of a trainer. A worker on another machine has no epochs: it gets
+rows to read. It reads them through a folder on its own machine, which all workers there share. It
+fetches a row that is not in the folder from the store, and adds it to the folder.
 
-The folder is one of `diskcache`: SQLite says what is there, and larger values are files. A process
-that is killed leaves either a whole sample, or a file that nothing refers to, which the next
-process that has the folder to itself removes. Each sample is kept with a checksum.
+The folder is a `diskcache.Cache`: SQLite lists the samples, and larger samples are files. A killed
+process leaves either a whole sample, or a file without an entry in SQLite. The next process that
+opens the folder alone removes such files. Each sample has a checksum.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from gpupipe.runtime.installation import require_extra
 
 _FOLDER = "samples"
 _SHARE = 0.9
-"""Share of max_bytes for the samples. The rest is for SQLite's log, folders, and a sample that is
-written before another one is evicted for it.
+"""Share of max_bytes for the samples. The remaining bytes are for SQLite's log, for folders, and
+for a sample that is written before another one is evicted.
 """
 _MIN_FILE_SIZE = 1 << 14
 _LOG_PAGES = 64
-"""Pages of SQLite's log, after which it is written to the database, so that it stays small."""
+"""SQLite writes its log to the database after this many pages, so that the log stays small."""
 _DIGEST_SIZE = 16
 _HEADER = struct.Struct(f"<{_DIGEST_SIZE}sQ")
 _POLICIES = {"lru": "least-recently-used"}
@@ -55,16 +55,16 @@ _FAILURES = (sqlite3.Error, OSError)
 class ReadThroughColumn(Column):
     """The files of a remote data set, each read through a cache on the machine that reads it.
 
-    It uses the cache's `dir`, `max_bytes`, `connections`, `retries`, `timeout`, and `policy`, of
-    which lru alone differs from fifo.
+    Of the cache's settings, it uses `dir`, `max_bytes`, `connections`, `retries`, `timeout` and
+    `policy`. The policy random works as fifo.
 
     Attributes:
-        dataset: Where the files are.
-        cache: The cache. Its folder is created on the machine that reads.
+        dataset: The data set, with the url of the files.
+        cache: The settings of the cache. Its folder is created on the machine that reads.
         names: The path of each row's file under the data set's url.
         sizes: Bytes of each file, int64 (N,); -1 if unknown.
         tags: Hash of each file's version, uint64 (N,); 0 if unknown.
-        versions: Each file's version in words; "" if unknown.
+        versions: Each file's version with its kind, such as "ETag 4f2a"; "" if unknown.
     """
 
     dataset: DataSet
@@ -78,7 +78,7 @@ class ReadThroughColumn(Column):
         return len(self.sizes)
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
-        """Return the bytes of each of `rows`; see Column.
+        """Return the bytes of each of `rows`, uint8 (bytes,); fetch files that are not cached.
 
         Raises:
             OSError: A file is missing in the store, was changed since it was listed, or may not be
@@ -128,7 +128,7 @@ def create_column(dataset: DataSet, cache: CacheOptions, listing: Listing) -> Re
 
 @dataclass(frozen=True)
 class SampleFile:
-    """A file of the store: its name under the url, its size, its version and the hash of it."""
+    """A file of the store: path under the url, size, hash of its version (tag), and version."""
 
     name: str
     size: int
@@ -137,9 +137,7 @@ class SampleFile:
 
     @property
     def key(self) -> str:
-        """What the cache keeps the file under. A file that is listed again after a change has
-        another.
-        """
+        """The file's key in the cache. A new listing after a change of the file changes the key."""
         return f"{self.tag:016x}:{self.size}:{self.name}"
 
 
@@ -147,7 +145,7 @@ class SampleCache:
     """The samples of one data set on this machine. All threads and processes here may read at once.
 
     Args:
-        dataset: Where the files are.
+        dataset: The data set, with the url of the files.
         options: The settings of the cache.
 
     Raises:
@@ -164,10 +162,11 @@ class SampleCache:
         self._kept = self._use_folder(partial(_open_folder, self._folder, options))
 
     def read(self, files: Iterable[SampleFile]) -> list[bytes]:
-        """Return the content of files, several of which are fetched at the same time.
+        """Return the content of files; fetch files that are not cached, several at a time.
 
         Raises:
-            OSError: A file cannot be had from the store, and no other file is to blame.
+            OSError: A file is missing in the store, was changed since it was listed, or may not be
+                read.
             EngineError: The store, the network or the disk failed.
         """
         wanted = list(files)
@@ -179,12 +178,12 @@ class SampleCache:
         return [data for data in contents if data is not None]
 
     def _find(self, file: SampleFile) -> bytes | None:
-        """Return the content of a file if it is in the folder, and whole."""
+        """Return the content of a file; None if it is not in the folder, or damaged there."""
         value = self._kept.get(file.key)
         return _unwrap(value) if isinstance(value, bytes) else None
 
     def _fetch(self, file: SampleFile) -> bytes:
-        """Fetch a file, and keep it."""
+        """Fetch a file, add it to the folder, and return its content."""
         url = f"{self._store.url}/{file.name}"
         try:
             data = self._store.fetch(file.name, file.size, file.tag, file.version)
@@ -217,9 +216,10 @@ def _open_on_this_machine(dataset: str, options: CacheOptions, process: int) -> 
 
 
 def _open_folder(folder: Path, options: CacheOptions) -> Any:
-    """Open the folder; first remove the leftovers of killed processes if no other process has it.
+    """Open the folder as a `diskcache.Cache`.
 
-    The descriptor of the lock stays open as long as this process runs.
+    Removes files of killed processes if no other process has the folder open. The descriptor of the
+    lock stays open as long as this process runs.
     """
     import diskcache
 
@@ -246,12 +246,12 @@ def _open_folder(folder: Path, options: CacheOptions) -> Any:
 
 
 def _create_disk_class() -> Any:
-    """Return diskcache's Disk, which reads no pickle and leaves no part of a file."""
+    """Return a subclass of diskcache.Disk that reads no pickle and removes incomplete files."""
     import diskcache
 
     class BytesOnly(diskcache.Disk):  # type: ignore[misc]
         def filename(self, *item: Any) -> tuple[str, str]:
-            """Return a new name, relative and whole, in one of 256 folders."""
+            """Return the relative and the absolute path of a new file, in one of 256 folders."""
             name = secrets.token_hex(16)
             relative = f"{name[:2]}/{name[2:]}.val"
             return relative, os.path.join(self._directory, relative)
@@ -275,16 +275,16 @@ def _create_disk_class() -> Any:
 
 
 def _wrap(data: bytes) -> bytes:
-    """Return what is kept for a file: checksum, size, content, and padding to whole disk blocks.
+    """Return the cache entry of a file: checksum, size, content, padding to whole disk blocks.
 
-    diskcache counts the bytes of its files, not the blocks that they take.
+    Entries are padded because diskcache counts bytes, not the disk blocks that they take.
     """
     value = _HEADER.pack(_digest(data), len(data)) + data
     return value if len(value) < _MIN_FILE_SIZE else value.ljust(disk_size(len(value)), b"\0")
 
 
 def _unwrap(value: bytes) -> bytes | None:
-    """Return the content of a file; None if it is damaged."""
+    """Return the content in a cache entry; None if the entry is damaged."""
     if len(value) < _HEADER.size:
         return None
     digest, size = _HEADER.unpack_from(value)

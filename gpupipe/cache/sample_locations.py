@@ -29,7 +29,7 @@ class ShardNames(StringArray):
 
 
 def create_column(folder: CacheFolder, url: str, sizes: NDArray[np.int64]) -> ShardColumn:
-    """Return a column for the locations of all samples of a data set, which are not yet known.
+    """Return a column of all samples of a data set, with all locations still 0.
 
     Args:
         folder: The cache.
@@ -53,14 +53,14 @@ def create_column(folder: CacheFolder, url: str, sizes: NDArray[np.int64]) -> Sh
 
 
 def locate_newest(folder: CacheFolder, spans: ShardColumn) -> Rows:
-    """Locate the samples of the newest generation. Pins nothing.
+    """Write the locations of the newest generation's samples into a column. Pins nothing.
 
     Args:
         folder: The cache.
         spans: The column to write to, from `create_column`.
 
     Returns:
-        Row numbers, ascending, int64 (n,).
+        The rows of these samples, ascending, int64 (n,).
 
     Raises:
         DataError: The table of a shard is damaged.
@@ -94,7 +94,7 @@ def _locate_shard(folder: CacheFolder, spans: ShardColumn, shard: CachedShard) -
 
 
 def _inode(path: Path) -> int:
-    """Return the inode of a shard; 0 if it is gone, so that its readers have it fetched again."""
+    """Return the inode of a shard's file; 0 if it is missing. Readers then request a refetch."""
     try:
         return os.stat(path).st_ino
     except FileNotFoundError:
@@ -119,12 +119,12 @@ class SampleLocations:
     def locate(self, shards: dict[str, CachedShard], broken: Iterable[int] = ()) -> Rows:
         """Write the locations of all samples of the shards, and return their ids, ascending.
 
-        Reads only tables of new or replaced shards. If shards overlap, it reads all of them in
-        order, so that the newest shard of a sample counts.
+        Reads only tables of new or replaced shards. If a sample is in several shards, reads the
+        tables of all shards in order, so that the newest shard of the sample counts.
 
         Args:
             shards: The shards of a pinned generation by name, in the order of publication.
-            broken: Rows that are broken unless a shard has them.
+            broken: Rows of broken samples. A row that is in a shard does not count as broken.
 
         Raises:
             DataError: The table of a shard is damaged.
@@ -148,7 +148,7 @@ class SampleLocations:
         return np.flatnonzero(is_located)
 
     def _mark_broken(self, rows: list[int]) -> None:
-        """Let reading these rows fail, except those that an earlier epoch still has."""
+        """Make reads of `rows` fail, except of rows in shards that an epoch still uses."""
         in_use = {int(name) for name in self._inodes}
         lost = [row for row in rows if int(self._spans.file[row]) not in in_use]
         self._spans.file[lost], self._spans.length[lost] = NO_SHARD, 1

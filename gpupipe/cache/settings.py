@@ -141,8 +141,8 @@ class DataSet(_Frozen):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The settings that two caches of the same data set have in common.
+        """The settings that must be equal in all caches of the same data set.
 
-        Secrets are not among them, nor is `seed`.
+        These are all but `storage_options`, which may hold secrets, and `seed`.
         """
         return self.model_dump(mode="json", exclude={"storage_options", "seed"})

@@ -1,4 +1,4 @@
-"""The column of the images in shards, which checks each image when a process first uses it."""
+"""The column of images in cached shards. It checks each image when a process first uses it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ from gpupipe.dataset.reading import read_spans_and_crcs
 from gpupipe.runtime.compiled_extension import compute_crc32s
 
 NO_SHARD = 0
-"""The number of the shard of a broken sample; shards count from 1."""
+"""The shard number of a broken sample, which is in no shard. Shards are numbered from 1."""
 _NO_BYTES = np.empty(0, np.uint8)
 _GONE_OR_DAMAGED = (errno.ENOENT, errno.ESTALE, errno.EIO)
 _checked: dict[str, NDArray[np.int32]] = {}
-"""For each folder of shards, and each row of its data set: the number of the shard whose image of
-this row this process has checked; 0 for none. Forked children share it.
+"""For each folder of shards, an array with one entry per row of the data set, int32 (num_rows,).
+
+The entry is the number of the shard in which this process has checked the row's image; 0 for none.
+Forked children share the array.
 """
 
 
 def forget_checked(root: str, num_rows: int) -> NDArray[np.int32]:
-    """Check all images of a folder of shards again on their next use.
+    """Forget which images of a folder of shards were checked, and return the new array of zeros.
 
     Args:
         root: The folder.
-        num_rows: Rows of the data set.
+        num_rows: Number of rows of the data set.
     """
     shards = np.frombuffer(mmap.mmap(-1, 4 * max(num_rows, 1)), np.int32)
     _checked[root] = shards
@@ -85,7 +87,7 @@ class ShardColumn(SpanColumn):
         return accepted
 
     def get_sizes(self, rows: Rows) -> list[int | None]:
-        """Return the sizes of the listing: which rows are in the cache changes."""
+        """Return the listed sizes, which do not depend on which rows are cached at the moment."""
         return [None if size < 0 else size for size in self.sizes[rows].tolist()]
 
     @property
@@ -100,9 +102,9 @@ class ShardColumn(SpanColumn):
         return replace(self, **by_row, rows=self._rows_in_data_set(rows))
 
     def _read_files(self, rows: Rows) -> tuple[list[NDArray[np.uint8]], list[int] | None]:
-        """Return the bytes of rows, and their CRC-32 if an image was not checked yet.
+        """Return the bytes of rows, and the CRC-32 of each if some image was not checked yet.
 
-        A row whose shard is gone, too short or damaged has no bytes.
+        If a row's shard is missing, too short or unreadable, the row's array is empty.
         """
         try:
             if self._is_checked(rows).all():
@@ -124,9 +126,10 @@ class ShardColumn(SpanColumn):
     def _find_damaged(
         self, rows: Rows, contents: list[NDArray[np.uint8]], crcs: list[int] | None = None
     ) -> list[int]:
-        """Return the positions of images that are not whole; check those that were not checked.
+        """Return the positions in `rows` of damaged images.
 
-        `crcs` are the CRC-32 of the contents, if they have been computed.
+        Compares the length of each image, and the CRC-32 of images that were not checked before.
+        `crcs` are the CRC-32s of `contents`, if the caller has computed them.
         """
         sizes = np.fromiter((len(data) for data in contents), np.int64, len(contents))
         is_whole = sizes == self.length[rows]
@@ -155,7 +158,7 @@ class ShardColumn(SpanColumn):
         return forget_checked(self.root, self.num_rows) if checked is None else checked
 
     def _refetch(self, row: int) -> NDArray[np.uint8]:
-        """Return the image of a row after its shard was fetched again. Raises OSError."""
+        """Wait until a row's shard is fetched again; return the row's image. Raises OSError."""
         rows = np.array([row])
         if self.file[row] == NO_SHARD:
             raise OSError(explain_broken_row(self.cache, int(self._rows_in_data_set(rows)[0])))

@@ -1,4 +1,4 @@
-"""Shards (tar files in WebDataset's format) and their tables, which say where each image lies.
+"""Writes and reads shards (tar files in WebDataset's format), and tables that locate each image.
 
 The samples of a shard determine every byte of it. The sample of row 7 has the members
 000000007.jpg, its image; 000000007.cls, its label's number; and 000000007.json, its path, label and
@@ -29,7 +29,7 @@ CRC-32 of the image.
 """
 END = 2 * tarfile.BLOCKSIZE
 _BLOCKS_BESIDE = 5
-"""Tar blocks of a sample besides its image, at least: three headers, the label, the JSON."""
+"""Minimum number of tar blocks of a sample besides its image: three headers, the label, JSON."""
 _CHUNK = 1 << 22
 _TABLE_HEADER = 128
 _TABLE_ROWS = 4
@@ -40,7 +40,7 @@ class ShardSample:
     """A sample to write to a shard.
 
     Attributes:
-        row: Its row of the data set.
+        row: The sample's row of the data set.
         name: Path of its file under the data set's url.
         label: Index of its class.
         metadata: Further columns, which its .json member contains.
@@ -96,10 +96,10 @@ def _pad_size(size: int) -> int:
 
 
 def min_shard_bytes(sizes: NDArray[np.int64]) -> int:
-    """Return the least bytes that samples take in shards.
+    """Return the minimum number of bytes that samples take in shards.
 
     Args:
-        sizes: Bytes of their images, int64 (N,); -1 if unknown.
+        sizes: Bytes of each sample's image, int64 (N,); -1 if unknown.
     """
     blocks = -(-np.maximum(sizes, 0) // tarfile.BLOCKSIZE)
     return int((blocks + _BLOCKS_BESIDE).sum()) * tarfile.BLOCKSIZE
@@ -113,7 +113,7 @@ class ShardWriter:
 
     Attributes:
         bytes: Bytes written so far.
-        hash: 128-bit BLAKE2b of them, in hexadecimal.
+        hash: 128-bit BLAKE2b of the bytes written so far, in hexadecimal.
         table: The table of the samples written so far.
     """
 
@@ -127,7 +127,7 @@ class ShardWriter:
         return len(self._rows)
 
     def size_with(self, stored_size: int) -> int:
-        """Return the bytes of the finished shard if a sample of this stored size is the last."""
+        """Return the shard's final size if one sample of `stored_size` bytes is still added."""
         return self.bytes + stored_size + END
 
     def add(self, sample: ShardSample, image: bytes) -> None:
@@ -247,7 +247,7 @@ def scan_tar(path: Path, rows: int) -> Table:
         The table, int64 (4, samples).
 
     Raises:
-        DataError: The tar file is damaged, or gpupipe does not write such members.
+        DataError: The tar file is damaged, or has a member that gpupipe does not write.
     """
     try:
         with path.open("rb") as f, tarfile.open(fileobj=f, mode="r:") as tar:

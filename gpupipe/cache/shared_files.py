@@ -1,4 +1,4 @@
-"""Small files by which the processes of a cache agree: claims, and the state of the rate limit.
+"""Small files that coordinate the processes of a cache: claims, and the state of the rate limit.
 
 A claim is a file of JSON whose lock shows whether the process that created it still runs. All files
 of a cache are counted in whole disk blocks.
@@ -23,8 +23,8 @@ BLOCK = 4096
 """Bytes of a file system block: file sizes on disk are assumed to be multiples of it."""
 _BURST_SECONDS = 0.5
 _MAX_SECONDS, _MAX_FOREIGN_SECONDS = 3600.0, 60.0
-"""The longest wait that the file may cause; and if another machine wrote it, or this one before a
-reboot.
+"""Maximum wait that the rate file may cause. The second value holds if another machine wrote the
+file, or this machine before a reboot.
 """
 _FORMAT = struct.Struct("<dd36s")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -46,14 +46,14 @@ def write_all(file: io.FileIO, data: bytes) -> None:
 
 
 class Claim:
-    """A file of JSON on which its creator holds a lock until it ends, however it ends.
+    """A JSON file that its creator keeps locked until it releases the claim or the process ends.
 
     Only the holder of the cache's lock creates claims or checks if they are abandoned. So no
     process sees a claim between its creation and its locking.
 
     Args:
         path: The new file.
-        content: Its content, which must be JSON.
+        content: The content of the file, which must be JSON.
 
     Raises:
         OSError: The file exists already or cannot be written.
@@ -97,21 +97,21 @@ def _release(file: int, path: Path, owner: int) -> None:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Return whether no living process holds the claim at `path`."""
+    """Return whether the process that created the claim at `path` has ended."""
     return not is_locked(path)
 
 
 class RateLimit:
     """A rate limit that processes share through a file.
 
-    The file holds until when the bytes taken so far last: in seconds since 1970, in seconds of the
-    monotonic clock, and the boot that this clock belongs to. Processes of one boot use the
-    monotonic clock, which nobody can set.
+    The file holds the time at which the recorded transfers are within the limit again, by the wall
+    clock and by the monotonic clock, and the id of the machine's boot. Processes of the same boot
+    use the monotonic clock, which nobody can set.
 
     Args:
         path: The file.
         bytes_per_second: The limit; None for no limit.
-        pause: Waits a number of seconds.
+        pause: Sleeps for a number of seconds.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class RateLimit:
         self._pause(max(0.0, wait))
 
     def _remaining_seconds(self, stored: bytes) -> float:
-        """Return how long the bytes taken so far last; negative if they are through."""
+        """Return the seconds until recorded transfers are within the limit; negative if now."""
         if len(stored) != _FORMAT.size:  # a new file, or one of an earlier version
             return -_BURST_SECONDS
         until, monotonic_until, boot = _FORMAT.unpack(stored)
@@ -141,7 +141,7 @@ class RateLimit:
 
 
 def _read_boot_id() -> bytes:
-    """Return what identifies the boot of this machine, 36 bytes; zeros if the system does not."""
+    """Return the id of this machine's current boot, 36 bytes; zeros if the system has none."""
     try:
         return _BOOT_ID.read_bytes().strip()[:36].ljust(36, b"\0")
     except OSError:

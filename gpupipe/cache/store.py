@@ -1,7 +1,7 @@
 """A remote store, accessed through fsspec: lists its files and fetches them.
 
-A fetched file is complete, and has the version that was listed. If the store reports its MD5, its
-content has it.
+`Store.fetch` returns only complete files of the listed version. If the store reports a file's MD5,
+it also checks the MD5.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _OPTIONS = {"use_listings_cache": False}
 _S3_URLS = ("s3://", "s3a://")
 _S3_OPTIONS = {"max_concurrency": 1}
-"""Stops s3fs from fetching parts of an object at the same time, for which it first asks for the
-size. A download worker already fetches many objects at the same time.
+"""Makes s3fs fetch an object in one request. By default, it asks for the size first, then fetches
+parts at the same time. A download worker already fetches many objects at the same time.
 """
 
 
@@ -42,15 +42,15 @@ class UnfetchableError(Exception):
 
 
 class StoreError(UnfetchableError):
-    """The store or the network failed at every attempt. The sample may be there."""
+    """The store or the network failed at every attempt. The sample may exist."""
 
 
 class ChangedError(UnfetchableError):
-    """A file is another one than was listed."""
+    """A file has changed since it was listed."""
 
 
 class _NotAsListedError(OSError):
-    """A file seems to be another one than was listed: a first attempt may be wrong."""
+    """A file seems to have changed since it was listed, but another attempt may succeed."""
 
 
 def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
@@ -90,7 +90,7 @@ class Store:
         dataset: The url, and options of its file system.
         retries: Attempts to fetch a file after the first one.
         timeout: Seconds that an attempt may take.
-        pause: Waits a number of seconds.
+        pause: Sleeps for a number of seconds.
 
     Attributes:
         url: The data set's url.
@@ -129,7 +129,7 @@ class Store:
         }
 
     def describe_files(self, names: Sequence[str], connections: int) -> list[dict[str, Any]]:
-        """Return what the store reports about each file; {} for a file that it does not show.
+        """Return fsspec's description of each file; {} for a file that is missing or denied.
 
         Args:
             names: Paths under the url.
@@ -179,7 +179,7 @@ class Store:
         return data
 
     def _retry(self, call: Callable[[], Any]) -> Any:
-        """Return the result of a call that asks the store, which may fail now and then."""
+        """Call the store, again after a pause if that fails, up to 1 + `retries` times."""
         kind: type[UnfetchableError] = StoreError
         for attempt in range(self._retries + 1):
             try:
@@ -226,9 +226,9 @@ class Store:
         return data
 
     def _find_s3_md5(self, path: str, info: dict[str, Any]) -> str | None:
-        """Return the MD5 of an object in S3, which is its ETag unless it is encrypted.
+        """Return the ETag of an object in S3 if it is the MD5 of the content, else None.
 
-        Buckets whose names end in --x-s3 have other ETags.
+        Encrypted objects, and objects in buckets whose names end in --x-s3, have other ETags.
         """
         etag = find_etag_md5(info)
         if etag is None or not self.url.startswith(_S3_URLS):
@@ -242,9 +242,9 @@ class Store:
         return etag if has_md5 else None
 
     def _call_with_timeout(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """Return the result of a call of the file system.
+        """Call a method of the file system and return its result.
 
-        If the file system is asynchronous, as those of networks are, a stalled call raises OSError.
+        In an asynchronous file system, as all network stores have, a stalled call raises OSError.
         """
         from fsspec.asyn import AsyncFileSystem, sync
 
@@ -275,9 +275,9 @@ def _make_changed_error(how: str) -> _NotAsListedError:
 
 
 def _find_http_failure(error: FileNotFoundError) -> BaseException | None:
-    """Return why HTTP failed if the file may be there all the same, else None.
+    """Return the HTTP error behind a FileNotFoundError if the file may exist, else None.
 
-    fsspec's `info` raises FileNotFoundError whatever happened.
+    fsspec's `info` raises FileNotFoundError for every HTTP error.
     """
     cause = error.__cause__
     if cause is None or not type(cause).__module__.startswith("aiohttp."):

@@ -1,6 +1,6 @@
 """Lists a remote data set: its files, or the rows of its manifest.
 
-It runs in a process of its own, so that training imports no client library of a store.
+It runs in a child process, so that the training process imports no client library of a store.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNSAFE_NAME = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)|^[a-zA-Z][a-zA-Z0-9+.-]
 """
 _MAX_NAME_LENGTH = 4096
 _MAX_ASKED_FILES = 100_000
-"""Of how many files the version is asked for, one by one: that takes minutes."""
+"""Maximum number of files whose versions are requested one by one, which takes minutes."""
 
 
 @dataclass
@@ -46,8 +46,8 @@ class StoreRows:
     Attributes:
         names: The path of each file below the url.
         labels: The label of each sample.
-        infos: fsspec's description of each file, such as its size; {} for a file of which the
-            store was not asked.
+        infos: fsspec's description of each file, such as its size; {} if the store was not asked
+            about the file.
         weights: The weight of each sample.
         metadata: The other columns of each manifest row, as JSON text.
         values: The numeric columns, by name.
@@ -64,12 +64,12 @@ class StoreRows:
 def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listing:
     """List the samples of a data set.
 
-    The versions of files are asked for one by one if the store's own listing has none, and for the
-    rows of a manifest, but only if these are at most 100,000.
+    Asks the store one by one about files whose version is not in the store's own listing, and about
+    the files of a manifest. If these are more than 100,000, their versions stay unknown.
 
     Args:
-        dataset: Which samples there are.
-        store: Where the files are.
+        dataset: The data set.
+        store: The store that has the files.
         connections: How many files to ask for at the same time.
 
     Raises:
@@ -100,7 +100,7 @@ def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listi
 
 
 def _ask_for_versions(rows: StoreRows, store: Store, connections: int) -> None:
-    """Ask the store about files of which no version is known, unless they are too many."""
+    """Ask the store about each file without a known version, unless these are over 100,000."""
     lacking = [n for n, info in enumerate(rows.infos) if not hash_file_version(info)]
     names = list(dict.fromkeys(rows.names[n] for n in lacking))
     if len(names) > _MAX_ASKED_FILES:
@@ -129,10 +129,10 @@ def check_name(name: str, where: str) -> str:
 
     Args:
         name: Path of a file under the url.
-        where: The place of the name in the manifest, or the url, for the message.
+        where: The line of the manifest, or the url, for the message.
 
     Raises:
-        DataError: The name could lead elsewhere.
+        DataError: The path could lead outside the url.
     """
     if len(name) > _MAX_NAME_LENGTH or _UNSAFE_NAME.search(name):
         raise DataError(
@@ -219,7 +219,7 @@ def _check_weights(rows: ManifestRows) -> NDArray[np.float64]:
 def _number_labels(rows: StoreRows, manifest: str | None) -> tuple[NDArray[np.int64], list[str]]:
     """Return labels, int64 (N,), and the names of the classes.
 
-    A manifest's labels are numbered as in every source; folders are numbered in sorted order.
+    Labels of a manifest are numbered by `labels.from_texts`, folder names in sorted order.
     """
     if not rows.labels:
         return classes_of.make_unlabelled(len(rows.names))

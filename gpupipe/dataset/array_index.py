@@ -36,7 +36,8 @@ class FilePart:
         offset: Byte at which the first sample begins.
         count: Number of samples; None if the whole file is one sample.
         step: Bytes from the beginning of a sample to the beginning of the next.
-        pairs: Whether the numbers are complex, stored as in `formats.npy.NpyHeader`.
+        pairs: Whether the numbers are complex. If so, `dtype` and `shape` describe pairs of floats:
+            the last axis has length 2, for the real and the imaginary part.
     """
 
     dtype: str
@@ -54,8 +55,9 @@ class ArrayFiles:
     Attributes:
         root: The folder that all files lie in.
         names: Paths of the files, relative to `root`.
-        labels: The label of each file, int64 (N,); None if the labels do not belong to files.
-        classes: The names of the classes; None exactly if `labels` is None.
+        labels: The label of each file, int64 (N,); None if the option `files` lists the files. Then
+            labels come from the option `labels`, or there are none.
+        classes: The names of the classes; None if `labels` is None.
     """
 
     root: Path
@@ -69,7 +71,11 @@ class ArrayFiles:
 
 
 def find_matching(patterns: str | tuple[str, ...], option: str) -> ArrayFiles:
-    """List the files that match patterns, which have the syntax of `shards.paths`.
+    """List the files that match patterns with *, ? and {000..012}.
+
+    Args:
+        patterns: One pattern or several.
+        option: The setting that holds the patterns, such as "data.files".
 
     Raises:
         DataError: No file matches. The message names `option`.
@@ -85,7 +91,7 @@ def read_headers(
     """Call `read` with the path of each file, on all cores.
 
     Returns:
-        What `read` returns, in the order of the files.
+        The FilePart of each file, in the order of the files.
 
     Raises:
         DataError: A file cannot be read. The message names it.
@@ -138,10 +144,10 @@ def concatenate(files: Sequence[str], read: Callable[[str], NDArray[Any]]) -> ND
 
 
 def check_labels(files: Sequence[str], numbers: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the numbers as labels, int64 (N,).
+    """Return the numbers read from `files` as labels, int64 (N,).
 
     Raises:
-        DataError: They are not integers of shape (N,) or (N, 1).
+        DataError: The numbers are not integers of shape (N,) or (N, 1).
     """
     if numbers.shape[1:] == (1,):
         numbers = numbers[:, 0]
@@ -170,8 +176,9 @@ def build_index(
         files: The files.
         parts: The samples of each file.
         field: Name of the array's field.
-        numbers: The label of each sample, int64 (N,); None if labels belong to files.
-        values: Further numbers of each sample, (N,) or (N, n), by name.
+        numbers: The label of each sample, int64 (N,); None if `files.labels` holds the labels, or
+            if there are none.
+        values: Further numeric arrays, (N,) or (N, n) each, by the value's name.
 
     Raises:
         DataError: There is no sample, or the arrays differ in dtype or number of axes.
@@ -210,14 +217,14 @@ def build_index(
 
 
 def _repeat(counts: NDArray[np.int64], numbers: list[int]) -> NDArray[np.int64]:
-    """Repeat the number of each file for each of its samples."""
+    """Repeat numbers[i], which belongs to file i, once for each of its counts[i] samples."""
     return np.repeat(np.array(numbers, np.int64), counts)
 
 
 def _name_samples(
     files: ArrayFiles, parts: Sequence[FilePart], file: NDArray[np.int32], row: NDArray[np.int64]
 ) -> list[str]:
-    """Name each sample after its file, or after its row in the file."""
+    """Return each sample's name: its file's name, or "row N" if its file holds several samples."""
     if all(part.count is None for part in parts):
         return files.names
     return [
@@ -254,7 +261,7 @@ def _find_layout(
 
 
 def _dtype_name(part: FilePart) -> str:
-    """The dtype as the user knows it: complex numbers are stored as pairs of floats."""
+    """Return the dtype for messages: complex64 for pairs of float32, complex128 for float64."""
     return (
         {"float32": "complex64", "float64": "complex128"}[part.dtype] if part.pairs else part.dtype
     )

@@ -92,7 +92,7 @@ class ArraySource(Source):
     @property
     @abstractmethod
     def has_labels(self) -> bool:
-        """Whether options name files with labels or values."""
+        """Whether the user set an option that names files with labels or values."""
 
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         return (self.field,), ()
@@ -103,12 +103,12 @@ class ArraySource(Source):
 
         Raises:
             OSError: The file cannot be read.
-            DamagedError: It is damaged.
-            ValueError: It holds something that gpupipe does not take.
+            DamagedError: The file is damaged.
+            ValueError: gpupipe does not support the array in the file.
         """
 
     def find_companions(self) -> dict[str, ArrayFiles]:
-        """The files with labels and values, by option: "labels", "values.NAME".
+        """Return the files with labels and values, by option: "labels" or "values.NAME".
 
         Raises:
             DataError: No file matches an option.
@@ -116,7 +116,11 @@ class ArraySource(Source):
         return {}
 
     def read_companion(self, option: str, files: ArrayFiles) -> NDArray[Any]:
-        """Read the numbers of an option of `find_companions`, (N,) or (N, n).
+        """Read the labels or values in the files of one option, (N,) or (N, n).
+
+        Args:
+            option: "labels" or "values.NAME".
+            files: The files that `find_companions` returned for this option.
 
         Raises:
             DataError: The files do not hold such numbers.
@@ -126,7 +130,7 @@ class ArraySource(Source):
     # --- Source
 
     def specs(self) -> dict[str, Spec]:
-        """The spec of the array's field.
+        """Return the spec of the array field, by the field's name.
 
         Raises:
             DataError: The arrays cannot be read, or have another number of axes than `layout`.
@@ -209,6 +213,6 @@ class ArraySource(Source):
 
 
 def _find_common_shape(shapes: NDArray[np.int64]) -> tuple[int | None, ...]:
-    """The length of each axis; None for an axis along which samples differ."""
+    """Return the length of each axis; None for an axis whose length differs between samples."""
     same = (shapes == shapes[0]).all(0)
     return tuple(int(n) if equal else None for n, equal in zip(shapes[0], same, strict=True))

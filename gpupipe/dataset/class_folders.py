@@ -1,4 +1,4 @@
-"""Scan a data set with one folder per class: its files, and when each folder last changed."""
+"""Scans a data set with one folder per class: its files, and when each folder last changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpupipe.runtime.progress import Progress
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 _MAX_NAMED = 20
-"""Empty class folders that one message names."""
+"""Maximum number of empty class folders that one message names."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class ClassFolders:
         classes: The names of the classes, sorted.
         paths: The files, relative to the root.
         labels: The class number of each file, int64 (N,).
-        times: When each folder last changed, in ns, by its path relative to the root.
+        times: The time of each folder's last change, in ns, by its path relative to the root.
     """
 
     classes: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class ClassFolders:
 
 
 def get_suffixes(extensions: Iterable[str]) -> tuple[str, ...]:
-    """Return extensions as the ends of lower-case names: ".jpg" for JPG."""
+    """Return each extension in lower case with a leading dot: ".jpg" for "JPG"."""
     return tuple(f".{extension.lower().lstrip('.')}" for extension in extensions)
 
 
@@ -48,14 +48,15 @@ def scan(
 
     Args:
         root: The folder of the class folders.
-        extensions: Which files to list, regardless of case.
-        of: What messages call one file, such as "image".
-        progress: Called with the number of files so far.
-        has_labels: If false, folders are no classes: all files under `root` are listed, those in
-            `root` itself first, and their label is 0.
+        extensions: The extensions of the files to list, regardless of case.
+        of: The word for one file in messages, such as "image".
+        progress: Called with the number of files listed so far.
+        has_labels: If False, all files under `root` are listed, those in `root` itself first, and
+            the label of every file is 0.
 
     Raises:
-        DataError: There are no classes, or a class is empty or cannot be read.
+        DataError: There is no class folder or no file, a class folder is empty, or a folder cannot
+            be read.
     """
     try:
         read = _scan if has_labels else _scan_unlabelled
@@ -113,14 +114,14 @@ def _scan_unlabelled(
 def _list_files(
     root: Path, top: str, suffixes: tuple[str, ...], times: dict[str, int]
 ) -> list[str]:
-    """Return the files under the folder `top` of the root: by folder, then by name, both sorted.
+    """List the files below `root`/`top`, sorted by folder, then by name.
 
-    Adds to `times` when each folder last changed.
+    Adds the time of each folder's last change, in ns, to `times`.
     """
     names: dict[str, list[str]] = {}
 
     def read(folder: str, above: tuple[tuple[int, int], ...]) -> None:
-        """Scan a folder; `above`: identities of the folders that it lies in."""
+        """Scan a folder. `above` holds device and inode of each folder that contains it."""
         here = os.stat(root / folder)
         identity = (here.st_dev, here.st_ino)
         if identity in above:
@@ -150,8 +151,8 @@ def _list_files(
 
 
 def get_change_time(status: os.stat_result) -> int:
-    """When a folder last gained, lost or renamed an entry, in ns.
+    """Return when a folder last gained, lost or renamed an entry: max(mtime, ctime), in ns.
 
-    Looks at ctime as well as mtime: tar, rsync and touch set back only mtime.
+    mtime alone is not enough, because tar, rsync and touch can set it to an earlier time.
     """
     return max(status.st_mtime_ns, status.st_ctime_ns)

@@ -46,7 +46,7 @@ class StringArray:
 
     @classmethod
     def from_ends(cls, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> StringArray:
-        """Return the strings of which only the ends in `data` are known, int64 (N,)."""
+        """Return the strings that end at the offsets `ends` in `data`, int64 (N,)."""
         return cls(data, np.concatenate([np.zeros(1, np.int64), ends]))
 
     def __len__(self) -> int:
@@ -56,10 +56,10 @@ class StringArray:
         return os.fsdecode(self.data[self.offsets[i] : self.offsets[i + 1]].tobytes())
 
     def pad(self, rows: NDArray[np.int64], prefix: bytes) -> NDArray[np.uint8]:
-        """Prefix each string of `rows`, and pad all to one length.
+        """Return the strings of `rows`, each after `prefix`, padded with NUL to one length.
 
         Returns:
-            uint8 (len(rows), len(prefix) + longest), padded with NUL.
+            uint8 (len(rows), len(prefix) + length of the longest string).
         """
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
@@ -80,7 +80,7 @@ class StringArray:
 
 
 def join_strings(every: Sequence[StringArray]) -> StringArray:
-    """Return the strings of several arrays in one."""
+    """Concatenate several StringArrays."""
     starts = np.cumsum([0, *(len(strings.data) for strings in every)])
     ends = [strings.offsets[1:] + start for strings, start in zip(every, starts, strict=False)]
     return StringArray.from_ends(np.concatenate([s.data for s in every]), np.concatenate(ends))
@@ -116,7 +116,7 @@ class Column(Protocol):
 
     A column is immutable, and can be pickled: the DataLoader engine sends the rows of a batch to a
     worker process. So it opens files and connections in `read`, and keeps none as an attribute.
-    Derive from this class: it implements all that is not abstract.
+    Derive from this class: it implements every method that is not abstract.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Column(Protocol):
 
     @abstractmethod
     def location(self, row: int, name: str) -> str:
-        """Return what messages call the bytes of a row, such as FILE or FILE:NAME.
+        """Return where the bytes of a row are, for messages: FILE or FILE:NAME.
 
         Args:
             row: The row.
@@ -174,10 +174,10 @@ class Column(Protocol):
     def fingerprint_parts(self, names: StringArray) -> list[NDArray[Any]]:
         """Return the arrays that identify the bytes of all rows, for the index's fingerprint.
 
-        They should not depend on where the data set lies, so that it can be moved.
+        The arrays should not depend on the folder of the data set, so that it can be moved.
 
         Args:
-            names: The names of the samples, which are part of the fingerprint anyway.
+            names: The names of the samples. The index hashes them itself.
         """
 
     @abstractmethod
@@ -200,15 +200,15 @@ class Column(Protocol):
     def get_sizes(self, rows: Rows) -> list[int | None]:
         """Return the size in bytes of each of `rows` without reading them.
 
-        None stands for a row that is missing, or whose size is not known. By default all are None.
+        The size is None if the row is missing or its size is unknown. By default all are None.
         """
         return [None] * len(rows)
 
     @property
     def can_sample(self) -> bool:
-        """Whether a state may read some rows, to recognise the data again.
+        """Whether a few rows can be read cheaply, to check at a resume that the data is the same.
 
-        False if that may download a row, or if it reads many other rows too.
+        False if reading a row may download it, or reads many other rows too.
         """
         return True
 
@@ -218,7 +218,7 @@ def read_rows(column: Column, rows: Rows) -> list[NDArray[np.uint8]]:
 
     Raises:
         OSError, ValueError: A row cannot be read.
-        EngineError: `read` raised another exception, which the contract does not allow.
+        EngineError: `column.read` raised an exception that the contract of Column forbids.
     """
     try:
         return column.read(rows)
@@ -234,16 +234,16 @@ def read_rows(column: Column, rows: Rows) -> list[NDArray[np.uint8]]:
 def read_bytes(
     column: Column, row: int, data: NDArray[np.uint8] | None = None
 ) -> NDArray[np.uint8]:
-    """Return the bytes of a row, in memory that can be written to.
+    """Return the bytes of a row as a writable array, uint8 (bytes,).
 
     Args:
         column: The column.
         row: The row.
-        data: Its bytes, if they have been read.
+        data: The bytes of the row, if the caller has read them already.
 
     Raises:
-        OSError, ValueError: The row cannot be read, or has no bytes.
-        EngineError: The column failed.
+        OSError, ValueError: The row cannot be read, or is an empty image file.
+        EngineError: `column.read` raised an exception that the contract of Column forbids.
     """
     if data is None:
         (data,) = read_rows(column, np.array([row]))
@@ -256,7 +256,7 @@ def as_array(data: NDArray[np.uint8], layout: ArrayLayout, row: int) -> NDArray[
     """Return the bytes of a row as an array of the dtype and shape that the layout states.
 
     Raises:
-        ValueError: There are more bytes, or fewer.
+        ValueError: `data` has more or fewer bytes than this dtype and shape need.
     """
     shape = layout.shape_of(row)
     size = prod(shape) * np.dtype(layout.dtype).itemsize

@@ -1,7 +1,7 @@
 """The columns of local files: whole files, byte ranges of files, and several columns in one.
 
-Image files are a FileColumn, and parts of files a SpanColumn. `join_columns` makes one column of
-the rows of several, one after the other.
+FileColumn reads whole image files, and SpanColumn reads byte ranges of files. `join_columns`
+concatenates several columns.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class FileColumn(Column):
         return [None if state is None else state[0] for state in states]
 
     def find_irregular(self, rows: Rows) -> list[int]:
-        """Return the positions in `rows` of FIFOs, sockets and devices; links are followed."""
+        """Return the positions in `rows` whose file, with links followed, is no regular file."""
         return [n for n, row in enumerate(rows.tolist()) if is_irregular(self.span(row).path)]
 
     def encoded_paths(self, rows: Rows) -> NDArray[np.uint8]:
-        """Return absolute paths in the form that DALI's io.file.read takes.
+        """Return the absolute paths as the array that DALI's io.file.read takes.
 
-        All paths are in one array: DALI inspects every array that it gets in Python.
+        All paths are in one array, because DALI inspects each array in Python, which takes time.
 
         Returns:
-            uint8 (len(rows), longest), padded with NUL, which ends a path for the system.
+            uint8 (len(rows), length of the longest path), padded with NUL.
         """
         return self.paths.pad(rows, os.fsencode(self.root) + b"/")
 
@@ -78,8 +78,8 @@ class SpanColumn(Column):
 
     Attributes:
         root: The folder that `files` are relative to.
-        files: The files.
-        file: The number of each row's file, int32 (N,).
+        files: The paths of the files.
+        file: The position of each row's file in `files`, int32 (N,).
         offset: The first byte of each row, int64 (N,).
         length: The number of bytes of each row, int64 (N,).
         array: Dtype and shapes if the bytes are arrays; None if they are image files.
@@ -99,18 +99,19 @@ class SpanColumn(Column):
         return list(self.length[rows].tolist())
 
     def accept(self, rows: Rows, contents: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
-        """Return the bytes of rows that were read without `read`, such as slices of memory maps.
+        """Check the bytes of rows that the caller read itself, such as slices of a memory map.
 
-        A column that checks them replaces those that are damaged; by no bytes if it cannot.
+        This class returns `contents` unchanged. A subclass with checksums replaces the bytes of
+        damaged rows, by an empty array if it cannot get the right bytes.
 
         Args:
             rows: The rows.
-            contents: Their bytes, as far as the files have them.
+            contents: The bytes of each row; fewer than `length` if the file ends too early.
         """
         return contents
 
     def path(self, number: int) -> str:
-        """Return the path of `files[number]`, with the root."""
+        """Return the path of `files[number]`, joined to `root`."""
         return os.path.join(self.root, self.files[number])
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
@@ -145,12 +146,14 @@ class SpanColumn(Column):
 
 @dataclass(frozen=True)
 class JoinedColumn(Column):
-    """The rows of several columns that are not of one kind.
+    """Concatenates columns of different classes.
+
+    Row i is row `row[i]` of `columns[part[i]]`.
 
     Attributes:
         columns: The columns.
-        part: The number of each row's column, int32 (N,).
-        row: The number of each row in its column, int64 (N,).
+        part: The position of each row's column in `columns`, int32 (N,).
+        row: The row number in that column, int64 (N,).
         layout: Dtype and shapes if the bytes are arrays.
     """
 
@@ -170,7 +173,7 @@ class JoinedColumn(Column):
         return self._gather(rows, lambda column, own: column.read(own))
 
     def _gather(self, rows: Rows, get: Callable[[Column, Rows], Sequence[T]]) -> list[T]:
-        """Return what `get` returns for the rows of each column, in the order of `rows`."""
+        """Call `get` with each column and its rows; return results in the order of `rows`."""
         results: dict[int, T] = {}
         for number in np.unique(self.part[rows]).tolist():
             positions = np.flatnonzero(self.part[rows] == number)
@@ -204,10 +207,14 @@ class JoinedColumn(Column):
 
 
 def join_columns(columns: Sequence[Column]) -> Column:
-    """Return a column of all rows; of files or spans if all columns are, which engines read best.
+    """Concatenate columns.
+
+    Returns:
+        A FileColumn if all columns are, a SpanColumn if all columns are, else a JoinedColumn.
+        Engines read the first two faster.
 
     Raises:
-        ValueError: Arrays differ in dtype or in their number of axes.
+        ValueError: Arrays differ in dtype or number of axes, or only some columns hold arrays.
     """
     layout = _join_layouts(columns)
     files = [column for column in columns if isinstance(column, FileColumn)]

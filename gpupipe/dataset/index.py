@@ -28,12 +28,12 @@ class Index:
         names: The name of each sample, used in messages and in the fingerprint.
         labels: The number of each sample's class, int64 (N,).
         classes: The names of the classes.
-        columns: What reads the bytes of each field, by the field's name ("image", "mask"). By
-            default, steps work on the first field. Messages name samples by it.
+        columns: The Column that reads the bytes of each field, by the field's name ("image",
+            "mask"). By default, steps work on the first field. Messages locate a sample by it.
         fingerprint: A hash of the samples. A resume requires equal fingerprints.
-        values: Numbers that are delivered as they are, (N,) or (N, n), by the value's name.
-        note: What every output must say about this data ("stand-in data, not LFW"), or "".
-        warning: What load() warns about, such as data that stands in for other data, or "".
+        values: Numeric arrays that batches contain unchanged, (N,) or (N, n), by the value's name.
+        note: A remark that every output shows, such as "stand-in data, not LFW"; "" for none.
+        warning: The text of the warning that load() issues; "" for none.
         extra: Facts that a source or the cache saves with the index. Plain JSON.
     """
 
@@ -71,12 +71,12 @@ class Index:
         """Return the bytes of a field of row i; by default, of the first field.
 
         Raises:
-            OSError, ValueError: They cannot be read.
+            OSError, ValueError: The bytes cannot be read.
         """
         return self.columns[field or self.main].read(np.array([i]))[0]
 
     def location(self, i: int, field: str | None = None) -> str:
-        """What messages call row i: FILE, or FILE:NAME if the file holds several samples.
+        """Return where row i is, for messages: FILE, or FILE:NAME in a file of several samples.
 
         Args:
             i: The row.
@@ -120,7 +120,7 @@ def build(
         extra: Plain JSON that is saved with the index.
         columns: The Column that reads the bytes of each field, by field. By default, the one field
             "image" has the files at `names`.
-        values: Further numeric arrays by name, each (N,) or (N, n).
+        values: Numeric arrays that batches contain unchanged, (N,) or (N, n), by the value's name.
     """
     texts = names if isinstance(names, StringArray) else StringArray.from_strings(names)
     columns = columns or {"image": FileColumn(root, texts)}
@@ -136,7 +136,7 @@ def build_empty() -> Index:
 
 
 def spans_of(index: Index, field: str) -> SpanColumn:
-    """Return the column of a field that is known to be parts of files."""
+    """Return the column of a field, which must be a SpanColumn."""
     column = index.columns[field]
     assert isinstance(column, SpanColumn)
     return column

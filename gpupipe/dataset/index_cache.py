@@ -1,4 +1,4 @@
-"""Saves indexes in the cache folder, maps them again, and notices when their files changed."""
+"""Saves indexes in the cache folder, memory-maps them, and detects changed data files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RACY_SECONDS = 2.0
 
 
 Columns = tuple[type[Column], ...]
-"""Dataclasses of arrays, which can be saved."""
+"""The classes of columns that can be saved: dataclasses of arrays."""
 BASIC_COLUMNS: Columns = (FileColumn, SpanColumn)
 
 
@@ -48,13 +48,13 @@ def load_or_build(
     previous: Index | None = None,
     columns: Columns = BASIC_COLUMNS,
 ) -> Index:
-    """Return an earlier index if it is still valid, else read it and save it.
+    """Return an earlier index if it is still valid, else build one and save it.
 
     Args:
-        saved: The file of the index.
-        files: The files that the index is built from. If one changed, the index is read again.
+        saved: The path of the saved index.
+        files: The files that the index is built from. If one changed, the index is built again.
         read: Builds the index.
-        also: A further condition that a saved index must meet.
+        also: Returns whether an earlier index may be used. Called only if no file has changed.
         previous: The index that this process has built before, if any.
         columns: The classes that columns may have.
 
@@ -72,7 +72,7 @@ def load_or_build(
 
 
 def _get_state(files: Iterable[str | Path]) -> tuple[str, int]:
-    """Return a hash of the files' names and states, and the latest change in ns.
+    """Return a hash of the files' names and states, and the time of the latest change in ns.
 
     A hash keeps the saved index small: there may be a million files.
     """
@@ -85,7 +85,7 @@ def _get_state(files: Iterable[str | Path]) -> tuple[str, int]:
 
 
 def get_parts_path(path: Path, key: Sequence[Any]) -> Path:
-    """Return the path of the file that `write_parts` writes."""
+    """Return the path of the file that `write_parts` writes for the shard `path`."""
     name, *options = key
     return get_path(name, str(path), file_state(path), *options).with_suffix(".parts")
 
@@ -94,12 +94,12 @@ def get_parts_path(path: Path, key: Sequence[Any]) -> Path:
 def write_parts(path: Path, key: Sequence[Any], reason: str) -> Iterator[tuple[Path, BinaryIO]]:
     """Yield the path of a new file in the cache folder, and the open file.
 
-    It holds the samples of a shard that cannot be read in place.
+    The caller writes samples into it that cannot be read in place, such as compressed images.
 
     Args:
         path: The shard.
-        key: What the file depends on, beside the state of the shard. Plain JSON.
-        reason: What is written there, for the error message.
+        key: A name and options that identify the file beside the state of the shard. Plain JSON.
+        reason: Why the file is needed, for the error message.
 
     Raises:
         DataError: The file cannot be written.
@@ -126,7 +126,7 @@ def save(index: Index, path: Path, columns: Columns = BASIC_COLUMNS) -> None:
 
     Raises:
         OSError: The file cannot be written.
-        UsageError: A column is of another class.
+        UsageError: The class of a column is not in `columns`.
     """
     for name, column in index.columns.items():
         if type(column) not in columns:
@@ -144,14 +144,14 @@ def save_unless_racy(
     """Save an index to `path`, unless its files may have changed unnoticed while they were read.
 
     A file that changes twice within one tick of the file system's clock keeps its mtime. So the
-    index is not saved if `newest` is less than 2 s before `started`. A cache that cannot be
-    written is no error: the next load reads the files again.
+    index is not saved if `newest` is less than 2 s before `started`. If the cache folder cannot be
+    written, nothing is saved or raised: the next load reads the files again.
 
     Args:
         index: The index.
         path: The file to write.
         newest: The time of the latest change of the files, in ns.
-        started: The time before the files were read, in s.
+        started: The time at which reading the files began, in s.
         columns: The classes that columns may have.
     """
     if newest < (started - RACY_SECONDS) * 1e9:
@@ -180,8 +180,8 @@ def open_saved(path: Path, columns: Columns = BASIC_COLUMNS) -> Index | None:
         columns: The classes that columns may have.
 
     Returns:
-        The index; None if there is no such file, or it is of another version, truncated or
-        otherwise not as `save` wrote it. The last is logged.
+        The index; None if there is no such file, another version of gpupipe wrote it, or it is
+        damaged. Damage is logged.
     """
     try:
         index = open_table(path, Index, columns)
@@ -203,7 +203,7 @@ def _is_ascending_to(offsets: NDArray[np.int64], end: int) -> bool:
 
 
 def _is_consistent(index: Index) -> bool:
-    """Whether the columns of an index from a file have the same length, and refer to what is."""
+    """Whether all columns of a loaded index have one length, with labels and offsets in range."""
     arrays = [index.labels, *index.values.values()]
     is_valid = _is_within(index.labels, len(index.classes)) and bool(index.columns)
     for part in {id(part): part for part in _iter_parts(index)}.values():
@@ -220,7 +220,7 @@ def _is_consistent(index: Index) -> bool:
 
 
 def _iter_parts(value: Any) -> Iterator[Any]:
-    """Yield the dataclasses in a dataclass, and itself."""
+    """Yield a dataclass, and all dataclasses in its fields, at any depth."""
     if isinstance(value, dict):
         for part in value.values():
             yield from _iter_parts(part)
@@ -230,7 +230,7 @@ def _iter_parts(value: Any) -> Iterator[Any]:
 
 
 def _is_within(numbers: NDArray[Any], count: int | None = None) -> bool:
-    """Whether all numbers are at least 0, and below `count`."""
+    """Whether an array has one axis, and its numbers are at least 0 and below `count`."""
     if numbers.ndim != 1 or not len(numbers):
         return numbers.ndim == 1
     return int(numbers.min()) >= 0 and (count is None or int(numbers.max()) < count)

@@ -1,6 +1,6 @@
-"""Turns labels as data sets write them into class numbers.
+"""Turns the labels of a data set, which are texts or numbers, into class numbers.
 
-`SampleTexts` reads labels and values from the members of a tar shard, which are text or JSON.
+`SampleTexts` reads labels and values from the text and JSON members of a tar shard.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from gpupipe.formats.tar import Member
 from gpupipe.schema.field_types import is_number
 
 MAX_CLASSES = 10_000_000
-"""Upper limit of a label. Every number up to the largest label is a class with a name.
+"""Labels must be below this number. Every number up to the largest label gets a class name.
 
-The limit keeps a sample's id in the label's place from filling the memory. At the limit, the names
-take 0.7 GB.
+Without a limit, sample ids that were stored as labels would fill the memory. The names of ten
+million classes take 0.7 GB.
 """
 
 Where = Callable[[int], str]
-"""Maps the number of a sample to its name in messages."""
+"""A function that maps a sample's number to its location, for messages."""
 
 _WHOLE = re.compile(r"-?[0-9]+")
 _FRACTION = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 def make_unlabelled(count: int) -> tuple[NDArray[np.int64], list[str]]:
-    """Labels of `count` samples that have none: all 0, with the one class "0"."""
+    """Return labels for `count` samples without labels: all 0, with the single class "0"."""
     return np.zeros(count, np.int64), ["0"]
 
 
 def join_labels(parts: Sequence[list[str] | NDArray[np.int64]]) -> list[str] | NDArray[Any] | None:
-    """Return the labels of several parts in one; None if there are no parts.
+    """Concatenate the labels of several parts; return None if there are no parts.
 
-    They become texts unless all are numbers.
+    The result is an array if all parts are arrays, else a list of texts.
     """
     if not parts:
         return None
@@ -57,7 +57,7 @@ def number_classes(
     Args:
         labels: Texts, numbers, or None if there are no labels.
         count: The number of samples.
-        where: Names a sample in messages.
+        where: Maps a sample's number to its location, for messages.
 
     Raises:
         DataError: A label is not valid.
@@ -76,7 +76,7 @@ def from_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], 
 
     Args:
         labels: The label of each sample.
-        where: Names a sample in messages.
+        where: Maps a sample's number to its location, for messages.
 
     Returns:
         The labels, int64 (N,), and the names of the classes.
@@ -100,7 +100,7 @@ def from_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], 
 
 
 def from_numbers(labels: NDArray[np.int64], where: Where) -> tuple[NDArray[np.int64], list[str]]:
-    """The same as `from_texts`, for labels that are numbers already, int64 (N,)."""
+    """Return labels that are numbers, int64 (N,), and class names. Raises DataError if invalid."""
     outside = np.flatnonzero((labels < 0) | (labels >= MAX_CLASSES))
     if len(outside):
         raise DataError(f"{where(int(outside[0]))}: {_find_problem(str(labels[outside[0]]), True)}")
@@ -112,7 +112,7 @@ def _name_classes(labels: NDArray[np.int64]) -> list[str]:
 
 
 def _find_problem(label: str, numbers: bool) -> str:
-    """Say what is wrong with a label among numbers, or among names; "" if nothing is."""
+    """Return why a label is invalid; "" if it is valid. `numbers`: labels are not names."""
     if not label or "\0" in label:
         return (
             "a NUL byte in the label: save it as UTF-8"
@@ -139,20 +139,32 @@ def _find_problem(label: str, numbers: bool) -> str:
 
 
 _MAX_TEXT = 1 << 20
-"""Upper limit of the size of a member with a label or values, in bytes."""
+"""Maximum size in bytes of a tar member that holds a label or values."""
 _MAX_VALUES = 1024
 
 
 @dataclass(frozen=True)
 class SampleTexts:
-    """Reads the small members of a sample, which hold its label and values."""
+    """Reads the label and the values of one sample from its members in a tar shard.
+
+    Attributes:
+        data: The bytes of the shard.
+        stem: The part of the members' names before the ending; it names the sample.
+        parts: The members of the sample, by ending.
+    """
 
     data: NDArray[np.uint8]
     stem: str
     parts: dict[str, Member]
 
     def read(self, where: str) -> Any:
-        """Read the member "ENDING" as text, or "ENDING:KEY" as JSON. Raises ValueError."""
+        """Read the text of the member with the ending `where`, such as "cls".
+
+        "json:label" reads the value of the key "label" in the JSON of the member "json".
+
+        Raises:
+            ValueError: There is no such member or key, or the member cannot be read.
+        """
         ending, _, key = where.partition(":")
         member = self.parts.get(ending)
         if member is None:
@@ -176,7 +188,7 @@ class SampleTexts:
             ) from e
 
     def read_numbers(self, where: str) -> list[int | float]:
-        """Read one number or a list of numbers, located as in `read`. Raises ValueError."""
+        """Read a number or a list of numbers at `where`, "cls" or "json:box". Raises ValueError."""
         value = self.read(where)
         if isinstance(value, str):
             value = _parse_number(value)
@@ -201,7 +213,7 @@ def _parse_number(text: str) -> int | float | str:
 
 
 def read_label(texts: SampleTexts, where: str) -> str:
-    """Read a label, a number or a name, as text. Raises ValueError."""
+    """Read the label at `where`, "cls" or "json:label", as text. Raises ValueError."""
     label = texts.read(where)
     if isinstance(label, bool) or not isinstance(label, (int, str)) or label == "":
         raise ValueError(
@@ -214,7 +226,7 @@ def read_label(texts: SampleTexts, where: str) -> str:
 def stack_values(name: str, rows: Sequence[list[int | float]]) -> NDArray[Any]:
     """Stack the numbers of all samples, int64 or float64; (N,) if each has one, else (N, n).
 
-    Raises ValueError if samples differ in the number of numbers.
+    Raises ValueError if samples do not all have the same count of numbers.
     """
     counts = {len(numbers) for numbers in rows}
     if len(counts) > 1:

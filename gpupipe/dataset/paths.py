@@ -1,4 +1,4 @@
-"""Paths of the data: those that a manifest lists, and messages for those that are not there."""
+"""Reads the paths that a manifest lists, and builds error messages for missing files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gpupipe.schema.field_types import expand_home
 
 
 def missing_folder(path: Path, option: str, advice: str) -> DataError:
-    """Return the error for a folder that is not there, or is no folder.
+    """Return the error for a path that is not a folder.
 
     Args:
-        path: The folder as it was written, with ~ expanded.
-        option: The setting that names it, such as "data.root".
-        advice: What to do if no mistake is recognised.
+        path: The path as the user wrote it, with ~ expanded.
+        option: The setting that names the path, such as "data.root".
+        advice: Tells the user what to do, in the message for a path that is neither file nor URL.
     """
     if _is_file(path):
         return DataError(
@@ -42,13 +42,13 @@ def missing_folder(path: Path, option: str, advice: str) -> DataError:
 
 
 def missing_file(path: Path, option: str, advice: str, what: str = "file") -> DataError:
-    """Return the error for a file that is not there, or is a folder.
+    """Return the error for a file that is missing, or is a folder.
 
     Args:
-        path: The file as it was written, with ~ expanded.
-        option: The setting that names it, such as "data.shards".
-        advice: What to do if no mistake is recognised.
-        what: What the file is, in one word.
+        path: The path as the user wrote it, with ~ expanded.
+        option: The setting that names the path, such as "data.shards".
+        advice: Tells the user what to do, in the message for a missing file.
+        what: The word for the file in the message, such as "shard".
     """
     if path.is_dir():
         suffixes = sorted({p.suffix for p in path.iterdir() if p.suffix and p.is_file()})
@@ -60,7 +60,7 @@ def missing_file(path: Path, option: str, advice: str, what: str = "file") -> Da
 
 
 def explain_os_error(e: OSError, advice: str = "put it there, or leave it out") -> str:
-    """Return the end of a message about a file that cannot be read; `advice`: if it is missing."""
+    """Return why a file cannot be read, for a message. `advice` follows if the file is missing."""
     if isinstance(e, FileNotFoundError):
         return f"no such file: {advice}"
     return f"cannot be read: {e.strerror or e}"
@@ -74,7 +74,7 @@ def name_file(
 
     Args:
         path: The file.
-        advice: What to do if it is damaged.
+        advice: Tells the user what to do; added to the message of a DamagedError.
     """
     try:
         yield
@@ -109,7 +109,7 @@ def check_manifest_path(path: Path) -> Path:
     """Return the path of a manifest with ~ expanded.
 
     Raises:
-        ValueError: The suffix is none of `manifest.SUFFIXES`, or the path cannot exist.
+        ValueError: The suffix is not in `manifest.SUFFIXES`, or the path contains NUL.
     """
     if manifest.get_suffix(path) not in manifest.SUFFIXES:
         if path.is_dir():
@@ -146,10 +146,10 @@ class ManifestFiles:
 
     Attributes:
         root: The folder that paths are relative to, with symbolic links resolved.
-        paths: The paths of each field, by the field's name.
+        paths: The path of each row's file relative to `root`, by the field's name.
         labels: The label of each row, int64 (N,).
         classes: The names of the classes.
-        values: The numbers of each value, (N,), by the value's name.
+        values: Numeric arrays, (N,) each, by the value's name.
     """
 
     root: Path
@@ -171,8 +171,8 @@ def read_files(
         progress: Called with the number of rows read.
 
     Raises:
-        DataError: The manifest is empty or wrong. The message names FILE:LINE if one line is.
-        OSError: It cannot be read.
+        DataError: The manifest is empty, or a line is invalid. The message names FILE:LINE.
+        OSError: The manifest cannot be read.
     """
     top = resolve_root(root or file.parent)
     rows = manifest.read(file, wanted, lambda count: progress("reading", count, None))
@@ -191,7 +191,7 @@ def make_relative(rows: ManifestRows, paths: list[str], roots: list[str]) -> lis
     Args:
         rows: The rows that list the paths, for messages.
         paths: The paths, one per row.
-        roots: The root folder as the user wrote it, and with its links resolved; both absolute.
+        roots: Two absolute paths of the root folder: as written, and with links resolved.
 
     Raises:
         DataError: A path lies outside the root, or cannot be the path of a file.
@@ -216,7 +216,7 @@ def make_relative(rows: ManifestRows, paths: list[str], roots: list[str]) -> lis
 def _normalize(path: str, roots: list[str]) -> str:
     """Return `path` relative to the root and without '.' and '..'.
 
-    Raises ValueError if it leaves the root or cannot be the path of a file.
+    Raises ValueError if the path lies outside the root or cannot be the path of a file.
     """
     if "\0" in path:
         raise ValueError("a NUL byte, which no path holds: save the list as UTF-8")

@@ -1,8 +1,8 @@
-"""Which samples an epoch has, where it is not simply all of them.
+"""Chooses the samples of an epoch for sources whose epochs do not simply have all samples.
 
-A Population settles the samples of each epoch, for a source whose samples are not always all there.
-A Mixture says how many samples an epoch has of each part of a data set that is mixed of several,
-and `interleave` their order.
+A Population chooses the samples of each epoch of a source whose samples are not all available yet.
+A Mixture computes how many samples an epoch takes from each part of a mixed data set, and
+`interleave` computes their order.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from gpupipe.errors import DataError, counted
 
 Stop = Literal["first", "all", "never"]
 _SLACK = 1e-9
-"""Products of weights are rounded: 0.3 / 0.1 is 3."""
+"""Tolerance for rounding errors: 0.3 / 0.1 is 2.9999999999999996, and should count as 3."""
 UnmapFiles = Callable[[set[int]], None]
-"""Unmaps files, which are numbered by their positions in SpanColumn.files."""
+"""A function that unmaps memory-mapped files. It takes their positions in SpanColumn.files."""
 
 
 class Population(ABC):
     """The samples of each epoch, for a source whose samples are not all available at all times.
 
-    The samples of an epoch are settled, and pinned, when they are first asked for. Pinned samples
-    stay readable until `release` or `close`.
+    The first call of `ids` or `is_ready` that finds enough samples chooses the epoch's samples and
+    pins them. Pinned samples stay readable until `release` or `close`.
     """
 
     @abstractmethod
     def ids(self, epoch: int, problem: Callable[[int], str]) -> Rows:
-        """Return the rows of an epoch, and wait until there are enough.
+        """Wait until enough samples are available, and return the rows of an epoch.
 
-        The first call for an epoch settles its rows and pins them.
+        The first call for an epoch chooses its rows and pins them.
 
         Args:
             epoch: The epoch.
-            problem: Says why a number of samples is not enough, or returns "" if it is.
+            problem: Returns why a number of samples is not enough, or "" if it is enough.
 
         Returns:
             Rows of the index, ascending, int64 (n,).
 
         Raises:
-            DataError: There will never be enough.
+            DataError: There will never be enough samples.
         """
 
     @abstractmethod
     def is_ready(self, epoch: int, problem: Callable[[int], str]) -> bool:
         """Whether `ids` would return at once. Does not wait.
 
-        If it returns True, the rows of the epoch are settled and pinned.
+        If it returns True, the rows of the epoch are chosen and pinned.
 
         Raises:
             DataError: There will never be enough samples.
@@ -62,15 +62,15 @@ class Population(ABC):
 
     @abstractmethod
     def generation(self, epoch: int) -> int | None:
-        """The number with which `resume` restores the epoch's rows; None if not yet settled."""
+        """Return the number from which `resume` restores the rows; None if none are chosen yet."""
 
     @abstractmethod
     def resume(self, epoch: int, generation: int) -> None:
-        """Settle the rows of an epoch as they were before.
+        """Choose and pin the same rows for an epoch as an earlier process did.
 
         Args:
             epoch: The epoch.
-            generation: What `generation` returned for this epoch.
+            generation: The number that `generation` returned for this epoch.
 
         Raises:
             StateError: These rows are no longer available.
@@ -87,12 +87,12 @@ class Population(ABC):
 
 @runtime_checkable
 class Growing(Protocol):
-    """A source of which later epochs may have more samples."""
+    """A source whose later epochs may have more samples than earlier ones."""
 
     def population(
         self, index: Index, rank: int, world_size: int, seed: int, unmap_files: UnmapFiles
     ) -> Population | None:
-        """The samples of each epoch, for the loader of one rank; None if it is always all of them.
+        """Return the Population for one rank's loader; None if every epoch has all samples.
 
         Args:
             index: The index.
@@ -106,27 +106,27 @@ class Growing(Protocol):
 
 @runtime_checkable
 class ReadThrough(Protocol):
-    """A source that other machines read in another way than this one."""
+    """A source whose data other machines read through other columns than this machine."""
 
     def read_through(self, index: Index) -> Index:
-        """The index for engines that read the data on other machines, with all samples.
+        """Return the index for engines that read the data on other machines.
 
-        Its columns read what each machine sees. They may keep what they fetch in a cache of that
-        machine. There is no `population` then.
+        It has all samples. Its columns work on every machine, and may cache there the samples that
+        they fetch. Such engines do not use `population`.
 
         Args:
-            index: What `index` returned.
+            index: The index that the source's `index` returned.
         """
 
 
 @runtime_checkable
 class PartlyAvailable(Protocol):
-    """A source of which some rows cannot be read yet."""
+    """A source that may have rows that cannot be read yet."""
 
     def find_available_rows(self, index: Index) -> Rows | None:
-        """The rows of the index that can be read now; None if it is all of them.
+        """Return the rows of the index that can be read now; None if all rows can.
 
-        Commands that need some samples, but no epoch, use this.
+        Commands that need a few samples, but no epoch, call this.
 
         Raises:
             DataError: No row can be read now.
@@ -135,10 +135,10 @@ class PartlyAvailable(Protocol):
 
 @runtime_checkable
 class Mixing(Protocol):
-    """A source that mixes others."""
+    """A source that mixes the samples of several sources."""
 
     def mixture(self, index: Index) -> Mixture | None:
-        """The proportions of an epoch."""
+        """Return the proportions of the parts in an epoch; None if an epoch has all samples."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,8 @@ class Mixture:
         names: The names of the parts.
         counts: The number of samples of each part.
         weights: The weight of each part, above 0.
-        stop: When an epoch ends: after all samples of the part that is used up first; when all
-            parts are used up; or "never", after `loader.epoch_size` samples.
+        stop: When an epoch ends. "first": as soon as one part is used up; "all": when every part
+            is used up; "never": after `loader.epoch_size` samples.
     """
 
     names: tuple[str, ...]
@@ -159,7 +159,7 @@ class Mixture:
     stop: Stop = "first"
 
     def __str__(self) -> str:
-        """Return the proportions as a state has them: a 3, b 1, stop first."""
+        """Return the text that a loader state stores, such as "a 3, b 1, stop first"."""
         parts = zip(self.names, self.weights, strict=True)
         return ", ".join([*(f"{name} {weight:g}" for name, weight in parts), f"stop {self.stop}"])
 
@@ -169,13 +169,13 @@ class Mixture:
         return np.cumsum([0, *self.counts[:-1]], dtype=np.int64)
 
     def restrict(self, rows: NDArray[np.int64]) -> Mixture:
-        """Return the mixture of chosen rows.
+        """Return the mixture of some rows: each part then counts only those among its samples.
 
         Args:
-            rows: The rows, ascending, int64 (n,).
+            rows: The rows of the index, ascending, int64 (n,).
 
         Raises:
-            DataError: A part has none of them.
+            DataError: A part has none of these rows.
         """
         ends = np.searchsorted(rows, np.cumsum(self.counts))
         counts = np.diff(ends, prepend=0).tolist()
@@ -188,10 +188,10 @@ class Mixture:
         """Return how many samples of each part an epoch has, int64 (parts,).
 
         Args:
-            size: The size of the epoch; None: as `stop` says.
+            size: The number of samples of the epoch; None if `stop` determines it.
 
         Raises:
-            DataError: A part would have none.
+            DataError: The epoch would have no sample of a part.
         """
         weights, counts = np.array(self.weights), np.array(self.counts)
         if size is not None:
@@ -213,7 +213,7 @@ class Mixture:
 
 
 def _divide(size: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Divide a number in proportion, with the largest remainders rounded up."""
+    """Split `size` into integers in proportion to `weights`; round the largest remainders up."""
     shares = size * weights / weights.sum()
     found: NDArray[np.int64] = np.floor(shares + _SLACK).astype(np.int64)
     order = np.argsort(-(shares - found), kind="stable")
@@ -222,9 +222,9 @@ def _divide(size: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def interleave(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return an order in which any stretch holds the parts in proportion.
+    """Return an order of samples in which every stretch holds the parts in proportion.
 
-    Each of k parts is within k - 1 samples of its proportion; of two, within a sample.
+    In a stretch, each of k parts is within k - 1 samples of its share; within one if k is 2.
 
     Args:
         counts: The number of samples of each part.

@@ -1,4 +1,4 @@
-"""Reads byte ranges of files, in one call of the extension or on several threads.
+"""Reads byte ranges of files, in one call of the native extension or on several threads.
 
 A Span says where the bytes of a sample are: a file, or a part of one.
 """
@@ -23,11 +23,11 @@ from gpupipe.runtime.progress import Progress
 
 _extension = find_extension()
 _NOT_REGULAR = -1
-"""What stands for errno where a file is a FIFO, a socket or a device."""
+"""The extension returns this in place of errno for a FIFO, a socket or a device."""
 
 
 def missing(path: str, lacking: int) -> str:
-    """The message for a file that ends `lacking` bytes too early."""
+    """Return the message for a file that ends `lacking` bytes before the sample does."""
     return f"{path} ends {lacking:,} bytes before the sample does: it changed since it was indexed"
 
 
@@ -73,7 +73,7 @@ class Span(NamedTuple):
 
 
 def read_spans(spans: Sequence[Span]) -> list[NDArray[np.uint8]]:
-    """Read the bytes of spans, uint8 (length,) each, in memory that can be written to.
+    """Read the bytes of spans into writable arrays, uint8 (length,) each.
 
     The extension `gpupipe._kernels` reads all of them in one call, without the GIL.
 
@@ -85,12 +85,13 @@ def read_spans(spans: Sequence[Span]) -> list[NDArray[np.uint8]]:
 
 
 def read_spans_and_crcs(spans: Sequence[Span]) -> tuple[list[NDArray[np.uint8]], list[int]]:
-    """Read the bytes of spans as `read_spans` does, and compute the CRC-32 of each.
+    """Read the bytes of spans into writable arrays, and compute the CRC-32 of each.
 
-    The extension does both in one call: beside a busy thread, a second one waits for the GIL.
+    The extension does both in one call, because a thread may wait for the GIL after each call.
 
     Raises:
-        OSError, ValueError: As for `read_spans`.
+        OSError: A file cannot be read.
+        ValueError: A file ends before its span does.
     """
     if _extension is None:
         contents = read_spans(spans)
@@ -104,10 +105,9 @@ def read_spans_and_crcs(spans: Sequence[Span]) -> tuple[list[NDArray[np.uint8]],
 
 
 def read_states(paths: Sequence[str]) -> list[tuple[int, int] | None]:
-    """Return the size in bytes of each file, and when it was changed, in nanoseconds.
+    """Return the size in bytes and the mtime in ns of each file; None if `stat` fails.
 
-    None stands for a file that cannot be seen. The extension sees all files in one call, without
-    the GIL.
+    The extension calls `stat` for all files in one call, without the GIL.
     """
     if _extension is not None:
         return _extension.stat_files(paths)  # type: ignore[no-any-return]
@@ -123,7 +123,10 @@ def _read_state(path: str) -> tuple[int, int] | None:
 
 
 def _check_length(span: Span, data: Any) -> NDArray[np.uint8]:
-    """Return the bytes that were read, or raise the error with this number."""
+    """Return the bytes of a span, uint8 (length,). `data`: a buffer or an error number.
+
+    Raises OSError for an error number, ValueError if the buffer is shorter than the span.
+    """
     if isinstance(data, int):
         if data == _NOT_REGULAR:
             raise OSError(errno.EINVAL, NOT_REGULAR, span.path)
@@ -135,7 +138,7 @@ def _check_length(span: Span, data: Any) -> NDArray[np.uint8]:
 
 
 def _read_parts(spans: Sequence[Span]) -> list[Any]:
-    """Return a buffer for each span, or the number of an error."""
+    """Return the bytes of each span in a buffer; an error number if the span cannot be read."""
     if _extension is not None:
         return _extension.read_files(spans)  # type: ignore[no-any-return]
     return [_read_part(span) for span in spans]
@@ -156,13 +159,13 @@ def _read_part(span: Span) -> Any:
 
 
 _MIN_ROWS = 17
-"""Fewer rows are read on the calling thread: the CPU engine reads 16 at a time on each thread."""
+"""Fewer rows are read on the calling thread, as the CPU engine's threads read 16 rows at a time."""
 P = TypeVar("P")
 T = TypeVar("T")
 
 
 def read_rows_in_parallel(read: Callable[[int], T], rows: Sequence[int]) -> list[T]:
-    """Return `read(row)` for each of `rows`, in order; on all cores if there are several rows.
+    """Return `read(row)` for each of `rows`, in order; on all cores for 17 rows or more.
 
     A worker of a DataLoader, which reads one row at a time, starts no threads.
     """
@@ -203,9 +206,9 @@ def read_each(
 
     Args:
         files: The files.
-        read: Reads one of them.
-        progress: Called with the number of files that are read.
-        activity: What `progress` is told.
+        read: Reads one file.
+        progress: Called with `activity`, the number of files read so far, and that of all files.
+        activity: The name of the work, for the progress display.
         files_per_task: How many files a thread reads between two calls of `progress`.
     """
     tasks = [files[n : n + files_per_task] for n in range(0, len(files), files_per_task)]

@@ -1,7 +1,7 @@
 """Sources whose samples are in shards, large files with many samples each.
 
 A subclass of ShardedSource reads a shard as ShardFiles: the names, labels and byte ranges of its
-samples. `join_shards` makes the index of them.
+samples. `join_shards` builds the index from all ShardFiles.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ByteRanges:
     shapes: NDArray[np.int64] | None = None
 
     def describe(self) -> str:
-        """Return what all shards must have in common: "image files", "float32 with 2 axes"."""
+        """Return the field's type, equal in all shards: "image files" or "float32 with 2 axes"."""
         if self.shapes is None:
             return self.dtype or "image files"
         return f"{self.dtype} with {counted(self.shapes.shape[1], 'axis', 'axes')}"
@@ -81,7 +81,7 @@ class ShardFile:
         names: The names of the samples.
         fields: The byte ranges of each field, by the field's name.
         labels: The labels, as texts or numbers; None if there are none.
-        values: Further numbers of each sample, (N,) or (N, n), by name.
+        values: Further numeric arrays, (N,) or (N, n) each, by the value's name.
         path: The file that holds the bytes; None if it is the shard itself.
     """
 
@@ -100,7 +100,7 @@ def join_shards(
     Args:
         files: The shards.
         parts: The parts of each shard.
-        otherwise: What to do if there is no sample, for the error message.
+        otherwise: Tells the user what to do, in the message for shards without samples.
 
     Raises:
         DataError: There is no sample, or shards differ in dtype, axes or kind of label.
@@ -180,19 +180,19 @@ class ShardedSource(FileSource):
         """Index one shard, in one part or several. Several threads call this at once.
 
         Raises:
-            DataError: The shard cannot be read, or holds something that gpupipe does not take.
+            DataError: The shard cannot be read, or holds data that gpupipe does not support.
         """
 
     def join(self, files: list[Path], parts: list[list[ShardFile]]) -> Index:
         return join_shards(files, parts, self.explain_empty())
 
     def is_usable(self, index: Index) -> bool:
-        """Whether the files are there that hold the bytes: some are in the cache folder."""
+        """Whether all files that hold the bytes exist: some may be gone from the cache folder."""
         spans = spans_of(index, self.list_names()[0][0])
         return all(Path(spans.path(n)).is_file() for n in range(len(spans.files)))
 
     def explain_empty(self) -> str:
-        """What to do if no shard has a sample, for the error message."""
+        """Return what the user should do if no shard has a sample, for the error message."""
         return "see data.shards"
 
 
@@ -242,7 +242,7 @@ def find_files(patterns: str | tuple[str, ...], option: str = "data.shards") -> 
 
 
 def _expand_braces(pattern: str) -> list[str]:
-    """Expand the braces of a pattern, such as {000..012}."""
+    """Return one pattern for each number in braces: a{0..2} becomes a0, a1 and a2."""
     match = _BRACES.search(pattern)
     if match is None:
         return [pattern]

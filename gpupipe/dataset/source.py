@@ -104,17 +104,17 @@ class Source(pydantic.BaseModel):
         """
 
     def specs(self) -> dict[str, Spec]:
-        """The spec of each field as the source has it, by the field's name.
+        """Return the spec of each field of this source, by the field's name.
 
-        By default image files. Steps work on the first field.
+        By default each field holds encoded image files. Steps work on the first field.
 
         Raises:
-            DataError: The data must be read for this, and cannot be.
+            DataError: The specs depend on data that cannot be read.
         """
         return {name: Spec() for name in self.list_names()[0]}
 
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
-        """The names of the fields and of the values in a batch; by default the field "image"."""
+        """Return the names of the fields and those of the values; by default the field "image"."""
         return ("image",), ()
 
     @pydantic.model_validator(mode="after")
@@ -123,10 +123,10 @@ class Source(pydantic.BaseModel):
         return self
 
     def field_specs(self) -> dict[str, Spec]:
-        """The spec of each field as the first step gets it, with the kind that the YAML says.
+        """Return the spec of each field for the first step: `specs`, and kind mask for `masks`.
 
         Raises:
-            DataError: The data must be read for this, and cannot be.
+            DataError: The specs depend on data that cannot be read.
         """
         specs = self.specs()
         return specs | {
@@ -134,11 +134,11 @@ class Source(pydantic.BaseModel):
         }
 
     def explain_absence(self) -> str:
-        """Why the data is not there yet ("... will be fetched"); "" if it is there."""
+        """Return why the data is not there yet ("... will be fetched"); "" if it is there."""
         return ""
 
     def is_usable(self, index: Index) -> bool:
-        """Whether a saved index is usable, given that no file has changed since it was saved."""
+        """Whether a saved index is usable. Called only if no file has changed since the save."""
         return True
 
     def load_or_build(
@@ -153,7 +153,7 @@ class Source(pydantic.BaseModel):
         Args:
             files: The files that the index depends on.
             build: Builds the index.
-            key: What identifies the index beside the source's options. Plain JSON and paths.
+            key: Identifies the index, together with the source's options. Plain JSON and paths.
             previous: The index that this process has built before, if any.
 
         Raises:
@@ -187,19 +187,23 @@ class FileSource(Source):
         """
 
     def find_companions(self, files: list[Path]) -> list[Path]:
-        """Further files that the index depends on. A change of one invalidates the saved index."""
+        """Return further files on which the index depends. If one changes, it is built again."""
         return []
 
     def read(self, path: Path) -> Any:
-        """Return what one file holds, for `join`. Several threads call this at once.
+        """Read one file and return its content for `join`. Several threads call this at once.
 
         Raises:
-            DataError: The file cannot be read, or holds something that gpupipe does not take.
+            DataError: The file cannot be read, or holds data that gpupipe does not support.
         """
         raise NotImplementedError
 
     def join(self, files: list[Path], parts: list[Any]) -> Index:
-        """Return the index of what `read` returned for each of the files.
+        """Build the index of all files.
+
+        Args:
+            files: The files.
+            parts: The result of `read` for each file.
 
         Raises:
             DataError: There is no sample, or the files do not fit each other.
@@ -207,10 +211,10 @@ class FileSource(Source):
         raise NotImplementedError
 
     def build(self, files: list[Path], progress: Progress) -> Index:
-        """Read the files and join what they hold. A source of one file may override this.
+        """Call `read` for each file, then `join`. A source of a single file may override this.
 
         Raises:
-            DataError: What `read` and `join` raise.
+            DataError: `read` or `join` raised it.
         """
         return self.join(files, read_each(files, self.read, progress))
 

@@ -17,22 +17,22 @@ _KNOWN_AXES = "CDHWL"
 _FURTHER = "ABEFGIJKMNOQRSTUVXYZ"
 
 Kind = Literal["image", "mask", "array"]
-"""What a field is, by which steps decide what they do to it. The numbers of a mask are classes."""
+"""The kind of a field. Steps may treat each kind differently. A mask holds class numbers."""
 Sizes = tuple[int | None, ...]
 Values = Literal["usual", "unscaled", "filled", "normalized"]
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """What a spec says of pixels beside their shape and dtype.
+    """The value range and the minimum size of a field; part of its Spec.
 
     Attributes:
-        values: "usual" if the numbers span the usual range of the dtype: all of an integer dtype,
-            or 0 to 1 for floats. Fields of image files and arrays begin so. "unscaled" for floats
-            that were made of integers without scaling, "filled" for floats with a fill outside 0
-            to 1, "normalized" after a mean was subtracted.
-        at_least: A lower bound of the size along each spatial axis, if more is known of sizes that
-            differ between samples than that they are 1 or more; else ().
+        values: The range of the numbers. "usual": the whole range of an integer dtype, or 0 to 1
+            for floats; every source delivers this. "unscaled": floats converted from integers
+            without scaling. "filled": floats with a fill value outside 0 to 1. "normalized": a
+            mean was subtracted.
+        at_least: The minimum size along each spatial axis. () stands for each fixed size, and for
+            1 where the size differs between samples.
     """
 
     values: Values = "usual"
@@ -52,8 +52,8 @@ class Spec:
         layout: One letter for each axis, in the order of the delivered array: C for channels; D,
             H and W for depth, height and width; L for the length of a series; P for the two parts
             of a complex number. Steps leave axes of any other letter alone.
-        kind: What the field is. The source says it, and no step changes it.
-        pixels: What steps know of the pixels of images, and of the numbers of arrays.
+        kind: Whether the field is an image, mask or array. The source sets it; no step changes it.
+        pixels: The range of the pixels or of the array's numbers, and the minimum size.
     """
 
     shape: Sizes = ()
@@ -135,7 +135,7 @@ class Spec:
 
     @property
     def at_least(self) -> tuple[int, ...]:
-        """A lower bound of the size along each spatial axis."""
+        """The minimum size along each spatial axis."""
         return self.pixels.at_least or tuple(n or 1 for n in self.sides)
 
     @property
@@ -144,12 +144,12 @@ class Spec:
         return self._sizes_in(canonical_layout(self.layout))
 
     def describe_mismatch(self, tensor: Any, sizes: Sizes) -> str:
-        """Say how a tensor differs from this spec; "" if it does not.
+        """Return how a tensor differs from this spec; "" if it does not.
 
         Args:
             tensor: A tensor with its axes in the order of `canonical_layout`.
-            sizes: `self.canonical_sizes`. The caller keeps them: they take longer to compute than
-                to compare.
+            sizes: `self.canonical_sizes`. The caller computes them once for all tensors, because
+                that takes longer than the comparison.
         """
         shape, dtype = getattr(tensor, "shape", None), getattr(tensor, "dtype", None)
         if shape is None or dtype is None:
@@ -160,7 +160,7 @@ class Spec:
         return self.describe_mismatch_in(tuple(shape), name, canonical_layout(self.layout))
 
     def describe_mismatch_in(self, shape: tuple[int, ...], dtype: str, axes: str) -> str:
-        """The same as `describe_mismatch`, for a dtype and a shape in the order of `axes`."""
+        """Return how a shape, in the order of `axes`, and a dtype differ from this spec, or ""."""
         sizes = self._sizes_in(axes)
         if dtype == self.dtype and _fits(shape, sizes):
             return ""
@@ -173,7 +173,7 @@ class Spec:
 
         Args:
             size: The size of each spatial axis; None if it differs between samples.
-            at_least: The lower bound of each; by default `size`, with 1 for None.
+            at_least: The minimum of each; by default `size`, with 1 for None.
         """
         usual = tuple(n or 1 for n in size)
         bound = () if at_least is None or at_least == usual else at_least
@@ -186,18 +186,18 @@ class Spec:
         return replace(self, shape=self._sizes_with({"C": channels}))
 
     def with_values(self, values: Values) -> Spec:
-        """Return a copy whose numbers span another range: see `Pixels`."""
+        """Return a copy with another range of numbers, one of `Pixels.values`."""
         return replace(self, pixels=replace(self.pixels, values=values))
 
     def _size_of(self, axis: str) -> int | None:
         return self.shape[self.layout.index(axis)] if axis in self.layout else None
 
     def _sizes_in(self, axes: str) -> Sizes:
-        """The sizes in the order of `axes`, with 1 for a missing axis of channels."""
+        """Return the size of each of `axes`; 1 for an axis that the layout lacks."""
         return tuple(self._size_of(axis) if axis in self.layout else 1 for axis in axes)
 
     def _sizes_with(self, sizes: Mapping[str, int | None]) -> Sizes:
-        """The sizes of all axes, with others for some of them."""
+        """Return the shape with the size of each axis in `sizes` replaced."""
         return tuple(sizes.get(axis, n) for axis, n in zip(self.layout, self.shape, strict=True))
 
 
@@ -216,9 +216,9 @@ def spatial_axes(layout: str) -> str:
 
 
 def canonical_layout(layout: str) -> str:
-    """Return the order of axes in which steps get a torch tensor: other, channels, spatial.
+    """Return the order of axes in the torch tensors that steps get: other axes, C, spatial axes.
 
-    There is always an axis of channels. Its length is 1 if the layout has none.
+    The result always has the axis C. Its length is 1 if `layout` lacks it.
     """
     others = "".join(axis for axis in layout if axis not in _KNOWN_AXES)
     return f"{others}C{spatial_axes(layout)}"
@@ -227,13 +227,13 @@ def canonical_layout(layout: str) -> str:
 def default_layout(axes: int) -> str:
     """Return the default layout of arrays: "", L, HW, CHW or CDHW for 0 to 4 axes.
 
-    Steps leave all axes alone if there are more.
+    For more axes, the layout has letters that steps leave alone.
     """
     return _DEFAULTS[axes] if axes < len(_DEFAULTS) else _FURTHER[:axes]
 
 
 def explain_wrong_layout(layout: str, axes: int | None = None) -> str:
-    """Say what is wrong with a layout for arrays with `axes` axes; "" if nothing is."""
+    """Return why a layout is invalid for arrays with `axes` axes; "" if it is valid."""
     if not all("A" <= axis <= "Z" for axis in layout) or len(set(layout)) < len(layout):
         return (
             f"layout is {layout!r}, but should be a letter from A to Z for each axis, each "

@@ -1,11 +1,11 @@
-"""Dataclasses of arrays in files, which are written atomically and memory-mapped.
+"""Writes dataclasses of arrays to files atomically, and memory-maps them again.
 
     write_table(path, Spans(StringArray(...), offset, length))
     spans = open_table(path, Spans)
 
-The layout is gpupipe's own: opening an index must not read its arrays, and an index must be
-replaced in one step. NumPy cannot memory-map the arrays of an .npz, Arrow is not among gpupipe's
-requirements, and several .npy files cannot be replaced together. For single arrays, use .npy.
+The file format is gpupipe's own, because an index must be memory-mapped and replaced in one step.
+NumPy cannot memory-map the arrays of an .npz, gpupipe does not require Arrow, and several .npy
+files cannot be replaced together. For single arrays, use .npy.
 
 The file holds a magic line, the length of the header and its CRC-32 (8 bytes each, little-endian),
 the header, and the arrays. Each array begins at a multiple of 64 bytes. The header holds a checksum
@@ -82,7 +82,7 @@ def open_table(path: Path, model: type[T], classes: Sequence[type[Any]] = ()) ->
     Args:
         path: The file.
         model: The class of the dataclass.
-        classes: The classes that may stand for a protocol in it.
+        classes: The classes that fields typed as a protocol, such as Column, may have.
 
     Raises:
         OSError: The file cannot be read.
@@ -129,7 +129,7 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
 def _map_array(
     path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, size: int
 ) -> NDArray[Any]:
-    """Memory-map an array of the file. Raises ValueError or TypeError if it cannot be there."""
+    """Memory-map an array at `offset`. `size`: bytes of the file. Raises ValueError, TypeError."""
     if dtype.kind not in _KINDS or not all(type(n) is int and 0 <= n <= size for n in shape):
         raise ValueError("no array")
     if not all(shape):
@@ -138,10 +138,10 @@ def _map_array(
 
 
 def compute_checksum(array: NDArray[Any]) -> int:
-    """Return the CRC-32 of an array's sums, one for each 4 KiB, and of the bytes after the last.
+    """Return the CRC-32 of one sum per 4 KiB block, followed by the bytes after the last block.
 
-    A sum of 64-bit words changes with every bit of its block, and takes a tenth of the time that a
-    CRC of the words would take.
+    The sum of a block's 64-bit words changes with every bit of the block. It takes a tenth of the
+    time of a CRC of the words.
     """
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     end = len(data) - len(data) % _BLOCK_BYTES
@@ -154,9 +154,10 @@ def _pack(value: Any, arrays: Arrays, key: str, seen: dict[int, str]) -> Any:
 
     Args:
         value: The dataclass, which may hold arrays, other dataclasses, and dicts of them.
-        arrays: Gets the arrays, by the names of the fields that lead to them: "names.data".
-        key: The name of the dataclass; "" for the outermost one.
-        seen: The key of each dataclass that is packed already, by its id. Each is packed once.
+        arrays: The function adds each array here, by its field path, such as "names.data".
+        key: The field path of `value`; "" for the outermost dataclass.
+        seen: The field path of each dataclass that is packed already, by its id(). Each dataclass
+            is packed once.
     """
     if isinstance(value, np.ndarray):
         arrays[key] = value
@@ -173,11 +174,11 @@ def _pack(value: Any, arrays: Arrays, key: str, seen: dict[int, str]) -> Any:
 
 
 class _Unpacker:
-    """Makes a dataclass again from what `_pack` returned.
+    """Rebuilds a dataclass from the JSON values that `_pack` returned.
 
     Args:
-        arrays: The arrays.
-        classes: The classes that stand for a protocol, by name.
+        arrays: The arrays, by field path.
+        classes: The classes that fields typed as a protocol may have, by class name.
     """
 
     def __init__(self, arrays: Arrays, classes: Mapping[str, type[Any]]) -> None:
@@ -185,12 +186,12 @@ class _Unpacker:
         self._made: dict[str, Any] = {}
 
     def unpack(self, hint: Any, entry: Any, key: str) -> Any:
-        """Return the value of a type.
+        """Rebuild the value of a field.
 
         Args:
-            hint: The type.
-            entry: The JSON values.
-            key: The name of the value.
+            hint: The type annotation of the field.
+            entry: The JSON values of the field.
+            key: The field path, such as "names.data".
 
         Raises:
             KeyError, TypeError, ValueError: A part is missing, or of another type.
@@ -234,6 +235,6 @@ def _join(key: str, name: str) -> str:
 
 @cache
 def _list_fields(model: type[Any]) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass, by name."""
+    """Return the type annotation of each field of a dataclass, by the field's name."""
     hints = get_type_hints(model)
     return {field.name: hints[field.name] for field in fields(model)}

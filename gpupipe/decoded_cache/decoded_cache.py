@@ -1,7 +1,7 @@
-"""DecodedCache: what engines get samples from, and store them to.
+"""DecodedCache: gets and stores the decoded samples of an engine.
 
-A Prefix is the first steps of a field, whose result can be kept: decode, and the steps after it
-that draw nothing.
+A Prefix holds the first steps of a field, whose output can be kept: decode, and the steps after it
+that draw no random numbers.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from gpupipe.runtime.installation import installed_version, own_version
 
 @dataclass(frozen=True)
 class Prefix:
-    """The steps at the front of a field that make the same pixels in every epoch.
+    """The first steps of a field, which output the same pixels in every epoch.
 
     Attributes:
-        field: The field.
-        entries: The steps: decode, and those after it that draw nothing and make uint8.
+        field: The name of the field.
+        entries: decode, and the steps after it that draw no random numbers and output uint8.
     """
 
     field: str
@@ -59,8 +59,8 @@ class Prefix:
 def find_prefixes(pipeline: Pipeline) -> dict[str, Prefix]:
     """Return the prefix of each field of image files that has one, by field.
 
-    Steps of other packages are not among them, since their version is not part of the cache's key.
-    Nor are steps whose numbers a schedule changes.
+    A prefix ends before the first step of another package, whose version the cache's key lacks. It
+    also ends before the first step with a parameter that a schedule changes.
     """
     prefixes = {}
     for name, spec in pipeline.fields.items():
@@ -75,7 +75,7 @@ def find_prefixes(pipeline: Pipeline) -> dict[str, Prefix]:
 
 
 def explain_refusal(pipeline: Pipeline) -> str:
-    """Return why the decoded cache can keep nothing of a pipeline; "" if it can."""
+    """Return why a pipeline has no step whose output can be kept; "" if it has one."""
     if find_prefixes(pipeline):
         return ""
     encoded = [name for name, spec in pipeline.fields.items() if spec.encoded]
@@ -91,7 +91,7 @@ def explain_refusal(pipeline: Pipeline) -> str:
 
 
 def _are_equal(entries: tuple[Entry, ...]) -> bool:
-    """Whether a step is the same in all phases of the schedules."""
+    """Whether the entries of a step, one per phase of the schedules, are all the same."""
     first = entries[0]
     return all(e.name == first.name and e.identity() == first.identity() for e in entries)
 
@@ -111,7 +111,7 @@ def _can_be_kept(entry: Entry) -> bool:
 FindSteps = Callable[[Pipeline], dict[str, Prefix]]
 _FORMAT = 1
 _DECODERS = ("torch", "torchvision", "pillow", "numpy", "simplejpeg", "opencv-python-headless")
-"""The packages whose versions decide what the steps make, on every engine."""
+"""The packages whose versions may change the pixels that steps output, on every engine."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ class CachedSample:
     Attributes:
         key: The cache key: a hash of the steps, and of the path, byte range, size and modification
             time of the file. None if the file cannot be found, so that nothing is cached.
-        pixels: The result of the prefix, uint8 (H, W, C), which must not be changed. None if it
-            is not in the cache.
-        size: [height, width] of the whole image after decode; (0, 0) if it is not in the cache.
+        pixels: The output of the prefix, uint8 (H, W, C), which callers must not change. None if
+            the sample is not in the cache.
+        size: [height, width] of the whole image after decode; (0, 0) if `pixels` is None.
     """
 
     key: bytes | None
@@ -138,8 +138,8 @@ class DecodedCache:
 
     Args:
         path: The cache file.
-        samples: How many samples there are to keep.
-        prefixes: The steps whose result is kept, by field.
+        samples: The number of records in a complete cache: one per sample and field.
+        prefixes: The steps whose output is kept, by field.
 
     Raises:
         DataError: The file cannot be opened.
@@ -158,11 +158,11 @@ class DecodedCache:
         return DecodedCache, (self._path, self._samples, self.prefixes)
 
     def count_steps(self) -> dict[str, int]:
-        """Return how many steps of each field the cache keeps the result of."""
+        """Return the number of steps in the prefix of each field, by field."""
         return {name: len(prefix.entries) for name, prefix in self.prefixes.items()}
 
     def get(self, field: str, column: Column, rows: Iterable[int]) -> list[CachedSample]:
-        """Look samples up. Call it before their files are read, so that a later change is seen.
+        """Look up samples. Call this before their files are read, to notice a change meanwhile.
 
         Args:
             field: A field that has a prefix.
@@ -177,7 +177,7 @@ class DecodedCache:
         ]
 
     def _get(self, field: str, span: Span, state: tuple[int, int] | None) -> CachedSample:
-        if state is None:  # whoever reads the file says why
+        if state is None:  # the read of the file raises the error
             return CachedSample(None)
         size, changed = state
         path = os.path.abspath(span.path)  # noqa: PTH100  # pathlib takes six times as long
@@ -189,18 +189,18 @@ class DecodedCache:
         return CachedSample(key, self._file.pixels(record), record.size)
 
     def store(self, sample: CachedSample, pixels: NDArray[np.uint8], size: tuple[int, int]) -> None:
-        """Keep the result of the prefix of a sample, if there is room for it.
+        """Store the output of the prefix for a sample, if there is room for it.
 
         Args:
-            sample: What `get` returned before the file was read.
-            pixels: The result, uint8 (H, W, C).
+            sample: The result of `get`, from before the file was read.
+            pixels: The output of the prefix, uint8 (H, W, C).
             size: [height, width] of the whole image after decode.
         """
         if sample.key is not None:
             self._file.add(sample.key, np.ascontiguousarray(pixels), size)
 
     def close(self) -> None:
-        """Store nothing any more. Pixels that are in use stay valid. Idempotent."""
+        """Stop storing samples. Pixels that `get` returned stay valid. Idempotent."""
         self._file.close()
 
 
@@ -220,16 +220,17 @@ def open_decoded_cache(
         index: The samples.
         pipeline: The steps.
         max_pixels: Images with more pixels are refused.
-        producer: The engine that makes the pixels, and how: engines do not share a cache, because
-            their pixels may differ by a level.
-        packages: The packages that make the pixels, beside those of all engines.
-        find_steps: Finds the steps whose result is kept.
+        producer: The engine and its decoder, such as "cpu with pillow". Engines do not share a
+            cache, because their pixel values may differ by 1.
+        packages: Further packages whose versions may change the pixels of this engine.
+        find_steps: Finds the steps whose output is kept.
 
     Returns:
         The cache, or None without `options`.
 
     Raises:
-        DataError: It does not fit, or the samples are in no files whose change could be seen.
+        DataError: The cache does not fit, or samples are not in files that can be checked for a
+            change.
     """
     if options is None:
         return None
@@ -253,13 +254,13 @@ def describe_job(
     packages: tuple[str, ...],
     prefixes: Mapping[str, Prefix],
 ) -> dict[str, Any]:
-    """Return all that decides which pixels a cache file holds, as plain JSON.
+    """Return the values that identify a cache file, as plain JSON. Each may change its pixels.
 
     Args:
         root: The folder of the data.
         max_pixels: Images with more pixels are refused.
-        producer: The engine that makes the pixels, and how.
-        packages: The packages whose versions count, beside those of all engines.
+        producer: The engine and its decoder, such as "cpu with pillow".
+        packages: Further packages whose versions may change the pixels of this engine.
         prefixes: The steps of each field.
     """
     return {

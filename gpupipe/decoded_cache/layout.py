@@ -1,8 +1,8 @@
-"""What the bytes of a cache file mean.
+"""The binary layout of a cache file.
 
-    0            header: what the file is for; written once
+    0            header: identifies the job of the file; written once
     3968         counters: how full the file is; written under the file's lock
-    4096         slots: a hash table of records, 64 bytes each, empty if all are zero
+    4096         slots: a hash table of records, 64 bytes each; an empty slot has 64 zero bytes
     data_offset  the pixels of the records, H x W x C of uint8 each, one after the other
 
 Each part has a checksum. Numbers are little-endian.
@@ -24,7 +24,7 @@ SLOTS_OFFSET = 4096
 SLOT_SIZE = 64
 ALIGNMENT = 64
 UNDECIDED = -1.0
-"""The share of a cache that has too few records to know how many it can keep."""
+"""The value of Counters.share while the file has too few records to estimate how many fit."""
 
 _HEADER = struct.Struct("<8s16sQQQI")
 _COUNTERS = struct.Struct("<QQd")
@@ -37,7 +37,7 @@ RECORD_DTYPE = np.dtype(
         "itemsize": SLOT_SIZE,
     }
 )
-"""The slots as a NumPy array, for the fields that all of them are searched for."""
+"""A dtype that reads the offset and the shape of many slots as one NumPy array."""
 _CHECKSUM = struct.Struct("<I")
 
 
@@ -47,13 +47,13 @@ class DamagedCacheError(Exception):
 
 @dataclass(frozen=True)
 class CacheHeader:
-    """What a file is for.
+    """The header of a cache file, which identifies the job of the file.
 
     Attributes:
         key: The hash of the data, steps and versions, 16 bytes.
         size: The size of the file in bytes.
-        slots: How many slots it has.
-        data_offset: Where the pixels begin.
+        slots: The number of slots.
+        data_offset: The byte at which the pixels of the first record begin.
         about: The data, steps and engine, for `gpupipe cache`.
     """
 
@@ -82,12 +82,12 @@ class CacheHeader:
 
 @dataclass(frozen=True)
 class Counters:
-    """How full a file is.
+    """The counters of a cache file, which tell how full it is.
 
     Attributes:
-        end: Where the next pixels go.
-        records: How many slots are used.
-        share: The share of all samples that is kept, 0 to 1; UNDECIDED at first.
+        end: The byte at which the last record's pixels end.
+        records: The number of used slots.
+        share: The share of all samples that the file keeps, 0 to 1; UNDECIDED at first.
     """
 
     end: int
@@ -108,12 +108,12 @@ COUNTERS_SIZE = _COUNTERS.size + _CHECKSUM.size
 
 @dataclass(frozen=True)
 class Record:
-    """Where the pixels of a sample are.
+    """The content of a slot, which locates the pixels of one sample.
 
     Attributes:
-        key: The hash of the sample, 16 bytes.
-        offset: Where its pixels begin.
-        shape: Their height, width and number of channels.
+        key: The hash that identifies the sample, 16 bytes.
+        offset: The byte of the file at which the pixels begin.
+        shape: Height, width and number of channels of the pixels.
         size: [height, width] of the whole image after decode, before the steps that follow.
         checksum: CRC-32 of the pixels.
     """

@@ -1,6 +1,6 @@
 """Finds or creates the cache file of a job; lists and empties the caches of this machine.
 
-A cache that does not fit into the memory or onto the disk is refused.
+Refuses a cache that does not fit into memory or onto the disk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SUFFIX = ".decoded"
 _VARIABLE = "GPUPIPE_SHM"
 _MIN_RECORD_BYTES = 1024
 _MAX_SLOTS = 1 / 16
-"""The most of a file that slots may take."""
+"""Maximum share of a file for slots."""
 _LONGEST_TEXT = 500
 
 
@@ -53,12 +53,12 @@ def prepare_file(options: DecodedCacheOptions, job: dict[str, Any], samples: int
 
     Args:
         options: The settings.
-        job: What `describe_job` returned.
-        samples: How many samples there are to keep.
+        job: The result of `describe_job`.
+        samples: The number of records in a complete cache: one per sample and field.
 
     Raises:
-        DataError: It does not fit into the memory or onto the disk, cannot be written, or is in use
-            with another size.
+        DataError: The file does not fit into memory or onto the disk, cannot be written, or is in
+            use with another size.
     """
     key = hashlib.blake2b(json.dumps(job, sort_keys=True).encode(), digest_size=16).digest()
     folder = cache_folder(options.where)
@@ -76,7 +76,7 @@ def prepare_file(options: DecodedCacheOptions, job: dict[str, Any], samples: int
 
 
 def free_shared_memory() -> int:
-    """Return how many bytes a cache in memory could take, with all other memory left as it is."""
+    """Return the number of bytes that a new cache in memory could take."""
     if not _find_shared_memory().is_dir():
         return 0
     state = os.statvfs(_find_shared_memory())
@@ -86,7 +86,10 @@ def free_shared_memory() -> int:
 
 @contextmanager
 def own_shared_memory() -> Iterator[None]:
-    """Keep the caches in memory of this process and its children in a folder that is removed."""
+    """Put caches in memory into a temporary folder inside the `with` block, then remove it.
+
+    This holds for this process and for the child processes that it starts inside the block.
+    """
     if not _find_shared_memory().is_dir():
         yield
         return
@@ -142,11 +145,11 @@ def _create_folder(folder: Path) -> None:
 
 
 def _fits_options(path: Path, options: DecodedCacheOptions) -> bool:
-    """Return whether there is a sound file of the size that the settings say.
+    """Return whether the cache file exists, is not damaged, and has the configured size.
 
     Raises:
-        OSError: It cannot be read.
-        DataError: It has another size, and a living process uses it.
+        OSError: The file cannot be read.
+        DataError: The file has another size, and a running process uses it.
     """
     try:
         header = read_header(path)
@@ -163,7 +166,7 @@ def _fits_options(path: Path, options: DecodedCacheOptions) -> bool:
 
 
 def _refuse_without_room(folder: Path, options: DecodedCacheOptions) -> None:
-    """Raise DataError if a new file does not fit beside what other caches may still fill."""
+    """Raise DataError if a new file does not fit beside bytes that other caches may still fill."""
     state = os.statvfs(folder)
     free = state.f_bavail * state.f_frsize
     files = (path.stat() for path in list_files(options.where))
@@ -202,15 +205,15 @@ class CacheState:
     Attributes:
         path: The file.
         where: "memory" or "disk".
-        max_bytes: The most that it may take.
-        used_bytes: What it takes now.
-        images: How many images it keeps.
-        share: The share of all images that it keeps, 0 to 1; None if that is not decided yet.
-        in_use: Whether a running process has it open.
+        max_bytes: The maximum size of the file in bytes.
+        used_bytes: The bytes that the file takes on disk or in memory now.
+        images: The number of images that the file keeps.
+        share: The share of all images that the file keeps, 0 to 1; None if not decided yet.
+        in_use: Whether a running process has the file open.
         root: The folder of the data.
-        engine: The engine that made the pixels.
-        steps: The steps whose result is kept, by field, as JSON.
-        damaged: Why it will be replaced; "" if it is sound.
+        engine: The engine that decoded the images.
+        steps: The steps whose output is kept, by field, as JSON.
+        damaged: The damage of the file, which will be replaced; "" if there is none.
     """
 
     path: str
@@ -237,9 +240,10 @@ def list_caches(places: Sequence[str] = PLACES) -> list[CacheState]:
 
 
 def empty_caches(places: Sequence[str] = PLACES) -> list[CacheState]:
-    """Remove the decoded caches of this user, and return what they were.
+    """Remove the decoded caches of this user, and return their states before the removal.
 
-    A process that has one open goes on with it. Its memory is free when that process ends.
+    A process that has a cache open continues to use it. Its bytes become free when the process
+    ends.
     """
     states = list_caches(places)
     for state in states:

@@ -1,7 +1,7 @@
 """A file of records that several processes read and fill at once: a hash table on disk.
 
-A record is the pixels of one sample and the slot that says where they are. `layout` says what the
-bytes of the file mean.
+A record consists of the pixels of one sample, and of a slot that locates the pixels. `layout`
+defines the bytes of the file.
 
     create_file(path, CacheHeader(...))
     file = RecordFile(path, samples=1_281_167)
@@ -11,15 +11,15 @@ bytes of the file mean.
 
 Invariants:
 
-- Records are added, and never moved or removed. One with damaged pixels is written again, in the
-  same slot, with new room.
-- `add` reserves room, writes the pixels, then writes the slot. A process that finds a slot thus
-  finds all pixels. A process that is killed in between loses its room, and nothing else.
-- The lock file is held while room is reserved and while a slot is written. Readers need no lock.
-- Slots and pixels have checksums. Damaged ones count as absent, and a damaged slot is not reused.
-- Everything is written with pwrite: a full disk is then an error, where a write to mapped memory
-  would end the process.
-- Pixels are read through a private map, so that no code can change them for others.
+- Records are added, and never moved or removed. If a record's pixels are damaged, they are written
+  again at a new offset, and the slot is written in place.
+- `add` reserves bytes, writes the pixels, then writes the slot. So a slot that a process finds has
+  all pixels. If a process is killed in between, only the reserved bytes are lost.
+- `add` locks the lock file to reserve bytes, and again to write a slot. Readers need no lock.
+- Slots and pixels have checksums. Damaged records count as absent. A damaged slot is not reused.
+- All writes use pwrite, which raises OSError if the disk is full. A write to mapped memory would
+  then kill the process.
+- Pixels are read through a private map, so no process can change the pixels of another.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ from gpupipe.decoded_cache.layout import (
 from gpupipe.runtime.files import hold_lock, open_regular, write_atomically
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
-"""Linux then maps files that are larger than the memory, though the map is writable."""
+"""With this flag, Linux makes a writable map of a file that is larger than memory."""
 _EMPTY = bytes(SLOT_SIZE)
 _MAX_USED = 0.8
-"""The share of slots that may be used: searching a fuller table takes long."""
+"""Maximum share of used slots: a search in a fuller table takes long."""
 _RECORDS_TO_DECIDE = 64
 _SAFETY = 0.98
-"""The part of the room that is shared out, since the size of samples is only estimated."""
+"""Share of the pixel bytes to fill. A reserve is needed, as the size of samples is an estimate."""
 _UNKNOWN, _GOOD, _BAD = 0, 1, 2
 
 
 def create_file(path: Path, header: CacheHeader) -> None:
-    """Write a file without records. It appears complete or not at all.
+    """Create a file without records atomically.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     with write_atomically(path) as temporary, open(temporary, "wb") as f:
         f.write(header.pack().ljust(COUNTERS_OFFSET, b"\0"))
@@ -79,8 +79,8 @@ def read_header(path: Path) -> CacheHeader:
     """Read the header of a file, and check its counters and its size.
 
     Raises:
-        OSError: It cannot be read.
-        DamagedCacheError: It is no cache file, or is damaged.
+        OSError: The file cannot be read.
+        DamagedCacheError: The file is no cache file, or is damaged.
     """
     with open_regular(path) as f:
         head = f.read(SLOTS_OFFSET)
@@ -96,14 +96,14 @@ class RecordFile:
 
     Args:
         path: The file.
-        samples: How many samples there are to keep, from which the kept share is computed.
+        samples: The number of records in a complete file. The share to keep depends on it.
 
     Attributes:
-        header: What the file is for.
+        header: The header of the file.
 
     Raises:
-        OSError: It cannot be opened or mapped.
-        DamagedCacheError: It is no cache file, or is damaged.
+        OSError: The file cannot be opened or mapped.
+        DamagedCacheError: The file is no cache file, or is damaged.
     """
 
     def __init__(self, path: Path, samples: int) -> None:
@@ -146,7 +146,8 @@ class RecordFile:
             size: [height, width] of the whole image, for Record.size.
 
         Returns:
-            Whether the record is in the file: false if the file is full, or keeps no such key.
+            Whether the record was added: False if the file is full, does not keep this key, or
+            has an undamaged record of it.
         """
         if self._is_full or (offset := self._reserve(key, pixels.nbytes)) is None:
             return False
@@ -167,7 +168,7 @@ class RecordFile:
         return Counters.unpack(os.pread(self._fd, COUNTERS_SIZE, COUNTERS_OFFSET))
 
     def close(self) -> None:
-        """Add nothing any more; unmap the file once no pixels are in use. Idempotent."""
+        """Stop adding records. The file stays mapped while arrays of pixels exist. Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             fcntl.flock(fd, fcntl.LOCK_UN)  # the map holds a copy of the descriptor
@@ -175,10 +176,7 @@ class RecordFile:
         self._is_full = True
 
     def _count_all_records(self) -> None:
-        """Let new pixels begin after those of all records.
-
-        After a power failure, slots may be on the disk though the counters are older.
-        """
+        """Raise counters that are older than the slots, as they may be after a power failure."""
         slots = self._bytes[SLOTS_OFFSET : SLOTS_OFFSET + self.header.slots * SLOT_SIZE]
         table = slots.view(RECORD_DTYPE)
         ends = table["offset"] + table["shape"].astype(np.uint64).prod(axis=1)
@@ -195,7 +193,7 @@ class RecordFile:
             self._write_counters(replace(counters, records=int(np.count_nonzero(table["offset"]))))
 
     def _iter_slots(self, key: bytes) -> Iterator[tuple[int, Record | None]]:
-        """Yield the slots that a key may be in: number and record, or None for a damaged one."""
+        """Yield number and record of each slot that may hold a key; a damaged record is None."""
         slots = self.header.slots
         first = int.from_bytes(key[:8], "little") % slots
         for step in range(slots):
@@ -211,14 +209,14 @@ class RecordFile:
                 yield number, record
 
     def _is_intact(self, number: int, record: Record) -> bool:
-        """Return whether the pixels of a record match their checksum; remember it."""
+        """Return whether a record's pixels match their checksum, which is computed only once."""
         if self._checked[number] == _UNKNOWN:
             pixels = self._bytes[record.offset :][: int(np.prod(record.shape))]
             self._checked[number] = _GOOD if zlib.crc32(pixels.data) == record.checksum else _BAD
         return self._checked[number] == _GOOD
 
     def _reserve(self, key: bytes, count: int) -> int | None:
-        """Reserve room for pixels; None if there is none, or if the key is not to be kept."""
+        """Reserve `count` bytes for pixels; return their offset, or None if they are not kept."""
         with hold_lock(self._lock_path):
             try:
                 counters = self._decide_share(self.read_counters())
@@ -237,7 +235,7 @@ class RecordFile:
             return begin
 
     def _decide_share(self, counters: Counters) -> Counters:
-        """Decide which share of all samples is kept, once their mean size is known."""
+        """Decide which share of all samples is kept, once 64 records show the mean size."""
         if counters.share != UNDECIDED or counters.records < _RECORDS_TO_DECIDE:
             return counters
         mean = (counters.end - self.header.data_offset) / counters.records
@@ -257,9 +255,9 @@ class RecordFile:
         self._checked[number] = _GOOD
 
     def _find_slot(self, key: bytes) -> tuple[int, bool]:
-        """Return the slot of a key, or the empty one that it will be in, and whether it is empty.
+        """Return the number of the key's slot, or of an empty slot for it, and whether it is empty.
 
-        A damaged slot stays as it is: later ones could not be found if it were empty.
+        A damaged slot is not reused or cleared, because a search ends at the first empty slot.
         """
         last = int.from_bytes(key[:8], "little") % self.header.slots - 1
         for number, record in self._iter_slots(key):
@@ -296,5 +294,5 @@ def is_in_use(path: Path) -> bool:
 
 
 def _is_chosen(key: bytes, share: float) -> bool:
-    """Return whether a sample is among those that are kept, by its hash."""
+    """Return whether a file that keeps this share of all samples keeps the one with this key."""
     return int.from_bytes(key[8:], "little") < share * 2.0**64

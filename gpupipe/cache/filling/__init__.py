@@ -1,7 +1,6 @@
 """Download workers: processes that fill the cache.
 
-`worker_pool` starts and watches them, `downloader` is one of them, and `fill` its work: `fetching`
-draws the samples of a shard, and fetches them within a common limit of bytes per second. `waiting`
-is what an epoch does whose shards are not there. The files of the cache import this folder. Start
-reading in fill.py.
+`worker_pool` starts and watches the processes. `downloader` is the program of one process. `fill`
+makes and publishes shards, and `fetching` draws and fetches their samples. `waiting` makes an epoch
+wait for missing shards. Other modules of the cache import this folder. Start reading in fill.py.
 """

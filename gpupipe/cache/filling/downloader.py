@@ -3,8 +3,8 @@
 Usage: `python -m gpupipe.cache.filling.downloader`.
 
 It reads a Task, one line of JSON, from standard input, and ends when standard input is closed. So
-it never outlives its parent. It is no fork, because the parent may run DALI's threads. It is no
-thread of the parent, because fetching and writing would take the GIL from training.
+it never outlives its parent. It is not a fork, because the parent may run DALI's threads. It is not
+a thread of the parent, because fetching and writing would take the GIL from training.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _STATES = {
 
 
 class Task(pydantic.BaseModel):
-    """What a download worker does.
+    """The task that a download worker reads from standard input.
 
     Attributes:
         do: list: only list the data set. fill: fetch until the data set is complete or the cache is
-            full. serve: continue after that, because epochs evict shards and ask for more.
-        dataset: Which samples there are.
+            full. serve: continue until the parent ends, because later epochs need other shards.
+        dataset: The data set.
         cache: The cache to fill.
     """
 
@@ -145,7 +145,7 @@ class DownloadWorker:
         }
 
     def _rate(self) -> float:
-        """Return the bytes per second over the last seconds."""
+        """Return the bytes per second over the last 10 s."""
         now = time.monotonic()
         self._history = [
             *(h for h in self._history if h[0] > now - _RATE_SECONDS),
@@ -160,7 +160,7 @@ def list_rows(folder: CacheFolder, task: Task) -> None:
 
     Args:
         folder: The cache.
-        task: Names the data set and how to reach it.
+        task: The task, which holds the settings of the data set and of the cache.
 
     Raises:
         DataError: The data set cannot be listed, or its listing does not fit into the cache.

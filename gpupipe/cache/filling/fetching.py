@@ -1,7 +1,7 @@
-"""Selects the samples of the next shard, and fetches them at the same time.
+"""Selects the samples of the next shard, and fetches several of them at the same time.
 
-The rows are drawn at random, by weight, among those that nobody has fetched. Rows that could not be
-fetched wait before they are tried again.
+The rows are drawn at random, by weight, from those that no worker has fetched. After a failure, a
+row waits before it is fetched again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 30.0, 3600.0
 
 
 class FailedRows:
-    """Rows that could not be fetched, and when to try them again. The pauses double, up to an hour.
+    """Rows that could not be fetched, and the time to retry each. Pauses double, up to an hour.
 
     Attributes:
         reasons: Why a sample could not be fetched, by row.
@@ -63,14 +63,14 @@ class FailedRows:
 
 @dataclass
 class FetchStatistics:
-    """What a download worker has done so far, and what failed.
+    """Counts the work of a download worker so far, and records failures.
 
     Attributes:
         bytes: Bytes fetched.
         samples: Samples written to shards.
         failed: Samples that could not be fetched.
-        changed: What is wrong with samples whose files changed after the listing, by row; None
-            for those that were fetched.
+        changed: How the files of samples changed after the listing, by row; None for samples
+            that were fetched.
         lost: Why an evicted or damaged shard cannot be fetched again, by its name.
     """
 
@@ -103,12 +103,13 @@ class RowSelection:
     def draw(self, number: int, failed: FailedRows) -> NDArray[np.int64]:
         """Draw up to 100,000 rows that no worker has cached or is fetching.
 
-        The order is random without replacement; a row's probability follows its weight. The row
-        with the smallest exponential variate divided by its weight comes first.
+        Draws without replacement, with probabilities in proportion to the weights. To do this, it
+        sorts rows by an exponential variate divided by the row's weight.
 
         Args:
             number: The number of the shard, which seeds the draw.
-            failed: Rows that could not be fetched. Those that others fetched since are removed.
+            failed: Rows that could not be fetched. `draw` removes those that another worker has
+                fetched since.
         """
         rows = self._list_available(failed)
         if not len(rows):
@@ -159,7 +160,7 @@ class RowSelection:
         If a sample's size is unknown, take up to 4,096 samples and reserve at least a whole shard.
 
         Args:
-            rows: Rows in the order in which they are wanted, from `draw`.
+            rows: The result of `draw`. The first rows are taken first.
         """
         samples: list[ShardSample] = []
         total, shard_size = shard_files.END, int(self._folder.options.shard_size)
@@ -181,7 +182,7 @@ class Fetcher:
 
     Args:
         listing: The rows of the data set.
-        store: Where the files are.
+        store: The store that has the files.
         rate_limit: The limit that all workers of the cache share.
         connections: Samples that are fetched at the same time.
         statistics: Counts the bytes, and records failures.

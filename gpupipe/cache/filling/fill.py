@@ -26,7 +26,7 @@ _CLAIM_BYTES_PER_ROW = 12
 
 @dataclass
 class _ShardJob:
-    """A shard to make: its claim, its samples, and its record if it was published before."""
+    """A shard to write: its claim, its samples, and its old record if it is fetched again."""
 
     name: str
     claim: Claim
@@ -41,12 +41,12 @@ class Filler:
     Args:
         folder: The cache.
         listing: The rows of the data set.
-        store: Where the files are.
+        store: The store that has the files.
         seed: Seed of the order in which samples are drawn.
         is_weighted: Whether to draw samples in proportion to the listing's weights.
 
     Attributes:
-        statistics: What this object has fetched so far, and what failed.
+        statistics: Counts of fetched bytes and samples, and the failures.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Filler:
         self._fetcher = Fetcher(listing, store, rate_limit, connections, self.statistics)
 
     def publish_shard(self, fresh: bool = True) -> FillOutcome:
-        """Publish one shard.
+        """Fetch and publish one shard.
 
         Args:
             fresh: Whether to draw new samples if no published shard is missing.
@@ -80,7 +80,7 @@ class Filler:
     # --- claiming a shard
 
     def _claim_job(self, fresh: bool) -> _ShardJob | FillOutcome:
-        """Claim the next shard: a missing one first, else one of new samples."""
+        """Claim a missing shard, else (if `fresh`) a new one; or return why there is none."""
         folder = self._folder
         with folder.lock():
             folder.remove_leftovers()
@@ -164,7 +164,7 @@ class Filler:
                 job.claim.release()
 
     def _mark_broken(self) -> None:
-        """Record in the commit log which samples changed in the store, and which no longer are."""
+        """Record in the commit log which samples are broken, and which no longer are."""
         changed, self.statistics.changed = self.statistics.changed, {}
         with self._folder.lock():
             known = self._folder.commit_log.broken_rows()

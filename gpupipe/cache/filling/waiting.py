@@ -1,7 +1,7 @@
-"""Waits for download workers, as long as there is hope, and says what it waits for.
+"""Waits for download workers while they make progress, and logs the reason.
 
-An epoch waits for shards before it begins (`wait_until`), and for a shard that is damaged or gone
-while it trains on it (`refetch_image`).
+`wait_until` waits for shards before an epoch begins. `refetch_image` waits for a shard that turns
+out to be damaged or missing during the epoch.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ _NO_WORKERS = (
 )
 
 _failures: dict[str, tuple[float, str]] = {}
-"""Why a shard could not be fetched again, and when that was. So one dead shard costs one wait."""
+"""When and why a shard could not be fetched again, by path. So later reads fail without a wait."""
 
 WorkerReports = dict[str, dict[str, Any]]
-"""What the download workers of all processes report, by the name of their claim."""
+"""The last report of each running download worker, by the name of the worker's claim."""
 
 
 def wait_until(
     folder: CacheFolder, workers: WorkerPool, purpose: str, attempt: Callable[[], T | str]
 ) -> T:
-    """Call `attempt` until it returns something other than a reason to wait.
+    """Call `attempt` until it returns a result in place of a reason to wait.
 
     Args:
         folder: The cache.
         workers: The download workers of this process, which are restarted if they were killed.
         purpose: The beginning of the messages, such as "epoch 3 waits".
-        attempt: Returns a result, or as a str why there is none yet.
+        attempt: Returns the result, or a str with the reason to wait.
 
     Returns:
-        What `attempt` returned.
+        The result of `attempt`.
 
     Raises:
-        DataError: Waiting cannot help, or nothing happens for data.cache.wait seconds.
+        DataError: Waiting cannot help, or workers make no progress for data.cache.wait seconds.
     """
     began = last_change = time.monotonic()
     last_state, is_logged = None, False
@@ -130,14 +130,14 @@ def explain_too_large(folder: CacheFolder, why: str) -> str:
 
 
 def refetch_image(options: CacheOptions, shard: str, read: Callable[[], Image | None]) -> Image:
-    """Return an image of a shard that is damaged or gone, after the shard was fetched again.
+    """Wait until a damaged or missing shard is fetched again, and return one of its images.
 
-    Removes the shard if it is damaged, which tells the download workers to fetch it.
+    Removes the file of a damaged shard, so that the download workers fetch it again.
 
     Args:
         options: The settings of the cache.
         shard: The shard's name.
-        read: Reads the image; returns None if it is damaged or gone.
+        read: Reads the image; returns None if the image is damaged or the shard is missing.
 
     Raises:
         OSError: The shard cannot be fetched again. The message says why.
@@ -158,7 +158,7 @@ def refetch_image(options: CacheOptions, shard: str, read: Callable[[], Image | 
 
 
 def explain_broken_row(options: CacheOptions, row: int) -> str:
-    """Return what is wrong with a sample of an epoch that is in no shard.
+    """Return why a sample of an epoch is broken, and thus in no shard.
 
     Args:
         options: The settings of the cache.
@@ -199,9 +199,9 @@ def _wait_for_image(folder: CacheFolder, shard: str, read: Callable[[], Image | 
 def _remove_damaged(
     folder: CacheFolder, shard: str, read: Callable[[], Image | None]
 ) -> list[dict[str, Any]]:
-    """Remove a shard if it is damaged, and if a download worker is there to fetch it again.
+    """Remove a damaged shard's file if a download worker is running, which fetches it again.
 
-    Returns what the running download workers report.
+    Returns the reports of the running download workers. Raises OSError if the shard was evicted.
     """
     with folder.lock():
         folder.remove_leftovers()

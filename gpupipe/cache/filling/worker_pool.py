@@ -22,8 +22,8 @@ class WorkerPool:
     """The download workers that this process started.
 
     Args:
-        dataset: Which samples there are.
-        cache: The cache to fill.
+        dataset: The data set.
+        cache: The settings of the cache to fill.
         count: Number of download workers; may be 0.
         do: "fill" to end when the data set is complete or the cache is full, "serve" to continue.
     """
@@ -93,8 +93,8 @@ def list_dataset(dataset: DataSet, cache: CacheOptions) -> None:
     """List the data set in a child process, and save the listing in the cache.
 
     Args:
-        dataset: Which samples there are.
-        cache: The cache.
+        dataset: The data set.
+        cache: The settings of the cache.
 
     Raises:
         DataError: The data set cannot be listed.
@@ -115,9 +115,9 @@ def _task_line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
 
 
 def _start_process(line: bytes) -> ChildProcess:
-    """Start a process and send it its task.
+    """Start a download worker, and send the task `line` to its standard input.
 
-    The task may hold secrets, so it is neither among the arguments nor in the environment.
+    The task may hold secrets, which other users could see in the arguments.
     """
     python_path = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(python_path), "PYTHONSAFEPATH": "1"}
@@ -137,7 +137,7 @@ def _check_outcome(process: ChildProcess) -> dict[str, Any]:
 
 
 def _stop_processes(processes: list[ChildProcess], owner: int) -> None:
-    """End the processes; in a forked child of the owner, which only has copies, do nothing."""
+    """End the processes. In a forked child of the process `owner`, do nothing."""
     if os.getpid() != owner:
         return
     for process in processes:
