@@ -1,13 +1,13 @@
-"""Decodes an image file with the first decoder that takes it: every engine's CPU side asks here.
+"""Decodes an image file with the first decoder that accepts it, for the CPU side of every engine.
 
     bytes ─> probe, decoder by decoder ─> header ─> limits ─> decode ─> depth ─> EXIF ─> pixels
                        ^                                        │
                        └──── the next one, if it declines ──────┘
 
-What is the same for all decoders stands here alone: their order, `data.max_pixels`, whether the
-file or the machine is to blame, and the rules for depths and for EXIF orientations:
+This module alone holds the rules that all decoders share: their order, `data.max_pixels`, whether
+the file or the machine is to blame for an error, and these rules for depths and EXIF orientations:
 
-- Pixels are rotated as EXIF says only on request. This holds for TIFF, too.
+- The EXIF orientation is applied only on request, for TIFF, too.
 - 16 bits become 8 by dropping the low byte (value >> 8), as in Pillow, libpng and `to_dtype`. For
   uint16, 8 bits become 16 by * 257, so that 255 becomes 65,535.
 """
@@ -43,15 +43,15 @@ AUTO = "auto"
 DECODERS = Registry("decoder", "gpupipe.decoders.builtin", Decoder, "gpupipe.decoders")
 ALIASES = {"pil": "pillow"}
 REFERENCE = "torchvision"
-"""The decoder of the reference that engines are compared with."""
+"""The decoder of the reference implementation, with which engines are compared."""
 
 
 class DecodeOptions(NamedTuple):
-    """How an image is decoded.
+    """Options for decoding an image.
 
     Attributes:
         mode: "rgb" or "gray".
-        apply_exif: Whether to rotate the image as its EXIF orientation says.
+        apply_exif: Whether to apply the EXIF orientation of the image.
         dtype: "uint8" or "uint16".
     """
 
@@ -61,14 +61,14 @@ class DecodeOptions(NamedTuple):
 
 
 class EncodedImage:
-    """An image file that a decoder takes.
+    """An image file, with the decoder that accepts it.
 
     Attributes:
-        data: Its bytes.
-        header: Its header.
-        decoder: The decoder that takes it.
+        data: The bytes of the file.
+        header: The header of the file.
+        decoder: The decoder that accepts the file.
         size: [height, width] of the decoded image.
-        pixels: Its pixels (H, W, C) if it had to be decoded to find their number, else None.
+        pixels: The pixels (H, W, C) if only decoding could find the size; else None.
     """
 
     __slots__ = ("_chain", "_place", "data", "decoder", "header", "pixels", "size")
@@ -85,7 +85,7 @@ class EncodedImage:
             self.size = self.pixels.shape[:2]
 
     def is_upright(self, options: DecodeOptions) -> bool:
-        """Whether its stored pixels are delivered without rotating them."""
+        """Whether the stored pixels are delivered without rotation."""
         return self._orientation_to_apply(options) == 1
 
     def _orientation_to_apply(self, options: DecodeOptions) -> int:
@@ -101,10 +101,10 @@ class EncodedImage:
         """Return the pixels (H, W, C), in memory that can be written to.
 
         Args:
-            options: How it is decoded: as it was opened.
+            options: The same options that were passed to `DecoderChain.open`.
             window: [top, left, height, width] of the pixels that are needed; None for all of them.
-                The image keeps its size, with any values beside the window.
-            out: Memory for the pixels as stored, uint8 (H, W, C), which may be used.
+                The result has the size of the whole image; pixels outside the window are undefined.
+            out: Memory for the stored pixels, uint8 (H, W, C), which the decoder may use.
 
         Raises:
             CannotDecodeError: The file is damaged.
@@ -145,15 +145,15 @@ class EncodedImage:
 
 
 class DecoderChain:
-    """Decoders in the order in which they are asked.
+    """The decoders, in the order in which they are tried.
 
     Args:
-        name: The decoder that is asked first, or `auto`. The others follow in the order of `auto`,
-            for the files that it does not take.
+        name: The decoder to try first, or `auto`. The decoders of `auto` follow in their order, for
+            files that the first does not accept.
         max_pixels: Refuse images with more pixels before they are decoded; None for no limit.
 
     Raises:
-        EngineError: The decoder is not installed, or there is none of this name.
+        EngineError: The decoder is not installed or does not exist.
     """
 
     def __init__(self, name: str = AUTO, max_pixels: int | None = None) -> None:
@@ -166,19 +166,19 @@ class DecoderChain:
             self.names = (name, *(other for other in self.names if other != name))
 
     def open(self, data: Any, options: DecodeOptions) -> EncodedImage:
-        """Find the decoder and the size of an image; decode it if only that finds the size.
+        """Find the decoder and the size of an image; decode it if only decoding finds the size.
 
         Raises:
-            CannotDecodeError: The file is no image, has too many pixels, or is damaged.
+            CannotDecodeError: The file is not an image, has too many pixels, or is damaged.
         """
         return EncodedImage(self, data, options)
 
     def decode(self, data: Any, options: DecodeOptions) -> Pixels:
-        """Return the pixels (H, W, C) of a file. Raises what `open` and its `decode` raise."""
+        """Return the pixels (H, W, C) of a file. Raises as `open` and `EncodedImage.decode` do."""
         return self.open(data, options).decode(options)
 
     def find_decoder(self, data: Any, options: DecodeOptions) -> str:
-        """Return the name of the decoder that decodes a file. Raises what `decode` raises."""
+        """Return the name of the decoder that decodes a file. Raises as `decode` does."""
         image = self.open(data, options)
         image.decode(options)
         return next(name for name in self.names if _create(name) is image.decoder)
@@ -186,15 +186,18 @@ class DecoderChain:
     def find(
         self, data: Any, first: int = 0, declined: DeclinedError | None = None
     ) -> tuple[int, Decoder, Header]:
-        """Return the first decoder that takes a file: its place in `names`, itself, the header.
+        """Find the first decoder that accepts a file.
 
         Args:
             data: All bytes of the file.
-            first: The place from which on decoders are asked.
-            declined: Why the decoder before it did not decode the file.
+            first: The index in `names` of the first decoder to try.
+            declined: The error of the decoder before `first`, raised if no further one accepts.
+
+        Returns:
+            The decoder's index in `names`, the decoder, and the header of the file.
 
         Raises:
-            CannotDecodeError: No decoder takes it, or it has too many pixels.
+            CannotDecodeError: No decoder accepts the file, or it has too many pixels.
         """
         keep_header(data)
         try:
@@ -210,7 +213,7 @@ class DecoderChain:
         raise declined or CannotDecodeError(self._explain(data))
 
     def _explain(self, data: Any) -> str:
-        """Return why no decoder takes a file."""
+        """Return a message that explains why no decoder accepts a file."""
         check_header(header := read_header(data), self._max_pixels)
         if not header.format:
             head = bytes(data[:16])
@@ -228,7 +231,7 @@ def list_names() -> list[str]:
 
 
 def list_automatic() -> list[str]:
-    """Return the decoders that `auto` asks, in its order, installed or not."""
+    """Return the names of the decoders that `auto` tries, in order, whether installed or not."""
     places = {}
     for name in DECODERS.names():
         try:
@@ -241,7 +244,7 @@ def list_automatic() -> list[str]:
 
 @cache
 def _create(name: str) -> Decoder | Exception:
-    """Return the decoder of this process, or why there is none."""
+    """Return this process's instance of a decoder, or the error that prevents it."""
     try:
         return DECODERS.find(name)()
     except (LookupError, ImportError, OSError, RuntimeError) as e:  # of another torch, for instance

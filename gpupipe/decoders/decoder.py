@@ -1,4 +1,4 @@
-"""The contract of a decoder of image files, and what decoders share: blame, modes, orientations.
+"""The contract Decoder for image files, and shared helpers for errors, modes and orientations.
 
 A decoder is a class in a file of its own: `builtin/NAME.py` holds the built-in decoder NAME. A
 package adds one by an entry point of the group `gpupipe.decoders`:
@@ -11,7 +11,7 @@ package adds one by an entry point of the group `gpupipe.decoders`:
         def decode(self, header, data, *, mode, dtype, window=None, out=None):
             ...  # (H, W, 3) or (H, W, 1)
 
-`chain.py` calls it, and does what is the same for all decoders.
+`chain.py` calls the decoders, and applies the rules that all of them share.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ FileBytes = NDArray[np.uint8]
 
 
 class CannotDecodeError(RuntimeError):
-    """The image is damaged, too large, or of a kind that has no meaning as pixels."""
+    """The image is damaged, too large, or has values without a meaning as pixels."""
 
 
 class DeclinedError(CannotDecodeError):
-    """A decoder cannot decode a file that it took, and another one may."""
+    """A decoder accepted a file but cannot decode it; another decoder may."""
 
 
 class Header(NamedTuple):
-    """What is known of an image file before it is decoded.
+    """The properties of an image file that are known before it is decoded.
 
     Attributes:
-        format: "JPEG", "PNG", "WebP" and so on; "" if it is none that is known.
+        format: "JPEG", "PNG", "WebP" and so on; "" if the format is unknown.
         height: Height in pixels as stored, before any rotation; 0 if only the decoder can find it.
-        width: Width in pixels, likewise.
-        is_plain: Whether every decoder reads it alike and its size is certain; for the built-in
-            formats see image_header.py. Other images are decoded to find their size.
+        width: Width in pixels as stored; 0 if only the decoder can find it.
+        is_plain: Whether every decoder reads the image alike, and the size is certain. The rules of
+            each format are in image_header.py. Other images are decoded to find their size.
         orientation: The EXIF orientation, 1 to 8. The chain applies it.
         too_many_scans: Whether this is a JPEG with more than 100 scans. Writers make about 10. A
             decoder passes over the whole image for each scan, which may be 12 bytes: 100 kB can
             take minutes.
         end: Number of leading bytes of a plain image that suffice for this header; 0 if the whole
             file is needed.
-        channels: Channels as stored, with alpha; 0 if not known.
+        channels: Number of stored channels, with alpha; 0 if not known.
         depth: Bits of a stored sample; 0 if not known.
-        tile: Height and width of the largest part that is decoded at once, if it may be larger than
-            the image; the chain compares it with `max_pixels`, too.
+        tile: [height, width] of the largest part that is decoded at once, if it may exceed the
+            image. The chain checks it against `max_pixels`, too.
     """
 
     format: str
@@ -79,13 +79,12 @@ class Header(NamedTuple):
 class Decoder(ABC):
     """Decodes image files of some formats. Both methods run on several threads at once.
 
-    The constructor raises ImportError if a library is missing. `auto` goes on to the next decoder
-    then.
+    The constructor raises ImportError if a library is missing; then `auto` tries the next decoder.
 
     Attributes:
-        place: The place in `loader.decoder: auto`. Lower numbers come first; the built-in decoders
-            have 10 to 60. None: the decoder is only used where it is named.
-        formats: Formats that only it reads, for the message that it is not installed.
+        place: The rank in `loader.decoder: auto`. Lower numbers come first; the built-in decoders
+            have 10 to 60. None: the decoder is used only if `loader.decoder` names it.
+        formats: Formats that only this decoder reads. If it is not installed, a message names it.
         extra: The extra of gpupipe that installs its library, or "".
     """
 
@@ -95,7 +94,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def probe(self, data: Any) -> Header | None:
-        """Return the header of a file; None if this decoder does not take it.
+        """Return the header of a file; None if this decoder does not accept the file.
 
         Args:
             data: All bytes of the file, uint8 (bytes,).
@@ -115,28 +114,28 @@ class Decoder(ABC):
         window: Sequence[int] | None = None,
         out: NDArray[np.uint8] | None = None,
     ) -> Pixels:
-        """Decode a file that `probe` took.
+        """Decode a file that `probe` accepted.
 
         Args:
-            header: What `probe` returned.
+            header: The header that `probe` returned.
             data: All bytes of the file, uint8 (bytes,).
             mode: "rgb" for 3 channels, "gray" for 1.
-            dtype: What is wanted. The chain converts the other one.
+            dtype: The requested dtype, "uint8" or "uint16". The chain converts the other one.
             window: [top, left, height, width] of the pixels that are needed, in the stored
-                orientation; None for all. Those beside it may have any value.
+                orientation; None for all. Pixels outside the window may have any value.
             out: Memory of the image's size that the decoder may return, uint8 (H, W, C).
 
         Returns:
             The pixels of the whole image in the stored orientation, (H, W, C), uint8 or uint16.
 
         Raises:
-            DeclinedError: Another decoder may be able to.
-            Exception: Any other one blames the file, unless the machine caused it.
+            DeclinedError: This decoder cannot decode the file; the chain tries the next one.
+            Exception: Any other error counts as the file's fault, unless the machine caused it.
         """
 
 
 def find_blame(error: Exception) -> Exception:
-    """Return what to raise for a decoder's error: CannotDecodeError if the file is to blame."""
+    """Return a decoder's error, as a CannotDecodeError if the file is to blame."""
     is_known = isinstance(error, CannotDecodeError | GpupipeError | MemoryError)
     # No file causes a DeprecationWarning.
     if is_known or isinstance(error, DeprecationWarning) or machine_failure(error):
@@ -147,13 +146,13 @@ def find_blame(error: Exception) -> Exception:
 
 
 def as_bytes(data: Any) -> NDArray[np.uint8]:
-    """Return a buffer of bytes as an array that can be written to, for torch warns of others."""
+    """Return a buffer of bytes as a writable array: torch warns about read-only ones."""
     array = data if isinstance(data, np.ndarray) else np.asarray(memoryview(data).cast("B"))
     return array if array.flags.writeable else array.copy()
 
 
 def iterate_boxes(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the boxes of an ISO base media file: kind, and where their content begins and ends."""
+    """Yield the kind of each box of an ISO base media file, and its content's begin and end."""
     at = 0
     while at + 8 <= len(data):
         size, begin = int.from_bytes(data[at : at + 4], "big"), at + 8
@@ -166,10 +165,10 @@ def iterate_boxes(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
 
 
 def convert_mode(levels: Pixels, mode: str) -> Pixels:
-    """Convert to the channels of a mode, without alpha.
+    """Convert pixels to the channels of a mode, and drop alpha.
 
     Args:
-        levels: (H, W, C) of 1 (gray), 2 (with alpha), 3 (RGB) or 4 channels.
+        levels: Pixels (H, W, C) with 1 (gray), 2 (gray, alpha), 3 (RGB) or 4 (RGBA) channels.
         mode: "rgb" or "gray". RGB becomes gray as in Pillow, with the luma of ITU-R BT.601.
     """
     levels = levels[..., : 1 if levels.shape[-1] < 3 else 3]
@@ -193,7 +192,7 @@ def read_orientation(data: memoryview) -> int | None:
         data: The EXIF data, which begins with its TIFF header.
 
     Returns:
-        1 to 8, and 1 if there is no such tag; None if the data is so unusual that decoders could
+        1 to 8; 1 if there is no orientation tag; None if the data is so unusual that decoders could
         disagree about it.
     """
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(data[:4]))
@@ -228,13 +227,13 @@ def find_exif_in_png(data: bytes) -> bytes:
 
 
 def apply_orientation(pixels: Any, orientation: int, window: Sequence[int] | None = None) -> Any:
-    """Return pixels (H, W, C) rotated and flipped as an orientation of 1 to 8 says.
+    """Return pixels (H, W, C), rotated and flipped by an EXIF orientation.
 
     Args:
         pixels: The pixels as stored.
-        orientation: The EXIF orientation.
-        window: [top, left, height, width] of those pixels of the result that are needed; None for
-            all. Those beside it may have any value.
+        orientation: The EXIF orientation, 1 to 8.
+        window: [top, left, height, width] of the pixels of the result that are needed; None for
+            all. Pixels outside the window may have any value.
     """
     if orientation in (5, 6, 7, 8):
         pixels = pixels.transpose(1, 0, 2)
@@ -254,7 +253,7 @@ def apply_orientation(pixels: Any, orientation: int, window: Sequence[int] | Non
 def find_stored_window(
     window: Sequence[int], orientation: int, size: Sequence[int]
 ) -> tuple[int, int, int, int]:
-    """Return the window of the stored pixels that `apply_orientation` moves to a window.
+    """Return the window of the stored image that becomes `window` by `apply_orientation`.
 
     Args:
         window: [top, left, height, width] of the delivered image.
@@ -270,5 +269,5 @@ def find_stored_window(
 
 
 def undo_orientation(pixels: Any, orientation: int) -> Any:
-    """Return what `apply_orientation` with this orientation makes these pixels of."""
+    """Invert `apply_orientation`: return the pixels before it was applied with `orientation`."""
     return apply_orientation(pixels, {6: 8, 8: 6}.get(orientation, orientation))

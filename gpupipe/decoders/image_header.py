@@ -1,9 +1,8 @@
 """Parse the headers of image files: format, size, and whether the image is plain.
 
-Every decoder of every engine reads a plain image alike, and DALI's decoder does not reject it
-while it sets up a batch. DALI sets up the samples of a large batch on several threads.
-A sample that it rejects there ends the process, so only plain images may reach it. Pillow decodes
-most other images on every engine: see pillow.py.
+Every decoder of every engine reads a plain image alike. Only plain images may reach DALI, which
+sets up a large batch on several threads: if it rejected an image there, the process would end.
+DALI accepts plain images there. Pillow decodes most other images on every engine: see pillow.py.
 
 These images are plain:
 
@@ -13,7 +12,7 @@ These images are plain:
   and without EXIF.
 - WebP: without animation and without EXIF.
 
-Every byte of their headers must be valid: any doubt makes an image not plain.
+Every byte of the header must be valid. An image that raises any doubt is not plain.
 """
 
 from __future__ import annotations
@@ -43,13 +42,10 @@ _AVIF = re.compile(rb"....ftyp(....)*?avi[fs]", re.DOTALL)
 _HEIC = re.compile(rb"....ftyp(....)*?(hei[cxms]|hev[cx])", re.DOTALL)
 _HEIF_BRANDS = (b"mif1", b"msf1")
 _HEAD = 64
-"""Bytes that say which format a file has, with some brands of an AVIF or HEIC."""
+"""Number of leading bytes that identify the format, with some brands of an AVIF or HEIC."""
 _BE16, _BE32, _LE32 = (struct.Struct(f).unpack_from for f in (">H", ">I", "<I"))
 _SUBSAMPLINGS = {0x11, 0x21, 0x12, 0x22, 0x41}
-"""Sampling factors of luma, as horizontal << 4 | vertical, for chroma factors of 1x1.
-
-These are 4:4:4, 4:2:2, 4:4:0, 4:2:0 and 4:1:1.
-"""
+"""Luma factors of 4:4:4, 4:2:2, 4:4:0, 4:2:0 and 4:1:1, as horizontal << 4 | vertical."""
 _MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
 """Matches a JPEG marker other than a stuffed byte or a restart marker within a scan."""
 _MAX_SCANS = 100
@@ -60,9 +56,8 @@ _PNG_LONGEST = 2**31 - 1
 _ANIMATED, _EXIF = 0x02, 0x08
 
 _last_jpeg: tuple[bytes, Header] = b"", Header("")
-"""The bytes before the scan of a plain JPEG, and their header. Images of one size and quality often
-have the same, and comparing them costs a tenth of parsing them.
-"""
+"""Cache: the bytes before the last plain JPEG's scan, and their header. JPEGs of one size and
+quality often share these bytes. Comparing them takes a tenth of parsing."""
 
 
 class _Kept(threading.local):
@@ -77,7 +72,7 @@ def keep_header(data: Any) -> None:
     """Parse a header now, so that `read_header` returns it in this thread until the next call.
 
     Args:
-        data: All bytes of the image; None for no image. Then nothing refers to the last one.
+        data: All bytes of the image; None to drop the reference to the last image.
     """
     _kept.data = None
     if data is not None:
@@ -86,7 +81,7 @@ def keep_header(data: Any) -> None:
 
 
 def read_plain_jpeg(data: Any) -> Header | None:
-    """Return the header of a plain JPEG, and None for any other file."""
+    """Return the header of a plain JPEG; None for any other file."""
     header = read_header(data)
     return header if header.is_plain and header.format == "JPEG" else None
 
@@ -98,7 +93,7 @@ def read_header(data: Any) -> Header:
         data: All bytes of the image: bytes, or any buffer of single bytes. Only the header is read.
 
     Returns:
-        The header. Bytes that are no image have no format; a damaged image is not plain.
+        The header. Its format is "" for bytes that are not an image; a damaged image is not plain.
     """
     if data is not None and data is _kept.data:
         return _kept.header
@@ -131,7 +126,7 @@ def _kind(head: bytes) -> str:
 
 
 def _jpeg(view: memoryview) -> Header:
-    """Walk over the segments up to the first scan."""
+    """Parse the segments of a JPEG up to the first scan."""
     at, frame, plain, jfif, adobe, orientation = 2, 0, True, False, -1, 1
     while True:
         if view[at] != 0xFF:
@@ -167,7 +162,7 @@ def _jpeg(view: memoryview) -> Header:
 
 
 def _remember(view: memoryview, header: Header) -> Header:
-    """Return a header, and keep it for files that begin with the same bytes."""
+    """Return a JPEG's header, and keep it for files that begin with the same bytes."""
     global _last_jpeg  # noqa: PLW0603  # one assignment, so that threads see the old one or the new
     if header.is_plain and header.end:
         _last_jpeg = bytes(view[: header.end - 1]), header
@@ -180,7 +175,7 @@ def _unusual_jpeg(view: memoryview, frame: int) -> Header:
 
 
 def _has_too_many_scans(view: memoryview, at: int) -> bool:
-    """Whether more than _MAX_SCANS scans begin between a marker and the end of the image."""
+    """Whether more than _MAX_SCANS scans of a JPEG begin after the marker at byte `at`."""
     if bytes(view[at:]).count(b"\xff\xda") <= _MAX_SCANS:  # 10 times as fast as the search
         return False
     count = 0
@@ -223,7 +218,7 @@ def _is_plain_frame(view: memoryview, frame: int, jfif: bool, adobe: int) -> boo
 
 
 def _png(view: memoryview) -> Header:
-    """Walk over all chunks: decoders look among them for EXIF, frames and the end."""
+    """Parse all chunks of a PNG: one with EXIF, with animation or without an end is not plain."""
     fields = struct.unpack_from(">IIBBBBB", view, 16)
     width, height, bits, colour, compression, filtering, interlace = fields
     if _BE32(view, 8)[0] != 13 or bytes(view[12:16]) != b"IHDR":
@@ -251,7 +246,7 @@ def _png(view: memoryview) -> Header:
 
 
 def _webp(view: memoryview) -> Header:
-    """Parse the chunk after the RIFF header, and the image's chunk in an extended file."""
+    """Parse the first chunk of a WebP, and in an extended file also the image's chunk."""
     if _LE32(view, 4)[0] + 8 > len(view):
         return Header("WebP")
     kind = bytes(view[12:16])
@@ -269,7 +264,7 @@ def _webp(view: memoryview) -> Header:
 
 
 def _webp_frame(view: memoryview, at: int) -> tuple[int, int]:
-    """Return the height and width of the image in a chunk; zeros if its header is not valid."""
+    """Return [height, width] of the image in the chunk at byte `at`; zeros if it is not valid."""
     kind, size = bytes(view[at : at + 4]), _LE32(view, at + 4)[0]
     if at + 8 + size > len(view):
         return 0, 0
@@ -286,11 +281,9 @@ _PARSERS = {"JPEG": _jpeg, "PNG": _png, "WebP": _webp}
 
 
 def check_header(header: Header, max_pixels: int | None) -> None:
-    """Raise CannotDecodeError if decoding would take too much memory, or too long.
+    """Raise CannotDecodeError if an image has more than `max_pixels` pixels, or too many scans.
 
-    Args:
-        header: The header.
-        max_pixels: The largest number of pixels to accept; None for no limit.
+    None as `max_pixels` means no limit.
     """
     height, width = header.height, header.width
     if header.tile[0] * header.tile[1] > height * width:

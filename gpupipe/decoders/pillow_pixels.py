@@ -1,8 +1,8 @@
 """Reads the pixels of an image that Pillow opened, with all bits of each sample.
 
-Pillow reads most images of more than 8 bits a sample as 8 bits. This module reads them twice, or by
-itself, so that uint16 gets all bits. It rejects images that Pillow reads wrong, or whose samples
-have no meaning as pixels.
+Pillow reduces most images of over 8 bits per sample to 8 bits. To get all bits for uint16, this
+module reads such an image twice with Pillow, or parses it itself. It rejects images that Pillow
+reads wrong, or whose samples have no meaning as pixels.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ Pillow keeps only the high byte. With the opposite byte order, it keeps the low 
 def read_pixels(
     image: Any, reopen: Callable[[bytes], Any], data: bytes, kind: str, mode: str, dtype: str
 ) -> Pixels:
-    """Return the pixels as Pillow reads them, (height, width, channels), uint8 or uint16.
+    """Return the pixels of an image that Pillow opened, (H, W, C), uint8 or uint16.
 
     Args:
         image: Pillow's image, not loaded yet.
-        reopen: Opens a file of this format.
+        reopen: Function that opens the bytes of a file of this format with Pillow.
         data: The bytes of the file.
         kind: The format, as in `Header.format`.
         mode: "rgb" or "gray".
-        dtype: "uint8" or "uint16": whether all bits of a colour are wanted.
+        dtype: "uint8", or "uint16" to get all bits of colours. Deep gray is always uint16.
 
     Raises:
-        CannotDecodeError: Pillow reads only 8 bits of the samples, and 16 are wanted.
+        CannotDecodeError: "uint16" is requested, but Pillow reads only 8 bits of the samples.
     """
     deep = _deep_gray(image, kind)
     if deep is None and dtype == "uint16":
@@ -87,8 +87,8 @@ def _deep_colour(
 ) -> Pixels | None:
     """Return uint16 (height, width, 3) for an image of 16 bits a channel; None if it has 8.
 
-    Pillow keeps one byte of each sample. So most layouts are read twice: the high bytes, then the
-    low bytes.
+    Pillow keeps one byte of each sample. So this function reads most layouts twice: the high bytes,
+    then the low bytes.
     """
     if kind == "JPEG 2000" and max(read_jpeg2000_sizes(data), default=7) >= 8:
         raise CannotDecodeError(
@@ -169,7 +169,10 @@ def _check_jpeg2000(data: bytes) -> None:
 
 
 def read_jpeg2000_sizes(data: bytes) -> bytes:
-    """Return a byte per component: bits - 1, or'ed with _SIGNED; empty if there is no header."""
+    """Return a byte for each component of a JPEG 2000; empty if there is no header.
+
+    The byte is the number of bits - 1, or'ed with _SIGNED for signed numbers.
+    """
     at = data.find(_SIZ)
     count = int.from_bytes(data[at + 40 : at + 42], "big") if at >= 0 else 0
     return data[at + 42 : at + 42 + 3 * count : 3]
@@ -199,7 +202,7 @@ def _describe_depth(image: Any) -> str:
 
 
 def read_tile(image: Any, kind: str) -> tuple[int, int]:
-    """Return height and width of the tiles of a TIFF; zeros if there are none."""
+    """Return [height, width] of the tiles of a TIFF; zeros for images without tiles."""
     if kind != "TIFF":
         return 0, 0
     return image.tag_v2.get(_TILE_LENGTH, 0), image.tag_v2.get(_TILE_WIDTH, 0)

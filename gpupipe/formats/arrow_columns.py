@@ -1,7 +1,8 @@
 """Read columns of Arrow and Parquet files with pyarrow: image files, labels and numbers.
 
-Arrow keeps the bytes of a column in one piece, so images in an Arrow file can be mapped where they
-are. pyarrow's own threads are not used: they would still exist when a DataLoader forks its workers.
+Arrow stores the bytes of a column contiguously, so images can be memory-mapped from an Arrow file
+without a copy. This module never starts pyarrow's threads: they would still exist when a DataLoader
+forks its workers.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from gpupipe.formats import DamagedError
 
 _FILE_MAGIC = b"ARROW1"
 _BYTES = "bytes"
-"""The part of a struct that holds the image file, in the data sets of Hugging Face."""
+"""The struct field that holds the image file in Hugging Face data sets."""
 
 
 class MappedBatch(NamedTuple):
-    """Rows of an Arrow file that is mapped into memory.
+    """A record batch of an Arrow file that is mapped into memory.
 
     Attributes:
         rows: The pyarrow.RecordBatch.
-        address: Where the file begins in memory.
+        address: The memory address of the file's first byte.
         size: The size of the file in bytes.
     """
 
@@ -41,10 +42,10 @@ class MappedBatch(NamedTuple):
 
 
 def iter_batches(path: Path) -> Iterator[MappedBatch]:
-    """Yield the record batches of an Arrow file, as `datasets` saves it: a stream, or a file.
+    """Yield the record batches of an Arrow file, in the stream or the file format.
 
     Raises:
-        DamagedError: The file is truncated, damaged or no Arrow file.
+        DamagedError: The file is truncated, damaged or not an Arrow file.
         OSError: The file cannot be read.
     """
     import pyarrow as pa
@@ -75,10 +76,10 @@ def iter_batches(path: Path) -> Iterator[MappedBatch]:
 
 @contextmanager
 def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
-    """Yield a pyarrow.ParquetFile.
+    """Open a Parquet file, yield it as a pyarrow.ParquetFile, and close it.
 
     Raises:
-        DamagedError: The file is truncated, damaged or no Parquet file.
+        DamagedError: The file is truncated, damaged or not a Parquet file.
         OSError: The file cannot be read.
     """
     import pyarrow as pa
@@ -97,7 +98,7 @@ def read_schema(path: Path) -> Any:
     """Return the pyarrow.Schema of an Arrow file.
 
     Raises:
-        DamagedError: The file is no Arrow file.
+        DamagedError: The file is damaged or not an Arrow file, or holds no rows.
         OSError: The file cannot be read.
     """
     for batch in iter_batches(path):
@@ -106,17 +107,17 @@ def read_schema(path: Path) -> Any:
 
 
 def check_columns(schema: Any, names: list[str]) -> None:
-    """Raise ValueError if a column is not there."""
+    """Raise ValueError if the pyarrow schema lacks one of the columns `names`."""
     for name in names:
         if name not in schema.names:
             raise ValueError(f"has no column '{name}'{did_you_mean(name, schema.names)}")
 
 
 def locate_images(batch: MappedBatch, column: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where the image files of a column are in the file, and their sizes, int64 (N,).
+    """Return the byte offset of each image file in the Arrow file, and its size, int64 (N,).
 
     Raises:
-        DamagedError: They are not in the file.
+        DamagedError: An image file lies outside the Arrow file.
         ValueError: The column holds no image files, or the file is compressed.
     """
     array = find_bytes(batch.rows.column(column), column)
@@ -136,10 +137,14 @@ def locate_images(batch: MappedBatch, column: str) -> tuple[NDArray[np.int64], N
 
 
 def find_bytes(array: Any, column: str) -> Any:
-    """Return the array of bytes in a column: the column itself, or the part `bytes` of structs.
+    """Return the image files of a column as a pyarrow array of bytes.
+
+    Args:
+        array: The pyarrow array of the column: bytes, or structs with a field `bytes`.
+        column: The name of the column, for messages.
 
     Raises:
-        ValueError: The column holds no image files, or not in every row.
+        ValueError: The column does not hold image files, or a row has none.
     """
     import pyarrow as pa
 
@@ -167,10 +172,15 @@ def find_bytes(array: Any, column: str) -> Any:
 
 
 def read_texts(array: Any, column: str, wanted: str = "paths") -> list[str]:
-    """Return a column of texts, or of bytes as file systems encode paths.
+    """Return a column of strings as a list; decode bytes as os.fsdecode does.
+
+    Args:
+        array: The pyarrow array of the column.
+        column: The name of the column, for messages.
+        wanted: A description of the values that the column should hold, for messages.
 
     Raises:
-        ValueError: The column holds something else than `wanted`, or a row has no value.
+        ValueError: The column holds neither strings nor bytes, or a row has no value.
     """
     import pyarrow as pa
 
@@ -181,10 +191,10 @@ def read_texts(array: Any, column: str, wanted: str = "paths") -> list[str]:
 
 
 def read_labels(array: Any, column: str) -> list[str] | NDArray[np.int64]:
-    """Return a column of labels: whole numbers, or names.
+    """Return a column of labels: int64 (N,) for whole numbers, a list for names.
 
     Raises:
-        ValueError: The column holds something else, or a row has no label.
+        ValueError: The column holds neither whole numbers nor names, or a row has no label.
     """
     import pyarrow as pa
 
@@ -195,7 +205,10 @@ def read_labels(array: Any, column: str) -> list[str] | NDArray[np.int64]:
 
 
 def read_numbers(array: Any, column: str) -> NDArray[Any]:
-    """Return a column of numbers, int64 or float64 (N,). Raises ValueError if it is none."""
+    """Return a column of numbers as int64 or float64 (N,).
+
+    Raises ValueError if the column is not numeric, or a row has no value.
+    """
     import pyarrow as pa
 
     kind = _find_kind(array, column)
@@ -209,7 +222,7 @@ def read_numbers(array: Any, column: str) -> NDArray[Any]:
 
 
 def _find_kind(array: Any, column: str) -> Any:
-    """Return the type of a column's values. Raises ValueError if a row has none."""
+    """Return the pyarrow type of a column's values. Raises ValueError if a row has no value."""
     import pyarrow as pa
 
     if array.null_count:
@@ -219,13 +232,13 @@ def _find_kind(array: Any, column: str) -> Any:
 
 @dataclass
 class LabelsAndValues:
-    """The labels and values of rows that are read some at a time.
+    """Collects labels and values of rows, one table or record batch at a time.
 
     Attributes:
-        label: The column of labels; None if there are none.
-        values: Columns of numbers, by the name of the value.
-        labels: The labels of all rows so far, as `read_labels` returns them.
-        numbers: The numbers of all rows so far, by the name of the value.
+        label: The name of the column of labels; None if there are no labels.
+        values: The name of the column of each value, by the value's name.
+        labels: The labels of each table so far, as `read_labels` returns them.
+        numbers: The numbers of each table so far, int64 or float64 (N,), by the value's name.
     """
 
     label: str | None
@@ -235,19 +248,25 @@ class LabelsAndValues:
 
     @property
     def columns(self) -> list[str]:
-        """The columns to read, each once."""
+        """The names of the columns to read, without duplicates."""
         label = [] if self.label is None else [self.label]
         return list(dict.fromkeys([*label, *self.values.values()]))
 
     def add(self, rows: Any) -> None:
-        """Add the rows of a pyarrow table or record batch. Raises ValueError."""
+        """Append the labels and values of a pyarrow table or record batch.
+
+        Raises ValueError if a column has the wrong type, or a row has no value.
+        """
         if self.label is not None:
             self.labels.append(read_labels(rows.column(self.label), self.label))
         for name, column in self.values.items():
             self.numbers[name].append(read_numbers(rows.column(column), column))
 
     def join_values(self, others: Iterable[LabelsAndValues] = ()) -> dict[str, NDArray[Any]]:
-        """Return the values of these rows and others, at least one in all, by name."""
+        """Return each value of this object and of `others`, concatenated, by the value's name.
+
+        At least one table must have been added.
+        """
         every = [self, *others]
         return {
             name: np.concatenate([part for one in every for part in one.numbers[name]])
@@ -256,7 +275,7 @@ class LabelsAndValues:
 
 
 def read_features(schema: Any) -> dict[str, Any]:
-    """Return what `datasets` writes about the columns into the schema; {} if it did not."""
+    """Return the features that `datasets` stored in a schema, by column; {} if there are none."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, ValueError, TypeError, RecursionError):
@@ -265,7 +284,7 @@ def read_features(schema: Any) -> dict[str, Any]:
 
 
 def read_class_names(schema: Any, column: str) -> list[str]:
-    """Return the names of the classes of a ClassLabel column; [] if it is none."""
+    """Return the class names of a ClassLabel column; [] for any other column."""
     feature = read_features(schema).get(column)
     names = feature.get("names") if isinstance(feature, dict) else None
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)

@@ -26,9 +26,9 @@ from gpupipe.formats.protobuf import (
 _FEATURES, _ENTRY, _KEY, _VALUE, _LIST_OF = 1, 1, 1, 2, 1
 KINDS = {1: "bytes", 2: "floats", 3: "int64s"}
 _UNPACKED = {"bytes": (), "floats": (FOUR_BYTES,), "int64s": (VARINT,)}
-"""The wire type of a single value of each kind, if values are not packed."""
+"""The wire type of a value that is not packed, by the kind of the feature."""
 _MAX_BYTES = 4096
-"""Upper limit of one record's numbers or name: they go into the index, which must stay small."""
+"""Max bytes of a record's numbers or name: the index stores them, and must stay small."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Feature:
     Attributes:
         name: Name of the feature.
         kind: "bytes", "floats" or "int64s".
-        records: The records.
+        records: The byte ranges of the N records.
         items: The values in wire format, in the order of the records. One item may hold many
             floats or int64s.
     """
@@ -49,12 +49,13 @@ class Feature:
     items: Fields
 
     def spans(self) -> Messages:
-        """Return the byte range of each record's value.
+        """Return the byte range of the value in each record.
 
-        The range of a list of floats holds all of them, as little-endian float32.
+        The range of a packed list of floats covers all of them, as little-endian float32.
 
         Raises:
-            MalformedProtobufError: The feature holds int64s, or a record has several values.
+            MalformedProtobufError: The feature holds int64s, or a record does not hold exactly one
+                value (for floats: one packed list).
         """
         if self.kind == "int64s":
             raise self.error(
@@ -66,14 +67,14 @@ class Feature:
         return Messages(self.items.record, self.items.begin, self.items.end)
 
     def numbers(self, data: Bytes) -> NDArray[np.int64] | NDArray[np.float32]:
-        """Read the values as numbers.
+        """Return the values as numbers.
 
         Returns:
             int64 or float32, (N,) if each record has one number, else (N, n).
 
         Raises:
-            MalformedProtobufError: The feature holds bytes, or records differ in how many numbers
-                they have.
+            MalformedProtobufError: The feature holds bytes, a record has no numbers or more than
+                4,096 bytes of them, or records have different counts of numbers.
         """
         if self.kind == "bytes":
             raise self.error(0, "holds bytes, where numbers are wanted")
@@ -89,10 +90,10 @@ class Feature:
         return values if counts[0] == 1 else values.reshape(len(counts), -1)
 
     def texts(self, data: Bytes) -> list[bytes]:
-        """Read each record's value as bytes, at most 4,096 of them.
+        """Return the value of each record as bytes.
 
         Raises:
-            MalformedProtobufError: A value is longer, or `spans` fails.
+            MalformedProtobufError: A value has more than 4,096 bytes, or `spans` fails.
         """
         spans = self.spans()
         long = find_first(spans.end - spans.begin > _MAX_BYTES)
@@ -106,7 +107,7 @@ class Feature:
     def _flatten(
         self, data: Bytes
     ) -> tuple[NDArray[np.int64] | NDArray[np.float32], NDArray[np.int64]]:
-        """Return all values, concatenated, and the row in `records` of each."""
+        """Return the numbers of all records, concatenated, and the row in `records` of each one."""
         size = np.bincount(self.items.message, self.items.end - self.items.begin, len(self.records))
         long = find_first(size > _MAX_BYTES)
         if long is not None:
@@ -145,7 +146,7 @@ class Feature:
             raise self.items.error(odd, f"the feature '{self.name}' ends within a float")
 
     def error(self, row: int, what: str) -> MalformedProtobufError:
-        """Return, without raising it, the error that the feature has a fault in a record."""
+        """Return (not raise) the error for the record in `row`; `what` describes the fault."""
         return self.records.error(row, f"the feature '{self.name}' {what}")
 
 
@@ -161,7 +162,7 @@ def parse_features(data: Bytes, records: Messages, names: Iterable[str]) -> dict
         names: Names of the features.
 
     Raises:
-        MalformedProtobufError: A record lacks a feature, has it twice, or is no Example message.
+        MalformedProtobufError: A record lacks a feature or has it twice, or is not an Example.
     """
     keys, values = _parse_entries(data, records)
     return {name: _find_feature(data, name, records, keys, values) for name in names}
@@ -175,7 +176,7 @@ def list_features(data: Bytes, records: Messages) -> list[str]:
         records: The byte ranges of the records, which are Example messages.
 
     Raises:
-        MalformedProtobufError: A record is no Example message.
+        MalformedProtobufError: A record is not an Example message.
     """
     keys, _ = _parse_entries(data, records)
     first = np.flatnonzero(keys.record == records.record[0])
@@ -184,7 +185,7 @@ def list_features(data: Bytes, records: Messages) -> list[str]:
 
 
 def _parse_entries(data: Bytes, records: Messages) -> tuple[Messages, Messages]:
-    """Return the keys and the values of all entries of the records' maps of features."""
+    """Return the byte ranges of the keys and of the values in all records' feature maps."""
     tops = parse_fields(data, records)
     entries = _parse_messages(
         data, tops.where((tops.number == _FEATURES) & (tops.wire == DELIMITED)), _ENTRY
@@ -199,13 +200,22 @@ def _parse_entries(data: Bytes, records: Messages) -> tuple[Messages, Messages]:
 
 
 def _parse_messages(data: Bytes, above: Messages, number: int) -> Fields:
-    """Return the messages in field `number` of the messages `above`."""
+    """Return the nested messages in field `number` of the messages `above`."""
     inner = parse_fields(data, above)
     return inner.where((inner.number == number) & (inner.wire == DELIMITED))
 
 
 def _check_single(parts: Fields, entries: Fields, part: str) -> Messages:
-    """Return the one part of each entry, empty if it is missing. Raises MalformedProtobufError."""
+    """Return the byte range of one part of each map entry; empty if the entry lacks it.
+
+    Args:
+        parts: All keys, or all values, of the entries.
+        entries: The entries of the records' feature maps.
+        part: "key" or "value", for messages.
+
+    Raises:
+        MalformedProtobufError: An entry has the part twice.
+    """
     twice = find_first(np.bincount(parts.message, minlength=len(entries)) > 1)
     if twice is not None:
         raise entries.error(twice, f"a feature with two {part}s")
@@ -240,7 +250,7 @@ def _find_keys(data: Bytes, name: str, keys: Messages) -> NDArray[np.int64]:
 
 
 def _find_kind(name: str, records: Messages, lists: Fields) -> str:
-    """Return the kind of a feature, which all records share. Raises MalformedProtobufError."""
+    """Return the kind of a feature. Raises MalformedProtobufError if records differ in it."""
     counts = np.bincount(lists.message, minlength=len(records))
     odd = find_first(counts != 1)
     if odd is not None:
@@ -258,7 +268,7 @@ def _find_kind(name: str, records: Messages, lists: Fields) -> str:
 def _count_error(
     data: Bytes, name: str, records: Messages, keys: Messages, row: int, count: int
 ) -> MalformedProtobufError:
-    """Return the error of a record that lacks a feature, or has it `count` times."""
+    """Return the error of the record in `row`, which has the feature `count` times instead of 1."""
     if count:
         return records.error(row, f"has the feature '{name}' {count} times")
     mine = np.flatnonzero(keys.record == records.record[row])[:100]

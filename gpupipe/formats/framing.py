@@ -17,9 +17,9 @@ from gpupipe.runtime.installation import install_command
 
 _HEAD, _TAIL = 12, 4
 _AT_ONCE = 4096
-"""Number of records to find before their checksums are verified.
+"""Number of records to locate before the checksums of their lengths are verified.
 
-A file that is no TFRecord file must not be walked to its end.
+So a file of another format is rejected early, not after a walk over the whole file.
 """
 _MASK = np.uint32(0xA282EAD8)
 _POLYNOMIAL = np.uint32(0x82F63B78)
@@ -30,20 +30,20 @@ _CHECKSUMS = (
 
 
 def iter_records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
-    """Find the records of a file.
+    """Yield the byte ranges of the records in a TFRecord file.
 
     The checksums of the lengths are always verified.
 
     Args:
         data: The bytes of the file.
-        verify: Whether to verify the checksums of the records, too. This needs crc32c.
+        verify: Whether to also verify the checksums of the records. Needs the package crc32c.
 
     Yields:
-        The byte ranges of the next records, up to 4,096 at a time. Records count from 0.
+        The byte ranges of up to 4,096 records at a time. Records are numbered from 0.
 
     Raises:
         ValueError: The file is compressed, or crc32c is missing.
-        DamagedError: The file is truncated or no TFRecord file, or a checksum is wrong.
+        DamagedError: The file is truncated or not a TFRecord file, or a checksum is wrong.
     """
     if bytes(data[:2]) == b"\x1f\x8b":
         raise ValueError(
@@ -63,7 +63,10 @@ def iter_records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
 
 
 def _walk(data: Bytes, offset: int) -> tuple[list[int], int, str]:
-    """Return the offsets of the next records, that of the one after them, and its fault or ""."""
+    """Return the byte offsets of up to 4,096 records, the offset after them, and a fault or "".
+
+    The fault tells where the file is cut off.
+    """
     starts, view, size = list[int](), data.data, len(data)
     length_at = struct.Struct("<Q").unpack_from
     while offset < size and len(starts) < _AT_ONCE:
@@ -80,7 +83,13 @@ def _walk(data: Bytes, offset: int) -> tuple[list[int], int, str]:
 
 
 def _check_lengths(data: Bytes, starts: NDArray[np.int64], number: int) -> Messages:
-    """Return the records that begin at `starts`. Raises DamagedError if a checksum is wrong."""
+    """Return the byte ranges of records. Raises DamagedError if a length's checksum is wrong.
+
+    Args:
+        data: The bytes of the file.
+        starts: The byte offset of each record's length, int64 (N,).
+        number: The number of the first record in the file.
+    """
     if not len(starts):
         return Messages(starts, starts, starts)
     head = data[starts[:, None] + np.arange(_HEAD)]
@@ -95,7 +104,7 @@ def _check_lengths(data: Bytes, starts: NDArray[np.int64], number: int) -> Messa
 
 
 def _verify(data: Bytes, batch: Messages) -> None:
-    """Raise DamagedError if the checksum of a record is wrong."""
+    """Raise DamagedError if a record's checksum is wrong, ValueError if crc32c is missing."""
     try:
         from crc32c import crc32c
     except ImportError as e:
@@ -134,7 +143,7 @@ _TABLE = _compute_table()
 
 
 def _compute_crcs(texts: Bytes) -> NDArray[np.uint32]:
-    """Compute the CRC-32C of rows of bytes, uint8 (N, bytes); one step per byte of a row."""
+    """Compute the CRC-32C of each row of `texts`, uint8 (N, bytes), as uint32 (N,)."""
     crc = np.full(len(texts), 0xFFFFFFFF, np.uint32)
     for column in texts.T:
         crc = _TABLE[(crc ^ column) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))

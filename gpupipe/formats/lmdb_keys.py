@@ -1,11 +1,12 @@
-"""Find the values of LMDB databases by their keys: where in data.mdb the bytes of each are.
+"""Parse LMDB databases: find the byte range of each value in data.mdb.
 
-A KeyTemplate, such as "image-{id}" or "{class}/{name}.jpg", says which keys belong together.
+A KeyTemplate, such as "image-{id}" or "{class}/{name}.jpg", selects keys, and builds
+the related keys of other fields.
 
-A value lies in one piece, so it can be mapped into memory where it is, by any process. The LMDB
-library ends a process that reads a damaged file, and lets no process use a database that it opened
-before a fork. This parser only reads: meta pages, then the pages of a B+ tree, in the order of the
-keys. The layout is that of LMDB 0.9 on 64-bit little-endian machines (lmdb.h, mdb.c).
+LMDB stores a value contiguously, so any process can map it into memory. The LMDB library is not
+used: it ends a process that reads a damaged file, and a forked process cannot use a database that
+its parent opened. This parser reads the meta pages, then the pages of the B+ tree in the order of
+the keys. The layout is that of LMDB 0.9 on 64-bit little-endian machines (lmdb.h, mdb.c).
 """
 
 from __future__ import annotations
@@ -24,25 +25,34 @@ from gpupipe.formats import DamagedError
 _MAGIC = 0xBEEFC0DE
 _VERSION = 1
 _PAGE_HEADER = struct.Struct("<QHHHH")
-"""Page number, padding, flags, both ends of the free space; of overflow pages, their count."""
+"""Page number, padding, flags, lower and upper end of the free space.
+
+In overflow pages, the last two fields are the number of pages (low and high 16 bits).
+"""
 _META = struct.Struct("<16xLL8xQ")
 """Magic, version, size of the map."""
 _TREE = struct.Struct("<LHHQQQQQ")
-"""Padding (page size in the first), flags, depth, three counts of pages, entries, root."""
+"""Padding, flags, depth, counts of branch, leaf and overflow pages, entries, root page.
+
+The first tree of a meta page has the page size in place of the padding.
+"""
 _TREES_AT, _META_END = 40, 152
 _NODE = struct.Struct("<HHHH")
-"""Size of the value or number of the child page (low, high), flags, size of the key."""
+"""Low and high 16 bits of the value's size, flags, size of the key.
+
+In a branch page, the first three fields are the child's page number.
+"""
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 _IN_OVERFLOW, _IS_TREE, _HAS_DUPLICATES = 1, 2, 4
 _NO_ROOT = (1 << 64) - 1
 
 
 class Value(NamedTuple):
-    """A key, and where its value is.
+    """A key and the byte range of its value.
 
     Attributes:
         key: The key.
-        offset: The first byte of the value in the file.
+        offset: The byte offset of the value in data.mdb.
         length: The number of bytes of the value.
         is_database: Whether the value is the root of a named database.
     """
@@ -61,17 +71,17 @@ class _Tree:
 
 
 def iter_values(data: NDArray[np.uint8], database: str | None = None) -> Iterator[Value]:
-    """Yield the keys of a database in LMDB's order, with the places of their values.
+    """Yield the keys of a database in LMDB's order, with the byte ranges of their values.
 
     Args:
-        data: The file data.mdb.
-        database: The name of a database; None for the main one, whose keys are also the names of
-            the others.
+        data: The bytes of data.mdb.
+        database: The name of a named database; None for the main one, which has a key for each
+            named database.
 
     Raises:
-        DamagedError: The file is truncated or damaged, or no LMDB.
+        DamagedError: The file is truncated or damaged, or not an LMDB.
         LookupError: There is no database of this name.
-        ValueError: Keys have several values each.
+        ValueError: A key has several values.
     """
     tree = _read_meta(data)
     if database is not None:
@@ -83,7 +93,7 @@ def iter_values(data: NDArray[np.uint8], database: str | None = None) -> Iterato
 
 
 def _read_meta(data: NDArray[np.uint8]) -> _Tree:
-    """Return the main tree, by the later of the two meta pages."""
+    """Return the main tree of the meta page with the later transaction."""
     view = data.data
     if len(data) < _META_END or struct.unpack_from("<L", view, 16)[0] != _MAGIC:
         raise DamagedError(f"{len(data):,} bytes are no LMDB, or not one of a 64-bit machine")
@@ -109,7 +119,7 @@ def _read_tree(data: NDArray[np.uint8], offset: int, page_size: int) -> _Tree:
 
 
 def _walk(data: NDArray[np.uint8], tree: _Tree) -> Iterator[Value]:
-    """Yield the values of a tree. Every page is read once, so that no cycle runs forever."""
+    """Yield the values of a tree. Raises DamagedError if a page is in it twice, as in a cycle."""
     waiting, seen, count = [tree.root] if tree.root != _NO_ROOT else [], set[int](), 0
     while waiting:
         number = waiting.pop()
@@ -136,7 +146,7 @@ def _walk(data: NDArray[np.uint8], tree: _Tree) -> Iterator[Value]:
 
 
 def _find_page(data: NDArray[np.uint8], number: int, page_size: int) -> int:
-    """Return where a page begins. Raises DamagedError if it is not in the file."""
+    """Return the byte offset of a page. Raises DamagedError if the page is not there."""
     start = number * page_size
     if start + page_size > len(data):
         raise DamagedError(f"cut off: page {number:,} is past the file's end")
@@ -149,7 +159,14 @@ def _find_page(data: NDArray[np.uint8], number: int, page_size: int) -> int:
 def _read_node(
     data: NDArray[np.uint8], start: int, node: int, page_size: int
 ) -> tuple[int, int, int, int, int]:
-    """Return low, high and flags of a node, and where its key begins and ends."""
+    """Return the fields low, high and flags of a node, and the begin and end offset of its key.
+
+    Args:
+        data: The bytes of data.mdb.
+        start: The byte offset of the page in data.mdb.
+        node: The byte offset of the node in the page.
+        page_size: The size of a page in bytes.
+    """
     if node + _NODE.size > page_size:
         raise DamagedError(f"the page at byte {start:,} is damaged")
     low, high, flags, key_size = _NODE.unpack_from(data.data, start + node)
@@ -191,12 +208,12 @@ class KeyTemplate:
     """A key with placeholders, each of which stands for one or more characters.
 
     Attributes:
-        text: The template as it is written.
+        text: The template, such as "image-{id}".
         names: The names of its placeholders, in order.
     """
 
     def __init__(self, text: str) -> None:
-        """Parse a template. Raises ValueError if it is none."""
+        """Parse a template. Raises ValueError if its syntax is wrong or a placeholder repeats."""
         self.text, self.names = text, _PLACEHOLDER.findall(text)
         rest = _PLACEHOLDER.sub("", text)
         if "{" in rest or "}" in rest or len(set(self.names)) != len(self.names):
@@ -210,14 +227,14 @@ class KeyTemplate:
         self._pattern = re.compile(pattern, re.DOTALL)
 
     def match(self, key: str) -> dict[str, str] | None:
-        """Return what each placeholder stands for in a key; None if the key does not fit."""
+        """Return the text of each placeholder in a key, by name; None if the key does not match."""
         found = self._pattern.fullmatch(key)
         if found is None:
             return None
         return {name.removeprefix("p_"): text for name, text in found.groupdict().items()}
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """Return the key in which each placeholder has its value."""
+        """Return the key that results if each placeholder is replaced by its value."""
         return _PLACEHOLDER.sub(lambda found: values[found[1]], self.text)
 
     @property

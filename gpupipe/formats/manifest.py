@@ -58,11 +58,11 @@ def read_stream(
     """Read columns of a manifest from an open file.
 
     Args:
-        name: Its path or URL, for messages. The suffix decides the format.
+        name: The path or URL of the manifest, for messages. Its suffix decides the format.
         f: The manifest, open for reading.
         wanted: The columns to read.
         tick: Called now and then with the number of rows read.
-        encoding_errors: What to do about bytes that are not UTF-8: "strict" or "surrogateescape".
+        encoding_errors: Error handler for bytes that are not UTF-8: "strict" or "surrogateescape".
 
     Raises:
         DataError: A row or column is missing or wrong.
@@ -107,8 +107,8 @@ def _read_text(name: str, f: TextIO, wanted: ManifestColumns, tick: Tick) -> Man
 def _split_label(line: str, where: str) -> tuple[str, str | None]:
     """Split a line into path and label.
 
-    A TAB separates them for certain. After a space, the text could also be the rest of a path: it
-    is an error if it looks like one.
+    The text after the last TAB is the label. Without a TAB, it is the text after the last space.
+    That text may instead belong to the path: raises DataError if it contains "/" or ".".
     """
     path, tab, label = line.rpartition("\t")
     if tab:
@@ -194,7 +194,7 @@ def _read_rows(
 
 
 def _iter_records(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield records with the lines on which they begin. Skips blank lines."""
+    """Yield the line at which each row of a csv.reader begins, and its cells. Skips blank lines."""
     line = 1
     for record in reader:
         if record:
@@ -229,18 +229,18 @@ _MAX_DIGITS = 18
 
 
 def read_ids(file: Path, count: int) -> NDArray[np.int64]:
-    """Read ids, one a line. Empty lines are left out.
+    """Read a file of sample ids, one per line. Skips empty lines.
 
     Args:
-        file: The file.
-        count: The number of samples; ids are 0 .. count - 1.
+        file: The file of ids.
+        count: The number of samples in the data set; ids are 0 to `count` - 1.
 
     Returns:
-        The ids, ascending, int64 (n,), at least one.
+        The ids in ascending order, int64 (n,), n > 0.
 
     Raises:
-        DataError: If the file cannot be read, a line is no id or one that came before, or there
-            are no ids.
+        DataError: The file cannot be read or has no ids, or a line is not a valid id or repeats an
+            earlier one.
     """
     try:
         with open_regular(file) as stream:

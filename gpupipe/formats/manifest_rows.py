@@ -1,6 +1,6 @@
-"""What a manifest holds: the columns to read, and the rows that were read.
+"""The columns to read from a manifest, and the rows that were read.
 
-`read_parquet` reads the rows of a .parquet file; formats with lines are read in manifest.py.
+`read_parquet` reads .parquet manifests; manifest.py reads .txt, .csv and .tsv.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ T = TypeVar("T")
 _PROGRESS_ROWS = 100_000
 
 Tick = Callable[[int], None]
-"""Called with the number of rows read so far."""
+"""A progress callback; its argument is the number of rows read so far."""
 
 
 @dataclass(frozen=True)
 class ManifestColumns:
-    """The columns to read.
+    """The names of the manifest columns to read.
 
     Attributes:
         paths: The column of paths of each field, by the field's name. The first is the main field.
         label: The column of labels; None if there are no labels.
         is_label_required: Whether a missing column of labels is always an error. If false, a table
-            with a single column has no labels.
+            of a single column is read without labels.
         values: The column of numbers of each value, by the value's name.
         weight: The column of weights; None if there are none.
         keeps_rest: Whether to read all other columns too, for `ManifestRows.rest`.
@@ -57,8 +57,8 @@ class ManifestRows:
         labels: The label of each row as text; empty if there are none.
         values: The numeric columns, int64 or float64 (N,), by name.
         weights: The weight of each row, int64 or float64 (N,); None if there are none.
-        rest: Every column but those of paths, labels and weights, by name, for each row. Empty
-            unless `keeps_rest`. Each cell is a text, or a Python object if the format has types.
+        rest: For each row, the cells of all columns except paths, label and weight, by column name.
+            Empty unless `keeps_rest`. Cells are texts; in .parquet, Python objects.
         lines: The line at which each row begins, from 1; empty if the format has no lines.
     """
 
@@ -87,7 +87,7 @@ def count_row(rows: ManifestRows, line: int, tick: Tick) -> None:
 
 @dataclass(frozen=True)
 class ColumnNumbers:
-    """The numbers of the wanted columns in a table, from 0; None if there is no such column."""
+    """The positions of the wanted columns in a table, from 0; None for columns not to be read."""
 
     paths: dict[str, int]
     label: int | None
@@ -102,10 +102,10 @@ def find_columns(columns: Sequence[str], wanted: ManifestColumns, where: str) ->
     Args:
         columns: The names of the table's columns.
         wanted: The columns to find.
-        where: The place of the header, for messages.
+        where: The file and line of the header, for messages.
 
     Raises:
-        DataError: A column is missing, or stands there twice.
+        DataError: A column is missing, or two columns have its name.
     """
     first, *others = wanted.paths.items()
     paths = {first[0]: _column_number(columns, first[1], PATH, where, "")}

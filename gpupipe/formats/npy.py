@@ -2,9 +2,9 @@
 
 NumPy's parser reads the header. It evaluates only literals, and unpickles nothing.
 
-numpy.savez stores arrays without compression, so each is a byte range of the file. Those of
-numpy.savez_compressed are refused: they have no bytes that can be mapped. An array is read once
-when it is found, to verify the CRC-32 that ZIP keeps of it.
+numpy.savez stores arrays without compression, so each can be memory-mapped as a byte range of the
+file. Compressed arrays (numpy.savez_compressed) are refused. `find_array` reads the whole array
+once, to verify its CRC-32.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NpyHeader:
     Attributes:
         dtype: NumPy's name of the dtype.
         shape: The shape of the array.
-        offset: The byte at which the numbers begin.
+        offset: The byte offset of the first number, from the start of the .npy file.
         pairs: Whether the numbers are complex. If so, `dtype` and `shape` describe them as real
             numbers with a last axis of length 2: the real and the imaginary part, as in memory.
     """
@@ -67,7 +67,7 @@ def parse_header(prefix: bytes) -> NpyHeader:
         prefix: The whole file, or at least its first 10 kB (`MAX_HEADER`).
 
     Raises:
-        ValueError: This is no .npy file, or gpupipe cannot read its numbers as they are stored.
+        ValueError: The bytes are not a .npy file, or gpupipe cannot read its numbers as stored.
     """
     if not prefix.startswith(b"\x93NUMPY") or len(prefix) < _LONGEST_START:
         raise ValueError("no .npy file")
@@ -136,21 +136,21 @@ def _check_supported(
 
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-"""Of a local file header: the signature, and the lengths of the name and of the extra field."""
+"""A ZIP local file header: its signature, and the lengths of the name and the extra field."""
 _ENCRYPTED = 1
 _PIECE_BYTES = 1 << 20
 
 
 def find_array(file: BinaryIO, name: str) -> tuple[int, int]:
-    """Return where the .npy file of an array begins in a .npz file, and its size in bytes.
+    """Return the byte offset of an array's .npy file in a .npz file, and its size in bytes.
 
     Args:
         file: The .npz file, open for reading.
-        name: The name of the array; if the file holds a single array, that one is taken.
+        name: The name of the array. Ignored if the file holds a single array.
 
     Raises:
         OSError: The file cannot be read.
-        DamagedError: The file is no ZIP, or the array's bytes are not those that were written.
+        DamagedError: The file is not a ZIP, is truncated, or the array's CRC-32 is wrong.
         ValueError: There is no such array, or it is compressed.
     """
     info = _choose(_read_directory(file), name)
@@ -167,7 +167,7 @@ def list_arrays(file: BinaryIO) -> list[str]:
 
     Raises:
         OSError: The file cannot be read.
-        DamagedError: The file is no ZIP.
+        DamagedError: The file is not a ZIP.
     """
     return list(_read_directory(file))
 

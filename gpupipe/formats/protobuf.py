@@ -13,15 +13,15 @@ takes the byte ranges of N messages, and returns the byte range of every field's
     >>> decode_varints(data, fields.begin[:1])[0]
     [5]
 
-The payload of a delimited field may be a message itself. Its Fields are Messages, too, so they are
-parsed by another call. NumPy walks all messages in lockstep, one field of each at a time: a Python
-loop over the fields of a million records would take minutes.
+The payload of a delimited field may be a message itself. Fields are a kind of Messages, so another
+call of `parse_fields` parses them. NumPy walks all messages in lockstep, one field of each at a
+time: a Python loop over the fields of a million records would take minutes.
 
 Invariants:
 
-- No payload is copied; `gather` and `decode_packed` alone read payloads.
+- Only `gather` and `decode_packed` copy payloads.
 - Fields are ordered by message, then by offset. A field lies within its message.
-- Bytes that are no message raise MalformedProtobufError, and never IndexError or wrong fields.
+- Invalid bytes raise MalformedProtobufError. They never raise IndexError or yield wrong fields.
 
 The wire format is described at https://protobuf.dev/programming-guides/encoding/.
 """
@@ -39,18 +39,18 @@ Offsets = NDArray[np.int64]
 
 VARINT, EIGHT_BYTES, DELIMITED, FOUR_BYTES = 0, 1, 2, 5
 _MAX_FIELDS = 4096
-"""Upper limit of fields in a message. Each takes a step: more would take seconds per record."""
+"""Max fields in a message: each takes a NumPy step, so more would take seconds per record."""
 _VARINT_BYTES = 10
 _MAX_NUMBER = 2**29
 
 
 class MalformedProtobufError(ValueError):
-    """Bytes are no message, or none that gpupipe can read.
+    """Bytes are not a valid message, or gpupipe cannot read the message.
 
     Args:
         record: Number of the record in the file.
-        offset: Byte in the file.
-        fault: What is wrong there.
+        offset: Byte offset of the message in the file.
+        fault: Description of the fault.
     """
 
     def __init__(self, record: int, offset: int, fault: str) -> None:
@@ -58,7 +58,7 @@ class MalformedProtobufError(ValueError):
 
 
 def find_first(wrong: NDArray[np.bool_]) -> int | None:
-    """Return the first row of a mask; None if no row is set."""
+    """Return the index of the first True in a mask; None if there is none."""
     rows = np.flatnonzero(wrong)
     return int(rows[0]) if len(rows) else None
 
@@ -70,7 +70,7 @@ class Messages:
     Attributes:
         record: The number of the record that each message is part of, int64 (N,).
         begin: The first byte of each message, int64 (N,).
-        end: The byte after the last of each message, int64 (N,).
+        end: The byte after each message, int64 (N,).
     """
 
     record: Offsets
@@ -81,7 +81,7 @@ class Messages:
         return len(self.record)
 
     def error(self, row: int, fault: str) -> MalformedProtobufError:
-        """Return, without raising it, the error that says what is wrong with one message."""
+        """Return (not raise) the error for the message in `row`."""
         return MalformedProtobufError(int(self.record[row]), int(self.begin[row]), fault)
 
 
@@ -102,7 +102,7 @@ class Fields(Messages):
     wire: NDArray[np.uint64]
 
     def where(self, chosen: NDArray[Any]) -> Fields:
-        """Return the chosen rows; `chosen` is a mask, or row numbers."""
+        """Return the fields that `chosen` selects: a mask, or row numbers."""
         return Fields(*(getattr(self, column.name)[chosen] for column in fields(self)))
 
 
@@ -111,7 +111,7 @@ def parse_fields(data: Bytes, messages: Messages) -> Fields:
 
     Args:
         data: The bytes of the file.
-        messages: The messages.
+        messages: The byte ranges of the messages.
 
     Raises:
         MalformedProtobufError: A message is not valid, or has more than 4,096 fields.
@@ -139,9 +139,9 @@ def parse_fields(data: Bytes, messages: Messages) -> Fields:
 def _parse_first_field(
     data: Bytes, messages: Messages
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], Offsets, Offsets]:
-    """Parse the first field of each message, of which none is empty.
+    """Parse the first field of each message; no message may be empty.
 
-    Returns its number, its wire type, and the begin and end of its payload.
+    Returns the field numbers, the wire types, and the begin and end offsets of the payloads.
     """
     tag, begin = decode_varints(data, messages.begin)
     number, wire = tag >> np.uint64(3), tag & np.uint64(7)
@@ -213,14 +213,14 @@ def decode_packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Offse
 
 
 def gather(data: Bytes, runs: Messages) -> Bytes:
-    """Concatenate the bytes of all ranges, uint8 (bytes,)."""
+    """Return the bytes of all ranges `runs`, concatenated, uint8 (bytes,)."""
     length = runs.end - runs.begin
     before = np.cumsum(length) - length
     return data[np.repeat(runs.begin - before, length) + np.arange(int(length.sum()))]
 
 
 def _check(messages: Messages, is_right: NDArray[np.bool_], fault: str) -> None:
-    """Raise MalformedProtobufError for the first message that is not right."""
+    """Raise MalformedProtobufError for the first message whose entry in `is_right` is False."""
     wrong = find_first(~is_right)
     if wrong is not None:
         raise messages.error(wrong, fault)

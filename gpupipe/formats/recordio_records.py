@@ -1,7 +1,9 @@
-"""Parse MXNet's RecordIO: magic number, flags and length, and payload, padded to four bytes.
+"""Parse MXNet's RecordIO files.
 
-A payload begins with the header of an image record. A payload that contains the magic number is
-split at it, and stored in several parts without it. About 7 of ImageNet's images are.
+Each part of a record has a magic number, a flag and length, and a payload padded to four bytes.
+Most records have one part. If a payload contains the magic number, MXNet splits it there, and
+stores the parts without the number: this affects about 7 ImageNet images. The payload of a record
+begins with the header of an image record.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ MAGIC = (0xCED7230A).to_bytes(4, "little")
 HEADER = 24
 """Size of an image record's header in bytes.
 
-It holds the count of numbers after the header (uint32), the label if that is 0 (float32), and two
-ids (uint64).
+The header holds a count of float32 numbers that follow it (uint32), the label if the count is 0
+(float32), and two ids (uint64).
 """
 _HEAD, _LENGTH_BITS = 8, 29
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _AT_ONCE = 4096
 _MAX_PARTS = 1 << 20
-"""Upper limit of the parts of records that are found at once."""
+"""Max parts that `_walk` returns; a record that needs more is reported as damaged."""
 _Bytes = NDArray[np.uint8]
 _Offsets = NDArray[np.int64]
 
@@ -37,7 +39,7 @@ class Records:
 
     Attributes:
         number: The number of each record in the file, from 0, int64 (N,).
-        start: The byte at which each record begins, int64 (N,).
+        start: The byte offset of each record in the file, int64 (N,).
         part: The row of the record that each part belongs to, int64 (M,).
         begin: The first byte of the payload of each part, int64 (M,).
         length: The size of the payload of each part in bytes, int64 (M,).
@@ -54,7 +56,7 @@ class Records:
         return np.bincount(self.part, minlength=len(self.number)) > 1
 
     def join_payload(self, data: _Bytes, row: int) -> bytes:
-        """Return the payload of one record, with its parts joined."""
+        """Return the payload of the record in `row`, with the magic number between its parts."""
         mine = np.flatnonzero(self.part == row)
         return MAGIC.join(
             data[b : b + n].tobytes()
@@ -67,8 +69,8 @@ class Images:
     """N image records.
 
     Attributes:
-        numbers: The byte at which the numbers of each begin (float32), int64 (N,).
-        count: How many numbers each has, int64 (N,).
+        numbers: The byte offset of each record's float32 numbers (label or labels), int64 (N,).
+        count: The count of each record's float32 numbers, int64 (N,).
         offset: The first byte of each image file, int64 (N,).
         length: The size of each image file in bytes, int64 (N,).
     """
@@ -79,20 +81,20 @@ class Images:
     length: _Offsets
 
     def select(self, chosen: NDArray[np.bool_]) -> Images:
-        """Return the rows of a mask."""
+        """Return the image records that a mask selects."""
         return Images(
             self.numbers[chosen], self.count[chosen], self.offset[chosen], self.length[chosen]
         )
 
 
 def iter_records(data: _Bytes) -> Iterator[Records]:
-    """Find the records of a file.
+    """Yield the records of a RecordIO file.
 
     Yields:
-        The next records, about 4,096 parts at a time.
+        Several records, with about 4,096 parts in all.
 
     Raises:
-        DamagedError: The file is truncated or no RecordIO file.
+        DamagedError: The file is truncated, damaged or not a RecordIO file.
     """
     offset, number = 0, 0
     while offset < len(data):
@@ -119,9 +121,10 @@ def iter_records(data: _Bytes) -> Iterator[Records]:
 
 
 def _walk(data: _Bytes, offset: int) -> tuple[list[int], list[int], list[int], int]:
-    """Return the offsets, flags and payload lengths of the next parts, and the next offset.
+    """Return the offsets, flags and payload lengths of parts, and the offset after the last.
 
-    Stops only at the end of a record.
+    Starts at `offset`, and stops after about 4,096 parts at the end of a record. All offsets and
+    lengths are in bytes.
     """
     heads, flags, lengths = list[int](), list[int](), list[int]()
     view, size, head_at = data.data, len(data), struct.Struct("<4sI").unpack_from
@@ -154,12 +157,12 @@ def parse_images(data: _Bytes, number: _Offsets, begin: _Offsets, length: _Offse
 
     Args:
         data: The bytes that hold the payloads.
-        number: The number of each record, for messages.
-        begin: The first byte of each payload.
+        number: The number of each record in the file, for messages.
+        begin: The byte offset of each payload in `data`.
         length: The size of each payload in bytes.
 
     Raises:
-        ValueError: A payload is shorter than its header, or than the numbers in it.
+        ValueError: A payload is too short for its header, or for the numbers that it announces.
     """
     _check(
         number, length >= HEADER, f"is shorter than the header of an image record ({HEADER} bytes)"
@@ -175,10 +178,17 @@ def parse_images(data: _Bytes, number: _Offsets, begin: _Offsets, length: _Offse
 def read_numbers(
     data: _Bytes, number: _Offsets, images: Images, first: int, end: int
 ) -> NDArray[np.float32]:
-    """Read the numbers `first` to `end` - 1 of each record, (N, end - first).
+    """Return the numbers `first` to `end` - 1 of each image record, (N, end - first).
+
+    Args:
+        data: The bytes that hold the payloads.
+        number: The number of each record in the file, for messages.
+        images: The image records.
+        first: Index of the first number, from 0.
+        end: Index after the last number.
 
     Raises:
-        ValueError: A record has fewer numbers.
+        ValueError: A record has fewer than `end` numbers.
     """
     _check(number, images.count >= end, f"has fewer than {end} numbers")
     offsets = (images.numbers + 4 * first)[:, None] + np.arange(4 * (end - first))
@@ -193,13 +203,13 @@ def _check(number: _Offsets, right: NDArray[np.bool_], what: str) -> None:
 
 
 def parse_index(text: str) -> tuple[list[str], list[int]]:
-    """Parse an .idx file.
+    """Parse the text of an .idx file.
 
     Returns:
-        The keys, and the offsets of their records in bytes.
+        The keys, and the byte offsets of their records in the .rec file.
 
     Raises:
-        ValueError: A line is wrong. The message begins with its number.
+        ValueError: A line is not valid. The message begins with the line number.
     """
     keys, offsets = [], []
     for number, line in enumerate(text.splitlines(), 1):

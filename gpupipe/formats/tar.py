@@ -1,7 +1,7 @@
 """Find the members of uncompressed tar files: ustar, GNU (long names) and pax.
 
-Python's tarfile takes about three times as long (benchmarks/formats.py). In many versions of
-Python, a header with a negative size makes it loop forever (CVE-2025-8194). This parser only moves
+Python's tarfile takes about three times as long (benchmarks/formats.py), and in many versions of
+Python it loops forever on a header with a negative size (CVE-2025-8194). This parser only moves
 forwards, and accepts only plain files and folders.
 """
 
@@ -36,7 +36,7 @@ class Member:
 
     Attributes:
         name: Path in the tar.
-        offset: First byte of the content in the tar.
+        offset: Byte offset of the content in the tar.
         size: Size of the content in bytes.
     """
 
@@ -46,10 +46,10 @@ class Member:
 
 
 def iter_members(data: NDArray[np.uint8]) -> Iterator[Member]:
-    """Find the plain files of a tar, in their order. Skips folders.
+    """Yield the plain files of a tar, in the order of the tar. Skips folders.
 
     Raises:
-        DamagedError: The tar is truncated or damaged, or the file is no tar.
+        DamagedError: The tar is truncated or damaged, or the file is not a tar.
         ValueError: A member is neither a plain file nor a folder, or leads out of the tar.
     """
     # `extended` holds the name and size that an extended header sets for the next member.
@@ -99,7 +99,7 @@ def _check_head(head: bytes, offset: int, size: int) -> None:
 
 
 def _read_size(head: bytes, extended: dict[str, str], offset: int) -> int:
-    """Return the size of a member. Raises DamagedError."""
+    """Return a member's size in bytes. Raises DamagedError if the header holds no number."""
     if "size" in extended and head[156:157] not in (_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK):
         text = extended["size"]
         size = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
@@ -112,7 +112,7 @@ def _read_size(head: bytes, extended: dict[str, str], offset: int) -> int:
 
 
 def _parse_octal(field: bytes) -> int | None:
-    """Parse an octal number, padded with spaces or NUL; None if it is none."""
+    """Parse an octal number, padded with spaces or NUL; return None if the field is not valid."""
     text, _, rest = field.partition(b"\0")
     digits = text.strip(b" ") or b"0"
     return None if digits.strip(b"01234567") or rest.strip(b" \0") else int(digits, 8)

@@ -1,8 +1,8 @@
 """Find the members of ZIP archives, ZIP64 too, and inflate them.
 
 Python's zipfile keeps an object for each member, 440 MB for a million, and raises half a dozen
-kinds of exceptions for damaged archives. This parser reads the directory at the end of the archive,
-which is what lists the members; their own headers only say where the content begins.
+kinds of exceptions for damaged archives. This parser takes the members from the central directory
+at the end of the archive. It reads a member's local header only to find its content.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s22xHH")
 _MAX_COMMENT = 0xFFFF
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
-"""What stands in a field whose number is in a ZIP64 record."""
+"""Placeholders in fields whose actual number is in a ZIP64 record."""
 _ENCRYPTED, _UTF8 = 0x2041, 0x800
-"""Flags: encrypted in the old or the strong way, or with an encrypted directory; a UTF-8 name."""
+"""Flag bits: encrypted (traditional, strong, or encrypted directory); name in UTF-8."""
 _STORED, _DEFLATED = 0, 8
 _METHODS = {
     1: "shrink", 6: "implode", 9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"
 }  # fmt: skip
 _MAX_RATIO = 1032
-"""A byte of a deflated stream stands for at most as many bytes."""
+"""Max bytes of content per byte of a deflated stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class ZipMember:
 
     Attributes:
         name: Path in the archive.
-        header: Where its own header begins.
-        raw_name: The name as it is stored.
+        header: Byte offset of the member's local header in the file.
+        raw_name: The name as stored, not decoded.
         stored_size: Size in the archive in bytes.
         size: Size of the content in bytes.
         crc: CRC-32 of the content.
-        method: How it is compressed.
-        flags: Whether it is encrypted, and more.
+        method: ZIP's number of the compression method.
+        flags: ZIP's flag bits, such as those of encryption.
     """
 
     name: str
@@ -73,7 +73,10 @@ class ZipMember:
 
 @dataclass(frozen=True)
 class _Directory:
-    """Where the directory is, and by how many bytes the archive begins late in the file."""
+    """The byte range of the central directory, and its count of entries.
+
+    `shift` is the number of bytes that precede the archive in the file.
+    """
 
     begin: int
     end: int
@@ -82,11 +85,11 @@ class _Directory:
 
 
 def iter_members(data: NDArray[np.uint8]) -> Iterator[ZipMember]:
-    """Yield the files in the directory of an archive, in its order. Skips folders.
+    """Yield the files in the central directory, in its order. Skips folders.
 
     Raises:
-        DamagedError: The archive is truncated or damaged, or the file is no ZIP.
-        ValueError: It is a part of a split archive.
+        DamagedError: The archive is truncated or damaged, or the file is not a ZIP.
+        ValueError: The file is one part of a split archive.
     """
     directory, view = _find_directory(data), data.data
     at, names = directory.begin, set[bytes]()
@@ -117,11 +120,11 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[ZipMember]:
 
 
 def locate(data: NDArray[np.uint8], member: ZipMember) -> int:
-    """Return where the stored bytes of a member begin.
+    """Return the byte offset of a member's stored bytes in the file.
 
     Raises:
-        DamagedError: The directory names a place where no such member is.
-        ValueError: The member is encrypted, or compressed in a way that is not read.
+        DamagedError: The member is not at its offset in the directory, or its sizes are impossible.
+        ValueError: The member is encrypted, or neither stored nor deflated.
     """
     name = member.name
     if member.flags & _ENCRYPTED:
@@ -154,7 +157,7 @@ def inflate(stored: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """Return the content of a deflated member, uint8 (size,). Releases the GIL.
 
     Raises:
-        DamagedError: The stream is damaged, or has another size.
+        DamagedError: The stream is damaged, or its content does not have `size` bytes.
     """
     stream = _inflater.decompressobj(-zlib.MAX_WBITS)
     try:
@@ -168,14 +171,14 @@ def inflate(stored: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 
 def check_crc(content: NDArray[np.uint8], crc: int) -> None:
-    """Raise DamagedError if the content of a member has another CRC-32."""
+    """Raise DamagedError if the CRC-32 of a member's content differs from `crc`."""
     found: int = _inflater.crc32(content.data)
     if found != crc:
         raise DamagedError("damaged: its content has another CRC-32 than the archive says")
 
 
 def _find_directory(data: NDArray[np.uint8]) -> _Directory:
-    """Find the directory by the record at the end of the archive, or by that of ZIP64."""
+    """Find the central directory by the end record of the archive, or by that of ZIP64."""
     start = max(0, len(data) - _END.size - _MAX_COMMENT)
     tail = data[start:].tobytes()
     at = tail.rfind(b"PK\5\6")
@@ -202,7 +205,12 @@ def _find_directory(data: NDArray[np.uint8]) -> _Directory:
 
 
 def _find_end64(data: NDArray[np.uint8], end: int) -> tuple[int, tuple[int, ...]] | None:
-    """Return where the record of ZIP64 begins, and its numbers; None if there is none."""
+    """Return the byte offset of the ZIP64 end record, and its last six fields; None without one.
+
+    Args:
+        data: The bytes of the file.
+        end: The byte offset of the archive's end record.
+    """
     locator = end - _END64_LOCATOR.size
     if locator < 0 or data[locator : locator + 4].tobytes() != b"PK\6\7":
         return None
@@ -215,7 +223,13 @@ def _find_end64(data: NDArray[np.uint8], end: int) -> tuple[int, tuple[int, ...]
 
 
 def _read_extra64(extra: bytes, numbers: list[int], at: int) -> list[int]:
-    """Return the numbers, with those of the ZIP64 record where a field is full."""
+    """Return the numbers of a directory entry, with 0xFFFFFFFF replaced by the ZIP64 number.
+
+    Args:
+        extra: The extra fields of the entry, which contain the ZIP64 record.
+        numbers: Size, stored size and header offset of the member.
+        at: The byte offset of the entry, for messages.
+    """
     offset = 0
     while offset + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, offset)
@@ -233,7 +247,7 @@ def _read_extra64(extra: bytes, numbers: list[int], at: int) -> list[int]:
 
 
 def _decode(raw: bytes, flags: int) -> str:
-    """Return a name as text. Most programs write UTF-8, with the flag that says so or without."""
+    """Decode a name. Without the UTF-8 flag, try UTF-8, then code page 437."""
     return os.fsdecode(raw) if flags & _UTF8 or raw.isascii() else _decode_unflagged(raw)
 
 

@@ -1,8 +1,7 @@
 """Looks at a folder of data, and writes a config that reads it: `gpupipe init`.
 
-`detect` finds out which source reads what is there: class folders itself, other data by a module
-for each kind, `masks`, `lists`, `arrays`, `shards`, `tables`. `survey` reads the index and some
-headers for counts, sizes and classes, and says what they leave uncertain. `config_text` writes the
-YAML. The command line imports this folder; it imports sources and the config by their contracts.
-Start reading in detect.py.
+`detect` chooses the source. It detects class folders itself, and calls a module for each other kind
+of data: `masks`, `lists`, `arrays`, `shards`, `tables`. `survey` reads the index and some headers,
+and returns counts, sizes, classes and doubts. `config_text` writes the YAML. The command line
+imports this folder. This folder uses sources through their contract. Start reading in detect.py.
 """

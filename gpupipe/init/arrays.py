@@ -1,4 +1,4 @@
-"""Finds out which .npy files or arrays of a .npz file to read, and what their axes mean."""
+"""Chooses the .npy files, or the arrays of a .npz file, to read, and guesses their layout."""
 
 from __future__ import annotations
 
@@ -32,16 +32,19 @@ _Role = dict[str, str]
 
 
 def is_array(path: str) -> bool:
-    """Whether the suffix is that of a file of arrays."""
+    """Whether a file is a .npy or .npz, by its suffix."""
     return path.lower().endswith(SUFFIXES)
 
 
 def detect_arrays(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
-    """Return what reads x*.npy with y*.npy, a .npz file, or files of one sample each.
+    """Detect x*.npy with y*.npy, a .npz file, or .npy files of one sample each.
 
     Args:
-        folder: Their folder.
-        files: The names of the files in it.
+        folder: The folder of the files.
+        files: The names of the .npy and .npz files in the folder.
+
+    Returns:
+        The detected data of each part, by "train" and "val".
 
     Raises:
         DataError: A .npz file cannot be read.
@@ -74,7 +77,10 @@ def _list_arrays(file: str) -> list[str]:
 
 
 def _find_roles(names: Iterable[str]) -> dict[str, _Role]:
-    """Return which array holds the samples of each part, and which the labels."""
+    """Find the arrays of samples and of labels of each part, by their names.
+
+    Returns, for example, {"train": {"samples": "x_train", "labels": "y_train"}}.
+    """
     groups: dict[str, _Role] = {}
     for role, words in (("samples", _SAMPLES), ("labels", _LABELS)):
         for word in words:
@@ -85,14 +91,19 @@ def _find_roles(names: Iterable[str]) -> dict[str, _Role]:
 
 
 def _guess_roles(names: Sequence[str]) -> _Role:
-    """Return the roles of arrays of which none is called as samples are."""
+    """Choose the arrays of samples and of labels if no array has a usual name of samples."""
     labels = next((n for n in names if not set(_LABELS).isdisjoint(split_words(n))), None)
     samples = next(name for name in names if name != labels)
     return {"samples": samples} | ({"labels": labels} if labels else {})
 
 
 def _detect_files(roles: _Role, paths: Mapping[str, str]) -> Detected:
-    """Return what reads a .npy file of samples, with one of labels if there is one."""
+    """Return a Detected for a .npy file of samples, and for its file of labels if there is one.
+
+    Args:
+        roles: The stems of the files of "samples" and "labels".
+        paths: The path of each file, by its stem.
+    """
     options: dict[str, Any] = {"files": paths[roles["samples"]]}
     notes = ["there is no file with labels, such as y.npy."]
     if "labels" in roles:
@@ -103,7 +114,13 @@ def _detect_files(roles: _Role, paths: Mapping[str, str]) -> Detected:
 
 
 def _detect_members(file: str, roles: _Role, others: str) -> Detected:
-    """Return what reads an array of a .npz file, with one of labels if there is one."""
+    """Return a Detected for an array of samples in a .npz file, and for its labels if any.
+
+    Args:
+        file: The path of the .npz file.
+        roles: The names of the arrays of "samples" and "labels".
+        others: The names of the arrays that are not read, as one text.
+    """
     samples = roles["samples"]
     options: dict[str, Any] = {"files": file}
     arrays = {"array": samples}
@@ -119,9 +136,15 @@ def _detect_members(file: str, roles: _Role, others: str) -> Detected:
 
 
 def _read_labels(path: str, member: str) -> tuple[str, dict[str, Any], list[str]]:
-    """Return what an array of labels is called in a batch, and the options and notes for it.
+    """Choose how to read an array of labels: as labels, or as the value "target".
 
-    It is a value called "target" unless it holds one whole number a sample.
+    Args:
+        path: The .npy or .npz file.
+        member: The name of the array in a .npz file; "" for .npy.
+
+    Returns:
+        "labels" if the array holds one whole number per sample, else "target"; the options of the
+        source; notes for the user.
     """
     try:
         loaded = np.load(path, mmap_mode="r")
@@ -139,13 +162,13 @@ def _read_labels(path: str, member: str) -> tuple[str, dict[str, Any], list[str]
 
 
 def infer_layout(shape: Sequence[int | None]) -> tuple[str, str]:
-    """Return the layout of a sample, and what is not certain about it or "".
+    """Guess the layout of a sample. Return it, and a sentence that states a doubt or "".
 
-    Channels are the first or the last axis: the shorter of the two. An axis that differs between
-    samples holds no channels.
+    Channels are the first or the last axis: the shorter of the two. An axis whose size differs
+    between samples is not the axis of channels.
 
     Args:
-        shape: The size of each axis; None where samples differ.
+        shape: The size of each axis; None for an axis whose size differs between samples.
     """
     sizes = [n or _UNKNOWN for n in shape]
     if not 3 <= len(sizes) <= 4:

@@ -1,4 +1,4 @@
-"""Writes the YAML of a config, with comments, for data that was looked at."""
+"""Writes the YAML of a config, with comments, for detected data."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gpupipe.init.survey import Survey
 
 _IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 _SIZES = (224, 128, 96, 64, 32)
-"""Sizes of a crop; the largest that most images have is taken."""
+"""Sides of a crop in pixels; the config gets the largest that half of the images reach."""
 _SMALL = 64
-"""Images of one size up to this are padded and cropped to it, as those of CIFAR-10 are."""
+"""Max side of small images. If all have one such size, they are padded and cropped to that size."""
 _BATCH_SIZE = 64
 _RATIO = 256 / 224
 """Side before the centre crop / side after it, as in ImageNet's usual evaluation."""
@@ -35,9 +35,9 @@ def write_text(
         part: "train" or "val".
         folder: The folder as the user named it.
         detected: The source and its options.
-        found: What the data holds.
-        doubts: What is not certain, one sentence each.
-        schema: The path of the schema for editors, from the config's folder.
+        found: The survey of the data.
+        doubts: Sentences about uncertain choices, to write as comments.
+        schema: The path of the JSON schema for editors, relative to the config's folder.
     """
     data = {"source": detected.source} | detected.options
     if found.spec is not None and len(found.spec.layout) > 2:
@@ -60,7 +60,7 @@ def _wrap_comment(text: str) -> list[str]:
 
 
 def describe_samples(found: Survey) -> str:
-    """Return the number of samples, and their classes."""
+    """Return a phrase that states the number of samples and their classes."""
     count = counted(found.count, "sample")
     if found.masks:
         return f"{count} with masks"
@@ -127,7 +127,7 @@ def _list_image_steps(part: str, found: Survey) -> list[str]:
 
 
 def _list_geometry(part: str, found: Survey) -> list[tuple[str, dict[str, Any]]]:
-    """Return steps that give all images one size, and their masks with them."""
+    """Return the steps, with options, that resize or crop all images and masks to one size."""
     on = {"on": ["image", found.masks.field]} if found.masks else {}
     flip = ("random_horizontal_flip", on)
     sizes = set(found.sizes)

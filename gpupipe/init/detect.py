@@ -1,4 +1,4 @@
-"""Finds out what a folder of data holds, and which source reads it."""
+"""Detects the kind of the data in a folder, and the source that reads it."""
 
 from __future__ import annotations
 
@@ -52,14 +52,17 @@ _LMDB = "data.mdb"
 
 
 def detect(folder: Path, ignored: Collection[Path] = ()) -> dict[str, Detected]:
-    """Return what reads the training data, and the validation data if there is some.
+    """Detect the data in a folder.
 
     Args:
         folder: The folder, or a single file of data.
-        ignored: Absolute paths of files that are not looked at.
+        ignored: Absolute paths of files to ignore.
+
+    Returns:
+        The detected data of each part: "train", and "val" if there is validation data.
 
     Raises:
-        GpupipeError: Nothing is recognised, or no source reads it.
+        GpupipeError: No source reads the data, or the folder does not exist.
     """
     if folder.is_file():
         return _detect_file(folder)
@@ -87,7 +90,7 @@ def _detect_file(file: Path) -> dict[str, Detected]:
 
 
 def _detect_hub(folder: Path) -> dict[str, Detected]:
-    """Return the splits of a data set of Hugging Face that was saved to disk."""
+    """Detect the splits of a Hugging Face data set that save_to_disk wrote."""
     splits = {name: files for name, files in find_splits(folder).items() if files}
     found = {}
     for part, files in choose_parts(splits).items():
@@ -99,7 +102,10 @@ def _detect_hub(folder: Path) -> dict[str, Detected]:
 
 
 def _find_top(files: Sequence[str]) -> str:
-    """Return the folder, with a slash, in which the folders of parts are; "" if in none."""
+    """Return the relative path of the folder that contains folders such as train and val.
+
+    The path ends in "/". It is "" for the root itself, or if there are no such folders.
+    """
     data = {
         path.rpartition("/")[0]
         for path in files
@@ -126,14 +132,14 @@ def _detect_parts(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
 
 
 def _is_class(parts: Mapping[str, str], files: Sequence[str]) -> bool:
-    """Whether the only folder of a part is a class among others, such as trains among vehicles."""
+    """Whether the only folder named like a part is a class, as "train" is among vehicles."""
     others = {path.partition("/")[0] for path in filter(is_image, files) if "/" in path}
     is_flat = not any(path.startswith(f"{parts[TRAIN]}/") and path.count("/") > 1 for path in files)
     return len(parts) == 1 and is_flat and len(others) > 2
 
 
 def _detect_part(folder: Path, name: str, files: Sequence[str]) -> Detected:
-    """Return what reads the folder of one part."""
+    """Detect the data in the folder `folder`/`name`, which holds one part of the data set."""
     inner = [path.removeprefix(f"{name}/") for path in files if path.startswith(f"{name}/")]
     lists = detect_lists(folder / name, inner) if count_classes(inner) < 2 else {}
     part = (lists or _detect_folder(folder / name, inner))[TRAIN]
@@ -142,7 +148,7 @@ def _detect_part(folder: Path, name: str, files: Sequence[str]) -> Detected:
 
 
 def _detect_folder(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
-    """Return what reads a folder of images, arrays or shards."""
+    """Detect the images, arrays or shards in a folder, for each part of the data set."""
     here = [path for path in files if "/" not in path]
     database = [path for path in files if path == _LMDB or path.endswith(f"/{_LMDB}")]
     if database:
@@ -174,7 +180,7 @@ def _detect_folder(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
 
 
 def _find_kind(name: str) -> str | None:
-    """Return the source that reads a shard by its name; None if it is another kind of file."""
+    """Return the source for a shard, by the file's name; None if the file is not a shard."""
     if _NUMBERED_TFRECORD.search(name):
         return "tfrecord"
     return _SHARDS.get(Path(name).suffix.lower())
@@ -205,14 +211,17 @@ def _detect_shards(folder: Path, names: list[str], kind: str) -> Detected:
 
 
 def _make_pattern(names: Sequence[str], kind: str) -> str:
-    """Return a pattern that matches all names."""
+    """Return a glob pattern that matches all names."""
     suffix = "" if kind == "tfrecord" else Path(names[0]).suffix
     letters = takewhile(lambda same: len(set(same)) == 1, zip(*names, strict=False))
     return f"{''.join(letter for letter, *_ in letters).removesuffix(suffix)}*{suffix}"
 
 
 def count_classes(files: Iterable[str]) -> int:
-    """Return the number of folders of images whose names are not those of parts or of images."""
+    """Return the number of class folders.
+
+    Folders named like a part (train) or like images (images_001) are not class folders.
+    """
     classes = set()
     for folder in {path.rpartition("/")[0] for path in files if is_image(path)}:
         names = folder.split("/") if folder else []
@@ -223,7 +232,7 @@ def count_classes(files: Iterable[str]) -> int:
 
 
 def detect_images(folder: Path, files: Sequence[str]) -> Detected:
-    """Return what reads images: class folders, unless most images are in none."""
+    """Detect images in class folders, or images without labels if most are in no such folder."""
     images = [path for path in files if is_image(path)]
     inside = [path for path in images if "/" in path]
     classes = {path.partition("/")[0] for path in inside}
@@ -243,7 +252,7 @@ def detect_images(folder: Path, files: Sequence[str]) -> Detected:
 
 
 def _detect_inside(folder: Path, name: str, paths: Sequence[str]) -> Detected:
-    """Return what reads the images in the only folder with some, which has folders in it."""
+    """Detect classes in `folder`/`name`, the only folder with images, which has subfolders."""
     part = detect_images(folder / name, [path.removeprefix(f"{name}/") for path in paths])
     note = f"all images are in {folder / name}, so the folders in it are taken for the classes."
     return replace(

@@ -1,4 +1,4 @@
-"""Detected: data that a source can read; and what names of files and folders mean by custom."""
+"""The class Detected, and the conventions for names of files and folders in data sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARTS = {
     TRAIN: ("train", "training", "trn"),
     VAL: ("val", "valid", "validation", "eval", "test", "testing", "dev"),
 }
-"""Words for the parts of a data set; the first that is there is taken."""
+"""Words in names that mark the parts of a data set, in order of preference."""
 PART_WORDS = frozenset(word for names in _PARTS.values() for word in names)
 IMAGE_WORDS = frozenset(("image", "images", "img", "imgs", "jpegimages", "leftimg8bit", "photos"))
 _WORD = re.compile(r"(?:x|y)(?=(?:train|test|val)(?![a-z]))|[a-z]+(?:8bit)?|\d+")
@@ -28,7 +28,7 @@ _MAX_NAMED = 4
 
 
 def list_files(folder: Path) -> list[str]:
-    """Return the paths of all files below a folder, sorted, without hidden ones."""
+    """Return the paths of all files below a folder, relative to it, sorted. Skips hidden files."""
     found, seen = [], set()
     for here, folders, files in os.walk(folder, followlinks=True):
         status = os.stat(here)
@@ -43,7 +43,7 @@ def list_files(folder: Path) -> list[str]:
 
 
 def is_image(path: str) -> bool:
-    """Whether the suffix is that of an image file."""
+    """Whether a file is an image, by its suffix."""
     return path.rpartition(".")[2].lower() in IMAGE_EXTENSIONS
 
 
@@ -54,26 +54,33 @@ def split_words(name: str) -> tuple[str, ...]:
 
 
 def find_part_word(name: str) -> str:
-    """Return the word of a name that says which part of a data set it is, or ""."""
+    """Return the first word in a name that marks a part of a data set, such as "val"; or ""."""
     return next((word for word in split_words(name) if word in PART_WORDS), "")
 
 
 def is_part_name(name: str) -> bool:
-    """Whether a folder's name says its part of a data set and no more, as train_images does."""
+    """Whether a folder's name only marks a part of a data set, as train_images does."""
     words = {word for word in split_words(name) if word.isalpha()}
     return bool(words & PART_WORDS) and words <= PART_WORDS | IMAGE_WORDS | {"set", "data"}
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a folder's name says that images are in it and no more, as images_001 does."""
+    """Whether a folder's name only says that the folder holds images, as images_001 does."""
     words = {word for word in split_words(name) if word.isalpha()}
     return bool(words) and words <= IMAGE_WORDS
 
 
 def choose_parts(groups: Mapping[str, T]) -> dict[str, T]:
-    """Return what is for training, and for validation, of groups by their words for parts.
+    """Choose the groups for training and for validation.
 
-    The group "" is for training if no other is.
+    If no word means training, the group "" becomes the training group. If that is missing, too, the
+    first group becomes the training group, and there is no validation group.
+
+    Args:
+        groups: Any values, by the word that marks their part, or "".
+
+    Returns:
+        The chosen groups, by "train" and "val".
     """
     named = {
         part: next((groups[word] for word in words if word in groups), None)
@@ -88,7 +95,7 @@ def choose_parts(groups: Mapping[str, T]) -> dict[str, T]:
 
 
 def name_some(names: Iterable[str]) -> str:
-    """Return the first names as a text that says how many more there are."""
+    """Join the first four names to a text, and add the number of further names."""
     rest = (name if name.isprintable() else repr(name) for name in names)
     first = list(islice(rest, _MAX_NAMED))
     more = sum(1 for _ in rest)
@@ -102,10 +109,11 @@ class Detected:
     Attributes:
         source: The name of the source.
         options: Its options in the YAML.
-        notes: What is not certain, one sentence each.
-        table: The columns of a list that must be written for the source, as `data.file`.
-        used: The files that are read, relative to the folder; None if that is not known.
-        unused: The files beside them that are not read, or "".
+        notes: Sentences about uncertain choices, for the user.
+        table: The columns of a manifest that must be written, whose path becomes `data.file`; None
+            if the source needs no new manifest.
+        used: The files that the source reads, relative to the folder; None if not known.
+        unused: A text that names the files that are not read, or "".
     """
 
     source: str
@@ -117,7 +125,10 @@ class Detected:
 
 
 def describe_unused(files: Iterable[str], parts: Iterable[Detected]) -> str:
-    """Name the files that no part reads; "" if there are none, or if it is not known."""
+    """Return a text that names the files that no part reads.
+
+    Return "" if all files are read, or if the `used` of a part is None.
+    """
     used: set[str] = set()
     for part in parts:
         if part.used is None:

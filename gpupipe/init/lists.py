@@ -32,7 +32,7 @@ from gpupipe.init.tables import (
 
 _RESERVED = frozenset(("image", "path", *RESERVED_NAMES))
 _NO_LIST = "submission"
-"""A word in the names of Kaggle's lists that are no labels but an example of answers."""
+"""A word in the names of Kaggle's example submissions, whose labels are not real."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class _List:
 
     Attributes:
         file: The list.
-        table: Its columns.
+        table: The columns of the list.
         path: The column that names files.
-        images: The image of each row, relative to the folder; "" if there is none.
+        images: The image that each row names, relative to the folder; "" if there is none.
         choice: The column of labels.
-        is_whole: Whether these are all rows of the file.
+        is_whole: Whether `table` has all rows of the file.
     """
 
     file: Path
@@ -57,16 +57,19 @@ class _List:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Orders lists by what they are worth: labels first, then the number of images."""
+        """Sort key: lists with labels rank higher, then lists that name more images."""
         return self.choice.label is not None, sum(map(bool, self.images))
 
 
 def detect_lists(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
-    """Return the parts that lists in a folder name; {} if no list names images.
+    """Detect lists in a folder that name its images.
 
     Args:
         folder: The folder.
-        files: All files below it.
+        files: All files below the folder, relative to it.
+
+    Returns:
+        The detected data of each part, by "train" and "val"; {} if no list names images.
 
     Raises:
         GpupipeError: A list cannot be read.
@@ -95,7 +98,7 @@ def detect_lists(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
 
 
 def _split_into_parts(listing: _List) -> dict[str, _List]:
-    """Return the rows of each part, by a column that names the parts or by the images' folders."""
+    """Split the rows into parts, by a column that names the parts or by the images' folders."""
     column = next((name for name, texts in listing.table.items() if holds_parts(texts)), None)
     words = [find_part_word(image.rpartition("/")[0]) for image in listing.images]
     words = words if column is None else [text.lower() for text in listing.table[column]]
@@ -123,10 +126,10 @@ def _take(listing: _List, rows: Sequence[int]) -> _List:
 
 
 def detect_list(file: Path) -> Detected:
-    """Return what reads the files that one list names.
+    """Detect the images that one list names.
 
     Raises:
-        GpupipeError: It cannot be read, or names no files below its folder.
+        GpupipeError: The list cannot be read, or names no images below its folder.
     """
     folder = file.parent
     listing = _read(file, folder, [path for path in list_files(folder) if is_image(path)])
@@ -139,7 +142,7 @@ def detect_list(file: Path) -> Detected:
 
 
 def _read(file: Path, folder: Path, images: Sequence[str]) -> _List | None:
-    """Return a list if it names images of the folder."""
+    """Read a list. Return None if it does not name enough of the images."""
     table = {} if _NO_LIST in file.stem.lower() else read_table(file)
     known = _index_names(images, find_part_word(file.stem) or TRAIN)
     path, found = "", [""]
@@ -154,9 +157,10 @@ def _read(file: Path, folder: Path, images: Sequence[str]) -> _List | None:
 
 
 def _index_names(images: Sequence[str], part: str) -> dict[str, str]:
-    """Return each image by the ends of its path, with and without its extension.
+    """Map the ends of each image's path, with and without extension, to the path.
 
-    Names that several images have are those of the images in the part's folder, or of none.
+    If images share an end, those in folders of `part`, or of no part, come before those in folders
+    of other parts. An end that is still ambiguous maps to "".
     """
     known: dict[str, str] = {}
     others: dict[str, str] = {}
@@ -206,7 +210,7 @@ def _detect(listing: _List, folder: Path, notes: list[str]) -> Detected:
 
 
 def _read_as_it_is(listing: _List, folder: Path) -> dict[str, Any] | None:
-    """Return options with which the source file_list reads a list; None if it must be rewritten."""
+    """Return the options to read a list with file_list; None if the list must be rewritten."""
     texts, choice = listing.table[listing.path], listing.choice
     top = listing.images[0].removesuffix(texts[0])
     named = all(image == top + text for text, image in zip(texts, listing.images, strict=True))
@@ -229,7 +233,7 @@ def _read_as_it_is(listing: _List, folder: Path) -> dict[str, Any] | None:
 
 
 def _write(listing: _List, folder: Path, notes: list[str], used: set[str]) -> Detected:
-    """Return a list to be written: the rows that have an image, with its path."""
+    """Return a Detected with a manifest to write: the rows that have an image, with its path."""
     kept = [row for row, image in enumerate(listing.images) if image]
     names = {listing.path: "path", listing.choice.label: "label"}
     values = ["target" if name in _RESERVED else name for name in listing.choice.values]

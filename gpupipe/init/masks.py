@@ -30,7 +30,7 @@ _SUFFIX = re.compile(
     r"|[_\-. ](?:image|img|leftimg8bit))+$"
 )
 _HINTS = ("mask", "label", "annotation", "seg", "gt", "trimap")
-"""One of them is in every path of a mask. Most data has none, and is not looked at twice."""
+"""Every path of a mask contains one of these texts: `detect_masks` skips data without them."""
 _Key = tuple[str, ...]
 GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B")
 """Pillow's modes of images with one channel."""
@@ -45,8 +45,8 @@ def detect_masks(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
         files: The paths of all files below it, relative to it.
 
     Returns:
-        The options to read the pairs, for each part of the data set: training and validation. {} if
-        too few images have a mask.
+        The detected pairs of each part, by "train" and "val"; {} if too few images have
+        a mask.
     """
     text = "\n".join(files).lower()
     if not any(hint in text for hint in _HINTS):
@@ -80,7 +80,7 @@ def detect_masks(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
 
 
 def _parse_path(path: str) -> tuple[bool, _Key]:
-    """Return whether a file is a mask, and what it has in common with its image."""
+    """Return whether a file is a mask, and a key that an image and its mask share."""
     *folders, name = path.lower().split("/")
     words = [split_words(folder) for folder in folders]
     stem = name.rpartition(".")[0]
@@ -108,13 +108,13 @@ def _describe(
 
 @dataclass(frozen=True)
 class MaskSurvey:
-    """What some masks hold.
+    """The findings about some masks.
 
     Attributes:
         field: The field of the masks.
-        is_binary: Whether the levels are 0 and 255, which stand for 0 and 1.
-        have_other_sizes: Whether some have another size than their images.
-        doubts: What is not certain, one sentence each.
+        is_binary: Whether the levels are 0 and 255, which mean the classes 0 and 1.
+        have_other_sizes: Whether some masks differ in size from their images.
+        doubts: Sentences about uncertain findings.
     """
 
     field: str
@@ -124,7 +124,7 @@ class MaskSurvey:
 
 
 def look_at_masks(index: Index, field: str, rows: Sequence[int]) -> MaskSurvey:
-    """Look at some masks of an index, and compare their sizes with those of their images."""
+    """Decode the images and masks in `rows` of an index, and return findings about the masks."""
     levels: set[int] = set()
     colored, unlike = [], []
     for row in rows:
@@ -167,7 +167,7 @@ def _has_colors(image: Any) -> bool:
 
 
 def _open(index: Index, row: int, field: str) -> Any:
-    """Return the image of a field as Pillow opens it; None if it cannot be read."""
+    """Open and load an image or a mask with Pillow; return None if it cannot be read."""
     from PIL import Image
 
     try:

@@ -1,4 +1,4 @@
-"""Finds out what to read in shards, archives and databases: samples, folders, keys or columns."""
+"""Chooses the options of sources for shards, archives and databases, by looking into one file."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _IMAGES = ("jpg", "jpeg", "png", "webp")
 _LABELS = ("cls", "label", "class", "txt")
 _KEYS = ("label", "class", "cls", "class_id", "label_id")
 _FEW = 8
-"""Members of a tar that are looked at."""
+"""Number of the last member of a tar to look at, from 0."""
 
 
 def read_tar_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source webdataset for a shard, and what is not certain.
+    """Return the options of the source webdataset for a shard, and notes about doubts.
 
     Raises:
         DataError: The shard cannot be read.
@@ -71,7 +71,7 @@ def read_tar_options(file: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def _label_options(label: str | None, default: str) -> dict[str, Any]:
-    """Return the option `label`; {} if it has its default."""
+    """Return the option `label`; {} if it equals the default of the source."""
     return {} if label == default else {"label": label}
 
 
@@ -91,7 +91,7 @@ def _json_label(members: dict[str, bytes]) -> str | None:
 
 
 def read_tfrecord_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source tfrecord for a shard, and what is not certain.
+    """Return the options of the source tfrecord for a shard, and notes about doubts.
 
     Raises:
         DataError: The shard cannot be read.
@@ -135,7 +135,7 @@ _PARTS = ("train", "training", "trn")
 
 
 def read_zip_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source zip for an archive, and what is not certain.
+    """Return the options of the source zip for an archive, and notes about doubts.
 
     Raises:
         DataError: The archive cannot be read, or holds no image.
@@ -161,7 +161,7 @@ def read_zip_options(file: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def read_lmdb_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source lmdb for a database, and what is not certain.
+    """Return the options of the source lmdb for a database, and notes about doubts.
 
     Raises:
         DataError: The database cannot be read.
@@ -189,7 +189,7 @@ def _holds(folders: set[str], folder: str) -> bool:
 
 
 def has_images(file: Path) -> bool:
-    """Whether a .parquet file has a column called image whose values are bytes, and no paths."""
+    """Whether a .parquet file has a column called image that holds bytes or structs, not paths."""
     if file.suffix.lower() != ".parquet":
         return False
     require_extra("parquet", ("pyarrow",), f"reading {file}")
@@ -212,7 +212,7 @@ def read_parquet_options(file: Path) -> tuple[dict[str, Any], list[str]]:
     """Choose options of the source parquet from the columns of a shard.
 
     Returns:
-        The options, and a sentence about each that is not certain.
+        The options, and notes about doubts.
     """
     import pyarrow.parquet
 
@@ -222,7 +222,7 @@ def read_parquet_options(file: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def read_arrow_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source hf for a file of a saved data set, and what is not certain.
+    """Return the options of the source hf for a file of a saved data set, and notes about doubts.
 
     Raises:
         DataError: The file cannot be read.

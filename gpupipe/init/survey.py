@@ -1,6 +1,6 @@
-"""Reads the index of a data set and a few of its samples: how many, which sizes, which classes.
+"""Surveys a data set by its index and a few samples: counts, sizes and classes.
 
-`iter_doubts` says what in it hints that the data was not read as it was meant.
+`iter_doubts` yields hints that the data may be read in a wrong way.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from gpupipe.init.masks import GRAY_MODES, MaskSurvey, look_at_masks
 
 MAX_LOOKED_AT = 64
 _FEW = 8
-"""Masks that are decoded."""
+"""Max number of masks to decode."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a data set holds.
+    """The findings about a data set.
 
     Attributes:
         count: The number of samples.
         classes: The names of the classes.
         sizes: [height, width] of some images; empty for arrays.
         is_gray: Whether all of these images have one channel.
-        num_unreadable: How many of the images could not be read.
+        num_unreadable: The number of sampled images that cannot be read.
         has_labels: Whether the samples have labels.
-        used_labels: The labels that samples have, ascending.
-        doubts: What is not certain about the images or arrays, one sentence each.
+        used_labels: The distinct labels of the samples, ascending.
+        doubts: Sentences about uncertain findings on the images, masks or arrays.
         spec: The spec of the first field, for arrays; None for images.
-        smallest: The least length along each axis of space, for arrays that differ; else empty.
-        masks: What the masks hold; None if there are none.
+        smallest: The min length of each spatial axis if arrays may differ in shape; else empty.
+        masks: The findings about the masks; None if there are none.
     """
 
     count: int
@@ -56,10 +56,10 @@ class Survey:
 
 
 def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
-    """Look at the data that a source reads.
+    """Build the index of detected data, read some headers, and return the findings.
 
     Raises:
-        DataError: The source cannot read it.
+        DataError: The source cannot read the data.
     """
     source: Any = SOURCES.find(detected.source).model_validate(detected.options)
     index: Index = source.index(progress)
@@ -102,7 +102,7 @@ def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
 
 @dataclass(frozen=True)
 class _Header:
-    """Of an image file: [height, width], Pillow's mode, and the number of pages."""
+    """[height, width] of an image file, Pillow's mode, and the number of pages."""
 
     size: tuple[int, int]
     mode: str
@@ -130,9 +130,9 @@ def _find_min_sizes(index: Index, spec: Spec) -> list[int]:
 
 
 def iter_doubts(part: str, detected: Detected, found: Survey) -> Iterator[str]:
-    """Yield what is not certain about data that was looked at, one sentence each.
+    """Yield sentences about doubts: the data may not be as it was detected.
 
-    Validation data may have few samples of few classes.
+    Labels are questioned in training data only: validation data may lack some classes.
     """
     yield from detected.notes
     yield from found.doubts

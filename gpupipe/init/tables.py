@@ -1,6 +1,6 @@
-"""Reads lists of samples, and finds out which column holds the labels.
+"""Reads lists of samples, and chooses the column of labels.
 
-Lists are tables in .csv, .tsv and .parquet, .txt, and the usual forms of JSON.
+A list is a .csv, .tsv, .parquet or .txt file, or a JSON file in a common layout, such as COCO's.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gpupipe.runtime.installation import require_extra
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".json", ".jsonl")
 Table = dict[str, list[str]]
-"""The columns of a table, as texts, by their names."""
+"""The columns of a table by name; all cells are texts."""
 NUM_ANNOTATIONS = "num_annotations"
-"""The column with how many annotations of COCO an image has, if it is not one for each."""
+"""The column with each image's number of COCO annotations, unless every image has exactly one."""
 
 
 def read_table(file: Path) -> Table:
-    """Return the columns of a list of samples; {} if the file is no such list.
+    """Return the columns of a list of samples; {} if the file is not a list.
 
     Raises:
         GpupipeError: The file cannot be read.
@@ -49,7 +49,7 @@ def read_table(file: Path) -> Table:
 
 
 def is_file_list(file: Path) -> bool:
-    """Whether the source file_list reads a table: its suffix says what the delimiter is."""
+    """Whether the source file_list can read a table: the suffix must fit the delimiter."""
     suffix = file.suffix.lower()
     if suffix in (".csv", ".tsv"):
         return _find_delimiter(file) == DELIMITERS[suffix]
@@ -57,7 +57,7 @@ def is_file_list(file: Path) -> bool:
 
 
 def _is_text(file: Path) -> bool:
-    """Whether a file is a .txt of paths and labels, and no table with a header such as a,b."""
+    """Whether a file is a .txt of paths and labels, not a table with a header such as a,b."""
     if file.suffix.lower() != ".txt":
         return False
     with file.open(encoding="utf-8-sig", errors="surrogateescape") as stream:
@@ -135,7 +135,7 @@ def _read_mapping(content: Mapping[str, Any]) -> Table:
 
 
 def _join_rows(rows: Iterable[Any]) -> Table:
-    """Return the columns of objects with the same keys; values that are no scalars are left out."""
+    """Turn JSON objects into columns: one for each key that has a scalar value in every object."""
     objects = list(rows)
     if not objects or not all(isinstance(row, Mapping) for row in objects):
         return {}
@@ -148,7 +148,7 @@ def _join_rows(rows: Iterable[Any]) -> Table:
 
 
 def _read_coco(content: Mapping[str, Any]) -> Table:
-    """Return the files of COCO's format, with labels if each has one annotation at most."""
+    """Return the images of a COCO file, with labels if every image has exactly one annotation."""
     images: Sequence[Any] = content["images"]
     table = _join_rows(images)
     annotations = content.get("annotations") or []
@@ -172,12 +172,12 @@ _FEW = 1000
 
 @dataclass
 class LabelChoice:
-    """How the labels of a table are read.
+    """The choice of the column of labels in a table.
 
     Attributes:
         label: The column of labels; None if there is none.
-        values: Columns of numbers to deliver instead.
-        notes: What is not certain.
+        values: Columns of numbers to deliver as values instead.
+        notes: Sentences about uncertain choices, for the user.
         fault: Why the column cannot hold labels, or "".
     """
 
@@ -188,7 +188,7 @@ class LabelChoice:
 
 
 def find_label_name(names: Iterable[str]) -> str | None:
-    """Return the name that is most likely that of labels; None if none is."""
+    """Return the name that most likely belongs to a column of labels; None if none does."""
     by_name = {name.lower(): name for name in reversed(list(names))}
     return next((by_name[name] for name in _NAMES if name in by_name), None)
 
@@ -197,7 +197,7 @@ def choose_label(table: Mapping[str, Sequence[str]], path: str) -> LabelChoice:
     """Choose the column of labels of a table.
 
     Args:
-        table: Its columns.
+        table: The columns of the table, by name.
         path: The column with the paths of the files.
     """
     others = {name: texts for name, texts in table.items() if name != path}
@@ -224,12 +224,12 @@ def _holds_classes(texts: Sequence[str]) -> bool:
 
 
 def holds_parts(texts: Sequence[str]) -> bool:
-    """Whether a column says which part of the data set a sample is in, such as train."""
+    """Whether all texts of a column are names of parts of a data set, such as train."""
     return bool(texts) and {text.lower() for text in set(texts)} <= PART_WORDS
 
 
 def _check(label: str, texts: Sequence[str]) -> LabelChoice:
-    """Return a column called labels; as values if it holds numbers that are no classes."""
+    """Choose a column named like labels: as values if its numbers cannot be classes."""
     fault = _find_fault(texts)
     if fault and not all(map(_is_number, texts)):
         return LabelChoice(label, fault=f"the column '{label}': {fault}")
@@ -244,7 +244,7 @@ def _check(label: str, texts: Sequence[str]) -> LabelChoice:
 
 
 def _find_fault(texts: Sequence[str]) -> str:
-    """Say why texts cannot be labels; "" if they can."""
+    """Return the reason that texts cannot be labels; "" if they can."""
     try:
         labels.from_texts(texts, lambda row: f"row {row + 1:,}")
     except DataError as e:
@@ -270,7 +270,7 @@ def _explain_captions(name: str, texts: Sequence[str]) -> str:
 
 
 def _has_captions(texts: Sequence[str]) -> bool:
-    """Whether nearly all texts differ, and most are of several words."""
+    """Whether over 90 % of the texts are distinct, and most have three words or more."""
     num_long = sum(text.count(" ") >= 2 for text in texts)
     return 10 * len(set(texts)) > 9 * len(texts) and 2 * num_long > len(texts)
 

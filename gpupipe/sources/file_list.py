@@ -95,7 +95,7 @@ class FileList(Source):
 
     @property
     def _is_sure(self) -> bool:
-        """Whether the YAML says which column holds labels."""
+        """Whether the YAML sets `label`. If so, the column must exist."""
         return "label" in self.model_fields_set
 
     def _read(self, progress: Progress) -> Index:

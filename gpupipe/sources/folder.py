@@ -53,7 +53,7 @@ class Folder(Source):
         return replace(index, note=location.note, warning=warning)
 
     def _make_key(self) -> tuple[str, ...]:
-        """Return what else the saved index depends on; nothing at the defaults."""
+        """Return further parts of the saved index's key; () for the default `label`."""
         return () if self.label == "folder" else ("unlabelled",)
 
     def explain_absence(self) -> str:
@@ -66,7 +66,7 @@ class Folder(Source):
 
 
 def _is_unchanged(root: Path, index: Index) -> bool:
-    """Whether the index is of this root, and no folder has changed its entries since the scan."""
+    """Whether the index belongs to `root`, and no folder's entries changed since the scan."""
     times = index.extra.get("times")
     if index.root != str(root) or not isinstance(times, dict) or "" not in times:
         return False

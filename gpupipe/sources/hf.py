@@ -35,10 +35,12 @@ class _Rows:
     """The rows of a file.
 
     Attributes:
-        others: The labels and values.
+        others: The labels and values of the rows.
         class_names: The names of the classes, if the label is a ClassLabel; else [].
-        spans: Offset and length of each image in an Arrow file, int64 (2, n), by field.
-        groups: Row group and row in it of each row of a Parquet file, int32 (2, n).
+        spans: For each record batch of an Arrow file, the byte offsets and the lengths of its n
+            images, int64 (2, n); by field.
+        groups: For each row group of a Parquet file, its number and the number of each of its n
+            rows, int32 (2, n).
         count: The number of rows.
     """
 
@@ -126,7 +128,7 @@ class Hf(FileSource):
         return build(root, names, numbers, classes, columns=columns, values=values)
 
     def _unpack(self, index: Index, progress: Progress) -> Index:
-        """Return the index with unpacked columns, if the source is to unpack them."""
+        """Return the index, with unpacked Parquet columns if the option `unpack` demands it."""
         columns = dict(index.columns)
         for name, column in index.columns.items():
             if isinstance(column, RowGroupColumn) and self._is_to_unpack(column):

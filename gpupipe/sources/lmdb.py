@@ -29,13 +29,13 @@ from gpupipe.schema.field_types import expand_home
 _FILE = "data.mdb"
 _MAIN = "image"
 _COUNTS = frozenset({"__len__", "__keys__", "__classes__", "num-samples", "num_samples", "length"})
-"""Keys that are written beside the images, by custom."""
+"""Keys of metadata that common tools store beside the images."""
 _MAX_TEXT = 4096
 _TICK = 100_000
 _FEW = 3
 
 Location = tuple[int, int]
-"""Offset and length of a value."""
+"""Byte offset and length of a value in data.mdb."""
 
 
 class Lmdb(FileSource):
@@ -147,7 +147,10 @@ class Lmdb(FileSource):
     def _choose(
         self, locations: Mapping[str, Location]
     ) -> tuple[dict[str, dict[str, str]], list[str] | None]:
-        """Return the keys of the samples with their parts, and the labels of a manifest."""
+        """Return the placeholder values of each sample, by its key, and the labels of a manifest.
+
+        The labels are None if there is no manifest, or if it has no labels.
+        """
         template = self._first
         if self.manifest is not None:
             return self._read_manifest(self.manifest, locations, template)
@@ -223,7 +226,7 @@ def _check_placeholders(template: KeyTemplate, first: KeyTemplate) -> None:
 
 
 def _check_image(data: NDArray[np.uint8], keys: list[str]) -> None:
-    """Raise ValueError if the first value of a field is no image file."""
+    """Raise ValueError unless `data`, the value of the first of `keys`, is an image file."""
     content = data[: 1 << 16].tobytes()
     if read_header(data).format:
         return
@@ -273,5 +276,5 @@ def _read_text(data: NDArray[np.uint8], key: str) -> str:
 
 
 def _show(key: str) -> str:
-    """Return a key as messages name it: as it is, or in hexadecimal digits."""
+    """Return a key for messages: unchanged if it is printable, else in hexadecimal digits."""
     return key if key.isprintable() else f"0x{os.fsencode(key).hex()}"

@@ -21,7 +21,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, did_you_mean
 
 _OF_ALL = tuple(Source.model_fields)
-"""Options that hold for all parts alike."""
+"""Options that a part cannot set: the mix sets them for all parts."""
 
 
 class Part(pydantic.BaseModel):
@@ -41,7 +41,7 @@ class Part(pydantic.BaseModel):
 
 
 def _build_part(options: Any) -> Any:
-    """Build a part from {source: NAME, weight: NUMBER, ...}. Raises ValueError."""
+    """Build a Part from {source: NAME, weight: NUMBER, ...}. Raises ValueError if it is invalid."""
     if isinstance(options, Part):
         return options
     if not isinstance(options, dict) or not isinstance(options.get("source"), str):
@@ -109,10 +109,10 @@ class Mix(Source):
     origin: str | None = None
 
     def specs(self) -> dict[str, Spec]:
-        """The fields of the first part, which all parts must have.
+        """Return the specs of the fields, by name. They are the same in all parts.
 
         Raises:
-            DataError: A part has other fields.
+            DataError: A part has different fields.
         """
         (first, part), *others = self.parts.items()
         specs: dict[str, Spec] = part.source.specs()

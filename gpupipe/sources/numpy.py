@@ -110,14 +110,14 @@ class Numpy(ArraySource):
 
 
 def _read_header(path: str, name: str) -> npy.NpyHeader:
-    """Read and check the header of an array; its offset is that in the file.
+    """Read and check the header of an array. Its `offset` counts from the start of the file.
 
     Args:
         path: The .npy or .npz file.
-        name: The array's name in a .npz file.
+        name: The array's name in a .npz file; ignored for .npy.
 
     Raises:
-        OSError, ValueError, DamagedError: It cannot be read.
+        OSError, ValueError, DamagedError: The array cannot be read.
     """
     with open_regular(path, buffering=0) as file:
         start, size = 0, os.fstat(file.fileno()).st_size

@@ -132,7 +132,18 @@ class Raw(ArraySource):
 
 
 def _count_items(path: str, offset: int, step: int, items: str) -> int:
-    """Count the items of `step` bytes after the offset. Raises OSError, DamagedError."""
+    """Return the number of items in a file.
+
+    Args:
+        path: The file.
+        offset: Number of bytes before the first item.
+        step: Size of an item in bytes.
+        items: Description of the items, for messages.
+
+    Raises:
+        OSError: The file cannot be read.
+        DamagedError: The file is shorter than `offset`, or ends within an item.
+    """
     size = os.stat(path).st_size - offset
     if size < 0:
         raise DamagedError(f"only {size + offset:,} bytes, but data.offset leaves out {offset:,}")

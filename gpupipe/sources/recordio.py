@@ -81,9 +81,10 @@ class Recordio(ShardedSource):
     def _iter_shards(
         self, path: Path, data: NDArray[np.uint8], records: Records, wanted: dict[int, str] | None
     ) -> Iterator[ShardFile]:
-        """Yield a shard for each sequence of records with one part, or with several parts.
+        """Yield a ShardFile for each run of records that all have one part, or all have several.
 
-        Parts are not contiguous, so those of one record are joined in a file of the cache folder.
+        The parts of a record are not contiguous in the file. So they are joined in another file, in
+        the cache folder.
 
         Args:
             path: The RecordIO file.
@@ -117,7 +118,7 @@ class Recordio(ShardedSource):
         rows: NDArray[np.int64],
         names: list[str],
     ) -> ShardFile:
-        """Write records in several parts to the cache folder: their bytes are not contiguous."""
+        """Join the parts of each record in `rows`, and write the payloads to the cache folder."""
         payloads = [records.join_payload(data, int(row)) for row in rows]
         joined = b"".join(payloads)
         reason = f"{path} holds records in several parts, which are put together there"

@@ -85,7 +85,7 @@ class Remote(DataSet, Source):
 
     @property
     def dataset(self) -> DataSet:
-        """The options of this source, without those of the cache."""
+        """The options of this source that the class DataSet has."""
         return DataSet(
             **{
                 name: getattr(self, name)

@@ -88,7 +88,7 @@ class Tfrecord(ShardedSource):
             ]
 
     def _index_records(self, data: Bytes, records: Messages) -> ShardFile:
-        """Index some records of a shard."""
+        """Index consecutive records of a shard."""
         names = [f if isinstance(f, str) else f.feature for f in self.fields.values()]
         names += [*self.values.values()] + ([] if self.label is None else [self.label])
         features = example.parse_features(data, records, dict.fromkeys(names))
@@ -102,7 +102,10 @@ class Tfrecord(ShardedSource):
 
 
 def _find_byte_ranges(field: str | Numbers, features: dict[str, Feature]) -> ByteRanges:
-    """Return the byte ranges of a field. Raises MalformedProtobufError."""
+    """Return the byte ranges of a field, one per record.
+
+    Raises MalformedProtobufError if the field's feature has the wrong type or size.
+    """
     if isinstance(field, str):
         feature = features[field]
         if feature.kind != "bytes":
@@ -136,7 +139,10 @@ def _find_byte_ranges(field: str | Numbers, features: dict[str, Feature]) -> Byt
 
 
 def _read_labels(feature: Feature, data: Bytes) -> list[str] | NDArray[np.int64]:
-    """Read the labels, as numbers or names. Raises MalformedProtobufError."""
+    """Return the labels: names if the feature holds bytes, else int64 (N,).
+
+    Raises MalformedProtobufError if the feature holds floats, or several numbers per record.
+    """
     if feature.kind == "bytes":
         return [text.decode("utf-8", "surrogateescape") for text in feature.texts(data)]
     if feature.kind == "floats":

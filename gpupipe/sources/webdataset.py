@@ -112,7 +112,7 @@ class Webdataset(ShardedSource):
         return array_spec(first.dtype, first.shape, same=False)
 
     def _read_first(self, field: Endings | ArrayMember) -> npy.NpyHeader:
-        """Return the header of a field's first array. Raises DataError if there is none.
+        """Return the header of a field's first array. Raises DataError if no shard has one.
 
         All arrays of the field must have its dtype and number of axes.
         """
@@ -159,9 +159,13 @@ class Webdataset(ShardedSource):
             return [ShardFile(list(chosen), fields, labels, values)]
 
     def _choose_members(self, stem: str, parts: _Parts) -> _Parts:
-        """Return the member of each field; empty if the stem has none, and so is no sample.
+        """Return the member of each field, by name; {} if the stem has no field, so is no sample.
 
-        Raises ValueError if only some are missing.
+        Raises ValueError if the stem has some fields but not all.
+
+        Args:
+            stem: The name that the members share.
+            parts: The members with this stem, by ending.
         """
         members = {
             name: next((parts[e] for e in _list_endings(field) if e in parts), None)
@@ -177,7 +181,7 @@ class Webdataset(ShardedSource):
         return {name: member for name, member in members.items() if member is not None}
 
     def _locate(self, data: NDArray[np.uint8], name: str, members: list[Member]) -> ByteRanges:
-        """Return the byte ranges of a field. Raises ValueError if its arrays are not alike."""
+        """Return a field's byte ranges. Raises ValueError if arrays differ in dtype or axes."""
         field = self.fields[name]
         offset, length = (
             np.array([getattr(m, part) for m in members], np.int64) for part in ("offset", "size")
@@ -202,7 +206,7 @@ class Webdataset(ShardedSource):
 
 
 def _read_header(data: NDArray[np.uint8], member: Member) -> npy.NpyHeader:
-    """Parse the header of an array. Raises ValueError if gpupipe cannot take the array."""
+    """Parse the header of an array. Raises ValueError if it is incomplete or not supported."""
     content = data[member.offset : member.offset + min(member.size, npy.MAX_HEADER)].tobytes()
     try:
         header = npy.parse_header(content)
@@ -221,7 +225,10 @@ def _read_header(data: NDArray[np.uint8], member: Member) -> npy.NpyHeader:
 def _check_alike(
     members: list[Member], headers: list[npy.NpyHeader], field: Endings | ArrayMember
 ) -> None:
-    """Raise ValueError if an array differs from the first, or from what `field` demands."""
+    """Raise ValueError if arrays differ in dtype or number of axes.
+
+    An ArrayMember also fixes the dtype, and it may fix the shape.
+    """
     for member, header in zip(members, headers, strict=True):
         dtype = field.dtype if isinstance(field, ArrayMember) else headers[0].dtype
         if header.dtype != dtype:

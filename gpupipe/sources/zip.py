@@ -32,7 +32,7 @@ class ZipColumn(Column):
     """A field whose samples are members of ZIP archives, some of them deflated.
 
     Attributes:
-        spans: Where the stored bytes of each row are.
+        spans: The byte ranges of the rows' stored content.
         size: The size of each row's content in bytes, int64 (N,).
         crc: The CRC-32 of each row's content, int64 (N,).
         is_deflated: Whether each row is deflated, bool (N,).
@@ -77,7 +77,13 @@ class ZipColumn(Column):
 
 @dataclass
 class _Archive:
-    """The images of an archive: members, where each begins, and the folder and name of each."""
+    """The N images of an archive.
+
+    Attributes:
+        members: The entry of each image in the archive's directory.
+        begins: The byte offset of each image's stored content.
+        paths: The path of each image, relative to `Zip.folder`.
+    """
 
     members: list[ZipMember] = field(default_factory=list)
     begins: list[int] = field(default_factory=list)
@@ -148,7 +154,10 @@ class Zip(FileSource):
     def _sort(
         self, files: list[Path], archives: list[_Archive]
     ) -> tuple[list[str], list[tuple[str, str, str, int, int]]]:
-        """Return the classes, and (class, folder, name, archive, member) of all images, sorted."""
+        """Return the classes, and a tuple for each image, both sorted.
+
+        A tuple is (class, folder, name, number of the archive, number of the image in it).
+        """
         order = []
         for file, archive in enumerate(archives):
             for n, path in enumerate(archive.paths):
@@ -164,7 +173,7 @@ class Zip(FileSource):
         return sorted({name for name, *_ in order}), order
 
     def read(self, path: Path) -> _Archive:
-        """List the images of one archive, and find where each begins."""
+        """List the images of one archive, with the byte offset of each."""
         archive, prefix = _Archive(), _make_prefix(self.folder)
         suffixes = get_suffixes(self.extensions)
         with name_shard(path):

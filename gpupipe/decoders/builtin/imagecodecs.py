@@ -18,7 +18,7 @@ from gpupipe.decoders.image_header import read_header
 
 _CODESTREAM = b"\xff\n"
 _RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
-"""Of width to height, by their numbers from 1 on in a codestream."""
+"""Ratios of width to height; a codestream stores the number of a ratio, from 1 on."""
 
 
 class Imagecodecs(Decoder):
@@ -48,7 +48,7 @@ class Imagecodecs(Decoder):
 
 
 class _Bits:
-    """The bits of a codestream, from the lowest bit of each byte on."""
+    """Reads the bits of a codestream, the lowest bit of each byte first."""
 
     def __init__(self, data: bytes) -> None:
         self._bits = int.from_bytes(data, "little")
@@ -60,7 +60,7 @@ class _Bits:
 
 
 def _read_header(view: memoryview) -> Header:
-    """Parse the size and the orientation (ISO/IEC 18181-1, annex D)."""
+    """Parse the size and the orientation of a JPEG XL (ISO/IEC 18181-1, annex D)."""
     bits = _Bits(bytes(_find_codestream(view)[2:26]))
     is_small = bits.take(1)
 
@@ -74,7 +74,7 @@ def _read_header(view: memoryview) -> Header:
 
 
 def _find_codestream(view: memoryview) -> memoryview:
-    """Return the file from its codestream on, which may be in a box of a container."""
+    """Return the bytes from the start of the codestream, which may be in a box of a container."""
     if view[:2] == _CODESTREAM:
         return view
     for kind, begin, _ in iterate_boxes(view):

@@ -16,7 +16,7 @@ _CHANNELS = {"rgb": 3, "gray": 1}
 class JpegWindow(Decoder):
     """libjpeg-turbo, for plain JPEGs of one scan without any damage.
 
-    A window has the pixels of a decode of the whole image.
+    The pixels in a window equal those of a decode of the whole image.
     """
 
     place = 10
@@ -42,5 +42,5 @@ class JpegWindow(Decoder):
         return out
 
     def prepare(self, header: Header, data: Any, window: Any, out: Any) -> Any:
-        """Return the decoding of an RGB image as work that `gpupipe._kernels.run` does later."""
+        """Return a task for `gpupipe._kernels.run` that decodes an RGB image into `out`."""
         return self._extension.prepare(data, out, *(window or (0, 0, header.height, header.width)))

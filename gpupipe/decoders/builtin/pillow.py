@@ -1,11 +1,11 @@
 """Decodes files of all formats with Pillow, to the same pixels on every engine.
 
-It decodes the images that are not plain (see image_header.py) and what no decoder of JPEGs takes.
+It decodes images that are not plain (see image_header.py), and those that no JPEG decoder accepts.
 These rules hold on all engines, since all of them call this code:
 
 - Only the first frame is decoded, and alpha is dropped.
-- Floats, signed numbers and more than 16 bits a sample cannot become uint8 or uint16 by any rule,
-  and are rejected.
+- Images with floats, signed numbers or more than 16 bits per sample are rejected: no rule converts
+  them to uint8 or uint16.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MEANINGS = {
     "decoder error": "damaged, or of a compression that Pillow does not read",
 }
 _COMPRESSIONS = {34712: "JPEG 2000", 34887: "LERC", 34933: "PNG", 50002: "JPEG XL"}
-"""Names of TIFF compressions that Pillow's errors call by their numbers."""
+"""Names of TIFF compressions; Pillow's errors only contain their numbers."""
 
 
 class Pillow(Decoder):
@@ -77,7 +77,7 @@ class Pillow(Decoder):
 
 
 def _call(kind: str, function: Callable[[], _Result]) -> _Result:
-    """Call a function of Pillow, and raise its errors in plain words."""
+    """Call a function that uses Pillow; raise its errors as CannotDecodeError in plain words."""
     try:
         try:
             return function()
@@ -115,9 +115,9 @@ def open_image(data: bytes, kind: str) -> Any:
 
 
 def _probe(header: Header, data: bytes) -> Header:
-    """Return the header of an image that is not plain.
+    """Return the header of an image that is not plain, as Pillow reads it without decoding.
 
-    Some files have another size once they are decoded.
+    The decoded size may differ.
     """
     kind = header.format
     with open_image(data, kind) as image:
@@ -159,14 +159,14 @@ _limit: int | None = None
 
 
 def _lift_limit_if_exceeded(pixels: int) -> AbstractContextManager[None]:
-    """Lift Pillow's limit for an image of `pixels` pixels, if they exceed it."""
+    """Lift Pillow's limit on pixels if an image of `pixels` pixels exceeds it."""
     limit = Image.MAX_IMAGE_PIXELS
     return nullcontext() if limit is None or pixels <= limit else _lift_limit()
 
 
 @contextmanager
 def _lift_limit() -> Iterator[None]:
-    """Lift Pillow's limit until the last thread has left; only data.max_pixels limits."""
+    """Lift Pillow's limit on pixels until no thread is in this context. data.max_pixels remains."""
     global _lifted, _limit  # noqa: PLW0603  # Pillow's limit is a global, too
     with _lifting:
         if not _lifted:

@@ -21,18 +21,18 @@ from gpupipe.errors import EngineError
 
 _OLDEST = 0, 16
 _HEAD = 64
-"""Bytes that have the brands of a file."""
+"""Number of leading bytes that contain the brands of a file."""
 _SIZE = re.compile(rb"\0\0\0\x14ispe\0\0\0\0(....)(....)", re.DOTALL)
 _ITEM = re.compile(rb"infe[\x02\x03]..(.)....(?:..)?(?:hvc1|grid|iden|iovl)", re.DOTALL)
 _PARTS = re.compile(rb"thmb|auxl")
-"""References from thumbnails and from images of depth or alpha."""
+"""Matches references from thumbnails, and from images of depth or alpha."""
 
 
 class Torchcodec(Decoder):
     """torchcodec's decoders: libjpeg-turbo, dav1d, and libheif if the machine has it.
 
-    They always turn an image as its file says. So they take only JPEGs and AVIFs that are upright.
-    HEIC has its rotation as a step of decoding.
+    torchcodec always applies the orientation of a file. So this decoder only accepts JPEGs and
+    AVIFs that are upright. In HEIC, the rotation is part of decoding.
     """
 
     place, formats, extra = 30, frozenset({"HEIC"}), "heic"
@@ -77,16 +77,16 @@ class Torchcodec(Decoder):
 
 
 def _read_boxes(header: Header, data: bytes) -> Header | None:
-    """Return the header of a still AVIF or a HEIC; None for AVIFs that are left to Pillow.
+    """Return the header of a still AVIF or a HEIC; None for AVIFs that Pillow must decode.
 
-    torchcodec decodes all images of a HEIC, of which the chain gets the first.
+    torchcodec decodes all images of a HEIC; `decode` returns the first.
     """
     boxes = (data[begin:end] for kind, begin, end in iterate_boxes(data) if kind == b"meta")
     meta = next(boxes, b"")
     sizes = [(int.from_bytes(h, "big"), int.from_bytes(w, "big")) for w, h in _SIZE.findall(meta)]
     if header.format == "AVIF":
         is_still = sizes and b"avis" not in data[8:_HEAD]
-        # It turns what has these first two, and multiplies colours with alpha, which is dropped.
+        # torchcodec applies the rotation (irot, imir), and multiplies colours with alpha (auxC).
         if not is_still or any(box in meta for box in (b"irot", b"imir", b"auxC")):
             return None
     if not sizes:

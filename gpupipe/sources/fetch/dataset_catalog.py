@@ -36,7 +36,7 @@ class DatasetLocation:
 
     Attributes:
         root: The folder.
-        note: What every output must say about the data, such as that it is synthetic; or "".
+        note: A notice that every output repeats, such as "stand-in data, not LFW"; or "".
     """
 
     root: Path
@@ -47,7 +47,7 @@ def check_name(name: str) -> str:
     """Return `name` if it is the name of a data set.
 
     Raises:
-        ValueError: It is not; the message suggests the nearest name.
+        ValueError: No data set has this name. The message suggests the nearest one.
     """
     if name not in DATASETS:
         raise ValueError(f"unknown data set '{name}'{did_you_mean(name, DATASETS)}")
@@ -116,7 +116,10 @@ def get_default_root(name: str) -> Path:
 
 
 def describe_absence(root: Path, name: str | None, images: int | None) -> str:
-    """Return a sentence about what `locate` would download or draw first, or ""."""
+    """Return a sentence that announces the download, or the drawing, that `locate` would do.
+
+    Return "" if the data exists, or `name` is None.
+    """
     if name is None or _find_location(root, images):
         return ""
     return f"{name} is not here yet: the first run fetches it" + (
@@ -128,8 +131,8 @@ def explain_stand_in(location: DatasetLocation, root: Path, name: str | None) ->
     """Return a warning if synthetic images replace a data set; "" if they do not.
 
     Args:
-        location: The folder that is read.
-        root: The folder of the data set, according to the config.
+        location: The folder that is read instead of `root`, or `root` itself.
+        root: The folder of the data set, as the config sets it.
         name: The data set to download; None to download nothing.
     """
     if name is None or location.root == root:
@@ -155,7 +158,7 @@ def fetch(dataset: Dataset, root: Path, progress: Progress = ignore_progress) ->
     `root` appears complete or not at all. An existing `root` stays as it is.
 
     Args:
-        dataset: What to download.
+        dataset: The data set to download.
         root: The new folder.
         progress: Called with (text, done, total).
 
@@ -173,7 +176,7 @@ def fetch(dataset: Dataset, root: Path, progress: Progress = ignore_progress) ->
 
 
 def explain_by_hand(dataset: Dataset, root: Path) -> str:
-    """Return how to get a data set where a browser or another machine can download it."""
+    """Return instructions to download a data set by hand, for example on another machine."""
     archive_path = get_archive_path(dataset)
     return (
         f"To do it by hand: download {dataset.url}, for instance on another machine, and put it "
@@ -194,9 +197,9 @@ def _fetch(dataset: Dataset, root: Path, progress: Progress) -> None:
 
 @contextlib.contextmanager
 def _hold_lock(root: Path, progress: Progress) -> Iterator[None]:
-    """Hold the lock of a data set: one process fetches it, the others wait.
+    """Hold the lock of a data set, so that one process fetches it while others wait.
 
-    If the cache folder cannot hold a lock, each process fetches. The first to finish then wins.
+    If the cache folder cannot hold a lock, several processes may fetch. The first to finish wins.
     """
     lock = (
         cache_dir()

@@ -1,6 +1,6 @@
 """Downloads the archive of a data set with pooch, checks its SHA-256, and unpacks it.
 
-Members of an archive that lie outside their folder are refused.
+An archive is refused if the path of a member leads outside the folder of the data set.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Dataset:
 
 
 def get_archive_path(dataset: Dataset) -> Path:
-    """Return where the archive of a data set is kept until it is unpacked."""
+    """Return the path at which the archive of a data set is kept until it is unpacked."""
     return cache_dir() / "downloads" / f"{dataset.name}.tar"
 
 
 def download(dataset: Dataset, progress: Progress) -> Path:
-    """Download the archive of a data set to the cache folder, unless it is there.
+    """Download the archive of a data set to the cache folder, unless it is already there.
 
     Args:
-        dataset: What to download.
+        dataset: The data set to download.
         progress: Called with (text, done, total).
 
     Returns:
@@ -115,9 +115,9 @@ def _describe_error(error: requests.RequestException) -> str:
 
 
 def _check_name_resolves(url: str) -> None:
-    """Raise FetchError soon if the name server does not answer.
+    """Raise FetchError if the name of a URL's host is not resolved within 4 seconds.
 
-    The HTTP library's time-outs do not cover the name server.
+    The time-outs of the HTTP library do not cover DNS.
     """
     host = urllib.parse.urlsplit(url).hostname
     if host is None or urllib.request.getproxies():

@@ -1,7 +1,7 @@
 """Draws synthetic faces for use when a data set cannot be downloaded.
 
 They are textured JPEGs of 250x250 pixels and about LFW's file size. Decoding and augmenting them
-costs about as much as LFW's photographs. They are not LFW, and every result made from them says so.
+costs about as much as LFW's photographs. They are not LFW, and every output from them says so.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def draw_face(n: int, person: int) -> Image.Image:
 
 
 def _make_grain() -> Image.Image:
-    """Return a sheet of noise around level 128; each image takes another part of it."""
+    """Return gray noise around 128, 640x640, from which each image crops its grain."""
     sheet = np.full((_GRAIN_SIDE, _GRAIN_SIDE), 128.0, np.float32)
     for cells, strength in _GRAIN_OCTAVES:
         noise = (

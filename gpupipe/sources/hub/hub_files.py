@@ -1,5 +1,7 @@
 """Find the files of a split in a folder of Hugging Face's `datasets`, or in a copy of a repository.
 
+Each layout, and its writer:
+
 dataset_dict.json, SPLIT/state.json, SPLIT/*.arrow    DatasetDict.save_to_disk
 state.json, *.arrow                                   Dataset.save_to_disk
 NAME-SPLIT.arrow, NAME-SPLIT-00000-of-00002.arrow     the cache of load_dataset
@@ -27,7 +29,7 @@ def find_hub_files(root: Path, split: str | None) -> list[Path]:
 
     Args:
         root: The folder.
-        split: The split; None: "train", or the only one.
+        split: The name of the split; None for "train", or for the only split.
 
     Raises:
         DataError: There is no such folder, data set or split.
@@ -52,10 +54,12 @@ def find_hub_files(root: Path, split: str | None) -> list[Path]:
 
 
 def find_splits(root: Path) -> dict[str, list[Path]]:
-    """Return the files of each split, by its name; "" is the name of an only split without one.
+    """Return the files of each split, by the split's name; {} if there is no data set.
+
+    A data set without named splits has a single split, "".
 
     Raises:
-        DataError: A file that lists others is damaged, or lists a file that is not there.
+        DataError: state.json or dataset_dict.json is damaged, or a file that it lists is missing.
     """
     if (root / _STATE).is_file():
         return {"": _list_state(root)}
@@ -82,7 +86,7 @@ def _by_folder(root: Path, suffix: str) -> dict[str, list[Path]]:
 
 
 def _by_name(files: Iterable[Path]) -> dict[str, list[Path]]:
-    """Group files called SPLIT-00000-of-00002, or NAME-SPLIT."""
+    """Group files by the split in their names: SPLIT-00000-of-00002, or NAME-SPLIT."""
     splits: dict[str, list[Path]] = {}
     for path in files:
         name = _NUMBERED.sub("", path.stem).rpartition("-")[2]
@@ -91,7 +95,7 @@ def _by_name(files: Iterable[Path]) -> dict[str, list[Path]]:
 
 
 def _list_state(folder: Path) -> list[Path]:
-    """Return the files that state.json lists."""
+    """Return the files that `folder`/state.json lists. Raises DataError if one is missing."""
     listed = _read_json(folder / _STATE).get("_data_files")
     entries = listed if isinstance(listed, list) else []
     names = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]

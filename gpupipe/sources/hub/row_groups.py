@@ -1,7 +1,8 @@
 """Images in the row groups of Parquet files, as two kinds of columns.
 
-A RowGroupColumn keeps the last row groups that it read. An UnpackedColumn has the images of all row
-groups in files in the cache folder, written once, where they can be mapped into memory.
+A RowGroupColumn reads whole row groups, and a process keeps the last ones in memory. For an
+UnpackedColumn, the images of all row groups are written to the cache folder once, and
+memory-mapped from there.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from gpupipe.runtime.files import open_regular, write_atomically
 from gpupipe.runtime.progress import Progress
 
 Key = tuple[str, int, str, int]
-"""A file, when it changed, a column and the number of a row group."""
+"""Path and mtime (ns) of a Parquet file, name of a column, number of a row group."""
 
 
 class _Group:
-    """The images of a row group, once they are read."""
+    """Holds the images of a row group; `images` is None until a thread has read them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -40,7 +41,7 @@ class _Group:
 
 
 class _Groups:
-    """The row groups that this process read last."""
+    """The LRU cache of row groups that all columns of this process share."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,7 +79,7 @@ def read_group(path: str | os.PathLike[str], column: str, number: int) -> list[A
     """Return the images of a row group as pyarrow buffers.
 
     Raises:
-        ValueError: It cannot be read.
+        ValueError: The row group cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet
@@ -99,13 +100,13 @@ class RowGroupColumn(Column):
 
     Attributes:
         root: The folder that `files` are relative to.
-        files: The files.
+        files: The Parquet files.
         sizes: The size of each file in bytes, int64 (files,).
-        column: The column of the images.
-        file: The number of each row's file, int32 (N,).
+        column: The name of the column with the images.
+        file: The index in `files` of each row's file, int32 (N,).
         group: The number of each row's row group in its file, int32 (N,).
         row: The number of each row in its row group, int32 (N,).
-        max_groups: How many row groups a process keeps.
+        max_groups: The number of row groups that a process keeps in memory.
     """
 
     root: str
@@ -154,8 +155,8 @@ class RowGroupColumn(Column):
 class UnpackedColumn(SpanColumn):
     """The images of a RowGroupColumn, as byte ranges of files in the cache folder.
 
-    Messages name the Parquet files, and the fingerprint is that of the RowGroupColumn. So a state
-    of one also loads with the other.
+    Messages name the Parquet files. The fingerprint equals that of the RowGroupColumn, so a loader
+    state that was saved with one of the columns also loads with the other.
 
     Attributes:
         groups: The column that was unpacked.
@@ -177,7 +178,7 @@ class UnpackedColumn(SpanColumn):
 
 
 def count_row_groups(column: RowGroupColumn) -> int:
-    """Return how many row groups hold the rows of a column."""
+    """Return the number of row groups that contain rows of a column."""
     return len(np.unique(column.file.astype(np.int64) << 32 | column.group))
 
 
@@ -185,8 +186,8 @@ def unpack_row_groups(column: RowGroupColumn, progress: Progress) -> UnpackedCol
     """Write the images of all row groups to the cache folder, unless they are there.
 
     Args:
-        column: All rows of its files, in their order.
-        progress: Called with the number of files that are done.
+        column: A column of all rows of its files, in file order.
+        progress: Called with ("unpacking", files done, files in all).
 
     Raises:
         DataError: A row group cannot be read, or the cache folder cannot be written.
@@ -216,7 +217,16 @@ def unpack_row_groups(column: RowGroupColumn, progress: Progress) -> UnpackedCol
 
 
 def _unpack_file(path: Path, column: str, groups: int) -> tuple[Path, NDArray[np.int64]]:
-    """Return the file that holds a file's images one after the other, and their lengths."""
+    """Write the images of a Parquet file to a file in the cache folder, unless it exists.
+
+    Args:
+        path: The Parquet file.
+        column: The name of the column with the images.
+        groups: The number of row groups in the Parquet file.
+
+    Returns:
+        The path of the written file, and the size of each image in bytes, int64 (N,).
+    """
     key = ("row groups", column)
     with name_file(path):
         target = get_parts_path(path, key)
@@ -237,7 +247,7 @@ def _unpack_file(path: Path, column: str, groups: int) -> tuple[Path, NDArray[np
 
 
 def _open_lengths(target: Path, lengths_file: Path) -> NDArray[np.int64] | None:
-    """Return the lengths of the images of an earlier load; None if they are not whole."""
+    """Return the image sizes that an earlier load saved; None unless they add up to `target`'s."""
     try:
         with open_regular(lengths_file) as file:
             lengths: NDArray[np.int64] = np.load(file, allow_pickle=False)
