@@ -1,4 +1,4 @@
-"""The settings that `gpupipe tune` tries, with their values; the decoded cache is one of them."""
+"""Lists the settings and values that `gpupipe tune` tries; one of them is the decoded cache."""
 
 from __future__ import annotations
 
@@ -21,27 +21,29 @@ from gpupipe.loading.assembly import ResolvedConfig
 CACHE_SETTING = "data.cache_decoded"
 _SAMPLES = 32
 _MAX_SHARE = 0.5
-"""The largest share of the free memory for the cache. The rest is for batches and the trainer."""
+"""The largest share of free shared memory for the cache; batches and the trainer need some too."""
 _HEADROOM = 1.1
-"""Samples that were not measured may be larger, and each has a record."""
+"""The factor on the estimated size of the cache. It covers the cache's record of each sample, and
+samples that are larger than the measured ones.
+"""
 
 
 @runtime_checkable
 class Tunable(Protocol):
-    """The class of an engine that has more to tune than its parallelism and `prefetch`."""
+    """An engine class with more settings to tune than its parallelism and `prefetch`."""
 
     def tunable(self, on_gpu: bool, cores: Sequence[int]) -> dict[str, list[Any]]:
-        """Return the values that `gpupipe tune` tries for further settings. A class method.
+        """Return the values to try for each further setting, by its name. A class method.
 
         Args:
             on_gpu: Whether the loader runs on a GPU.
-            cores: Numbers of threads or workers that fit this machine.
+            cores: The numbers of threads or workers to try on this machine.
         """
 
 
 @dataclass(frozen=True)
 class CacheCandidate:
-    """A decoded cache for a whole data set.
+    """The estimated size of a decoded cache for a whole data set.
 
     Attributes:
         samples: The number of samples.
@@ -58,7 +60,7 @@ class CacheCandidate:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The value of `data.cache_decoded`."""
+        """The value of `data.cache_decoded` in the config: in memory, with this size limit."""
         return {"where": "memory", "max_bytes": f"{self.needed_bytes // 10**6}MB"}
 
 
@@ -69,12 +71,12 @@ def list_candidates(
     cores: int,
     cache: CacheCandidate | None = None,
 ) -> dict[str, list[Any]]:
-    """Return the values to try for each setting.
+    """Return the values to try for each setting, by its name.
 
     batch_size comes last, because it also changes training.
 
     Args:
-        options: The original settings.
+        options: The original loader settings.
         engine: The engine's class.
         gpu: Whether the loader runs on a GPU.
         cores: How many cores the process may use.
@@ -96,7 +98,10 @@ def list_candidates(
 def find_cache_candidate(
     resolved: ResolvedConfig, index: Index, on_gpu: bool
 ) -> CacheCandidate | None:
-    """Return the cache to try; None if the config has one, or it is of no use, or does not fit.
+    """Decode up to 32 samples to estimate the size of a decoded cache for the whole data set.
+
+    Returns None if the config already has a cache, a cache would not help, or it would not fit into
+    memory.
 
     Args:
         resolved: The config to tune.
@@ -123,7 +128,7 @@ def find_cache_candidate(
 
 
 def nest_settings(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings, by the names of `list_candidates`, as a config has them."""
+    """Nest settings as in a config: {"prefetch": 2} becomes {"loader": {"prefetch": 2}}."""
     nested: dict[str, Any] = {}
     for name, value in changes.items():
         section, _, key = name.rpartition(".")

@@ -1,7 +1,7 @@
 """Compares engines, such as DALI and torch's DataLoader: same cores, samples and draws.
 
-Every contestant runs in a fresh process. They take turns, round after round, so that a drift of the
-machine affects all of them.
+Each contest runs in a fresh process. The contestants take turns, round after round, so that a drift
+of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from gpupipe.runtime.registry import AUTO
 
 _QUIET = 0.15
 Tick = Callable[[str, int, int], None]
-"""Called before each contest with its description, the contests done, and the total."""
+"""Called before each contest with its description, the number of contests done, and their total."""
 
 
 @runtime_checkable
 class Comparable(Protocol):
-    """The class of an engine that is not just measured once, with the config's settings."""
+    """An engine class that `gpupipe compare` measures with several settings.
+
+    Other engines are measured once, with the config's settings.
+    """
 
     def contestants(self, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
-        """Return what `gpupipe compare` measures: settings of `loader:` by title. A class method.
+        """Return the settings of `loader:` of each contestant, by its title. A class method.
 
         Args:
             gpus: How many GPUs there are.
@@ -48,7 +51,7 @@ def list_contestants(
         config: The config to load.
         workers: The numbers of DataLoader workers to try.
         gpus: How many GPUs there are.
-        engines: The names of the engines to compare, see `comparable_engines`.
+        engines: The names of the engines to compare, from `comparable_engines`.
 
     Raises:
         EngineError: If no contestant is left.
@@ -90,7 +93,7 @@ def list_contestants(
 
 
 def comparable_engines(own: str) -> list[str]:
-    """Return the names of the engines to compare: those that `auto` may take, and the config's.
+    """Return the engines to compare: the installed ones that `auto` may choose, and the config's.
 
     Args:
         own: The config's `loader.engine`.
@@ -109,14 +112,14 @@ def compare(
 ) -> Comparison:
     """Run `repeats` rounds of all contestants, and return their outcomes.
 
-    Ctrl-C ends the comparison and keeps what was measured.
+    Ctrl-C ends the comparison and keeps the outcomes so far.
 
     Args:
         contestants: The contestants, in the order of their turns.
         contest: The work of each contestant in each round.
         repeats: The number of rounds.
         tick: Called before each contest.
-        notes: What a reader must know, such as engines that were left out.
+        notes: Notes for the reader, such as engines that were left out.
         command: The command line, quoted for a shell.
 
     Raises:
@@ -145,7 +148,7 @@ def disturbance(cores: float) -> list[str]:
     """Return a warning if other processes used at least 0.15 of one CPU core; else an empty list.
 
     Args:
-        cores: How many cores other processes kept busy, in the worst of the measurements.
+        cores: The largest number of cores that other processes kept busy in a measurement.
     """
     if cores < _QUIET:
         return []

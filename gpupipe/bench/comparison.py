@@ -1,10 +1,10 @@
-"""What the contestants of a comparison delivered, and which is faster.
+"""Holds the results of a comparison of loaders, and describes which one is fastest.
 
-    Comparison          all contestants, and the conditions under which they were measured
-      Result            one contestant: an outcome a round
+    Comparison          the results of all contestants, and the conditions of the measurement
+      Result            the outcomes of one contestant, one per round
     Rates               images per second, measured several times, with mean and deviation
-    Ratio               how many times as fast one is as another, with its confidence interval
-    describe_verdict    the same in sentences
+    Ratio               the speed of one contestant over another, with its confidence interval
+    describe_verdict    the comparison in sentences
 
 Rounds are paired: a ratio compares what two contestants delivered in the same round.
 """
@@ -25,14 +25,14 @@ from gpupipe.errors import counted
 
 SCHEMA = "gpupipe-compare-1"
 DISTURBED = "DISTURBED"
-"""How notes begin that put all figures in doubt."""
+"""The beginning of a note that puts all figures in doubt."""
 _T_95 = [
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
 ]
 """Student's t for 95 %, two-sided, with 1, 2, 3, ... degrees of freedom."""
 _WIDEST = 4.0
-"""The widest useful interval, as its upper end over its lower: half to twice the middle."""
+"""An interval is vague if its upper end is more than this many times its lower end."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,7 @@ class Rates(ABC):
         return deviation(self.rates)
 
     def rates_as_json(self, name: str) -> dict[str, Any]:
-        """Return the mean, the standard deviation and all rates, as plain JSON.
-
-        Args:
-            name: The key of the list of rates, such as "rounds".
-        """
+        """Return mean, standard deviation and, below the key `name`, all rates, as plain JSON."""
         return {"mean": self.mean, "standard_deviation": self.deviation, name: self.rates}
 
 
@@ -156,7 +152,7 @@ class Comparison:
         results: One per contestant.
         contest: The work of each contestant in each round.
         repeats: How many rounds were requested.
-        notes: What a reader must know, such as engines that were left out, or stand-in data.
+        notes: Notes for the reader, such as engines that were left out, or stand-in data.
         command: The command line, quoted for a shell.
         interrupted: Whether Ctrl-C ended the comparison early.
     """
@@ -175,7 +171,7 @@ class Comparison:
 
     @property
     def plain_notes(self) -> list[str]:
-        """The other notes."""
+        """All notes except those in `disturbed`."""
         return [note for note in self.notes if not note.startswith(DISTURBED)]
 
     @property
@@ -191,7 +187,7 @@ class Comparison:
 
     @property
     def data(self) -> dict[str, Any]:
-        """What was loaded: `ContestOutcome.data`; {} if no contestant said it."""
+        """`ContestOutcome.data` of the first outcome that has it; {} if none has."""
         return next((o.data for r in self.measured for o in r.outcomes if o.data), {})
 
     @property
@@ -208,7 +204,7 @@ class Comparison:
         return ratio(result.rates, self.baseline.rates)
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything that was measured, and the machine, as plain JSON."""
+        """Return all measurements and the machine, as plain JSON."""
         return {
             "schema": SCHEMA,
             "machine": machine(),
@@ -252,7 +248,7 @@ def describe_verdict(comparison: Comparison) -> list[str]:
 
 
 def _describe_lead(comparison: Comparison, rival: Result) -> str:
-    """Return how far the fastest contestant is ahead of a rival, or of the next if it is itself."""
+    """Compare the fastest contestant with `rival`, or with the second if `rival` is the fastest."""
     best, second = sorted(comparison.measured, key=lambda r: -r.mean)[:2]
     rival = second if best is rival else rival
     if short := _describe_shortness((best, rival)):
@@ -275,7 +271,7 @@ def _describe_lead(comparison: Comparison, rival: Result) -> str:
 
 
 def _describe_shortness(results: Iterable[Result]) -> str:
-    """Return why rounds are too short to measure a rate, and what would help; or ""."""
+    """Return why a round is too short to measure a rate, with advice; "" if none is too short."""
     for r in results:
         batches, ahead = r.outcomes[0].batches, r.outcomes[0].batches_ahead
         if batches <= ahead:
@@ -293,7 +289,7 @@ def format_interval(bounds: Ratio) -> str:
 
 
 def _describe_scaling(loaders: Sequence[Result]) -> str:
-    """Return at how many workers the DataLoader stops gaining."""
+    """Say in a sentence at how many workers the DataLoader stops getting faster."""
     for fewer, more in pairwise(loaders):
         gain = ratio(more.rates, fewer.rates)
         steps = f"from {more.contestant.workers} workers over {fewer.contestant.workers}"

@@ -30,7 +30,7 @@ class Contest:
         batches: How many batches to time.
         warm_up: How many batches to leave untimed after the first one; at least an epoch if there
             is a decoded cache, which the first epoch fills.
-        cold: Drop the files from the page cache first.
+        cold: Whether to drop the files from the page cache first.
         times_ahead: Time at least this many times the batches that the engine prepares ahead,
             even if `batches` is less.
     """
@@ -47,7 +47,7 @@ class Contest:
 
 @dataclass
 class ContestOutcome:
-    """What a contestant measured.
+    """The measurements of one contestant in one round.
 
     Attributes:
         engine: The engine's name.
@@ -58,10 +58,11 @@ class ContestOutcome:
         seconds: The wall time of the timed batches.
         first_batch_seconds: The wall time from the start of loading to the first batch.
         cpu_seconds: The CPU time of the process and its workers during the timed batches.
-        peak_memory: Bytes, of the process and its workers, as PeakMemory measures it.
-        gpu_utilisation: The mean share of time in which the GPU was busy, 0 to 1; None without one.
-        note: What a reader must know about the data, such as that it is a stand-in.
-        data: The root, the number of images, the pipeline, the batch size and the steps.
+        peak_memory: The peak memory of the process and its workers in bytes, from PeakMemory.
+        gpu_utilisation: The mean share of time that the GPU ran a kernel, 0 to 1; None on a CPU.
+        note: The note of the index, such as "stand-in data, not LFW", or "".
+        data: The root, the number of images, the pipeline, the batch size and the names of the
+            steps.
         others: How many cores other processes kept busy during the timed batches.
         batches_ahead: How many batches the engine prepares before they are requested.
         peak_memory_kind: How peak_memory was measured: PeakMemory.kind.
@@ -96,7 +97,7 @@ def run(contest: Contest) -> ContestOutcome:
         os.sched_setaffinity(0, contest.cores)
     checked = configs.read(contest.config, contest.overrides, **contest.changes)
     if resolve(checked).reads_data:
-        checked = checked.at_epoch(0)  # a server keeps its schedules
+        checked = checked.at_epoch(0)  # a server applies its schedules itself
     if contest.cold:
         drop_from_page_cache(checked.source.index())
     started = time.perf_counter()
@@ -107,7 +108,7 @@ def run(contest: Contest) -> ContestOutcome:
         traits = loader.engine.traits
         ahead = traits.batches_ahead
         filling = len(loader) if checked.source.cache_decoded else 0
-        # The batches that were made ahead are used up, and those that were made meanwhile.
+        # Use up the batches that were prepared ahead, and those prepared while these are taken.
         take(counts, loader, max(contest.warm_up, 2 * ahead, filling))
         batches = max(contest.batches, contest.times_ahead * ahead)
         with Utilisation(loader.engine.device) as utilisation, OtherLoad() as other_load:

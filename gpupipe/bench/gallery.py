@@ -38,27 +38,29 @@ DRAWS = 8
 LONGEST = 250
 """The longest side of the photograph in pixels; a larger one is reduced before the steps."""
 DEFAULT_SEED = 1
-"""With it each step of chance changes one of the eight samples or more."""
+"""With this seed, each random step changes at least one of the eight samples."""
 _FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 _CROP = {"center_crop": {"size": 200}}
 _BEFORE: tuple[list[Any], ...] = ([], [_FLOATS], [_CROP], [_CROP, _FLOATS])
-"""What may stand between decode and a step, for steps that take floats, or images of one size."""
+"""Steps to try between decode and the drawn step, in this order. Some steps accept only floats, or
+only images of one size.
+"""
 _GAP = 6
 _LINE_HEIGHT = 14
 _LETTER_WIDTH = 6
 _MAX_REDUCED = 2.0
-"""How many times smaller than on other rows the original may be drawn, beside larger results."""
+"""A step may enlarge the image: its row then draws the original at most this many times smaller."""
 
 
 @dataclass(frozen=True)
 class StepPictures:
-    """What one step does to the photograph.
+    """The pictures of one step's effect on the photograph.
 
     Attributes:
         name: The name of the page, without a suffix.
         title: The step as YAML.
-        images: The original, then the draws: eight, or one if the step draws nothing. Of a step
-            that makes several images, up to eight of them.
+        images: The original, then the results of eight draws, or one result if the step is not
+            random. If the step returns several images, up to eight of them follow.
     """
 
     name: str
@@ -72,8 +74,8 @@ class Gallery:
 
     Attributes:
         index: Eight samples of the photograph's file.
-        engine: The engine that runs the steps; None for the one that runs `Step.torch`, or DALI on
-            the CPU for steps that have no torch lowering.
+        engine: The engine that runs the steps; None for the one that runs `Step.torch`, or, for
+            steps without a torch lowering, for the one that `auto` chooses on the CPU.
         seed: The seed of the draws.
     """
 
@@ -82,14 +84,14 @@ class Gallery:
     seed: int = DEFAULT_SEED
 
     def draw_step(self, name: str, parameters: Mapping[str, Any] | None = None) -> StepPictures:
-        """Run one step after decode; on floats or on a crop, if the step does not take the rest.
+        """Run one step after decode; if it refuses decoded images, on floats, a crop, or both.
 
         Args:
             name: The step's name.
             parameters: Its parameters; by default `Step.example`.
 
         Raises:
-            ConfigError: If a parameter is wrong, or the step takes no such images.
+            ConfigError: If a parameter is wrong, or the step refuses all these images.
             EngineError: If the engine cannot run the step.
             GpupipeError: If the step needs parameters, and has no example.
         """
@@ -110,7 +112,7 @@ class Gallery:
         return self._draw(name, name, chosen, self._read_first(pipelines))
 
     def draw_pipeline(self, name: str) -> list[StepPictures]:
-        """Run a pipeline up to each of its steps, with the numbers of epoch 0.
+        """Run a pipeline up to each of its steps, with schedules at epoch 0.
 
         Args:
             name: The name or path of a pipeline file.
@@ -129,7 +131,7 @@ class Gallery:
         return rows
 
     def _read_first(self, pipelines: Sequence[Any]) -> Config:
-        """Return the first pipeline without mistakes, or raise the ConfigError of the first."""
+        """Read the first valid pipeline; if none is valid, raise the first ConfigError."""
         refusals = []
         for pipeline in pipelines:
             try:
@@ -173,11 +175,11 @@ class Gallery:
 def open_gallery(
     image: Path | None = None, engine: str | None = None, seed: int = DEFAULT_SEED
 ) -> Iterator[Gallery]:
-    """Prepare a photograph.
+    """Yield a Gallery of a photograph, and remove its temporary files afterwards.
 
     Args:
         image: An image file; by default a drawn face.
-        engine: The engine that runs the steps.
+        engine: The engine that runs the steps, as `Gallery.engine`.
         seed: The seed of the draws.
 
     Raises:
@@ -205,7 +207,7 @@ def _open_photograph(path: Path) -> Image:
 
 
 def _to_picture(image: Tensor) -> Image:
-    """Convert an image (C, H, W), or several (N, C, H, W), side by side, to a picture."""
+    """Convert an image (C, H, W) to a picture; draw several images, (N, C, H, W), side by side."""
     if image.ndim not in (3, 4) or image.shape[-3] not in (1, 3):
         raise GpupipeError(f"an array of {tuple(image.shape)} is no image, and cannot be drawn")
     return join([to_picture(each) for each in to_values(image.reshape(-1, *image.shape[-3:]))])
@@ -228,11 +230,11 @@ def _write_yaml(value: Any) -> str:
 def draw_page(rows: Sequence[StepPictures], side: int) -> Image:
     """Draw rows below each other, with their titles.
 
-    Pictures of one row are reduced alike, so that a crop is smaller than the original, and what a
-    step enlarges is larger. Only those more than twice as large as the original are reduced more.
+    Pictures of one row have the same scale: a crop looks smaller than the original, an enlarged
+    image larger. Only pictures more than twice as large as the original are reduced further.
 
     Args:
-        rows: What the steps made.
+        rows: The pictures of each step.
         side: The longest side of the largest picture of a row, in pixels.
     """
     from PIL import Image
@@ -248,12 +250,12 @@ def draw_page(rows: Sequence[StepPictures], side: int) -> Image:
 
 
 def page_width(side: int) -> int:
-    """Return the width of a page in pixels, whose pictures have this longest side."""
+    """Return the width of a page in pixels; `side` is the longest side of its pictures."""
     return _GAP + (DRAWS + 1) * (side + _GAP)
 
 
 def _draw_row(row: StepPictures, side: int) -> Image:
-    """Draw the title, in as many lines as it needs, and the pictures below it."""
+    """Draw the title of a row, on as many lines as it needs, and the pictures below it."""
     from PIL import Image, ImageDraw
 
     width = page_width(side)
@@ -274,7 +276,7 @@ def _draw_row(row: StepPictures, side: int) -> Image:
 
 
 def _fit(image: Image, scale: float, side: int) -> Image:
-    """Scale an image; reduce it more if it would be larger than `side`."""
+    """Scale an image; reduce it further if a side would be longer than `side` pixels."""
     from PIL import Image
 
     scale = min(scale, side / max(image.size))

@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 
 _COLUMNS, _ROWS = 8, 4
 _MAX_WIDTH = 2000
-"""Of the whole grid, in pixels: with wide samples it has fewer columns."""
+"""The largest width of the grid in pixels. A grid of wide samples has fewer columns."""
 _FONT_SIZE = 16
 TEXT_HEIGHT = 23
 _GOLDEN_RATIO = 0.618034
-"""Of a turn: colours of classes with near numbers are far apart."""
+"""The hue step from one class to the next, as a share of the colour wheel: neighbours differ."""
 _OPACITY = 0.5
 
 
 def show(batch: Any, loader: Loader | None = None, samples: int = 16) -> Image:
     """Return a picture of a batch, which a notebook displays.
 
-    With the loader it is that of `gpupipe show-batch`: samples have the names of their classes,
-    a final `normalize` is undone, and masks lie over their images. Without it, every field of
-    images is drawn beside the others, and numbers outside 0 to 1 are stretched to black and white.
+    With `loader`, the picture is the one of `gpupipe show-batch`: samples have the names of their
+    classes, a final `normalize` is undone, and masks lie over their images. Without `loader`, all
+    image fields are drawn side by side. If a field of floats has values outside 0 to 1, its
+    smallest value becomes black and its largest white.
 
     Args:
         batch: A batch of a loader: a dict, or a tuple of images and labels.
@@ -61,7 +62,7 @@ def show(batch: Any, loader: Loader | None = None, samples: int = 16) -> Image:
 
 
 def _find_images(batch: Any) -> dict[str, Tensor]:
-    """Return the fields of images by name."""
+    """Return the image fields of a batch, (B, C, H, W) with 1 or 3 channels, by name."""
     if isinstance(batch, tuple):
         main = batch[0] if isinstance(batch[0], tuple) else (batch[0],)
         batch = {"image" if len(main) == 1 else f"view {n}": field for n, field in enumerate(main)}
@@ -80,7 +81,7 @@ def _find_images(batch: Any) -> dict[str, Tensor]:
 
 
 def _describe_label(label: Tensor) -> str:
-    """Return a label as text; the largest of a soft one."""
+    """Return a label's class number as text; of a soft label, the largest class's number."""
     return str(int(label if label.ndim == 0 else label.argmax()))
 
 
@@ -90,10 +91,10 @@ def save(loader: Loader, batch: Any, path: Path) -> None:
 
 
 def draw(loader: Loader, batch: Any, samples: int) -> Image:
-    """Return a picture of up to so many samples of a batch.
+    """Return a picture of up to `samples` samples of a batch.
 
-    A final normalize step is undone. Views are side by side. After each image comes the same one
-    with each of its masks laid over it: class 0 stays clear.
+    A final normalize step is undone. Views are side by side. After each image comes a copy for each
+    mask, with the mask laid over it in one colour per class; class 0 is transparent.
 
     Raises:
         GpupipeError: The samples are no images.
@@ -112,7 +113,7 @@ def draw(loader: Loader, batch: Any, samples: int) -> Image:
 
 
 def arrange(samples: list[Image], names: list[str], title: str) -> Image:
-    """Return the pictures of samples in rows and columns, each with its name below it."""
+    """Arrange pictures in rows and columns below a title, each with its name below it."""
     from PIL import Image, ImageDraw, ImageFont
 
     wide, high = max(t.width for t in samples), max(t.height for t in samples) + TEXT_HEIGHT
@@ -157,7 +158,7 @@ def _list_fields(loader: Loader, batch: Any) -> dict[str, Tensor]:
 
 
 def _draw_sample(loader: Loader, fields: dict[str, Tensor], batch: Any, n: int) -> list[Image]:
-    """Return the pictures of one sample: its images, and each with a mask laid over it."""
+    """Draw sample `n` of a batch: each image, followed by a copy with each mask laid over it."""
     pictures = []
     specs = {} if isinstance(batch, tuple) else loader.config.pipeline.fields
     masks = [batch[name] for name, spec in specs.items() if spec.kind == "mask" and name in batch]
@@ -169,7 +170,7 @@ def _draw_sample(loader: Loader, fields: dict[str, Tensor], batch: Any, n: int) 
 
 
 def join(tiles: list[Image]) -> Image:
-    """Return pictures side by side."""
+    """Join pictures side by side into one."""
     from PIL import Image
 
     if len(tiles) == 1:
@@ -184,7 +185,7 @@ def join(tiles: list[Image]) -> Image:
 
 
 def _lay_over(picture: Image, mask: Tensor) -> Image:
-    """Return a picture with the colour of each class of a mask, (1, H, W), laid over it."""
+    """Lay a mask of class numbers, (1, H, W), over a picture, in one colour per class but 0."""
     import numpy as np
     from PIL import Image
 
@@ -198,7 +199,7 @@ def _lay_over(picture: Image, mask: Tensor) -> Image:
 
 
 def _name_class(loader: Loader, label: int | list[float]) -> str:
-    """Return the class of a label; of a soft one the two largest, with their shares."""
+    """Return the class name of a label; of a soft label, its two largest classes with shares."""
     classes = loader.index.classes
     if isinstance(label, int):
         return classes[label]
@@ -207,7 +208,7 @@ def _name_class(loader: Loader, label: int | list[float]) -> str:
 
 
 def _draw_image(loader: Loader, name: str, image: Tensor) -> Image:
-    """Return the picture of an image (C, H, W) of a field."""
+    """Draw an image (C, H, W) of the field `name`, after undoing a final normalize step."""
     pixels, pipeline = image.float().cpu(), loader.config.pipeline
     steps = pipeline.entries_on(name) or pipeline.entries
     if steps and isinstance(last := steps[-1].step, Normalize):
@@ -227,8 +228,8 @@ def to_picture(values: Tensor) -> Image:
 def to_values(images: Tensor) -> Tensor:
     """Return images of any dtype with values from 0 to 255.
 
-    Floats from 0 to 1 are multiplied by 255. Other floats are stretched to black and white, all
-    images alike.
+    Floats from 0 to 1 are multiplied by 255. If any float is outside 0 to 1, the range from the
+    smallest to the largest value of all images is mapped to 0 to 255.
     """
     pixels = images.cpu().double()
     if images.dtype.is_floating_point:

@@ -1,4 +1,4 @@
-"""Describes the machine with which a figure was measured; measures how busy CPU and GPU are."""
+"""Describes the machine that runs a measurement; measures how busy its CPU and GPU are."""
 
 from __future__ import annotations
 
@@ -69,20 +69,20 @@ def _versions() -> dict[str, str]:
 def cpu_seconds() -> float:
     """Return the CPU time of this process and its live descendants.
 
-    Except on Windows, it also counts those that have ended.
+    Except on Windows, it also counts descendants that have ended.
     """
     return time.process_time() + sum(os.times()[2:4]) + sum(map(_cpu_seconds, _descendants()))
 
 
 def _descendants() -> Iterable[int | None]:
-    """Return the live descendants of this process; without /proc, its children."""
+    """Return the PIDs of this process's live descendants; without /proc, only its children."""
     if Path("/proc/self").exists():
         return list_family(os.getpid())
     return [child.pid for child in active_children()]
 
 
 def _cpu_seconds(pid: int | None) -> float:
-    """Return the CPU time of another process and, except on Windows, of its ended children."""
+    """Return the CPU seconds of a process and, except on Windows, of its ended children."""
     if sys.platform == "win32":
         import psutil
 
@@ -97,7 +97,8 @@ class OtherLoad:
     Attributes:
         cores: After the context, how many of this process's cores other processes kept busy on
             average; 0 on systems without /proc.
-        cpu_seconds: After the context, the CPU time of this process and its children in it.
+        cpu_seconds: After the context, the CPU seconds that this process and its descendants used
+            in it.
     """
 
     def __enter__(self) -> OtherLoad:
@@ -112,7 +113,7 @@ class OtherLoad:
 
 
 def _all_cpu_seconds() -> float:
-    """Return the busy time of this process's cores since boot.
+    """Return the seconds since boot that the cores of this process were busy; 0 without /proc.
 
     It sums user, nice, system, interrupts, and time stolen by the host.
     """

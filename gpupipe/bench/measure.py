@@ -21,8 +21,8 @@ _WARM_UP_BATCHES = 50
 _SIZES_LOOKED_AT = 2000
 _BATCHES_BETWEEN_LOOKS = 16
 _MIN_TIMES_AHEAD, _ENOUGH_TIMES_AHEAD = 2, 4
-"""The length of a pass, in multiples of the batches that the engine prepares ahead. Below the first
-number, most of its batches were prepared before it began, and the pass measures no rate.
+"""The minimum and the advised length of a pass, in multiples of the batches prepared ahead. In a
+shorter pass, most batches were prepared before it began, so it measures no rate.
 """
 
 Tick = Callable[[str, int, int], None]
@@ -47,9 +47,9 @@ class Measurement(Rates):
         first_batch_seconds: The wall time from the start of loading to the first batch.
         passes: The timed passes.
         mean_file_bytes: The mean size of an image file, 0 if it is unknown.
-        peak_memory: Bytes, of this process and its children, as PeakMemory measures it.
+        peak_memory: The peak memory of this process and its children in bytes, from PeakMemory.
         peak_memory_kind: How peak_memory was measured: PeakMemory.kind.
-        peak_gpu_memory: The bytes that all processes used on the GPU at most; None on a CPU.
+        peak_gpu_memory: The peak memory of all processes on the GPU in bytes; None on a CPU.
         skipped: How many samples could not be read.
         interrupted: Whether Ctrl-C ended the measurement.
         batches_ahead: How many batches the engine prepares before they are requested.
@@ -67,7 +67,7 @@ class Measurement(Rates):
 
     @property
     def too_short(self) -> str:
-        """Why the passes are too short to measure a rate, and what would help; else ""."""
+        """Why the passes are too short to measure a rate, with advice; "" if they are not."""
         batches = min((p.batches for p in self.passes), default=0)
         if not batches or batches >= _MIN_TIMES_AHEAD * self.batches_ahead:
             return ""
@@ -92,7 +92,7 @@ class Measurement(Rates):
         return 1000 * sum(p.cpu_seconds for p in self.passes) / sum(p.images for p in self.passes)
 
     def as_json(self, loader: Loader) -> dict[str, Any]:
-        """Return all results, what ran, and the machine, as plain JSON."""
+        """Return the results, and descriptions of the loader and the machine, as plain JSON."""
         derived: dict[str, Any] = {}
         if self.too_short:
             derived = {"images_per_second": None, "too_short": self.too_short}
@@ -133,10 +133,10 @@ def describe_loader(loader: Loader) -> dict[str, Any]:
 
 
 class Meter:
-    """Times passes over a loader, after up to 50 batches that do not count.
+    """Times passes over a loader, after a warm-up of up to 50 batches.
 
-    If there is a decoded cache, these are a whole epoch, which fills it. The meter keeps no batch:
-    the engine could not reuse the memory of a batch that is held.
+    With a decoded cache, the warm-up is a whole epoch, which fills the cache. The meter holds no
+    reference to a batch, so that the engine can reuse the batch's memory.
 
     Args:
         loader: The loader to time.
@@ -145,7 +145,7 @@ class Meter:
         look: Called with the loader and its first batch.
 
     Attributes:
-        result: What was measured so far.
+        result: The measurements so far.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Meter:
                 look(loader, batch)
 
     def epochs(self) -> int:
-        """Return how many epochs a pass needs to be long against the batches prepared ahead."""
+        """Return how many epochs a pass needs to have four times the batches prepared ahead."""
         return max(1, -(-_ENOUGH_TIMES_AHEAD * self.result.batches_ahead // len(self._loader)))
 
     def run(self, name: str, batches: int) -> None:
@@ -176,7 +176,7 @@ class Meter:
         self.result.passes.append(Pass(images, batches, seconds, cpu_seconds() - cpu))
 
     def finish(self, memory: PeakMemory) -> Measurement:
-        """Add what is not timed, and return the results.
+        """Add file size, peak memory and skipped samples to the results, and return them.
 
         Args:
             memory: A PeakMemory that was entered before the loader was created.
@@ -188,7 +188,7 @@ class Meter:
         return self.result
 
     def _iter_batches(self, name: str, count: int) -> Iterator[Any]:
-        """Yield batches of the pass `name`, and look at the GPU's memory now and then."""
+        """Yield `count` batches for the pass `name`; sample the GPU memory every 16 batches."""
         images = 0
         for number, batch in enumerate(itertools.islice(iter_endlessly(self._loader), count), 1):
             images += count_images(batch)
@@ -202,10 +202,10 @@ class Meter:
 def take(
     counts: Iterator[int], loader: Loader, batches: int = 0, seconds: float = 0.0
 ) -> tuple[int, float]:
-    """Take batches until they are on their device; return the images and the seconds that it took.
+    """Take batches, wait for the GPU, and return the number of images and the seconds elapsed.
 
     Args:
-        counts: Takes a batch, and yields the number of its images.
+        counts: Loads one batch per item, and yields the number of its images.
         loader: The loader that delivers the batches.
         batches: How many batches to take at least.
         seconds: How long to take batches at least.
@@ -219,7 +219,7 @@ def take(
 
 
 def iter_endlessly(loader: Loader) -> Generator[Any, None, None]:
-    """Iterate over the batches of one epoch after the other."""
+    """Yield the batches of one epoch after another, without end."""
     while True:
         yield from loader
 

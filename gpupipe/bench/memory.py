@@ -5,8 +5,8 @@ share counts 1/n in the PSS of each, so it counts once in the sum. The peaks of 
 not add up: pages that forked workers share with their parent would count once per process, and the
 processes need not peak at the same time.
 
-A small separate process takes the sums (`python -I -S memory.py PID`). It imports only what is
-below, takes no time of this process's interpreter, and adds no thread that a fork would trip over.
+A small separate process (`python -I -S memory.py PID`) reads and adds the sizes. It imports only
+the standard library. A sampling thread in this process would take the GIL, and make forks unsafe.
 
 Reading the PSS of a process locks its address space for a walk over its pages. The sampler
 therefore reads four times a second, and less often if one reading takes more than 5 ms of CPU time.
@@ -23,7 +23,7 @@ from typing import Any
 
 _SECONDS_BETWEEN = 0.25
 _LARGEST_SHARE = 0.02
-"""The largest share of a core that sampling may take."""
+"""The largest share of one core that the sampling process may use."""
 _ROLLUP = "/proc/{}/smaps_rollup"
 
 PSS, OWN_PEAKS = "pss", "own peaks"
@@ -38,9 +38,10 @@ class PeakMemory:
 
     Attributes:
         bytes: The peak in bytes, after the context or `stop`.
-        kind: PSS, the largest sum over time; or OWN_PEAKS on systems without the PSS of a process
-            (not Linux, or Linux before 4.14). OWN_PEAKS adds up the peaks that this process and its
-            live children had since they started, so shared pages count once per process.
+        kind: How `bytes` was measured. PSS: as the largest sum of PSS over time. OWN_PEAKS: as the
+            sum of the peaks that this process and its live children had since they started. This
+            is the fallback without PSS: not Linux, or Linux before 4.14. Shared pages then count
+            once per process.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class PeakMemory:
 
     def __enter__(self) -> PeakMemory:
         if os.access(_ROLLUP.format("self"), os.R_OK):
-            # not at the head of this file, which also runs alone
+            # not at the head of this file, which also runs as a script
             from gpupipe.runtime.child_process import ChildProcess
 
             self._process = ChildProcess("-I", "-S", __file__, str(os.getpid()))
@@ -58,7 +59,7 @@ class PeakMemory:
         return self
 
     def stop(self) -> None:
-        """Take the last sample. Idempotent."""
+        """Take the last sample, and set `bytes` and `kind`. Idempotent."""
         if self._process is not None:
             # Closing the pipe is not enough: forked workers hold copies of it. So send a byte.
             self._process.write(b"\n")
@@ -75,9 +76,10 @@ class PeakMemory:
 
 
 def _own_peaks() -> int:
-    """Add up the peaks of this process and its live children.
+    """Return the sum of the peaks of this process and its live children, in bytes.
 
-    ru_maxrss is the last resort: it also counts the process that started this one.
+    Without /proc, it is the ru_maxrss of this process alone, which may include the peak of the
+    process that started this one.
     """
     from multiprocessing import active_children
 
@@ -102,7 +104,7 @@ def _own_peaks() -> int:
 
 
 def pss(root: int) -> int:
-    """Return the bytes that a process and its descendants hold now, without this process.
+    """Return the PSS of the process `root` and its descendants, except the caller, in bytes.
 
     Returns 0 if the system has no PSS.
     """
@@ -110,7 +112,7 @@ def pss(root: int) -> int:
 
 
 def list_family(root: int) -> set[int]:
-    """Return the ids of a process and its live descendants, without this process."""
+    """Return the PIDs of the process `root` and its live descendants, except the caller."""
     parents = {int(name): _parent(name) for name in os.listdir("/proc") if name.isdigit()}
     family, new = set[int](), {root}
     while new:
@@ -128,7 +130,7 @@ def _parent(pid: str) -> int:
 
 
 def _value(path: str, key: bytes) -> int:
-    """Return the bytes of a line such as "Pss:   217 kB"; 0 if there is none."""
+    """Return the size after `key` in a line such as "Pss:   217 kB", in bytes; 0 without it."""
     try:
         with open(path, "rb") as file:
             line = next((line for line in file if line.startswith(key)), None)
@@ -138,9 +140,10 @@ def _value(path: str, key: bytes) -> int:
 
 
 def _sample(root: int) -> None:
-    """Sample until a byte arrives on standard input or the parent ends, then print the peak.
+    """Sample the PSS of `root`, this process's parent, then print the peak in bytes.
 
-    An empty line announces the first sample.
+    Sampling ends when a byte arrives on standard input or `root` ends. After the first sample, it
+    prints an empty line.
     """
     largest = pss(root)
     _write(b"\n")

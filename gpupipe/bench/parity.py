@@ -1,7 +1,7 @@
 """Compares the pixels of the engines for the same samples and draws, step by step, in levels.
 
-For uint8 a level is a step from one value to the next. For other dtypes it is 1/255 of the range of
-the torch lowering's output.
+For uint8, a level is a difference of 1. For other dtypes, it is 1/255 of the range of the torch
+lowering's output.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Images = Mapping[int, "Tensor"]
-"""The images of an engine by their ids."""
+"""The images of an engine, (C, H, W) each, by sample id."""
 
 MAX, MEAN = 1.0, 0.5
-"""The limits in levels: MAX of the largest difference while no step interpolates, and MEAN of the
-mean difference for each step that does.
+"""Limits in levels. If no step interpolates, MAX limits the largest difference of a pixel. If n
+steps interpolate, n * MEAN limits the mean difference.
 """
 _LEVELS = 255
 _ROUNDING = 1e-3
@@ -46,7 +46,7 @@ _NO_STEP = "(no step)"
 
 @runtime_checkable
 class NamesDecoder(Protocol):
-    """The class of an engine that says which decoder decodes a file."""
+    """An engine class that can name the decoder for a file."""
 
     def find_decoder(self, loader: LoaderConfig, data: FileBytes, options: DecodeOptions) -> str:
         """Return the decoder's name, for messages. A class method.
@@ -54,10 +54,10 @@ class NamesDecoder(Protocol):
         Args:
             loader: The settings of the engine.
             data: The bytes of the file.
-            options: How it is decoded.
+            options: The colour mode, EXIF rotation and dtype of the decode step.
 
         Raises:
-            CannotDecodeError: No decoder can.
+            CannotDecodeError: No decoder can decode the file.
         """
 
 
@@ -106,8 +106,9 @@ def measure(
         index: Its samples.
         devices: The compared engine's devices, "cpu" or "gpu:N".
         samples: How many samples to take, spread over the index.
-        max_diff: Another limit, in levels, of the mean difference after steps that interpolate.
-        last: Compare only after the last of these steps.
+        max_diff: The limit, in levels, of the mean difference after steps that interpolate; None
+            for MEAN times the number of these steps.
+        last: Whether to compare only once, after the last step that can be compared.
         engine: The compared engine; by default the one that `auto` prefers.
 
     Yields:
@@ -127,13 +128,16 @@ def measure(
 
 
 def count_decoders(config: Config, index: Index, samples: int, engine: str) -> dict[str, int]:
-    """Return how many of the images that `measure` takes each decoder decodes, by its name.
+    """Return the number of images that each decoder decodes, by the decoder's name.
+
+    The images are those that `measure` compares. Returns {} if the first step is not decode, or if
+    the engine cannot name its decoders.
 
     Args:
         config: The config.
         index: Its samples.
         samples: How many samples to take.
-        engine: The compared engine, or the reference's.
+        engine: The name of the compared engine, or of the reference engine.
     """
     steps = [entry.step for entry in config.pipeline.entries_on(config.pipeline.main)]
     compared = registry.find(engine)
@@ -151,13 +155,13 @@ def count_decoders(config: Config, index: Index, samples: int, engine: str) -> d
 
 
 def reference_settings() -> dict[str, Any]:
-    """Return the settings that run the reference of each step."""
+    """Return the loader settings of the reference engine, which runs `Step.torch` of each step."""
     engine = registry.find_reference()
     return {"engine": engine.name, **(engine.traits.reference_settings or {})}
 
 
 def pick_samples(config: Config, index: Index, samples: int) -> Index:
-    """Return up to `samples` rows of an index, spread over it."""
+    """Return up to `samples` rows of an index that can be read now, spread evenly over it."""
     source = config.source
     available = source.find_available_rows(index) if isinstance(source, PartlyAvailable) else None
     count = len(index) if available is None else len(available)
@@ -166,10 +170,10 @@ def pick_samples(config: Config, index: Index, samples: int) -> Index:
 
 
 def keep_first_steps(config: Config, count: int, **options: Any) -> Config:
-    """Return a config with only the first steps, and batches of one, since sizes may differ.
+    """Return a config with only the first steps, and batch size 1, since image sizes may differ.
 
-    Settings that change the delivered batch, such as dtype, have their defaults, and no steps run
-    on whole batches.
+    Settings that change the delivered batch, such as dtype, have their defaults. The batch stage is
+    empty.
 
     Args:
         config: The config.
@@ -189,7 +193,7 @@ def keep_first_steps(config: Config, count: int, **options: Any) -> Config:
         "shard": Shard(),
     }
     return replace(
-        config.without_decoded_cache(),  # it is of the first steps of the whole pipeline
+        config.without_decoded_cache(),  # its images may have passed more than `count` steps
         pipeline=config.pipeline.first_steps(count),
         loader=config.loader.model_copy(update=settings | options),
         batch=BatchStage(),
@@ -197,7 +201,7 @@ def keep_first_steps(config: Config, count: int, **options: Any) -> Config:
 
 
 def load_images(config: Config, index: Index, field: str = "") -> Images:
-    """Return the pixels of each sample: of `field`, or of the main field or its first view."""
+    """Return each sample's pixels of `field`; by default, of the main field or its first view."""
     with create_loader(config, index) as loader:
         return {
             int(batch["id"]): (batch[field] if field else image_of(batch))[0].cpu()
@@ -208,7 +212,7 @@ def load_images(config: Config, index: Index, field: str = "") -> Images:
 def _measure_agreement(
     device: str, pipeline: Pipeline, expected: Images, images: Images, max_diff: float | None
 ) -> Agreement:
-    """Return how far images differ after the steps of a pipeline."""
+    """Compare an engine's images after the steps of a pipeline with the expected ones."""
     field = pipeline.entries[-1].field if pipeline.entries else pipeline.main
     source = pipeline.source_of(field)
     interpolating = sum(e.step.interpolates for e in pipeline.entries if e.field in (field, source))
@@ -232,12 +236,12 @@ def _measure_agreement(
 
 
 def _find_range(arrays: list[Tensor]) -> float:
-    """Return the largest finite number less the smallest."""
+    """Return the largest finite value minus the smallest; 0 without finite values."""
     finite = [a[a.isfinite()] for a in arrays]
     ends = [(float(a.min()), float(a.max())) for a in finite if a.numel()]
     return max(high for _, high in ends) - min(low for low, _ in ends) if ends else 0.0
 
 
 def _subtract(a: Tensor, b: Tensor) -> Tensor:
-    """Return the absolute differences; equal infinities and two NaNs differ by 0."""
+    """Return the absolute differences of pixels; equal infinities and two NaNs differ by 0."""
     return (a - b).abs().masked_fill((a == b) | (a.isnan() & b.isnan()), 0.0)

@@ -1,4 +1,4 @@
-"""Draws images of both engines side by side, with maps of their differences, as PNGs in base64."""
+"""Draws images of torchvision and an engine, and maps of their differences, as PNGs in base64."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gpupipe.pipeline.entry import Entry
 Pixels = NDArray[np.uint8]
 
 BLACK_FROM = 16
-"""The difference in levels from which a map is black."""
+"""A map shows differences of this many levels or more as black."""
 _LONGEST = 400
-"""The longest side in pixels at which an image is shown in full size. Larger ones are reduced, so
-that the report fits into a mail.
+"""The longest side of a picture in pixels. Larger images are reduced, so that the report fits into
+a mail.
 """
 
 
@@ -52,10 +52,10 @@ class Row:
     """The pictures of one file.
 
     Attributes:
-        name: The file's path below the root.
-        smaller: The factor by which its pictures are reduced.
+        name: The path of the image file, relative to the root of the data set.
+        smaller: The factor by which the sides of its pictures are reduced.
         reference: torchvision's image.
-        pairs: For each device, the engine's image and the map of its difference.
+        pairs: For each device, the engine's image, and the map of its differences from `reference`.
     """
 
     name: str
@@ -65,10 +65,9 @@ class Row:
 
 
 def drawable_steps(config: Config) -> tuple[Entry, ...]:
-    """Return the steps after which the engines' images can be shown side by side.
+    """Return the longest prefix of the pipeline after which both engines' images can be drawn.
 
-    They are the longest prefix of the pipeline that ends in uint8 images and whose steps all have
-    torch lowerings.
+    Each of its steps has a torch lowering, and the last one returns uint8 images.
     """
     count, can_run = 0, registry.find_reference().can_run
     for number, entry in enumerate(config.pipeline.entries, 1):
@@ -87,9 +86,17 @@ def _is_drawable(spec: Spec) -> bool:
 def draw_rows(
     config: Config, index: Index, devices: Sequence[str], samples: int, engine: str = ""
 ) -> Iterator[Row]:
-    """Yield a row for each of a few samples: of an engine, by default the one `auto` prefers.
+    """Yield a row for each of up to `samples` samples, spread over the index.
 
-    Samples that one of the engines cannot read, or whose sizes differ, are left out.
+    It leaves out a sample that one of the engines cannot read, or for which they return images of
+    different sizes.
+
+    Args:
+        config: The config that was compared.
+        index: Its samples.
+        devices: The devices of the compared engine, "cpu" or "gpu:N".
+        samples: How many samples to draw at most.
+        engine: The engine compared with torchvision; by default the one that `auto` prefers.
     """
     steps = len(drawable_steps(config))
     if not steps:
@@ -120,7 +127,7 @@ def draw_rows(
 def _draw_pair(
     file: str, expected: Pixels, image: Pixels, engine: str, smaller: int
 ) -> tuple[Picture, Picture]:
-    """Return the image of an engine, and the map of its difference from the expected one."""
+    """Draw an engine's image, and the map of its differences from torchvision's, `expected`."""
     apart = np.abs(image.astype(np.int16) - expected).max(axis=-1)
     difference = _describe_difference(apart)
     alt = f"map of the difference between {engine} and torchvision in {file}: {difference}"
@@ -131,7 +138,7 @@ def _draw_pair(
 
 
 def _describe_difference(apart: NDArray[np.int16]) -> str:
-    """Describe the difference in words."""
+    """Describe the pixel differences `apart`, in levels, (H, W), as text."""
     if not apart.any():
         return "no difference"
     percent = 100 * float((apart > 0).mean())
@@ -143,10 +150,10 @@ def _describe_difference(apart: NDArray[np.int16]) -> str:
 
 
 def difference_map(apart: NDArray[np.int16], smaller: int) -> Pixels:
-    """Draw differences in levels, (H, W), as grey values, (h, w); white is no difference.
+    """Draw differences in levels, (H, W), as grey values, (H / smaller, W / smaller), rounded up.
 
-    The scale is logarithmic, so that 1 to 4 levels can be told apart: they are 193, 156, 130 and
-    110.
+    White is no difference. The scale is logarithmic, so that the grey values of 1 to 4 levels
+    differ clearly: they are 193, 156, 130 and 110.
 
     Each output pixel shows the largest of `smaller` x `smaller` differences, so that no thin line
     is lost.
@@ -160,7 +167,7 @@ def difference_map(apart: NDArray[np.int16], smaller: int) -> Pixels:
 
 
 def _reduce(image: Pixels, smaller: int) -> Pixels:
-    """Return an image with sides `smaller` times as small."""
+    """Return an image whose height and width are divided by `smaller`."""
     from PIL import Image
 
     picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
@@ -168,7 +175,7 @@ def _reduce(image: Pixels, smaller: int) -> Pixels:
 
 
 def _encode(caption: str, alt: str, pixels: Pixels) -> Picture:
-    """Encode an image (H, W, 3), or a grey one (H, W)."""
+    """Encode an RGB image (H, W, 3) or a grey image (H, W) as a Picture with these texts."""
     from PIL import Image
 
     height, width = pixels.shape[:2]

@@ -19,14 +19,14 @@ from gpupipe.sampling.sampler import Sampler
 from gpupipe.sampling.selection import DEFAULTS
 
 _FEW = 8
-"""How many changes of schedules are listed one by one; of more, the first ones and the last."""
+"""How many changes of schedules are listed. If there are more, the last one is listed too."""
 
 _MEASURED_BATCHES = 1000
 
 
 @runtime_checkable
 class Checkable(Protocol):
-    """The class of an engine that knows its operators before it reads a pixel."""
+    """An engine class that can list its operators without reading an image."""
 
     def plan_operators(self, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
         """Return the operators that would run, by device. A class method.
@@ -54,7 +54,7 @@ def operators(resolved: ResolvedConfig) -> dict[str, list[Operator]]:
 
 
 def facts(resolved: ResolvedConfig) -> Iterator[str]:
-    """Yield lines about the data, the device and the batches; raise what load() raises."""
+    """Yield lines about the data, the device and the batches. Raises the errors of load()."""
     config = resolved.config
     yield from _data(config)
     device_id = resolve(config.loader.device)
@@ -69,7 +69,7 @@ def facts(resolved: ResolvedConfig) -> Iterator[str]:
 
 
 def _data(config: Config) -> Iterator[str]:
-    """Yield what the data is, and what an epoch is if that is not every sample once."""
+    """Yield lines about the data set, the settings that select an epoch's samples, and mixing."""
     loader = config.loader
     changed = [name for name in DEFAULTS if getattr(loader, name) != DEFAULTS[name]]
     settings = ", ".join(f"{name}: {shown(getattr(loader, name))}" for name in changed)
@@ -97,7 +97,7 @@ def _data(config: Config) -> Iterator[str]:
 
 
 def _describe_mixing(sampler: Sampler) -> str:
-    """Return how many samples of the first batches are mixed with themselves, or with none."""
+    """Describe how many samples mix with themselves, and how many batches are too small to mix."""
     batches = [plan.ids for plan in islice(sampler.begin(), _MEASURED_BATCHES)]
     samples, unmixed = sum(map(len, batches)), sum(find_shift(ids) == 0 for ids in batches)
     share = 100 * sum(map(count_pairs_of_one_sample, batches)) / samples
@@ -109,7 +109,7 @@ def _describe_mixing(sampler: Sampler) -> str:
 
 
 def _schedules(config: Config) -> Iterator[str]:
-    """Yield the epochs in which schedules change numbers, and what they change."""
+    """Yield one line for each epoch in which schedules change parameters, with the new values."""
     epochs = sorted({*config.pipeline.later, *config.batch.later})
     if not epochs:
         return
@@ -125,7 +125,7 @@ def _schedules(config: Config) -> Iterator[str]:
 
 
 def _changes(before: Config, now: Config) -> Iterator[str]:
-    """Yield what differs between the steps and batches of two phases of the schedules."""
+    """Yield the new value of each parameter and output that differs between two epochs."""
     changes: dict[str, None] = {}
     for stage in ("pipeline", "batch"):
         steps = zip(getattr(before, stage).entries, getattr(now, stage).entries, strict=True)

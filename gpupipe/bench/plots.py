@@ -25,26 +25,26 @@ _STYLES = {
 }
 _OTHER_STYLE = ("#0072b2", "-")
 _ORANGE = "#d55e00"
-"""Of the DataLoader."""
+"""The colour of the DataLoader."""
 _INK = "#222222"
 _INCHES = (5.4, 3.8)
 _DOTS_PER_INCH = 200
 _BESIDE, _BELOW = 7, 0.27
-"""The offset of the rounds' dots, so that they do not hide the error bar: points to its left, and
-bar widths below it.
+"""Offsets of the dots of rounds, so that they do not hide the error bar: points to its left in the
+plot of times, and a share of the distance between bars below it in the plot of rates.
 """
 _LINE_INCHES = 0.17
 """The height of a line of the caption."""
 _CAPTION_WIDTH = 92
-"""Letters in a line of the caption."""
+"""The largest number of characters in a line of the caption."""
 _FEW = 4
-"""The number of bars to leave room for at least: one alone would be as thick as the plot."""
+"""A plot has room for at least this many bars; a single bar would otherwise fill it."""
 _LETTER = 0.026
-"""The width of a letter of a mean, as a share of the axis."""
+"""The width of one character of a mean's label, as a share of the axis."""
 _CROWDED = 0.3
-"""The smallest distance of two points with texts on one side, as a share of all counts."""
+"""Points closer than this share of the x range have texts alternately above and below them."""
 _EDGE = 0.985
-"""Where the rounds of engines without workers are, as a share of the axis."""
+"""The x position of the rounds of engines without workers, as a share of the axis."""
 _DOT: dict[str, Any] = {
     "marker": "o",
     "s": 14,
@@ -54,9 +54,9 @@ _DOT: dict[str, Any] = {
     "zorder": 3,
 }
 _LOG_FROM = 5.0
-"""How many times the smallest mean the largest is, from which on an axis is logarithmic."""
+"""An axis is logarithmic if the largest mean is more than this many times the smallest."""
 _TICKS = (1.0, 2.0, 5.0)
-"""The ticks of a decade. matplotlib's own, such as 3 x 10^2 beside 4 x 10^2, cover each other."""
+"""The ticks in a decade. matplotlib's own labels, such as 3 x 10^2 and 4 x 10^2, overlap."""
 
 
 def save(comparison: Comparison, folder: Path) -> list[Path]:
@@ -105,7 +105,7 @@ def time_per_batches(comparison: Comparison) -> Figure:
 
 
 def _draw_across(axes: Axes, result: Result) -> None:
-    """Draw a line for the mean, a band of a standard deviation on either side, and the rounds."""
+    """Draw the mean as a line, ± one standard deviation as a band, and each round as a dot."""
     name, mean = result.contestant.name, statistics.fmean(result.times)
     spread = deviation(result.times) or 0.0
     color, dashes = _STYLES.get(name, _OTHER_STYLE)
@@ -117,7 +117,7 @@ def _draw_across(axes: Axes, result: Result) -> None:
 
 
 def _draw_against_workers(axes: Axes, loaders: Sequence[Result]) -> None:
-    """Draw the means of the DataLoaders over their workers, with error bars, and the rounds."""
+    """Draw the DataLoaders' means over their workers, with error bars, and each round as a dot."""
     from matplotlib.transforms import ScaledTranslation
 
     counts = [r.contestant.workers or 0 for r in loaders]
@@ -195,7 +195,7 @@ def _write_mean(axes: Axes, y: int, result: Result) -> None:
 
 
 def _write_caption(figure: Figure, comparison: Comparison) -> None:
-    """Write below the axes what a reader of the picture alone must know."""
+    """Write the sentences of `describe` below the axes, and enlarge the figure for them."""
     lines = [line for text in describe(comparison) for line in textwrap.wrap(text, _CAPTION_WIDTH)]
     width, height = figure.get_size_inches()
     room = _LINE_INCHES * (len(lines) + 0.5)
@@ -210,7 +210,7 @@ def _write_caption(figure: Figure, comparison: Comparison) -> None:
 def describe(comparison: Comparison) -> list[str]:
     """Return the sentences of a plot's caption: the data, the machine, and what the marks mean.
 
-    What disturbed the measurement comes first.
+    A warning about a disturbed measurement comes first.
     """
     this, data = machine(), comparison.data
     images = f"{data['images']:,} images, pipeline {data['pipeline']}" if data else "no data"
@@ -224,12 +224,12 @@ def describe(comparison: Comparison) -> list[str]:
 
 
 def _list_bars(deviations: Sequence[float | None]) -> list[float] | None:
-    """Return the error bars; None for single rounds, since a zero width would claim no error."""
+    """Return the error bars; None after a single round, since a zero bar would claim no error."""
     return [deviation or 0.0 for deviation in deviations] if any(deviations) else None
 
 
 def _format_times(result: Result) -> str:
-    """Format the mean of the times with three digits, and the deviation with two."""
+    """Format the mean of a result's times with three digits, and their deviation with two."""
     mean, spread = statistics.fmean(result.times), deviation(result.times)
     text = f"{mean:,.0f}" if mean >= 100 else f"{mean:#.3g}"
     if spread is None:
@@ -238,7 +238,7 @@ def _format_times(result: Result) -> str:
 
 
 def _is_crowded(counts: Sequence[int], number: int) -> bool:
-    """Whether the text right of a point would reach the next one."""
+    """Whether the text to the right of the point `number` would reach the next point."""
     after = counts[number + 1 :]
     return bool(after) and after[0] - counts[number] < _CROWDED * (counts[-1] - counts[0])
 
@@ -254,12 +254,12 @@ def _create_figure(title: str, which_way: str) -> tuple[Figure, Any]:
 
 
 def _is_log_better(means: Sequence[float]) -> bool:
-    """Whether the largest mean is so many times the smallest that small ones would be hidden."""
+    """Whether the means differ so much that a linear axis would hide small ones."""
     return bool(means) and 0 < _LOG_FROM * min(means) < max(means)
 
 
 def _write_plain_ticks(axis: Axis) -> None:
-    """Write 1, 2, 5, 10, 20, 50, 100, ... at a logarithmic axis, and nothing at its minor ticks."""
+    """Label a logarithmic axis with 1, 2, 5, 10, 20, 50, 100, ... and leave out minor labels."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=_TICKS))

@@ -2,11 +2,11 @@
 
     read -> decode -> flip -> to torch -> batch stage      each stage does all work up to its name
 
-The first stage only reads. Each later one adds one step, the next also delivers tensors, and the
-last runs the steps on whole batches, if the config has some. All stages are timed in turn, round
-after round. The cost of a step is the difference between two neighbouring stages in the same round.
-It can be negative: a crop lets the decoder decode only its window. An engine that is not Profilable
-has no stages before whole batches.
+The first stage only reads. Each further stage adds one step. The next one also delivers tensors.
+If the config has a batch stage, the last one adds it. All stages are timed in turn, round after
+round. The cost of a step is the difference between two neighbouring stages in the same round. It
+can be negative: a crop lets the decoder decode only its window. If the engine is not Profilable,
+the first stage already delivers whole batches.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _MIN_BATCHES = 4
 """The fewest batches to time, per thread or worker."""
 
 Tick = Callable[[str, int, int], None]
-"""Called before each measurement with its description, the measurements done, and the total."""
+"""Called before each measurement with its description, the number done, and the total."""
 
 
 @runtime_checkable
 class Profilable(Protocol):
-    """An engine that can do a part of its work alone, for `gpupipe profile`.
+    """An engine that can run only a part of its work, for `gpupipe profile`.
 
     For an engine without these methods, `gpupipe profile` times only whole batches.
     """
@@ -51,7 +51,7 @@ class Profilable(Protocol):
         """Read the files of the plans and do nothing else.
 
         Yields:
-            For each plan, in order, how many samples were read.
+            For each plan, in order, the number of samples that were read.
         """
 
     def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
@@ -60,8 +60,8 @@ class Profilable(Protocol):
         Without delivery the samples of a batch may differ in size.
 
         Yields:
-            For each plan, in order, how many samples passed all steps. If samples fail, it is
-            fewer, or 0.
+            For each plan, in order, the number of samples that passed all steps. Failed samples do
+            not count, so it may be 0.
         """
 
 
@@ -74,7 +74,7 @@ class Stage:
             "batch stage".
         seconds: Wall seconds per sample.
         cpu_seconds: CPU seconds per sample.
-        others: How many cores other processes kept busy.
+        others: The mean number of cores that other processes kept busy.
     """
 
     name: str
@@ -105,10 +105,10 @@ class Profile:
     """The profile of a loader.
 
     Attributes:
-        what: The data, pipeline, engine and device, as measure.describe_loader returns them.
+        what: The description of the loader, from `measure.describe_loader`.
         cores: How many cores the process may use.
         stages: The stages, each containing the work of the one before it.
-        gpu_utilisation: How busy the GPU is during the whole work, 0 to 1; None without one.
+        gpu_utilisation: How busy the GPU is in the last stage, 0 to 1; None on a CPU.
     """
 
     what: dict[str, Any]
@@ -122,7 +122,7 @@ class Profile:
 
     @property
     def is_by_parts(self) -> bool:
-        """Whether parts of the work were timed too. They are not if the engine cannot run one."""
+        """Whether there are stages before whole batches: only a Profilable engine has them."""
         return self.stages[0].name not in (WHOLE, RECEIVE)
 
     @property
@@ -132,18 +132,18 @@ class Profile:
 
     @property
     def pairs(self) -> Iterator[tuple[Stage, Stage | None]]:
-        """Each stage with the one before it, None for the first."""
+        """Each stage with the stage before it; the first one with None."""
         return zip(self.stages, [None, *self.stages[:-1]], strict=True)
 
     @property
     def busy(self) -> float:
-        """The share of the cores' time that the whole work uses, 0 to 1, the median over rounds."""
+        """The share of the cores' time that the last stage uses, 0 to 1, the median over rounds."""
         times = zip(self.whole.cpu_seconds, self.whole.seconds, strict=True)
         return statistics.median(cpu / wall for cpu, wall in times) / self.cores
 
     @property
     def disturbed(self) -> float:
-        """How many cores other processes kept busy at most during a measurement."""
+        """The largest number of cores that other processes kept busy during a measurement."""
         return max(o for s in self.stages for o in s.others)
 
     def as_json(self) -> dict[str, Any]:
@@ -156,9 +156,17 @@ def measure(
 ) -> Profile:
     """Time every stage for `seconds`, `rounds` times.
 
+    Args:
+        config: The config to load.
+        index: Its samples.
+        cores: How many cores the process may use.
+        rounds: How many times to time each stage.
+        seconds: How long to time a stage in a round.
+        tick: Called before each measurement.
+
     Raises:
-        GpupipeError: As load().
-        EngineError: If no sample gets through a stage.
+        GpupipeError: The loader cannot be created.
+        EngineError: No sample passes a stage.
     """
     with create_loader(config, index) as loader:
         stages = [Stage(name) for name in _list_stages(loader.engine, loader.config)]
@@ -176,7 +184,7 @@ def measure(
 
 
 def _list_stages(engine: BatchStream, config: Config) -> list[str]:
-    """Return the names of the stages."""
+    """Return the names of the stages, in order."""
     mixing = [BATCH_STAGE] if config.batch.entries else []
     if isinstance(engine, Profilable):
         return [READ, *(e.key for e in config.pipeline.entries), DELIVER, *mixing]
@@ -184,7 +192,7 @@ def _list_stages(engine: BatchStream, config: Config) -> list[str]:
 
 
 def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float) -> float | None:
-    """Add one round to a stage that does the first `done` steps; return how busy the GPU was."""
+    """Time one round of the stage at index `done`, and record it; return how busy the GPU was."""
     with _create_loader(stage, done, config, index) as loader:
         engine = loader.engine
         if stage.name in (DELIVER, WHOLE, RECEIVE, BATCH_STAGE):
@@ -207,17 +215,17 @@ def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float)
 
 
 def _create_loader(stage: Stage, done: int, config: Config, index: Index) -> Loader:
-    """Create the loader that does the work of a stage."""
+    """Create the loader that does the work of the stage at index `done`."""
     if stage.name == BATCH_STAGE:
         return create_loader(config, index)
     if stage.name == RECEIVE:
-        # The server refuses another config than its own: leave its batch stage out after that.
+        # The server refuses a config unlike its own: drop the batch stage after connecting.
         parts = connect(resolve(config).engine, config.loader, config, _PATIENCE)
         return Loader(replace(parts, config=replace(parts.config, batch=BatchStage())))
     alone = replace(config, batch=BatchStage())
     if stage.name in (DELIVER, WHOLE):
         return create_loader(alone, index)
-    # Only the first steps, delivered in the engine's own layout.
+    # Only the first steps, in the memory format that costs the engine no copy.
     layout = resolve(config).engine.traits.native_memory_format
     loader = config.loader.model_copy(update={"memory_format": layout, "dtype": None})
     steps = replace(config.pipeline, entries=config.pipeline.entries[: max(1, done)])

@@ -1,4 +1,4 @@
-"""What `gpupipe profile` prints: the stages in a table, what limits a loader, what to change."""
+"""Builds the output of `gpupipe profile`: the table of stages, the limiting resource, advice."""
 
 from __future__ import annotations
 
@@ -60,9 +60,11 @@ def profile_table(profile: Profile) -> Table:
 
 
 def describe_training(training: Training | None, ceiling: float | None) -> Iterator[str]:
-    """Yield how much of a training step waits for data.
+    """Yield lines about the share of training time that is spent waiting for data.
 
-    Without a training step (`training` is None), yield the highest rate that a loop could reach.
+    Args:
+        training: The measured rates; None if no training was measured.
+        ceiling: The images per second of an empty loop, which are reported if `training` is None.
     """
     if training is None:
         yield (
@@ -113,11 +115,11 @@ def find_limit(
 
     Args:
         profile: The loader's profile.
-        threads: Its number of threads, or of worker processes.
-        training: How much of a training step waits for data, if that was measured.
-        step_advice: What costs less time than a step, by the name of its stage.
+        threads: The loader's number of threads, or of worker processes.
+        training: The measured rates of training; None if no training was measured.
+        step_advice: Advice to reduce the time of a step, by the name of the step's stage.
     """
-    # A gpupipe server on this machine is part of the work, and no disturbance.
+    # A gpupipe server on this machine uses the same cores, but is part of the work.
     if not profile.is_received and disturbance(profile.disturbed):
         doubt = "What limits cannot be determined while other processes use the same cores."
         return Limit("unknown", [doubt])
@@ -130,7 +132,7 @@ def find_limit(
 
 
 def _find_local_limit(profile: Profile, threads: int, advice: Mapping[str, str]) -> Limit:
-    """Find the limit of a loader that makes its batches in this process."""
+    """Find the limit of a loader that makes its batches on this machine, not on a server."""
     cores, verb = _name_cores(profile), "is" if profile.cores == 1 else "are"
     busy = f"{cores} {verb} busy {min(1.0, profile.busy):.0%} of the time"
     if profile.gpu_utilisation is not None and profile.gpu_utilisation >= _BUSY:
@@ -161,7 +163,7 @@ def _find_local_limit(profile: Profile, threads: int, advice: Mapping[str, str])
 
 
 def _describe_server_limit(profile: Profile) -> Limit:
-    """Describe the limit of a client, which sees only the batches that arrive."""
+    """Describe the limit of a loader that receives its batches from a server."""
     here = f"{_name_cores(profile)} here busy {min(1.0, profile.busy):.0%} of the time"
     return Limit(
         "server",
@@ -179,7 +181,7 @@ def _name_cores(profile: Profile) -> str:
 
 
 def _describe_costliest(profile: Profile, advice: Mapping[str, str]) -> Iterator[str]:
-    """Yield where most of the time goes, and what would change that."""
+    """Yield the name of the stage that costs most time, and advice to reduce its cost."""
     others = "'gpupipe compare' tells what other engines make of the same work"
     if not profile.is_by_parts:
         yield f"To change that: {others}."

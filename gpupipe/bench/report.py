@@ -36,7 +36,7 @@ def write(
     Args:
         folder: The folder, created if needed.
         comparison: The measured speeds.
-        agreements: The measured parity of pixels; empty if it was not measured.
+        agreements: The measured parity of pixels; empty if parity was not measured.
         config: The config that was compared.
         index: Its samples.
         devices: The devices on which the compared engine's images are shown beside torchvision's.
@@ -100,7 +100,7 @@ def _load_template() -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """Replace infinities by null, since JSON has none.
+    """Replace infinities and NaN by None, since JSON cannot represent them.
 
     The PSNR of identical images is infinite, and so is the difference of images that differ in
     size.
@@ -124,7 +124,7 @@ def _describe_data(data: Mapping[str, Any]) -> str:
 
 
 def _iter_plots(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield the file of each plot, and its text for readers who cannot see it."""
+    """Yield the file name and the alternative text of each plot."""
     named = [(r.contestant.name, r) for r in comparison.measured]
     times = "; ".join(f"{name}: {statistics.fmean(r.times):.3g} s" for name, r in named)
     yield "time.svg", f"Plot of seconds for 100 batches against workers of the DataLoader. {times}"
@@ -133,7 +133,7 @@ def _iter_plots(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def _describe_parity(agreements: Sequence[Agreement], config: Config, engine: str) -> str:
-    """Return whether the engines do the same work; "" if parity was not measured."""
+    """Return the sentence about the parity of the engines; "" if parity was not measured."""
     if not agreements:
         return ""
     failed = next((a for a in agreements if not a.holds), None)
@@ -158,7 +158,7 @@ _WARM = "warm: whatever the page cache holds is used"
 
 
 def _iter_conditions(comparison: Comparison, rounds: int) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each condition that a reader needs to repeat the measurement."""
+    """Yield name and description of each condition that is needed to repeat the measurement."""
     if comparison.command:
         yield "command", comparison.command
     yield "rounds", f"{rounds} of {comparison.repeats}" if comparison.interrupted else str(rounds)
@@ -173,7 +173,7 @@ def _iter_conditions(comparison: Comparison, rounds: int) -> Iterator[tuple[str,
 
 
 def _iter_machine(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each part of the machine."""
+    """Yield name and description of each part of the machine."""
     yield "GPU", facts["gpu"] or "none"
     yield "processor", f"{facts['processor']}, {counted(facts['cores'], 'core')} usable"
     if facts["memory_gib"]:

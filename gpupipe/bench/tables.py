@@ -1,7 +1,7 @@
-"""The tables and lines that the commands print.
+"""Builds the tables and lines that the commands print.
 
-The table of `gpupipe profile` stands in profile_report.py. Commands that measure nothing import
-this module too, for `new_table`: it imports nothing heavy at its head.
+The table of `gpupipe profile` is in profile_report.py. Commands that measure nothing also import
+this module, for `new_table`. It therefore imports no slow module at its head.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def new_table(title: str, *columns: str) -> Table:
 
 
 def headline(loader: Loader) -> str:
-    """Return one line that says what will run."""
+    """Return the first line of `gpupipe run`: data, pipeline, engine, batch size and rank."""
     from gpupipe.bench.measure import describe_loader
     from gpupipe.engines import registry
 
@@ -61,8 +61,8 @@ def describe_work(what: Mapping[str, Any], data: str = "") -> str:
     """Return a line about a config, its pipeline and its engine.
 
     Args:
-        what: The facts, as `describe_loader` returns them.
-        data: The part of the line about the samples.
+        what: The description of the loader, from `describe_loader`.
+        data: Text about the samples, to insert before the pipeline.
     """
     note = f" ({what['note']})" if what["note"] else ""
     mixing = f"batch {' + '.join(what['batch_stage'])}, " if what["batch_stage"] else ""
@@ -73,7 +73,7 @@ def describe_work(what: Mapping[str, Any], data: str = "") -> str:
 
 
 def measurement_table(note: str, result: Measurement) -> Table:
-    """Return the table at the end of `gpupipe run`; `note` is that of the index."""
+    """Return the table at the end of `gpupipe run`; its title is `note`, the note of the index."""
     table = new_table(note, "", "")
     for row in measurement_rows(result):
         table.add_row(*row)
@@ -81,7 +81,7 @@ def measurement_table(note: str, result: Measurement) -> Table:
 
 
 def measurement_rows(result: Measurement) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each fact of a measurement."""
+    """Yield name and value of each row of the table of `gpupipe run`."""
     from gpupipe.bench.memory import ADDED_UP, PSS
 
     if result.too_short:
@@ -117,13 +117,13 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def speed_columns(comparison: Comparison, ratio: str) -> list[str]:
-    """Return the column heads of `speed_rows`; `ratio` heads the ratios to the baseline."""
+    """Return the column titles of `speed_rows`; `ratio` is the title for ratios to the baseline."""
     busy = ["GPU busy"] if _gpu_busy(comparison.measured) else []
     return ["", "images/s", ratio, "first batch", "CPU s / 1,000", "peak memory", *busy]
 
 
 def speed_rows(comparison: Comparison) -> Iterator[list[str]]:
-    """Yield one row per contestant: mean rate, ratio to the baseline, and medians of the rest."""
+    """Yield one row per contestant: mean rate, ratio to the baseline, then medians over rounds."""
     has_gpu = bool(_gpu_busy(comparison.measured))
     for r in comparison.measured:
         spread = f" ± {r.deviation:,.0f}" if r.deviation is not None else ""
@@ -181,7 +181,7 @@ def parity_table(agreements: Sequence[Agreement], engine: str) -> Table:
 
 
 def parity_columns(engine: str) -> tuple[str, ...]:
-    """Return the titles of the columns for an engine of this title."""
+    """Return the column titles of `parity_rows`; `engine` is the title of the compared engine."""
     return ("up to", f"{engine} on", "mean", "largest", "PSNR", "limit", "result")
 
 
@@ -210,7 +210,7 @@ def steps_table(pipeline: Pipeline) -> Table:
 
 
 def batch_table(stage: BatchStage) -> Table:
-    """Return the table of the steps on whole batches, with the fields that each works on."""
+    """Return the table of the batch stage: each step with the fields that it works on."""
     table = new_table("batch, in torch on the loader's device", "step", "parameters", "works on")
     for entry in stage.entries:
         table.add_row(
@@ -238,7 +238,7 @@ def _short(value: Any) -> str:
 
 
 def lowering_table(device: str, operators: Iterable[tuple[str, str, tuple[str, ...]]]) -> Table:
-    """Return the table of operators, with the steps that each implements: several if fused."""
+    """Return the table of (operator, device, steps): a fused operator implements several steps."""
     table = new_table(f"on the {device}", "operator", "device", "does the work of")
     for op, op_device, names in operators:
         other = "reading" if op.startswith(("io.", "torch.", "dataset.")) else "layout"

@@ -1,4 +1,4 @@
-"""Measures how much of a training step waits for data; records a trace of training for Perfetto.
+"""Measures the share of training time spent waiting for data; records a trace for Perfetto.
 
 It times the same steps on a loader's batches and on a few batches that it holds in memory.
 """
@@ -36,7 +36,7 @@ Tick = Callable[[str, int, int], None]
 _REPLAYED_BATCHES = 4
 _WARM_UP_STEPS, _MIN_STEPS = 2, 3
 _WIDEST = 0.5
-"""The widest useful interval of the share of waiting."""
+"""The share of waiting is vague if its confidence interval is wider than this."""
 
 
 @dataclass
@@ -44,9 +44,9 @@ class Training:
     """The rates of training, one number per round.
 
     Attributes:
-        what: The training step, in words.
+        what: A description of the training step.
         fed: Images per second on the loader's batches.
-        replayed: Images per second on batches held in memory, which take no loading.
+        replayed: Images per second on batches held in memory, which need no loading.
     """
 
     what: str
@@ -55,7 +55,7 @@ class Training:
 
     @property
     def waiting(self) -> Ratio:
-        """The share of training time that goes to waiting for data, 0 to 1, with its interval.
+        """The share of training time spent waiting for data, 0 to 1, with its confidence interval.
 
         It includes the slowdown from sharing cores with the loader.
         """
@@ -67,15 +67,15 @@ class Training:
     def accelerator_utilisation(self) -> float:
         """The accelerator utilisation (AU) of MLPerf Storage, 0 to 1.
 
-        It is the time of computing divided by the time of the run. The time of computing is that
-        of the same steps on batches in memory. Source: github.com/mlcommons/storage, Rules.md: AU =
+        It is the compute time divided by the run time. The compute time is the time that the same
+        steps take on batches in memory. Source: github.com/mlcommons/storage, Rules.md: AU =
         total_compute_time / total_benchmark_running_time, where the first step does not count.
         """
         return min(1.0, 1 - self.waiting.value)
 
     @property
     def is_vague(self) -> bool:
-        """Whether the rounds differ too much to say what the share is."""
+        """Whether the confidence interval of `waiting` is too wide to report the share."""
         low, high = self.waiting.low, self.waiting.high
         return low is not None and high is not None and high - low > _WIDEST
 
@@ -94,14 +94,14 @@ def measure(
     Args:
         config: The config to load.
         index: Its samples.
-        what: The training step, in words.
-        train: Returns the training step for a loader.
+        what: A description of the training step.
+        train: Creates the training step for a loader.
         rounds: How many rounds to run.
-        seconds: How long to train on each kind of batches in a round.
+        seconds: How long to train on each of the two kinds of batches in a round.
         tick: Called before each measurement with its description, the number done, and the total.
 
     Raises:
-        GpupipeError: As load().
+        GpupipeError: The loader cannot be created.
     """
     result = Training(what)
     for number in range(rounds):
@@ -128,17 +128,17 @@ def ceiling(config: Config, index: Index, seconds: float) -> float:
 
 
 def _keep_batches(loader: Loader) -> Iterator[Any]:
-    """Return an endless iterator over the first few batches."""
+    """Return an endless iterator over the first four batches, which it holds in memory."""
     return itertools.cycle(list(itertools.islice(iter_endlessly(loader), _REPLAYED_BATCHES)))
 
 
 def pause(milliseconds: float) -> Callable[[Loader], Train]:
-    """Return a training step that sleeps, as if a GPU did the work and the CPU were idle."""
+    """Return a function that creates a training step that sleeps, as if a GPU did the work."""
     return lambda loader: lambda batch: time.sleep(milliseconds / 1000)
 
 
 def model(name: str) -> Callable[[Loader], Train]:
-    """Return a training step of a torchvision model without pretrained weights.
+    """Return a function that creates a training step of a torchvision model with random weights.
 
     A step is forward, cross entropy, backward and SGD.
 
@@ -185,7 +185,7 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def _measure_rate(batches: Iterator[Any], train: Train, seconds: float, loader: Loader) -> float:
-    """Return the images per second of training, after two steps that do not count."""
+    """Return the images per second of training, after two warm-up steps."""
 
     def train_and_count(batch: Any) -> int:
         train(batch)
@@ -207,14 +207,15 @@ def record_training(
     Args:
         config: The config to load.
         index: Its samples.
-        train: Returns the training step for a loader; None: steps that do nothing.
+        train: Creates the training step for a loader; None for steps that do nothing.
         seconds: How long to record.
 
     Returns:
-        The trace, in Chrome's trace format, as plain JSON. `otherData` says what was traced.
+        The trace, in Chrome's trace format, as plain JSON. `otherData` describes the loader,
+        and has the number of steps.
 
     Raises:
-        GpupipeError: As load().
+        GpupipeError: The loader cannot be created.
     """
     import torch
 

@@ -1,8 +1,8 @@
 """Searches the fastest loader settings on this machine, for `gpupipe tune`.
 
 It optimises one setting after the other, then compares the best settings with the original ones.
-candidates.py says which settings and values it tries. Every trial runs in a fresh process, and
-rivals take turns, as in compare.py.
+candidates.py lists the settings and values to try. Each trial runs in a fresh process. The values
+of a setting take turns, round after round.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpupipe.config import LoaderConfig
 
 SCHEMA = "gpupipe-tune-1"
 Tick = Callable[[str, int, int], None]
-"""Called before each trial with its description, the seconds used, and the seconds in all."""
+"""Called before each trial with its description, the seconds used, and the seconds available."""
 Trial = Callable[[Contestant, Contest], ContestOutcome]
 
 _TRIAL_SECONDS = 1.5
@@ -52,8 +52,8 @@ class TuneResult:
         best: The outcomes of the best settings; None if none was better.
         untried: The settings for which there was no time.
         trial_seconds: How long a trial takes.
-        enough_seconds: How much time would allow the first untried setting; None if none is
-            untried.
+        enough_seconds: The `seconds` that would be enough to try the first untried setting; None if
+            all were tried.
         interrupted: Whether Ctrl-C ended the search.
     """
 
@@ -80,7 +80,7 @@ class TuneResult:
 
     @property
     def disturbed(self) -> float:
-        """How many cores other processes kept busy at most during a trial."""
+        """The largest number of cores that other processes kept busy during a trial."""
         results = [self.original, *self.tried, *([self.best] if self.best else [])]
         return max((o.others for r in results for o in r.outcomes), default=0.0)
 
@@ -124,7 +124,7 @@ class Tuner:
             timed.
 
     Attributes:
-        result: What was found so far.
+        result: The results so far.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Tuner:
         return self.result
 
     def _measure_original(self) -> None:
-        """Run one trial to find out how many images a trial needs, and one that counts."""
+        """Set the number of images per trial from a first trial, then measure the original."""
         original = self.result.original
         self._try(original)
         self._images = math.ceil(max(self._images, _TRIAL_SECONDS * original.mean))
@@ -185,7 +185,7 @@ class Tuner:
             self.result.changes = dict(best.contestant.changes)
 
     def _leave_untried(self, name: str, trials: int) -> None:
-        """Record that there is no time for `trials` more trials and the confirmation."""
+        """Record that there is no time to try `name`, which needs `trials` trials."""
         self.result.untried.append(name)
         self.result.trial_seconds = statistics.median(self._costs)
         if self.result.enough_seconds is None:
@@ -205,7 +205,7 @@ class Tuner:
             self._try(self.result.best)
 
     def _value(self, name: str) -> Any:
-        """Return the current value of a setting."""
+        """Return the current value of a setting; "auto" is the number of cores."""
         value = self.result.changes.get(name, getattr(self._options, name, None))
         return self._cores if value == "auto" else value
 
@@ -215,12 +215,12 @@ class Tuner:
         return time.monotonic() - self._started
 
     def _has_time_to_fill(self) -> bool:
-        """Return whether an epoch, which fills the cache, takes less than half the time left."""
+        """Return whether filling the cache, in one epoch, takes less than half the time left."""
         epoch = self._fill_samples / self.result.original.mean
         return epoch < _FILLING * (self._seconds - self._used)
 
     def _count_trials_left(self, reserved: int) -> int:
-        """Return how many more trials there is time for, with `reserved` trials held back."""
+        """Return how many trials fit into the time left, beside `reserved` others."""
         left = self._seconds - self._used
         return max(0, int(left / statistics.median(self._costs)) - reserved)
 
@@ -237,7 +237,7 @@ class Tuner:
 
 
 def describe_tuning(result: TuneResult, batch_size: int) -> list[str]:
-    """Return the settings to use, as YAML, and how certain the gain is.
+    """Return the lines to print: the best settings as YAML, and the gain with its uncertainty.
 
     Args:
         result: The result of the search.

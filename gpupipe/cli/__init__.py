@@ -1,6 +1,6 @@
-"""The command line, the only place that prints.
+"""The command line. Only this folder prints to the terminal.
 
-Each module holds a group of commands. `app` is the entry point. `console` and `arguments` hold what
-the commands share, `completion` what a shell completes, `parameters` what `show` prints of a
-setting. Nothing imports this folder. Start reading in app.py.
+Most modules hold a group of commands. `app` is the entry point. The commands share `console` and
+`arguments`. `completion` completes words in a shell, `parameters` describes settings for
+`gpupipe show`. Nothing imports this folder. Start reading in app.py.
 """

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class _Group(click.Group):
-    """Turns gpupipe's own errors into a message and an exit code, without a traceback."""
+    """Turns gpupipe's errors into a message and an exit code; only a StepError has a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -60,7 +60,7 @@ class _Group(click.Group):
 
 
 def _explain_option(error: click.NoSuchOption) -> click.UsageError:
-    """Return the error of an unknown option; a setting is written without dashes."""
+    """Return the usage error of an unknown option; for the name of a setting, explain KEY=VALUE."""
     from gpupipe.config.loader_config import LoaderConfig
 
     name = error.option_name.lstrip("-").replace("-", "_")

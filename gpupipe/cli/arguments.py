@@ -1,6 +1,7 @@
-"""What commands take: options from their signatures, CONFIG and KEY=VALUE, and files to write.
+"""Arguments of the commands: options from signatures, CONFIG, KEY=VALUE, and files to write.
 
-The types of files try to write before anything is measured, so that no measurement is lost.
+OutputFile, PictureFile and OutputFolder try a write while click parses the command line. A file
+that cannot be written therefore stops the command before it measures anything.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PROBE_BYTES = 4096
 
 
 class OutputFile(click.Path):
-    """A file to write; a usage mistake if that is not possible.
+    """The type of a file to write; reports a usage error if the file cannot be written.
 
     The check writes to the file's folder: permissions do not reveal a read-only or full file
     system.
@@ -46,7 +47,7 @@ class OutputFile(click.Path):
 
 
 class PictureFile(OutputFile):
-    """A picture to write, in the format that its suffix names."""
+    """The type of a picture to write; reports a usage error if Pillow cannot write its suffix."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         from PIL import Image
@@ -62,7 +63,7 @@ class PictureFile(OutputFile):
 
 
 class OutputFolder(click.Path):
-    """A folder to create or to write to; a usage mistake if that is not possible."""
+    """The type of a folder to write to or create; reports a usage error if that is impossible."""
 
     def __init__(self) -> None:
         super().__init__(file_okay=False, path_type=Path)
@@ -128,25 +129,27 @@ AllAsJson = Annotated[bool, "--json", "Print all of it as JSON."]
 
 
 def options(command: _Command) -> _Command:
-    """Give a command the options that its own signature describes, as `options_of` reads it."""
+    """Decorate a command with the options of its own signature, which `options_of` explains."""
     return options_of(command)(command)
 
 
 def options_of(model: Callable[..., Any]) -> Callable[[_Command], _Command]:
-    """Return a decorator that gives a command the options that a signature describes.
+    """Return a decorator that adds to a command one option per annotated parameter of `model`.
 
-    Modules of commands do without `from __future__ import annotations`: texts of annotations would
-    be compiled at every start, 4 ms in all.
+    Modules with many options avoid `from __future__ import annotations`: annotations would be
+    strings, and compiling them takes 4 ms at each start.
 
     Args:
         model: A function or a dataclass. Each of its parameters with an annotation
             `Annotated[type, ...]` becomes an option. The annotation has these parts:
 
-            - a help text, the last one;
-            - names, such as "-q" or "--json"; without one that begins with "--", the parameter
-              `max_diff` is the option --max-diff; one of type `tuple` may be given several times;
-            - a type of click's or a `range`, if that is more than the parameter's type tells;
-            - or a decorator of click's in place of all these.
+            - the help text, the last string;
+            - names, such as "-q" or "--json". Without a name that begins with "--", the parameter
+              `max_diff` becomes the option --max-diff;
+            - a click type or a `range`, if the parameter's type allows too many values;
+            - or a click decorator, in place of all these.
+
+            The command line may repeat an option of type `tuple`.
 
     Example:
         >>> @click.command()
@@ -169,7 +172,7 @@ def options_of(model: Callable[..., Any]) -> Callable[[_Command], _Command]:
 
 
 def _decorator(name: str, annotation: Any, default: Any) -> Callable[[_Command], _Command]:
-    """Return click's decorator for a parameter."""
+    """Return the click decorator that declares one parameter as an option or argument."""
     kind, *metadata = get_args(annotation)
     if callable(metadata[0]) and not isinstance(metadata[0], click.ParamType):
         return metadata[0]  # type: ignore[no-any-return]

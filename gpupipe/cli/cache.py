@@ -202,7 +202,7 @@ def _open_cache(source: "Remote") -> "CacheFolder":
 
 
 def _open_listed_cache(source: "Remote") -> "tuple[CacheFolder, int]":
-    """List the data set. Return the cache's folder, and the number of samples in the data set."""
+    """Index the data set; return its cache folder and its number of samples."""
     with Screen(False) as screen:
         rows = len(source.index(screen.progress))
     return _open_cache(source), rows

@@ -44,7 +44,7 @@ RAY = "ray"
 
 @dataclass(frozen=True)
 class _Options:
-    """How `gpupipe compare` measures."""
+    """The options of `gpupipe compare` that control the measurement."""
 
     cpu_workers: Annotated[str, "Workers of the DataLoader: N, or N,N... to see how it scales."] = (
         "4"
@@ -157,7 +157,10 @@ def parity(
 
 
 def _parity_engine(config: "Config") -> str:
-    """Return the engine to compare with torchvision: the config's, if that is another one."""
+    """Return the engine to compare with torchvision: the config's, or the one that `auto` prefers.
+
+    `auto` decides if the config's engine is `auto`, is the reference engine, or is a server.
+    """
     from gpupipe.engines import registry
     from gpupipe.loading.assembly import resolve
     from gpupipe.runtime.registry import AUTO
@@ -183,7 +186,7 @@ def _write_report(
     checked: "Config",
     index: "Index",
 ) -> None:
-    """Write the report, unless the folder is None."""
+    """Write the report of --out to `folder`, unless it is None."""
     from gpupipe.bench import report
     from gpupipe.engines import registry
 
@@ -198,7 +201,7 @@ def _write_report(
 def _measure_parity(
     checked: "Config", index: "Index", samples: int, max_diff: float | None, engine: str
 ) -> "list[Agreement]":
-    """Measure parity, and print it."""
+    """Compare the pixels of an engine with torchvision's, and print the result."""
     from gpupipe.bench import parity as agreement
     from gpupipe.bench import tables
     from gpupipe.engines import registry

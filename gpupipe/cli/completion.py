@@ -1,5 +1,7 @@
-"""How a shell completes commands, configs and settings: `gpupipe completion` prints its script, and
-click calls the functions that list what a word may become.
+"""Shell completion of commands, configs and settings.
+
+`gpupipe completion` prints the script for a shell. click calls the functions complete_*, which
+return the words that the shell offers.
 """
 
 from __future__ import annotations
@@ -40,28 +42,28 @@ def completion(shell: str) -> None:
 
 
 def _adapt_bash(script: str) -> str:
-    """Let bash complete KEY=VALUE: it splits words at "=", and writes a space after each word."""
+    """Make bash complete KEY=VALUE: it must not split words at "=", nor add a space after it."""
     reply = "COMPREPLY+=($value)"
     no_space = "[[ $value == *= ]] && compopt -o nospace"
     return _WORD_BREAKS + script.replace(reply, f"{reply}\n            {no_space}")
 
 
 def _adapt_zsh(script: str) -> str:
-    """Let zsh write no space after KEY=."""
+    """Change the script so that zsh adds no space after KEY=."""
     add = "compadd -U -V unsorted"
     choose = "local space=' '; [[ -n ${completions[(r)*=]} ]] && space=''\n        "
     return script.replace(f"{add} -a", f'{choose}{add} -S "$space" -a')
 
 
 _ADAPT = {"bash": _adapt_bash, "zsh": _adapt_zsh}
-"""fish needs no change: it writes no space after "=" by itself."""
+"""Functions that adapt click's script, by shell. fish needs none: it adds no space after "="."""
 
 
-# --- what words are completed to
+# --- the words that a shell offers
 
 
 def complete_config(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-    """Return the shipped configs, those in `configs/`, and the files that begin like this."""
+    """Complete a config: a shipped one, one of the folder `configs`, or the path of a file."""
     names = {*yaml_files.names("configs"), *_own_names("configs")}
     return [
         CompletionItem(name)
@@ -70,7 +72,7 @@ def complete_config(ctx: Any, param: Any, incomplete: str) -> list[CompletionIte
 
 
 def complete_override(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-    """Return settings that begin like this, or values of the setting before the equals sign."""
+    """Complete KEY=VALUE: the name of a setting, or after the equals sign its value."""
     from gpupipe.config.loader_config import LoaderConfig
 
     key, equals, value = incomplete.partition("=")
@@ -82,7 +84,7 @@ def complete_override(ctx: Any, param: Any, incomplete: str) -> list[CompletionI
 
 
 def complete_target(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-    """Return the names of pipelines and steps."""
+    """Complete the name of a pipeline or step."""
     from gpupipe.cli import listing
 
     items = [item.name for kind in ("pipeline", "step") for item in listing.list_items(kind)]
@@ -90,7 +92,7 @@ def complete_target(ctx: Any, param: Any, incomplete: str) -> list[CompletionIte
 
 
 def complete_name(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-    """Return the names of all that a config can name."""
+    """Complete the name of a config, pipeline, step, source or engine."""
     from gpupipe.cli import listing
 
     items = [item for kind in listing.KINDS for item in listing.list_items(kind)]
@@ -100,7 +102,7 @@ def complete_name(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]
 
 
 def _list_values(key: str) -> Iterator[str]:
-    """Yield the values that a setting may have, as far as they are names."""
+    """Yield the values of a setting that chooses among names; nothing for numbers and paths."""
     from gpupipe.config.loader_config import LoaderConfig
     from gpupipe.dataset.source import SOURCES
     from gpupipe.decoders import chain as decoders
@@ -122,7 +124,7 @@ def _list_values(key: str) -> Iterator[str]:
 
 
 def _literals(annotation: Any) -> Iterator[str]:
-    """Yield the names that an annotation allows: those of its Literals, or true and false."""
+    """Yield the strings of the Literals in an annotation; for bool, "true" and "false"."""
     if annotation is bool:
         yield from ("true", "false")
     for part in get_args(annotation):
@@ -137,7 +139,7 @@ def _own_names(kind: str) -> list[str]:
 
 
 def _files(incomplete: str) -> Iterator[str]:
-    """Yield folders, YAML and JSON files whose path begins like this."""
+    """Yield the subfolders and the YAML and JSON files in the folder of an incomplete path."""
     head = incomplete.rpartition("/")[0]
     folder = Path(head or ("/" if incomplete.startswith("/") else "."))
     try:

@@ -1,4 +1,4 @@
-"""What the commands share: progress, tables, and the exit after Ctrl-C."""
+"""Helpers of the commands: progress bars, reading configs, consoles, the exit after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -75,16 +75,16 @@ class Screen:
         return loader, Meter(loader, started, self.tick, look)
 
     def progress(self, what: str, done: int, total: int | None) -> None:
-        """Show progress in preparing the data; without a terminal, print each new task once."""
+        """Show progress of the task `what`; without a terminal, print the name of each new task."""
         if what != self._announced and not self.quiet and not self._console.is_terminal:
             click.echo(what, err=True)
         self._announced = what
         self._advance(what, done, total, f"{done:,}" if done else "")
 
     def counter(self, name: str) -> Callable[[str, int, int], None]:
-        """Return a callback (task, done, total) that shows progress in a few long tasks.
+        """Return a callback (task, done, total) that shows progress over a few long tasks.
 
-        Without a terminal, it prints a line for each task instead.
+        Without a terminal, the callback prints a line for each task instead.
 
         Args:
             name: The title of the progress bar.
@@ -98,7 +98,7 @@ class Screen:
         return count
 
     def tick(self, name: str, images: int, total: int) -> None:
-        """Show progress of a measured pass, with its rate."""
+        """Show how many of `total` images the measured pass `name` has loaded, and its rate."""
         if self._what != name:
             self._since = (perf_counter(), images)
         seconds = perf_counter() - self._since[0]
@@ -118,15 +118,15 @@ class Screen:
 
 
 def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Config, Index]:
-    """Read a config to measure, and the index of its samples; raise what load() raises.
+    """Read a config to measure, and the index of its samples. Raises the errors of load().
 
-    The numbers of schedules are those of epoch 0, so that the work stays the same. On stderr it
-    says so. A server keeps its schedules.
+    Schedules keep their values of epoch 0, so that each epoch does the same work; a line on stderr
+    reports that. If a server makes the batches, its schedules stay as they are.
 
     Args:
         name: The config's name or path.
         overrides: KEY=VALUE settings.
-        here: Take the index of this machine, even if the engine is a server.
+        here: Whether to read the index on this machine even if a server makes the batches.
     """
     from gpupipe import config as configs
     from gpupipe.loader import open_loader
@@ -144,9 +144,9 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
 
 
 def leave_out_decoded_cache(config: Config) -> Config:
-    """Return a config without the decoded cache, and say so on stderr.
+    """Return a config without the decoded cache; a line on stderr reports the change.
 
-    For commands that run parts of the work: the cache keeps the result of the first parts.
+    Commands that time the first steps alone need it: the cache would skip these steps.
     """
     if config.source.cache_decoded is None:
         return config
@@ -161,7 +161,7 @@ def print_data_warning(index: Index) -> None:
 
 
 def core_numbers(count: int | None) -> tuple[int, ...]:
-    """Return the first `count` core numbers that this process may use; all by default."""
+    """Return the first `count` core numbers that this process may use; None for all of them."""
     from gpupipe.runtime.devices import allowed_cores
 
     allowed = allowed_cores()
@@ -180,7 +180,7 @@ def console() -> Any:
 
 
 def leave_interrupted() -> None:
-    """Exit at once, without waiting for batches that are still being decoded."""
+    """Exit at once with code 130, without waiting for batches that are still being decoded."""
     click.echo("interrupted", err=True)
     sys.stdout.flush()
     sys.stderr.flush()

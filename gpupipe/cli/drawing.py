@@ -1,4 +1,4 @@
-"""The commands gallery and show-batch: pictures of what steps do, and of a batch."""
+"""The commands gallery, which draws the effect of steps, and show-batch, which draws a batch."""
 
 import base64
 import io
@@ -65,7 +65,7 @@ def gallery(
 
 
 def _name_pages(rows: "Sequence[StepPictures]") -> Iterator[str]:
-    """Name the pages after their rows; the second of a name gets the number 2."""
+    """Yield the name of each row's page: the name of the row, then NAME_2, NAME_3 if it repeats."""
     seen = Counter[str]()
     for row in rows:
         seen[row.name] += 1
@@ -124,7 +124,7 @@ def _parse_step(text: str) -> tuple[str, dict[str, Any] | None]:
 
 _FILE = Path("batch.png")
 _KITTY_CHUNK = 4096
-"""Most bytes of base64 that kitty's protocol takes at once."""
+"""The largest number of base64 bytes in one escape sequence of kitty's protocol."""
 
 
 @click.command("show-batch")
@@ -160,17 +160,17 @@ def show_batch(
 
 
 def find_protocol(environment: Mapping[str, str]) -> str:
-    """Return how a terminal shows pictures, by what it says of itself: "kitty", "iterm" or ""."""
+    """Return the protocol with which the terminal shows pictures: "kitty", "iterm" or ""."""
     program, term = environment.get("TERM_PROGRAM", ""), environment.get("TERM", "")
     if "TMUX" in environment or term.startswith("screen"):
-        return ""  # They pass neither protocol on.
+        return ""  # tmux and screen pass on neither protocol
     if term in ("xterm-kitty", "xterm-ghostty") or program == "ghostty":
         return "kitty"
     return "iterm" if program in ("iTerm.app", "WezTerm") else ""
 
 
 def encode_picture(protocol: str, picture: "Image") -> Iterator[str]:
-    """Yield the escape sequences that show a picture.
+    """Yield the escape sequences that show a picture, in the protocol "kitty" or "iterm".
 
     See https://sw.kovidgoyal.net/kitty/graphics-protocol and
     https://iterm2.com/documentation-images.html.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpupipe.init.survey import Survey
 
 SCHEMAS = "schemas"
-"""The folder of the schemas: in the working directory, beside `configs` and `pipelines`."""
+"""The default folder of JSON Schemas, in the working directory beside `configs` and `pipelines`."""
 
 
 @click.command()
@@ -68,7 +68,7 @@ def init(
 
 
 def _write_list(detected: "Detected", path: Path) -> "Detected":
-    """Write the list that a source needs; return the source with its path."""
+    """Write `detected.table` as CSV; return `detected` with the path in its options."""
     assert detected.table is not None
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def _val_path(out: Path) -> Path:
 
 
 def _compare(part: str, parts: "dict[str, Detected]", surveys: "dict[str, Survey]") -> list[str]:
-    """Return what is not certain about training and validation data together."""
+    """Return a doubt about the split: no validation data, or class numbers that differ."""
     from gpupipe.init.detected import TRAIN, VAL
 
     if len(parts) == 1:

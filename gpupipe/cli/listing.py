@@ -1,8 +1,7 @@
-"""gpupipe list and gpupipe show: what can be named in a config, which is configs, pipelines, steps,
-sources and engines; and what its parameters are.
+"""The commands list and show: configs, pipelines, steps, sources and engines, and their parameters.
 
-The summary of what ships with gpupipe is read from the text of its file, so that listing it imports
-neither pydantic nor NumPy. Only classes of other packages are imported.
+Summaries of gpupipe's own items are read from the text of their files, so that `gpupipe list`
+imports neither pydantic nor NumPy. Only classes of plugins are imported.
 """
 
 from __future__ import annotations
@@ -43,18 +42,18 @@ KINDS = (*_FOLDERS, *_GROUPS)
 """The kinds of items, in the order in which they are listed."""
 _LOADER = "loader"
 _MODELINE = "# yaml-language-server:"
-"""Begins the comment that names a schema to editors."""
+"""The beginning of the comment that tells an editor the schema of a file."""
 _SENTENCE = re.compile(r"(?<=[^.]\.)\s|(?<=:)$")
 
 
 @dataclass(frozen=True)
 class Item:
-    """Something that a config can name.
+    """A config, pipeline, step, source or engine.
 
     Attributes:
         kind: "config", "pipeline", "step", "source" or "engine".
         name: Its name in YAML, or on the command line.
-        summary: What it is, in one sentence.
+        summary: Its description, in one sentence.
         package: The package that it comes from.
     """
 
@@ -81,7 +80,7 @@ def _find_file(kind: str, name: str) -> Path:
 
 
 def _list_classes(kind: str) -> Iterator[Item]:
-    """Yield the classes of a package of gpupipe, one per module, and those of plugins."""
+    """Yield gpupipe's own steps, sources or engines, one per module, then those of plugins."""
     group = _GROUPS[kind]
     builtin = _module_files(group)
     for name, path in builtin.items():
@@ -93,7 +92,7 @@ def _list_classes(kind: str) -> Iterator[Item]:
 
 
 def _module_files(group: str) -> dict[str, Path]:
-    """Return the files of the modules in a package; for the folder of an engine `__init__.py`."""
+    """Return the file of each module of a package; for an engine, its folder's `__init__.py`."""
     package = importlib.import_module(group)
     (folder,) = map(Path, package.__path__)
     modules = [m for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_")]
@@ -103,7 +102,7 @@ def _module_files(group: str) -> dict[str, Path]:
 
 
 def _read_docstring(name: str, path: Path) -> str:
-    """Return the docstring of the class that a module is named after, or of the module."""
+    """Return the docstring of the class with the module's name, or else of the module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     class_name = name.replace("_", "")
     classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
@@ -151,7 +150,7 @@ def _load_class(kind: str, name: str) -> type[Any]:
 
 
 def _parse_kind(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Return the singular of a kind of items."""
+    """Convert the argument KIND to the singular: "steps" becomes "step"."""
     if value is None:
         return None
     singular = value.removesuffix("s")
@@ -188,7 +187,7 @@ def items_table(title: str, items: Iterable[Item]) -> Any:
     items = list(items)
     is_mixed = any(item.package != OWN_PACKAGE for item in items)
     table = new_table(title, "name", "is", *(["package"] if is_mixed else []))
-    # In a table that expands, rich leaves to a column with a ratio what the others do not need.
+    # In an expanded table, rich gives the remaining width to the column that has a ratio.
     table.expand, table.columns[1].ratio = True, 1
     table.columns[1].no_wrap, table.columns[1].overflow = True, "ellipsis"
     for item in items:
@@ -220,7 +219,7 @@ def show(name: str, kind: str | None) -> None:
 
 
 def _explain_unknown(name: str, kinds: Sequence[str]) -> str:
-    """Return the message for an unknown name, with the nearest one of these kinds."""
+    """Return the message for an unknown name, with the most similar name of these kinds."""
     from gpupipe.config.loader_config import LoaderConfig
 
     near = nearest(name, {item.name for kind in kinds for item in list_items(kind)})
@@ -253,7 +252,7 @@ def _show_file(item: Item, is_single: bool) -> None:
 
 
 def _print_model(model: type[pydantic.BaseModel]) -> None:
-    """Print what a step, source or group of settings is, and its parameters."""
+    """Print the description and the parameters of a step, a source or a group of settings."""
     from rich.markup import escape
 
     from gpupipe.bench.tables import new_table
@@ -271,7 +270,7 @@ def _print_model(model: type[pydantic.BaseModel]) -> None:
 
 
 def _show_setting(name: str) -> None:
-    """Print a setting of `loader:`, or all settings, with those below it."""
+    """Print a setting of `loader:` with its nested settings; for "loader", print all settings."""
     from gpupipe.cli.parameters import describe_parameters
     from gpupipe.config.loader_config import LoaderConfig
 

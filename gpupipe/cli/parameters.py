@@ -1,4 +1,4 @@
-"""Describes the fields of a settings model: type as text, default, and meaning."""
+"""Describes each field of a settings model: its type as text, its default and its meaning."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _TYPES: dict[Any, str] = {
 }
 _PLURALS = {"whole number": "whole numbers", "number": "numbers", "path": "paths", "text": "texts"}
 _NONES = (None, type(None))
-"""The types of "none": a parameter may be left out if it has this default, as the table shows."""
+"""Annotations of None. Type texts leave them out: the default "none" already shows them."""
 _HUGE = 2**53
-"""Bounds from here on are those of the computer, and tell the reader nothing."""
+"""Bounds from this size on are limits of the hardware, and are not shown."""
 _BOUNDS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
 
 
@@ -42,8 +42,8 @@ class Parameter:
         name: Its name in YAML.
         type_text: Its type, such as "whole number, at least 1".
         default: Its default as YAML shows it; "" if it has none.
-        meaning: The first sentence about it in the docstring.
-        model: The model of its own fields, if it has some.
+        meaning: The first sentence of its entry in the model's docstring.
+        model: The pydantic model of its nested fields; None if it has no such fields.
     """
 
     name: str
@@ -54,12 +54,12 @@ class Parameter:
 
     @property
     def is_required(self) -> bool:
-        """Whether it must be written."""
+        """Whether a config must contain the field, since it has no default."""
         return not self.default
 
 
 def describe_parameters(model: type[pydantic.BaseModel]) -> list[Parameter]:
-    """Return the fields of a model, its own ones first."""
+    """Return the fields of a model, its own before inherited ones."""
     return [
         Parameter(
             name,
@@ -74,7 +74,7 @@ def describe_parameters(model: type[pydantic.BaseModel]) -> list[Parameter]:
 
 
 def summarize(model: type[Any]) -> str:
-    """Return the docstring of a class before its sections, such as Attributes."""
+    """Return the docstring of a class up to its first section, such as Attributes."""
     lines = []
     for line in (inspect.getdoc(model) or "").splitlines():
         if line.rstrip() in ("Attributes:", "Args:", "Example:", "Raises:"):
@@ -100,7 +100,7 @@ def _show(default: Any) -> str:
 
 
 def _annotation(info: FieldInfo) -> Any:
-    """Return a field's annotation, with the metadata that pydantic took out of it."""
+    """Return a field's annotation with its metadata, which pydantic keeps in `info.metadata`."""
     return Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
 
 
@@ -115,7 +115,7 @@ def _describe_type(annotation: Any) -> str:
 
 
 def _describe_plain(annotation: Any) -> str:
-    """Describe an annotation without metadata."""
+    """Describe the type of an annotation that has no metadata."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return _join([_show(a) for a in arguments])
@@ -162,7 +162,7 @@ def _join(names: list[str]) -> str:
 
 
 def _find_model(annotation: Any) -> type[pydantic.BaseModel] | None:
-    """Return the model among the types of an annotation, or None."""
+    """Return the first pydantic model in an annotation or its arguments; None without one."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return annotation
     models = map(_find_model, get_args(annotation))

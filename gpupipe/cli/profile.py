@@ -95,7 +95,7 @@ def _train(
 ) -> "tuple[str, Callable[[Loader], Train]] | None":
     """Return the training step's name, and a function that creates it for a loader.
 
-    Returns None if no training was asked for. Raises EngineError if there is no such model.
+    Returns None if neither option was given. Raises EngineError if torchvision has no such model.
     """
     from gpupipe.bench import training
 
@@ -111,7 +111,7 @@ def _record_trace(
     train: "Callable[[Loader], Train] | None",
     seconds: float,
 ) -> str:
-    """Write a trace; return a line that says so."""
+    """Record a trace of training, write it to `path`, and return the line to print about it."""
     from gpupipe.bench.training import record_training
 
     trace = record_training(config, index, train, seconds)

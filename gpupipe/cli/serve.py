@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SHOW_SECONDS, _LOG_SECONDS = 1.0, 10.0
 _DEFAULT_WIDTH = 80
-"""Columns of a terminal that does not say how wide it is."""
+"""The width in columns to assume if the terminal reports none."""
 
 
 @click.command()
@@ -65,7 +65,7 @@ def serve(
 
 
 def _state_file(checked: "Config", values: dict[str, Any]) -> Path:
-    """Return the default state file, one per combination of work and address."""
+    """Return the default state file, named by a hash of the config, mode, clients and address."""
     from gpupipe.runtime.files import cache_dir
 
     work = [
@@ -96,7 +96,7 @@ def _announce(server: Any, quiet: bool) -> None:
 
 
 def _print_progress(server: Any, before: str, after: str) -> None:
-    """Print the progress of each rank, between two texts."""
+    """Print a line for each rank: the text `before`, its epoch and progress, the text `after`."""
     for p in server.stats()["partitions"]:
         batches = f"{p['done']:,} of {counted(p['steps'], 'batch', 'batches')} done"
         click.echo(f"{before} epoch {p['epoch']} of rank {p['rank']}: {batches}{after}", err=True)
@@ -113,7 +113,7 @@ def _ticker(quiet: bool) -> Any:
 
 
 def _show_in_place(text: str) -> None:
-    """Overwrite the previous line; a text longer than the terminal is wide ends in "..."."""
+    """Print a text over the previous line; cut it with "..." if the terminal is too narrow."""
     width = os.get_terminal_size(sys.stderr.fileno()).columns or _DEFAULT_WIDTH
     click.echo(f"\r\x1b[K{short(text, width - 1)}", err=True, nl=False)
 

@@ -1,6 +1,6 @@
-"""Checks the machine, and says what is wrong with it and what to do.
+"""Checks the machine, and reports each problem with advice.
 
-`software_checks`, `gpu_checks` and `checks` query the machine with functions check_*, and judge the
-answers with pure functions judge_*, each of which returns a `Finding`. `checks` also lists all of
-them. The command `gpupipe doctor` imports this folder. Start reading in finding.py.
+`software_checks`, `gpu_checks` and `checks` hold the checks. Their functions check_* query the
+machine; their pure functions judge_* turn the answers into a `Finding` each. `checks.CHECKS` lists
+all checks. The command `gpupipe doctor` imports this folder. Start reading in finding.py.
 """

@@ -1,4 +1,4 @@
-"""All checks of `gpupipe doctor`, and those of cores, memory, open files and the cache folder."""
+"""Lists all checks of `gpupipe doctor`; checks cores, memory, open files and the cache folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_checks() -> list[Finding]:
 
 
 def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Yield the findings of a check; if it raises, yield that as a finding."""
+    """Yield the findings of a check; if it raises, yield a warning with the error."""
     try:
         yield from check()
     except Exception as e:
@@ -37,7 +37,7 @@ def _check_cores() -> Iterator[Finding]:
 
 
 def judge_cores(usable: int, allowed: int, all_of_them: int) -> Finding:
-    """Judge the cores: `usable` by affinity and quota, `allowed` by affinity alone."""
+    """Judge how many cores are usable: `allowed` by affinity, `usable` by affinity and quota."""
     quota = f", quota of the control group {usable}" if usable < allowed else ""
     observation = f"{usable} usable (affinity {allowed}{quota}; the machine has {all_of_them})"
     advice = "give the process 2 or more: reading and decoding run beside training"
@@ -51,7 +51,7 @@ def _check_memory() -> Iterator[Finding]:
 
 
 def judge_memory(total: int, available: int, limit: int | None) -> Finding:
-    """Judge the memory in bytes; `limit` is that of the control group, None for no limit."""
+    """Judge the memory in bytes; `limit` is the control group's limit, None without one."""
     observation = f"{total / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
     if limit is not None and limit < total:
         observation += f"; the control group may use {limit / GIB:.1f} GiB"
@@ -61,7 +61,7 @@ def judge_memory(total: int, available: int, limit: int | None) -> Finding:
 
 
 def read_memory_limit(membership: str, root: Path) -> int | None:
-    """Return the lowest memory limit of this process's control groups and their parents.
+    """Return the lowest memory limit among this process's control groups and their parents.
 
     Args:
         membership: The text of /proc/self/cgroup.
@@ -124,7 +124,7 @@ def judge_open_files(soft: int, hard: int) -> Finding:
 
 
 def _check_cache_folder() -> Iterator[Finding]:
-    """Try to write a file: permission bits ignore read-only file systems, and root ignores them."""
+    """Check by writing a file, since permission bits do not reveal a read-only file system."""
     folder = cache_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ def _check_cache_folder() -> Iterator[Finding]:
 
 
 def judge_cache_folder(folder: Path, free: int, error: str) -> Finding:
-    """Judge the cache folder: `free` bytes, and `error`, the message of a failed write."""
+    """Judge the cache folder by its free bytes and the message of a failed write ("": none)."""
     failure, another = f"{folder} cannot be written: {error}", "set GPUPIPE_CACHE to a folder"
     return judge(
         "cache folder",

@@ -1,4 +1,4 @@
-"""Finding: the result of one check of `gpupipe doctor`, and the rules that make one."""
+"""Defines `Finding`, the result of one check of `gpupipe doctor`, and rules that create it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Finding:
         subject: The checked part of the system, such as the cache folder.
         observation: The result as text, such as a version.
         status: "ok", or how serious the result is.
-        advice: What the user can do about it, or "".
+        advice: The advice to the user, or "".
     """
 
     subject: str
@@ -28,17 +28,17 @@ class Finding:
 def judge(
     subject: str, observation: str, *rules: tuple[object, Status, str, str], advice: str = ""
 ) -> Finding:
-    """Judge an observation by the first rule whose condition is true.
+    """Return the Finding of the first rule whose condition is true; "ok" if no rule applies.
 
     Example:
         >>> judge("cores", "1 usable", (cores < 2, "warning", "", "give the process 2 or more"))
 
     Args:
-        subject: What was checked.
-        observation: What it is.
-        *rules: (condition, status, observation, advice) of the cases that are not sufficient, or
-            that have another observation. "" stands for `observation`.
-        advice: What would be better, though it is not needed, if no rule applies.
+        subject: The checked part of the system.
+        observation: The result of the check as text.
+        *rules: Tuples (condition, status, observation, advice), tested in this order. If the
+            observation of a rule is "", the Finding has `observation`.
+        advice: An optional improvement, which the Finding has if no rule applies.
     """
     for condition, status, other, remedy in rules:
         if condition:

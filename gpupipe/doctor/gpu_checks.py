@@ -1,4 +1,4 @@
-"""Checks CUDA, NVIDIA's driver, the GPUs, and what DALI can decode on them."""
+"""Checks CUDA, NVIDIA's driver, the GPUs, and whether DALI decodes on the GPUs and the CPU."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _PROBES_AT_ONCE = 4
 
 
 def _dali_cuda() -> list[int]:
-    """Return the CUDA major version of each DALI package: nvidia-dali-cuda120 is for 12."""
+    """Return the CUDA major version of each installed DALI package: 12 for nvidia-dali-cuda120."""
     return [int(name[-3:]) // 10 for name in dali_packages()]
 
 
 def _torch_cuda() -> tuple[str | None, str]:
-    """Return the CUDA version that torch is built for, and the message if its import fails."""
+    """Return torch's CUDA version (None: CPU build), and the message of a failed import, or ""."""
     try:
         import torch
     except (ImportError, OSError) as e:
@@ -48,7 +48,7 @@ def judge_cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int
     Args:
         torch_cuda: torch's CUDA version; None for a CPU build.
         torch_error: The message of the failed `import torch`, or "".
-        dali_cuda: The CUDA major version of each DALI package.
+        dali_cuda: The CUDA major version of each installed DALI package.
     """
     torch = f"torch for {torch_cuda or 'the CPU only'}"
     failure = f"torch cannot be imported: {torch_error}"
@@ -81,7 +81,7 @@ def judge_driver(installed: Driver | None, needs: Mapping[str, int], card_on_bus
     Args:
         installed: The driver; None if there is none.
         needs: The CUDA major version that torch and DALI are built for, by package.
-        card_on_bus: Whether the machine has an NVIDIA card.
+        card_on_bus: Whether an NVIDIA card is on the PCI bus.
     """
     if installed is None:
         advice = (
@@ -104,8 +104,8 @@ def judge_driver(installed: Driver | None, needs: Mapping[str, int], card_on_bus
 def runs_cuda(installed: Driver, major: int) -> bool:
     """Return whether a driver runs programs for CUDA `major`.
 
-    The CUDA version that the driver reports counts first, since a compatibility package can raise
-    it. The driver's own version is the fallback.
+    The CUDA version that the driver reports decides, since a compatibility package can raise it. If
+    the driver reports none, the version of the driver decides.
     """
     if installed.cuda:
         return installed.cuda[0] >= major
@@ -161,7 +161,7 @@ def judge_gpus(
 
 
 def _check_gpu(number: int) -> list[Finding]:
-    """Check one GPU, by torch's number."""
+    """Check the GPU that has this number in torch."""
     import torch
 
     capability, gpu = torch.cuda.get_device_capability(number), f"GPU {number}"
@@ -183,7 +183,7 @@ def _check_gpu(number: int) -> list[Finding]:
 def _compute_error(number: int) -> str:
     """Return the message if torch cannot compute on a GPU, else "".
 
-    Its memory may be full, or torch may not be built for such a card.
+    The GPU's memory may be full, or torch may not be built for the card.
     """
     import torch
 
@@ -195,7 +195,7 @@ def _compute_error(number: int) -> str:
 
 
 def judge_card(number: int, name: str, capability: tuple[int, int], error: str) -> Finding:
-    """Judge one GPU; `error` is torch's message if it cannot compute there, or ""."""
+    """Judge one GPU; `error` is torch's message if torch cannot compute on it, or ""."""
     observation = f"{name}, compute capability {capability[0]}.{capability[1]}"
     failure = f"{observation}; torch cannot compute on it: {error}"
     advice = "free the card's memory, or install a torch that is built for this card"
@@ -203,7 +203,7 @@ def judge_card(number: int, name: str, capability: tuple[int, int], error: str) 
 
 
 def check_cpu_decoding() -> Iterator[Finding]:
-    """Check DALI without a GPU, where it is installed."""
+    """Check that DALI, if it is installed, decodes images on the CPU."""
     if dali_packages():
         yield judge_decoding("DALI on the CPU", probe(None))
 
@@ -242,11 +242,11 @@ def judge_damaged_jpegs(
     truncated bitstreams. CUDA 13 needs a GPU of compute capability 7.5 or newer, and its driver.
 
     Args:
-        subject: What the finding is about.
+        subject: The subject of the finding, such as "GPU 0: damaged JPEGs".
         nvjpeg: nvJPEG's version; None if it is not installed.
         capability: The GPU's compute capability.
         driver: The driver; None if it does not answer.
-        cuda13_command: Installs DALI for CUDA 13.
+        cuda13_command: The command that installs DALI for CUDA 13.
     """
     is_old = nvjpeg is not None and parse_release(nvjpeg) < (13,)
     is_supported = driver is not None and runs_cuda(driver, 13) and capability >= _CUDA_13
@@ -264,9 +264,10 @@ def judge_damaged_jpegs(
 
 
 def guess_jpeg_hardware(capability: tuple[int, int]) -> str:
-    """Return whether GPUs of a compute capability probably have JPEG engines.
+    """Return "likely there", "likely none" or "unknown": whether a GPU has hardware JPEG engines.
 
-    That is unknown if only some have them: L4 and GeForce 40 are both 8.9.
+    It is "unknown" if only some cards of the compute capability have them: L4 and GeForce 40 are
+    both 8.9.
     """
     if capability in ((8, 0), (9, 0)) or capability[0] in (10, 11):
         return "likely there"
@@ -274,7 +275,7 @@ def guess_jpeg_hardware(capability: tuple[int, int]) -> str:
 
 
 def judge_jpeg_decoder(subject: str, engines: JpegEngines, capability: tuple[int, int]) -> Finding:
-    """Report the hardware JPEG decoder by nvJPEG's count, else by the compute capability."""
+    """Report how many JPEG engines nvJPEG counts; without a count, guess by compute capability."""
     counted = f"engines: {engines.number}, cores in each: {engines.cores}"
     estimate = (
         f"{guess_jpeg_hardware(capability)}, by compute capability {capability[0]}."

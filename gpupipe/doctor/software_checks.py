@@ -1,4 +1,4 @@
-"""Checks Python, the packages, what the extras need, and the compiled extensions."""
+"""Checks Python, the required packages, the packages of extras, and the compiled extensions."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ EXTRAS = {
     "prometheus": "the export of gpupipe.monitor to Prometheus needs",
     "tensorboard": "the export of gpupipe.monitor to TensorBoard needs",
 }
-"""What needs the packages of each extra."""
+"""The feature that needs the packages of each extra, as the beginning of a sentence."""
 
 
 def check_python() -> Iterator[Finding]:
-    """Report the version of gpupipe, and check that of Python."""
+    """Report the version of gpupipe, and check the version of Python."""
     copy = find_distribution()
     version = copy.version if copy else "not installed, run from its folder"
     yield Finding("gpupipe", f"{version} on {platform.platform()}")
@@ -73,7 +73,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def dali_packages() -> dict[str, str]:
-    """Return the version of each installed DALI package, of which each CUDA major has its own."""
+    """Return the version of each installed DALI package; there is one package per CUDA version."""
     versions = {
         (d.metadata["Name"] or "").lower().replace("_", "-"): d.version
         for d in metadata.distributions()
@@ -83,7 +83,7 @@ def dali_packages() -> dict[str, str]:
 
 
 def judge_package(name: str, version: str | None) -> Finding:
-    """Judge the version of a package in NEEDS, or of another DALI; None if it is not installed."""
+    """Judge the version (None: not installed) of a package in NEEDS, or of any DALI package."""
     is_dali = name.startswith("nvidia-dali")
     lowest = NEEDS["nvidia-dali-cuda120" if is_dali else name]
     is_old = parse_release(version or "") < parse_release(lowest)
@@ -99,12 +99,12 @@ def judge_package(name: str, version: str | None) -> Finding:
 def judge_torch_pair(
     torchvision_requires: Sequence[str], torch_version: str | None
 ) -> Iterator[Finding]:
-    """Judge whether torchvision and torch fit together.
+    """Yield a problem if the installed torch does not meet torchvision's requirements.
 
     Args:
         torchvision_requires: torchvision's requirements, such as "torch==2.6.0" or
             "torch (>=2.14.0)".
-        torch_version: The installed torch; None if it is not installed.
+        torch_version: The version of torch; None if torch is not installed.
     """
     there, requirements = parse_release(torch_version or ""), "\n".join(torchvision_requires)
     for sign, lowest in re.findall(r"(?m)^torch *\(?(==|>=)([\d.]+)", requirements):
@@ -116,7 +116,7 @@ def judge_torch_pair(
 
 
 def judge_dali(packages: Mapping[str, str], has_gpu: bool) -> Finding:
-    """Judge the installed DALI packages, names to versions. Two overwrite each other's files.
+    """Judge the versions of the DALI packages by name. Two packages overwrite each other's files.
 
     Without a GPU, `engine: auto` does not need DALI.
     """
@@ -135,9 +135,9 @@ def judge_dali(packages: Mapping[str, str], has_gpu: bool) -> Finding:
 
 
 def check_extras() -> Iterator[Finding]:
-    """Report what each extra lacks."""
+    """Report the installed and the missing packages of each extra."""
     copy = find_distribution()
-    requirements = (copy and copy.requires) or []  # none if it is not installed
+    requirements = (copy and copy.requires) or []  # [] if gpupipe is not installed
     for extra in EXTRAS:
         required = list_requirements(requirements, extra)
         names = [re.split(r"[^\w.-]", requirement)[0] for requirement in required]
@@ -147,7 +147,7 @@ def check_extras() -> Iterator[Finding]:
 
 
 def judge_extra(extra: str, packages: Mapping[str, str | None], install: str) -> Finding:
-    """Report whether the packages of an extra are installed. None of them has to be.
+    """Report the installed and the missing packages of an extra. A missing one is no problem.
 
     Args:
         extra: The name of the extra in gpupipe's metadata.
@@ -162,7 +162,7 @@ def judge_extra(extra: str, packages: Mapping[str, str | None], install: str) ->
 
 
 def check_extensions() -> Iterator[Finding]:
-    """Report whether the extensions in C++ are built."""
+    """Report whether the C++ extensions are built."""
     kernels, jpeg = find_extension("_kernels"), find_extension("_jpeg")
     is_off, rebuild = os.environ.get(VARIABLE) == "off", rebuild_command()
     yield judge_kernels(kernels and kernels.variants(), is_off, rebuild)
@@ -170,11 +170,11 @@ def check_extensions() -> Iterator[Finding]:
 
 
 def judge_kernels(variants: Sequence[str] | None, is_off: bool, rebuild: str) -> Finding:
-    """Report whether `engine: cpu` has its kernels in C++. It runs without them.
+    """Report whether the C++ kernels of `engine: cpu` are built. The engine runs without them, too.
 
     Args:
-        variants: The instruction sets that they can use, the preferred one first; None if they do
-            not run.
+        variants: The instruction sets that the kernels can use, the preferred one first; None if
+            the kernels are off or not built.
         is_off: Whether GPUPIPE_KERNELS=off.
         rebuild: The command that compiles the extensions again.
     """
@@ -190,7 +190,7 @@ def judge_kernels(variants: Sequence[str] | None, is_off: bool, rebuild: str) ->
 
 
 def judge_region_decoding(is_built: bool, is_off: bool, rebuild: str) -> Finding:
-    """Report whether `engine: cpu` decodes parts of JPEGs. It runs without that.
+    """Report whether `engine: cpu` can decode a region of a JPEG. The engine runs without it, too.
 
     Args:
         is_built: Whether gpupipe._jpeg can be imported.
