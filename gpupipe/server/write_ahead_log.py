@@ -240,15 +240,17 @@ def _append(file: int, record: Record) -> None:
 def read_log(path: Path) -> tuple[Head, list[Record]] | None:
     """Return head and records of a file, without a torn last line.
 
-    Returns None if the file cannot be read or has no complete line.
+    Returns None if there is no file, or it has no complete line.
 
     Raises:
-        StateError: A record is damaged, or a newer gpupipe wrote the file.
+        StateError: The file cannot be read, a record is damaged, or a newer gpupipe wrote the file.
     """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as e:
+        raise StateError(f"{path}: the state of a server cannot be read: {e.strerror}") from e
     if not lines:
         return None
     head: Head = _decode(_head_decoder, path, 1, lines[0])
