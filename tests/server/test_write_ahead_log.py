@@ -250,7 +250,9 @@ def test_no_file_has_no_records(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_no_missing_one(tmp_path: Path) -> None:
     """Nothing else says that the server has no state: it would begin again, and write over it."""
-    with pytest.raises(StateError, match=f"{tmp_path}: the state .* cannot be read: Is a directory"):
+    with pytest.raises(
+        StateError, match=f"{tmp_path}: the state .* cannot be read: Is a directory"
+    ):
         read_log(tmp_path)
 
 
