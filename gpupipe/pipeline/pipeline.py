@@ -18,17 +18,17 @@ IMAGE: Mapping[str, Spec] = {"image": Spec()}
 class Pipeline(Phased):
     """The checked steps of a config, in order.
 
-    If numbers of the steps have schedules, `entries` are those of epoch 0. The pipelines of other
-    epochs have the same steps on the same fields, and differ in numbers and sizes.
+    If steps have schedules, `entries` have the numbers of epoch 0. The pipelines in `later` have
+    the same steps on the same fields, and differ in numbers and sizes.
 
     Attributes:
         name: The pipeline's name, or where its list is.
         entries: The steps, one entry per field that a step works on. The steps of views come last.
         fields: The spec of each field before the first step, the main field first.
-        views: For each view, which is a field of batches, the field from which it is made. Its
-            steps begin with the output of that field's steps.
-        later: The pipeline from an epoch on in which numbers change, by that epoch, in order. Empty
-            if there are no schedules.
+        views: For each field that a view makes, the source field. The view's steps work on the
+            output of the source field's steps.
+        later: For each epoch in which numbers change, the pipeline from that epoch on, in order.
+            Empty if there are no schedules.
     """
 
     name: str
@@ -88,8 +88,8 @@ class Pipeline(Phased):
                 only that view; else it makes no view.
 
         Returns:
-            The pipeline. Unless it has no step, it also decodes the other fields, first of all,
-            because engines deliver no encoded bytes beside images.
+            The pipeline. If it has steps, the decode steps of the remaining fields precede them:
+            engines cannot deliver encoded bytes beside images.
         """
         entries = self.entries[:count]
         view = entries[-1].field if entries and entries[-1].field in self.views else None
@@ -105,7 +105,7 @@ class Pipeline(Phased):
         )
 
     def without_entries(self, numbers: Collection[int]) -> Pipeline:
-        """Return a pipeline without the entries of these numbers, in all epochs."""
+        """Return a pipeline without the entries at these positions, in all epochs."""
         return replace(
             self,
             entries=tuple(e for n, e in enumerate(self.entries) if n not in numbers),

@@ -73,7 +73,7 @@ _ON_MASKS = {"interpolation": "nearest", "antialias": False}
 
 
 class BaseStep(pydantic.BaseModel):
-    """What steps on samples and steps on batches share: frozen parameters, and draws."""
+    """The base of steps on samples and of steps on batches: frozen parameters, and draws."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
@@ -106,8 +106,8 @@ class Step(BaseStep):
             defaults they are left out of the pipeline's fingerprint, so that older states load.
         interpolates: Whether the step computes values between pixels. Engines then agree on
             average, and not within one level in every pixel.
-        speed_advice: What costs less time than this step, as `gpupipe profile` advises if most of
-            the time goes to it.
+        speed_advice: A faster alternative, which `gpupipe profile` prints if this step takes most
+            of the time.
         can_run_on_batches: Whether `torch` draws nothing and also takes a whole batch (B, C, H, W).
             Such steps may run on the client of a server, after delivery.
         runs_unknown_code: Whether `lower` runs code that gpupipe does not know. The DALI engine
@@ -208,8 +208,8 @@ class Step(BaseStep):
     def guess_spec(cls, input_spec: Spec) -> Spec | None:
         """Guess the output of a step whose parameters are invalid, so that later ones are checked.
 
-        By default only the size may differ from the input's. For a step of another package there
-        is no guess, unless it overrides this.
+        By default the guess is the input with an unknown size. Steps of other packages have no
+        guess unless they override this method.
 
         Args:
             input_spec: Shape, dtype and layout of the input.
@@ -222,11 +222,10 @@ class Step(BaseStep):
         return of_any_size(input_spec)
 
     def adapt_to_mask(self) -> Self:
-        """Return the step as it works on a mask, whose values are class numbers.
+        """Return a copy of the step for masks, whose pixel values are class numbers.
 
-        By default the parameters `interpolation`, `antialias` and `fill`, if the step has them, are
-        set so that it takes nearest pixels, and class 0 outside the image, or the class that `fill`
-        has under `mask`.
+        By default this sets the parameters `interpolation` to nearest, `antialias` to false, and
+        `fill` to class 0 or to the class in `fill: {mask: ...}`, if the step has them.
         """
         on_masks = _ON_MASKS | {"fill": mask_fill(getattr(self, "fill", None))}
         fields = type(self).model_fields
@@ -234,7 +233,7 @@ class Step(BaseStep):
         return self.model_copy(update=changed) if changed else self
 
     def select_view(self, number: int) -> Self:
-        """Return the step as it makes image `number`, from 0 to num_views - 1, and no other."""
+        """Return a copy of the step that makes only image `number`, 0 to num_views - 1."""
         raise NotImplementedError
 
     def lower(self, image: Primitives, p: Params) -> None:
@@ -243,7 +242,7 @@ class Step(BaseStep):
         Args:
             image: The batch, changed in place. The sequence of calls must not depend on values:
                 see Primitives.
-            p: What `sample` returned: arrays (B, ...) by name.
+            p: The arrays that `sample` returned, (B, ...), by name.
 
         Raises:
             SampleIncompatibleError: If a sample cannot be processed.
@@ -254,14 +253,14 @@ class Step(BaseStep):
     def torch(self, image: Tensor, p: Params) -> Tensor:
         """Process one image in torch, usually with torchvision.transforms.v2.functional.
 
-        Runs on several threads at once, on this same object: see the class.
+        Several threads call this method of one object at once: see the class.
 
         Args:
             image: Tensor (C, H, W), or (others..., C, space...) for an array that is no image.
             p: One sample's entry of each array that `sample` returned.
 
         Returns:
-            A tensor with the axes in the same order, and the shape and dtype that `spec` says.
+            A tensor with the axes in the same order, and the shape and dtype of `infer_spec`.
 
         Raises:
             SampleIncompatibleError: If the sample cannot be processed.

@@ -19,7 +19,7 @@ from gpupipe.torchvision_adapter.parameters import NoCounterpartError, read_dtyp
 
 _OWN_STEP = "write a step of your own (CONTRIBUTING.md, 'Add a step')"
 _NOTHING_TO_DO = ("ToImage", "PILToTensor", "ToPureTensor")
-"""Classes that only change the type of the image: here it is a tensor from `decode` on."""
+"""Classes that only convert the image to a tensor, which `decode` does already."""
 _BATCH_STEPS = {"CutMix": "cutmix", "MixUp": "mixup"}
 
 
@@ -96,12 +96,12 @@ def from_torchvision(
 
 @dataclass(frozen=True)
 class _Adapted:
-    """An item of a list of steps; UNRESOLVED if the transform has no counterpart.
+    """A step in YAML form, and the transform that it was adapted from.
 
     Attributes:
-        item: The item.
-        where: The place of the transform, for messages.
-        nested: What the items of a container were adapted from.
+        item: The item of the list of steps; UNRESOLVED if the transform has no counterpart.
+        where: The position of the transform in the Compose, for messages.
+        nested: For a container: its steps, in the same form.
     """
 
     item: Any
@@ -109,7 +109,7 @@ class _Adapted:
     nested: Sequence[_Adapted] = ()
 
     def list_places(self, loc: Loc) -> dict[Loc, str]:
-        """Return the places of the item, which is at `loc`, and of all items inside it."""
+        """Return `where` by path, for this item, which is at the path `loc`, and those inside."""
         places = {loc: self.where}
         for number, part in enumerate(self.nested):
             inner = (*loc, next(iter(self.item)), "transforms", number)
@@ -118,7 +118,7 @@ class _Adapted:
 
 
 def _adapt(transform: Any, path: str, problems: list[Problem]) -> list[_Adapted]:
-    """Return the steps of one transform; append what has no counterpart to `problems`."""
+    """Return the steps of one transform; report transforms without counterpart in `problems`."""
     transform = _write_out(transform)
     name, where = _own_name(transform), _describe_place(transform, path)
     if name in ("Compose", "Sequential"):
@@ -168,7 +168,7 @@ def _adapt_container(
 
 
 def _as_one(way: Sequence[_Adapted], where: str) -> _Adapted:
-    """Return one step for a way of random_choice or random_order."""
+    """Combine the steps `way` into one step, an alternative of random_choice or random_order."""
     if any(part.item is UNRESOLVED for part in way):
         return _Adapted(UNRESOLVED, where)
     if len(way) == 1:
@@ -182,7 +182,7 @@ def _as_one(way: Sequence[_Adapted], where: str) -> _Adapted:
 def _make_item(
     step: str, parameters: dict[str, Any], where: str, problems: list[Problem]
 ) -> dict[str, Any] | str | Any:
-    """Return a step as YAML has it, without the parameters that have their defaults."""
+    """Return a step in YAML form, without the parameters that have their defaults."""
     model = STEPS.find(step)
     try:
         checked = model.model_validate(parameters)
@@ -201,7 +201,7 @@ def _make_item(
 def _own_name(transform: Any) -> str:
     """Return the name of a class of torchvision, or nn.Sequential; "" for any other class.
 
-    A subclass is another class: it may do something else than its base.
+    A subclass also gives "": it may behave differently from its base.
     """
     from torch import nn
     from torchvision import transforms
@@ -213,7 +213,7 @@ def _own_name(transform: Any) -> str:
 
 
 def _write_out(transform: Any) -> Any:
-    """Return the Compose that a preset of pretrained weights stands for; others as they are."""
+    """Expand a preset of pretrained weights to a Compose; return other transforms unchanged."""
     import torch
     from torchvision.transforms import v2
     from torchvision.transforms._presets import ImageClassification
