@@ -33,10 +33,10 @@ SCALE_TO_LEVELS = HIGHEST_LEVEL + 1 - 1e-3
 
 @dataclass(frozen=True)
 class ColorValue:
-    """A value that a function takes for each sample.
+    """An argument of a colour function, with one value per sample.
 
     Attributes:
-        name: torchvision's name.
+        name: The argument's name, in torchvision's words.
         dtype: The NumPy dtype of the array with all samples' values, (B,) or (B, n).
         min: The smallest value.
         max: The largest value.

@@ -2,7 +2,7 @@
 
 `ColorStep` runs a function of color_ops.py, or several; `RandomColorStep` one with a probability.
 Brightness, contrast, saturation and hue, which color_jitter and random_photometric_distort share,
-stand at the end.
+are at the end.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ColorStep(Step):
         image.color(self.op, *(v if np.ndim(v) else np.full(shape, v) for v in values))
 
     def torch_color(self, image: Any, p: Params) -> Any:
-        """Change the colours of one image (C, H, W) in torch. float16 comes as float32."""
+        """Change the colours of one image (C, H, W) in torch. It gets float16 images as float32."""
         values = [np.asarray(value).tolist() for value in self.op_values(p)]
         return color_ops.apply(self.op, image, values)
 

@@ -1,4 +1,4 @@
-"""Numbers for each pixel, made from one drawn seed per sample: noise, and displacements.
+"""Random numbers for each pixel, from one drawn seed per sample: noise and displacements.
 
 All engines add the numbers of `normal_field`, so they add the same noise. DALI gets them as an
 argument, so all images of a batch must have one size, known before the run. `make_displacement`
@@ -122,7 +122,7 @@ def make_displacement(
 
     Args:
         seed: The seed, from `draw_seeds`.
-        size: [height, width] of the image in pixels, each above half of `kernel_size(sigma)`.
+        size: [height, width] of the image in pixels, each above half of the larger kernel.
         alpha: The strength along [x, y], in half pixels.
         sigma: The standard deviations [x, y] of the blur in pixels; 0 for none.
 

@@ -1,4 +1,4 @@
-"""The operations of augmentation policies: what they mean, in torch and as primitives.
+"""The operations of augmentation policies, implemented in torch and with primitives.
 
 A policy (policy.py) draws the number of an operation in `OPS` and a value for each sample:
 
@@ -196,7 +196,7 @@ def _affine_map(op: Any, value: Any, width_height: Any, warping: Warping) -> tup
 
 
 def _shift(op: Any, value: Any, width_height: Any, warping: Warping) -> NDArray[np.float64]:
-    """Return the pixels to translate along [x, y], (..., 2); 0 for operations that do not.
+    """Return the translation along [x, y] in pixels, (..., 2); 0 for all other operations.
 
     Whole shifts are truncated from float32, as torchvision's are.
     """

@@ -62,7 +62,7 @@ class Magnitudes:
         shear: The tangent of the shear angle.
         translate: ("", shift in pixels) for TranslateX and TranslateY, or ("Rel", shift as a
             fraction of the size) for TranslateXRel and TranslateYRel.
-        rotate: Degrees.
+        rotate: The angle in degrees.
         enhance: The change of the factor of Brightness, Color, Contrast and Sharpness.
         posterize: The bits to keep at the first bin, and how many fewer to keep at the last.
     """

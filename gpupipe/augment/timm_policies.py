@@ -109,7 +109,7 @@ class TimmPolicy:
 
 @cache
 def read_policy(text: str) -> TimmPolicy:
-    """Read a policy string.
+    """Parse a policy string of timm.
 
     Raises:
         ValueError: If a part of it is unknown to timm, or ignored by timm. The message names the

@@ -41,10 +41,10 @@ def count_pairs_of_one_sample(ids: NDArray[np.int64]) -> int:
 
 
 def mix_with_earlier(x: Tensor, share: float, shift: int) -> Tensor:
-    """Return `share` of each sample plus 1 - `share` of the sample `shift` places before it.
+    """Mix each sample i with sample i - `shift`, with the weights `share` and 1 - `share`.
 
     That is `share * x + (1 - share) * x.roll(shift, 0)`, as torchvision's MixUp computes it with a
-    shift of 1. The rolled batch is never made: a third of the memory traffic remains.
+    shift of 1. It never makes the rolled batch, so the memory traffic is a third.
 
     Args:
         x: Floats (B, ...).

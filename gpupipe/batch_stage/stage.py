@@ -74,7 +74,7 @@ class BatchStage(Phased):
         return next((n for e in self.entries for n in e.step.list_num_classes()), None)
 
     def as_steps(self) -> list[dict[str, Any]]:
-        """Return the list of steps as JSON values, from which `build_batch_stage` can rebuild."""
+        """Return the steps as JSON values, from which `build_batch_stage` rebuilds the stage."""
         return [
             {e.name: e.step.model_dump(mode="json", exclude_none=True) | {"on": list(e.layouts)}}
             for e in self.entries

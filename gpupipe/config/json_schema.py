@@ -37,7 +37,7 @@ _STEPS, _BATCH_STEPS = (
 )
 Schema = dict[str, Any]
 INTERPOLATION: Schema = {"type": "string", "pattern": r"\$\{"}
-"""A text with ${...}, which may stand for any value."""
+"""The schema of a text with ${...}, which may replace any value."""
 _UNUSED_KEYS = ("title", "ge")
 """Keys that pydantic adds, and JSON Schema does not use."""
 _KEPT = ("description", "default")

@@ -1,4 +1,4 @@
-"""LoaderConfig: the settings under `loader:`, which say how samples become batches."""
+"""LoaderConfig: the settings under `loader:`, for how samples become batches."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
 def _build_model(
     node: Node, model: type[_Model], values: Mapping[str, Any], prefix: str = ""
 ) -> _Model | None:
-    """Build a model from the values at a node; if they are wrong, report that, return None."""
+    """Build a model from the values at a node; report mistakes, and return None if any exist."""
     try:
         return model.model_validate(values)
     except pydantic.ValidationError as e:

@@ -1,4 +1,4 @@
-"""The contract of a step, and the pipeline that steps form.
+"""The contract of a step, and the Pipeline, a checked list of steps.
 
 `step` is the contract, and `primitives` the pixel operations that steps lower onto. Steps share
 `spec_checks` (refusing inputs), `geometry` (formulas), `tensors` (torch), and the bases

@@ -1,7 +1,7 @@
 """Containers: the bases of steps that hold other steps, such as random_apply and random_choice.
 
-A container draws which of its steps each sample goes through. Its own draws come first, then those
-of its steps, in order.
+A container draws which of its steps process each sample. The first uniform draws are for the
+container itself, and the following ones for its steps, in order.
 """
 
 from __future__ import annotations

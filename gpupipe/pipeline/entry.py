@@ -47,8 +47,8 @@ class BaseEntry(Generic[_Step]):
         name: The step's name in YAML.
         key: The name, with a number if the step occurs again: "random_affine", "random_affine_2".
             The key seeds the draws, so all fields of one step get the same draws.
-        step: The step, its short forms written out.
-        where: The position in the YAML, for messages.
+        step: The step, with the short forms of its parameters expanded.
+        where: The step's location in the YAML, for messages.
     """
 
     name: str

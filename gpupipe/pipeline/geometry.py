@@ -1,8 +1,8 @@
 """Sizes, margins and matrices that several steps share.
 
 All arrays are float64 NumPy. Points, sizes and windows use the last axis, (..., 2), so a formula
-serves one sample and a whole batch. Sizes and margins in YAML have short forms: `expand_sides` and
-`expand_margins` write them out for the spatial axes of an input.
+works for one sample and for a whole batch. Sizes and margins in YAML have short forms:
+`expand_sides` and `expand_margins` expand them for the spatial axes of an input.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MARGIN_FORMS = {
 
 
 def expand_sides(name: str, size: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
-    """Write out a window size with one number per spatial axis of the input.
+    """Expand a window size to one number per spatial axis of the input.
 
     Args:
         name: The parameter's name, for the message.
@@ -51,7 +51,7 @@ def expand_sides(name: str, size: tuple[int, ...], input_spec: Spec) -> tuple[in
 
 
 def expand_margins(name: str, margins: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
-    """Write out a padding as one number before each spatial axis and one after each.
+    """Expand a padding to one number before and one after each spatial axis.
 
     The order is torchvision's: [left, top, right, bottom] for an image, and [left, top, front,
     right, bottom, back] for a volume.

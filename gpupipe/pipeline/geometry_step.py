@@ -5,7 +5,7 @@
     WarpingStep       moved, and filled outside the image: random_affine, random_rotation and so on
     MultiCrop         five_crop and ten_crop, whose crops are the fields of a view
 
-Their formulas stand in geometry.py.
+geometry.py has their formulas.
 """
 
 from __future__ import annotations

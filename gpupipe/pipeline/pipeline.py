@@ -22,7 +22,7 @@ class Pipeline(Phased):
     the same steps on the same fields, and differ in numbers and sizes.
 
     Attributes:
-        name: The pipeline's name, or where its list is.
+        name: The pipeline's name; "inline" for a list in the config.
         entries: The steps, one entry per field that a step works on. The steps of views come last.
         fields: The spec of each field before the first step, the main field first.
         views: For each field that a view makes, the source field. The view's steps work on the
@@ -44,7 +44,7 @@ class Pipeline(Phased):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The fields of a batch: views take the place of the field from which they are made."""
+        """The fields of a batch. Views replace the field from which they are made."""
         return tuple(output for name in self.fields for output in (self.views_of(name) or (name,)))
 
     @property
@@ -57,7 +57,7 @@ class Pipeline(Phased):
         return tuple(view for view, source in self.views.items() if source == name)
 
     def source_of(self, name: str) -> str:
-        """Return the field from which a field of a batch is made: itself, unless it is a view."""
+        """Return the source field of a view; the name of any other field is returned unchanged."""
         return self.views.get(name, name)
 
     def is_image_file(self, name: str) -> bool:
@@ -77,7 +77,7 @@ class Pipeline(Phased):
         return self.output_spec_of(self.views[name]) if name in self.views else self.fields[name]
 
     def entries_on(self, name: str) -> list[Entry]:
-        """Return the steps on a field, in order; for a view only its own."""
+        """Return the steps on a field, in order; for a view, without those of its source field."""
         return [e for e in self.entries if e.field == name]
 
     def first_steps(self, count: int) -> Pipeline:

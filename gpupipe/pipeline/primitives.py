@@ -1,4 +1,4 @@
-"""The pixel primitives: what a step lowers onto, and what a back end implements.
+"""The pixel primitives: a step lowers onto them, and a back end implements them.
 
     Step.lower(image, p)     one file in steps/: calls primitives for a whole batch
             |
@@ -243,7 +243,7 @@ class Primitives(Protocol):
 
         Args:
             op: The function's name, one of `color_ops.COLOR_OPS`.
-            *values: Its values per sample, arrays (B, ...) as `COLOR_OPS` says.
+            *values: The arguments that its row in `COLOR_OPS` lists, arrays (B, ...).
 
         Raises:
             NoLoweringError: If the back end has no such function.
@@ -259,8 +259,8 @@ class Primitives(Protocol):
         Args:
             index: The branch of each sample, integers (B,) from 0 to len(branches) - 1.
             branches: Each is called once with a `Primitives` of the samples that take the branch.
-                The arguments that it passes on are still those of the whole batch, (B, ...). A
-                branch that makes no call leaves its samples alone.
+                The branch passes arguments for the whole batch, (B, ...), as outside. A branch
+                that makes no call leaves its samples alone.
         """
 
     def blend(self, branches: Sequence[Callable[[Any], None]], weights: Any) -> None:

@@ -157,7 +157,7 @@ class _Parser:
         return ramp
 
     def _explain_wrong_epochs(self, ramp: Linear) -> str:
-        """Return what the epochs of a ramp should be; "" if they are right."""
+        """Return the rule that the epochs of a ramp break, for messages; "" if they are valid."""
         if ramp.first == ramp.last:
             jump = f"{{value: {ramp.begin}, until: {ramp.last}, then: {ramp.end}}}"
             return f"[first, last], the first before the last; for a jump write {jump}"
@@ -200,7 +200,7 @@ class _Parser:
         return None
 
     def _refuse(self, key: str, rule: str) -> None:
-        """Report that a value should be something else, unless it could not be resolved."""
+        """Report that the value at `key` breaks `rule`, unless its ${...} could not be resolved."""
         inner = self.node.inside(key)
         if inner.value is not UNRESOLVED:
             inner.report(f"{self.name}.{key} is {shown(inner.value)}, but should be {rule}")

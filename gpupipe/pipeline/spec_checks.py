@@ -1,7 +1,7 @@
-"""Checks that steps make of their input's spec: axes, dtypes, channels and colours.
+"""Checks of the spec of a step's input: axes, dtypes, channels and colours.
 
 The spatial axes are H, W of an image; L of a series; D, H, W of a volume. The checks return the
-spec of a step's input, or raise StepIncompatibleError with what to write instead.
+input's spec, or raise StepIncompatibleError with advice.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def check_plane(input_spec: Spec) -> Spec:
 
 
 def check_axis(axis: str, input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatibleError without `axis` or with too many others."""
+    """Return `input_spec`; raise StepIncompatibleError if it lacks `axis` or has too many axes."""
     if axis not in check_decoded(input_spec).space:
         raise StepIncompatibleError(
             f"it works along {_AXIS_NAMES[axis]}, but the array has no such axis (layout "

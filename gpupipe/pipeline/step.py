@@ -3,7 +3,7 @@
 A step is a frozen pydantic model. Its fields are the parameters in the YAML, with torchvision v2's
 names and defaults. The engines call its members in this order:
 
-    resolve(spec)      once: returns the step with short forms written out for its input
+    resolve(spec)      once: returns the step with short forms expanded for its input
     infer_spec(spec)   once: returns shape, dtype and layout of the output, or refuses the input
     num_uniforms       the number of uniform draws that one sample needs
     sample(u)          each batch: turns draws into parameters (NumPy, a whole batch at a time); the
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Uniforms = NDArray[np.float64]
 """Uniform draws in [0, 1): (N, num_uniforms), one row for each sample or batch."""
 Sampled = dict[str, NDArray[Any]]
-"""What `sample` returns: arrays by name, each with N as its first axis."""
+"""The arrays that `sample` returns, by name, each with N as its first axis."""
 Params = Mapping[str, Any]
 """The arrays that `sample` returned, by name: of all samples, or one sample's part of each."""
 
@@ -53,7 +53,7 @@ class StepIncompatibleError(Exception):
 
     Args:
         message: Why, and what to write instead.
-        where: The place of the step in the YAML, if it is not the one whose method raises.
+        where: The YAML location of the step, if it is not the step whose method raises.
     """
 
     def __init__(self, message: str, where: str = "") -> None:
@@ -89,11 +89,11 @@ class Step(BaseStep):
 
     Subclasses declare their parameters as pydantic fields and override `sample`, `infer_spec`,
     `lower` and `torch`. `torch` is the reference, which `lower` must match (see `interpolates`). A
-    step without `lower` runs only on engines that run torch, and one without `torch` only on the
-    others.
+    step without `lower` runs only on engines that run torch. A step without `torch` runs only on
+    the DALI engine.
 
     Threads: an engine calls `torch` of one step object on several threads at once, each with an
-    image of its own. So `torch` must be a pure function: it keeps nothing on the step or in its
+    image of its own. So `torch` must be a pure function: it stores nothing on the step or in its
     module, changes no input in place, and draws nothing (`p` has all draws). The same holds for
     `sample` and `lower`, which run at once for the batches in flight.
 
@@ -112,9 +112,9 @@ class Step(BaseStep):
             Such steps may run on the client of a server, after delivery.
         runs_unknown_code: Whether `lower` runs code that gpupipe does not know. The DALI engine
             then checks its output against the spec, as it does for steps of other packages.
-        num_views: How many images the step makes of one. A step that makes several stands first in
-            a view with that `count`, and each field of the view runs what `select_view` returns.
-            Anywhere else its `infer_spec` refuses the input.
+        num_views: The number of images that the step makes of one. A step that makes several must
+            be the first in a view with that `count`; each field of the view runs the copy that
+            `select_view` returns. Anywhere else its `infer_spec` refuses the input.
         example: Parameters with which `gpupipe gallery` shows the step, on a photograph of about
             250 pixels. Without one, it leaves out a step that has parameters without a default.
 
@@ -172,7 +172,7 @@ class Step(BaseStep):
         return {}
 
     def resolve(self, input_spec: Spec) -> Self:
-        """Return a copy of this step with its short forms written out for its input.
+        """Return a copy of this step with its short forms expanded for its input.
 
         For example, `size: 224` becomes (224, 224) for images and (224, 224, 224) for volumes.
 

@@ -1,7 +1,7 @@
 """STEPS finds steps by name: the built-in ones, one per file, and those of installed plugins.
 
-For an unknown name of torchvision.transforms.v2 it says what to write. torchvision's own names are
-classes in CamelCase. Here they are in snake_case, as steps are.
+If an unknown name is from torchvision.transforms.v2, the error message has advice. torchvision's
+CamelCase class names become snake_case first, as names of steps are.
 """
 
 from __future__ import annotations

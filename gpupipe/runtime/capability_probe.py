@@ -255,7 +255,7 @@ def visible_device(setting: str | None, device_id: int) -> str:
 
 
 def _run_child(*arguments: str, **environment: str) -> tuple[str, str, bool]:
-    """Run capability_probe_child in a process of its own.
+    """Run capability_probe_child in a child process.
 
     Returns its output, the reason of a failure or "", and whether the outcome is conclusive.
     """

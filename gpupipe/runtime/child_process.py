@@ -35,8 +35,8 @@ def run(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run Python in a child process until it ends.
 
-    The child has a session of its own, so that Ctrl-C reaches only this process. When it has ended,
-    or when this function raises, the processes that the child started are killed too.
+    The child has its own session, so that Ctrl-C reaches only this process. After the child ends,
+    or if this function raises, the processes that the child started are killed too.
 
     Args:
         arguments: Arguments of the interpreter, such as "-m", "package.module".

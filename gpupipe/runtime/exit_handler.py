@@ -11,7 +11,7 @@ from weakref import WeakMethod
 class ExitHandler:
     """Calls a bound method at exit, while modules and threads still work.
 
-    Handlers are called in reverse order of creation. A forked child calls none of its parent's.
+    Handlers are called in reverse order of creation. A forked child calls only its own.
 
     Args:
         method: The bound method. It should not raise.

@@ -1,6 +1,6 @@
 """Tells failures of the machine from failures of a step's own code.
 
-The machine fails if it lacks memory or open files, or if CUDA fails: no sample and no step causes
+The machine fails if memory or open files run out, or if CUDA fails: no sample and no step causes
 that. Every C++ exception in DALI reaches Python as a RuntimeError, so only the text tells the two
 apart. The patterns match texts of dali/core/cuda_error.h, DALI's NVML wrapper, nvImageCodec and
 torch. If no pattern matches, engines/dali/known_good.py decodes an image that is known to be good.
@@ -98,14 +98,14 @@ def _distribution_of_module(module: str) -> str:
 def step_errors(
     step: str, cls: type, where: str, call: str, *passed: type[Exception]
 ) -> Iterator[None]:
-    """Run a step's own code, and raise StepError in place of its exceptions.
+    """Raise StepError in place of exceptions of a step's own code in the `with` block.
 
     Exceptions of gpupipe pass through unchanged.
 
     Args:
         step: Name of the step in the pipeline.
         cls: Class of the step.
-        where: Place of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        where: Location of the step in the YAML, "FILE:LINE:COLUMN", or "".
         call: The method that runs, such as "torch()".
         *passed: Exception types that also pass through unchanged.
 
@@ -129,7 +129,7 @@ def step_failed(step: str, cls: type, where: str, call: str, error: Exception) -
     Args:
         step: Name of the step in the pipeline.
         cls: Class of the step.
-        where: Place of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        where: Location of the step in the YAML, "FILE:LINE:COLUMN", or "".
         call: The method that raised, such as "torch()".
         error: The exception.
     """
@@ -144,7 +144,7 @@ def step_wrong(step: str, cls: type, where: str, fault: str) -> StepError:
     Args:
         step: Name of the step in the pipeline.
         cls: Class of the step.
-        where: Place of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        where: Location of the step in the YAML, "FILE:LINE:COLUMN", or "".
         fault: The fault, such as "its torch() made ..., but ...".
     """
     return StepError(f"{_describe_step(step, cls, where)}: {fault}")

@@ -72,7 +72,7 @@ def is_irregular(path: str | os.PathLike[str]) -> bool:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; {} if the file is missing or holds something else."""
+    """Return the JSON object in a file; {} if the file is missing, or not a JSON object."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -152,7 +152,7 @@ def try_lock(file: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a living process holds the lock of the file at `path`, if there is one."""
+    """Return whether a process holds the lock of the file at `path`; False without such a file."""
     try:
         with path.open("r+b") as file:
             return not try_lock(file.fileno())

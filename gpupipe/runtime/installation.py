@@ -138,7 +138,7 @@ def list_requirements(requirements: Iterable[str], extra: str) -> list[str]:
 def require_extra(
     extra: str, modules: tuple[str, ...], purpose: str, error: type[GpupipeError] = GpupipeError
 ) -> None:
-    """Raise an error that says what to install, if a package of an extra is missing.
+    """Raise an error with the install command if a package of an extra is missing.
 
     Args:
         extra: The name of the extra in setup.cfg.

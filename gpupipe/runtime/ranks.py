@@ -144,7 +144,7 @@ def _in_step() -> bool:
 
 
 def _tasks_here() -> int | None:
-    """Return how many tasks of the job step run on this machine, or None if Slurm does not say."""
+    """Return the number of this job step's tasks on this machine; None if it is unknown."""
     name = next(filter(os.environ.get, _TASKS_PER_NODE), None) if _in_step() else None
     if name is None:
         return None

@@ -36,7 +36,7 @@ T = TypeVar("T")
 STEP_GROUP, SOURCE_GROUP, ENGINE_GROUP = "gpupipe.steps", "gpupipe.sources", "gpupipe.engines"
 """Entry point groups of other packages' steps, sources and engines.
 
-Each is also the name of the package that holds the built-in ones.
+Each is also the name of the package with gpupipe's own classes of that contract.
 """
 BATCH_STEP_GROUP = "gpupipe.batch_steps"
 """Entry point group of other packages' steps of the batch stage."""
@@ -45,9 +45,8 @@ BATCH_STEP_GROUP = "gpupipe.batch_steps"
 class Registry(Generic[T]):
     """Finds the classes of one contract by their names in YAML.
 
-    The built-in class NAME is the one that the module NAME of `package` defines. Or the module has
-    a `REGISTRATION`, whose `load` imports the class. A class of another package is an entry point
-    NAME of the group.
+    The module NAME of `package` defines the built-in class NAME, or has a `REGISTRATION` whose
+    `load` imports it. Another package offers a class as the entry point NAME of the group.
 
     Args:
         kind: The word for such a class in messages: "step".

@@ -110,7 +110,7 @@ class Document:
     def _inside(self, holder: Any, loc: list[Key], following: Key, location: str) -> Any:
         """Return the value at `loc`, which is in `holder`, as a parent for the key `following`.
 
-        An empty value becomes a mapping. So does a step without parameters in a list.
+        An empty value becomes a mapping. So does the step `following` without parameters.
         """
         key: Any = loc[-1]
         old = holder.get(key) if isinstance(holder, dict) else holder[key]

@@ -136,7 +136,8 @@ class Short(tuple[int, ...]):
     """The numbers for an image, expanded from a short form in YAML.
 
     Attributes:
-        written: The short form. Arrays with more or fewer axes than an image use it.
+        written: The short form. `expand_sides` and `expand_margins` expand it for other axes than
+            those of an image.
     """
 
     written: tuple[int, ...]

@@ -60,7 +60,7 @@ class RandomCrop(Step):
 
         Returns:
             position: (B, 2), [top, left] as fractions of the free space, in [0, 1).
-            front: (B, 1), the position along the depth of a volume, likewise.
+            front: (B, 1), the position along the depth of a volume, as such a fraction.
         """
         return {"position": u[:, :2], "front": u[:, 2:]}
 

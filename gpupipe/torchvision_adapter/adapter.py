@@ -49,7 +49,7 @@ class StepList(list[Any]):
 def from_torchvision(
     transform: Callable[..., Any], *, mode: Literal["rgb", "gray"] = "rgb"
 ) -> StepList:
-    """Return the steps that do what a torchvision transform does, with `decode` as the first.
+    """Convert a torchvision transform to steps, of which `decode` is the first.
 
     It reads transforms of torchvision.transforms.v2, those of torchvision.transforms, and
     `weights.transforms()` of classification models. The parameters are the attributes of the
@@ -59,15 +59,15 @@ def from_torchvision(
 
     Args:
         transform: A Compose, another container, or a single transform.
-        mode: What `decode` delivers: "rgb" (3 channels) or "gray" (1 channel).
+        mode: The mode of `decode`: "rgb" (3 channels) or "gray" (1 channel).
 
     Returns:
         The steps. load() takes them as `pipeline=`, and print() shows their YAML.
 
     Raises:
-        ConfigError: If a transform has no counterpart: subclasses, functions, parameters that a
-            step does not take, and an order of steps that is refused. It holds all of them, each
-            with what to write instead.
+        ConfigError: If a transform has no counterpart: a subclass, a function, or a parameter that
+            the step lacks; or if the order of the steps is invalid. The message lists all
+            mistakes, each with advice.
 
     Example:
         >>> compose = v2.Compose([v2.RandomResizedCrop(224), v2.ToImage(),
@@ -101,7 +101,7 @@ class _Adapted:
     Attributes:
         item: The item of the list of steps; UNRESOLVED if the transform has no counterpart.
         where: The position of the transform in the Compose, for messages.
-        nested: For a container: its steps, in the same form.
+        nested: For a container: its steps.
     """
 
     item: Any
