@@ -1,8 +1,8 @@
-"""The functions that change colours: one row a function, for every back end.
+"""A table of the functions that change colours, with one row per function, for every back end.
 
-A row says which values a function takes and on which dtypes, and what it computes. `apply` is the
-reference. The engines have kernels and operators of their own for most functions; for the others
-they derive them from the row: a pointwise function of uint8 is a table of 256 levels for the CPU
+A row has the arguments of a function, its dtypes, and what it computes. `apply` is the reference.
+The engines have kernels and operators of their own for most functions. They derive the other ones
+from the row: a pointwise function of uint8 is a table of 256 levels for the CPU
 engine, and DALI computes a formula. So a new function is one row, here or in the module of a step
 of another package, which calls `register`.
 """
@@ -33,11 +33,11 @@ SCALE_TO_LEVELS = HIGHEST_LEVEL + 1 - 1e-3
 
 @dataclass(frozen=True)
 class ColorValue:
-    """A value that a function takes for each sample.
+    """An argument of a colour function, with one value per sample.
 
     Attributes:
-        name: torchvision's name.
-        dtype: NumPy's name of the dtype, of an array (B,) or (B, n).
+        name: The argument's name, in torchvision's words.
+        dtype: The NumPy dtype of the array with all samples' values, (B,) or (B, n).
         min: The smallest value.
         max: The largest value.
     """
@@ -56,10 +56,10 @@ class ColorFunction:
     from the reference by one level of uint8; by more in single pixels, for a saturation above 2.
 
     Attributes:
-        values: What it takes for each sample.
-        dtypes: The dtypes that it takes.
-        is_pointwise: Whether each number of the result depends on the same number of the image, and
-            on no other.
+        values: The arguments of the function, which may differ between samples.
+        dtypes: The dtypes of images that the function supports.
+        is_pointwise: Whether each value of the result depends only on the image's value at the
+            same pixel and channel.
         formula: For a pointwise function: computes the new numbers from those of the image, in
             0..1, and one number for each of `values`, with + - * / ** and comparisons alone. They
             are tensors of torch, or nodes of DALI. uint8 is scaled to 0..1 before, and truncated
@@ -101,8 +101,7 @@ def register(name: str, op: ColorFunction) -> None:
     """Add a function to `COLOR_OPS`, for a step of another package.
 
     Raises:
-        ValueError: If there is a function of this name, or the row says nothing of how to compute
-            it with every back end.
+        ValueError: If `COLOR_OPS` has a function of this name, or `op` has no formula.
     """
     if name in COLOR_OPS:
         raise ValueError(f"there is a color function '{name}' already: choose another name")
@@ -112,11 +111,11 @@ def register(name: str, op: ColorFunction) -> None:
 
 
 def explain_small(kernel_size: Sequence[int], size: Sequence[int]) -> str:
-    """Say that an image is smaller than its blur's mirrored border needs; "" if it is not.
+    """Return a message if an image is too small for the mirrored border of a blur, else "".
 
     Args:
-        kernel_size: [horizontal, vertical].
-        size: [height, width].
+        kernel_size: [horizontal, vertical] size of the blur's kernel in pixels.
+        size: [height, width] of the image in pixels.
     """
     needed = [k // 2 + 1 for k in kernel_size[::-1]]
     is_small = any(n < m for n, m in zip(size, needed, strict=True))
@@ -149,7 +148,7 @@ _UINT8 = ("uint8",)
 
 
 def _factor(name: str) -> tuple[ColorValue, ...]:
-    """Return a value of which 1 changes nothing."""
+    """Return the only argument of a function: a factor, of which 1 changes nothing."""
     return (ColorValue(name, "float64", 0.0, math.inf),)
 
 
@@ -189,7 +188,7 @@ COLOR_OPS: dict[str, ColorFunction] = {
         reference=_permute,
     ),
 }
-"""What `Primitives.color` takes: names of torchvision.transforms.v2.functional.
+"""The functions that `Primitives.color` can apply. Most have torchvision's functional names.
 
 As in torchvision, a saturation, hue or permutation changes nothing in images of one channel.
 """

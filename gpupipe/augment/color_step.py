@@ -2,7 +2,7 @@
 
 `ColorStep` runs a function of color_ops.py, or several; `RandomColorStep` one with a probability.
 Brightness, contrast, saturation and hue, which color_jitter and random_photometric_distort share,
-stand at the end.
+are at the end.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ class ColorStep(Step):
     takes_any_values: ClassVar[bool] = False
 
     def infer_color(self, input_spec: Spec) -> Spec:
-        """Return the spec of the output; by default for a step that keeps it.
+        """Return the spec of the output: by default the input's, after a check of its colours.
 
         Raises:
-            StepIncompatibleError: If the step cannot take the input.
+            StepIncompatibleError: If the step cannot process the input.
         """
         dtypes = COLOR_OPS[self.op].dtypes if self.op else DTYPES_TAKEN["color"]
         return check_color(input_spec, dtypes, self.takes_any_values)
 
     def op_values(self, p: Params) -> tuple[Any, ...]:
-        """Return the function's values: by default what is drawn, or set, under their names.
+        """Return the arguments of `op`, by default from `p`, or else from the step's fields.
 
         Args:
-            p: What `sample` returned, (B, ...), or one sample's part of it, (...).
+            p: The arrays that `sample` returned, (B, ...), or one sample's entry of each, (...).
 
         Returns:
             Arrays (B, ...) or (...), and numbers that are the same for all samples.
@@ -66,13 +66,13 @@ class ColorStep(Step):
         return tuple(p[name] if name in p else getattr(self, name) for name in names)
 
     def lower_color(self, image: Primitives, p: Params) -> None:
-        """Process a batch of images, as `Step.lower` does."""
+        """Change the colours of a batch of images by calling primitives."""
         shape = image.present.shape
         values = self.op_values(p)
         image.color(self.op, *(v if np.ndim(v) else np.full(shape, v) for v in values))
 
     def torch_color(self, image: Any, p: Params) -> Any:
-        """Process one image in torch, as `Step.torch` does; floats are float32."""
+        """Change the colours of one image (C, H, W) in torch. It gets float16 images as float32."""
         values = [np.asarray(value).tolist() for value in self.op_values(p)]
         return color_ops.apply(self.op, image, values)
 

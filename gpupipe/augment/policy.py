@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
 _MAX_DRAWN_DEPTH = 3
-"""The longest chain, if its length is drawn."""
+"""The maximum number of operations in a chain whose length is drawn."""
 _POINTS = 20_001
 _TAIL = 40.0
 
@@ -125,7 +125,7 @@ class AugmentPolicy(Step):
 
 @dataclass(frozen=True)
 class ChainMixture:
-    """The chains of a policy that has them.
+    """Draws the chains of a policy: their operations, their lengths and their weights.
 
     Attributes:
         width: The number of chains.
@@ -143,7 +143,7 @@ class ChainMixture:
         return self.depth or _MAX_DRAWN_DEPTH
 
     def num_uniforms(self, draws_per_op: int) -> int:
-        """Return how many uniform draws `draw` needs."""
+        """Return the number of uniform draws that `draw` needs for one sample."""
         return self.width + 2 + self.width + self.width * self.slots * draws_per_op
 
     def draw(self, u: Floats, draws_per_op: int, draw_ops: Callable[[Floats], Sampled]) -> Sampled:
@@ -151,7 +151,7 @@ class ChainMixture:
 
         Args:
             u: Uniform draws, (B, num_uniforms(draws_per_op)).
-            draws_per_op: How many of them each operation needs.
+            draws_per_op: The number of uniform draws per operation.
             draw_ops: Returns op and value for the draws of all operations, (draws_per_op, B, width,
                 slots).
 
@@ -169,7 +169,7 @@ class ChainMixture:
 
 
 def draw_weights(u: Floats, alpha: float, width: int) -> Floats:
-    """Draw the weights with which AugMix blends.
+    """Draw the weights with which AugMix blends the image and its chains.
 
     Args:
         u: Uniform draws, (B, width + 2).
@@ -187,7 +187,7 @@ def draw_weights(u: Floats, alpha: float, width: int) -> Floats:
 
 
 def draw_depths(u: Floats) -> NDArray[np.int64]:
-    """Turn uniform draws into lengths of chains from 1 to 3, as AugMix does by default."""
+    """Turn uniform draws into chain lengths from 1 to 3, AugMix's default."""
     return 1 + choose(u, _MAX_DRAWN_DEPTH)
 
 
@@ -214,10 +214,10 @@ def gamma_quantile(u: Floats, alpha: float) -> Floats:
 
 @cache
 def _gamma_table(alpha: float) -> tuple[Floats, Floats]:
-    """Return the cumulative distribution at points x, and the points.
+    """Return the cumulative gamma distribution at points x, and the points x.
 
-    For small shapes the density is steep at 0, or infinite. With y = x ** alpha it is exp(-x): the
-    points are then equally spaced in y.
+    For a small `alpha` the density over x is steep or infinite at 0, but over y = x ** alpha it is
+    proportional to exp(-x). So the points are then equally spaced in y.
     """
     if alpha < 1.5:
         y = np.linspace(0.0, _TAIL**alpha, _POINTS)

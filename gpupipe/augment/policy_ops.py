@@ -1,4 +1,4 @@
-"""The operations of augmentation policies: what they mean, in torch and as primitives.
+"""The operations of augmentation policies, implemented in torch and with primitives.
 
 A policy (policy.py) draws the number of an operation in `OPS` and a value for each sample:
 
@@ -78,7 +78,7 @@ class Warping:
 
 
 def op_numbers(names: Sequence[str]) -> NDArray[np.int32]:
-    """Return the numbers of operations: their positions in `OPS`."""
+    """Return the numbers of the operations called `names`: their positions in `OPS`."""
     return np.array([OPS.index(name) for name in names], np.int32)
 
 
@@ -92,17 +92,17 @@ def lower_op(
 ) -> None:
     """Apply one operation to each sample by calling primitives.
 
-    All operations that move pixels are one branch with a matrix per sample. Against a branch of
-    DALI's conditionals for each, that makes 1.12 times the images a second where only moves are
-    drawn (1.05 to 1.23 in 40 rounds on a CPU). Among all operations of TrivialAugmentWide it is
-    1.02 (0.90 to 1.20), no clear difference. benchmarks/policy_branches.py measures both.
+    All operations that move pixels share one branch, with a matrix per sample. On a CPU, DALI is
+    1.12 times as fast with it as with one branch per operation, if only such operations are drawn
+    (1.05 to 1.23 in 40 rounds). With all operations of TrivialAugmentWide there is no clear
+    difference: 1.02 (0.90 to 1.20). benchmarks/policy_branches.py measures both.
 
     Args:
         image: The batch.
         names: The operations that a sample may draw.
         op: The number of each sample's operation, int32 (B,).
-        value: Its value, float64 (B,).
-        warping: How pixels are moved.
+        value: The value of each sample's operation, float64 (B,).
+        warping: How the operations that move pixels compute them.
         changes_colors: False leaves samples alone whose operation changes colours.
     """
     branch_of_op = np.zeros(len(OPS), np.int32)
@@ -133,7 +133,7 @@ def lower_color(image: Primitives, name: str, value: NDArray[np.float64]) -> Non
 
 
 def _color_values(name: str, value: NDArray[np.float64], width_height: Any) -> tuple[Any, ...]:
-    """Return the values of an operation that changes colours, as `COLOR_OPS` has them."""
+    """Return the arguments of an operation that changes colours, in the order of `COLOR_OPS`."""
     if name == "GaussianBlur":
         sigma = np.stack([np.clip(value, *_SIGMA)] * 2, -1)
         margin = np.minimum(np.ceil(3.0 * sigma), width_height - 1.0)
@@ -149,9 +149,9 @@ def apply_op(
 
     Args:
         image: Tensor (C, H, W).
-        op: The number of the operation.
-        value: Its value.
-        warping: How pixels are moved.
+        op: The number of the operation, its position in `OPS`.
+        value: The value of the operation; see the head of this module.
+        warping: How the operations that move pixels compute them.
         changes_colors: False returns the image as it is if the operation changes colours.
     """
     name = OPS[op]
@@ -185,7 +185,7 @@ def _move(image: Tensor, name: str, value: float, warping: Warping) -> Tensor:
 
 
 def _affine_map(op: Any, value: Any, width_height: Any, warping: Warping) -> tuple[Any, Any, Any]:
-    """Return linear (B, 2, 2), source (B, 2) and output (B, 2) of `Primitives.warp`."""
+    """Return the arguments of `Primitives.warp`: linear (B, 2, 2), source and output (B, 2)."""
     is_rotate = op == OPS.index("Rotate")
     zero = np.zeros_like(value)
     linear = affine_inverse(np.where(is_rotate, -value, 0.0), zero + 1.0, zero, zero)
@@ -196,9 +196,9 @@ def _affine_map(op: Any, value: Any, width_height: Any, warping: Warping) -> tup
 
 
 def _shift(op: Any, value: Any, width_height: Any, warping: Warping) -> NDArray[np.float64]:
-    """Return how far pixels move along [x, y], (..., 2); 0 for operations that do not translate.
+    """Return the translation along [x, y] in pixels, (..., 2); 0 for all other operations.
 
-    Whole shifts are cut from float32 numbers: torchvision computes them in float32.
+    Whole shifts are truncated from float32, as torchvision's are.
     """
     pixels, relative = (
         np.stack(

@@ -1,6 +1,6 @@
-"""The tables of policies: magnitudes by operation and bin, and the sub-policies of AutoAugment.
+"""Tables of policies: magnitudes per operation and bin, and the sub-policies of AutoAugment.
 
-A sub-policy is a pair of operations, each with a probability and a level. They are the tables of
+A sub-policy is a pair of operations, each with a probability and a level. Sources: the tables of
 torchvision (AutoAugment._get_policies), from the paper's appendix
 (https://arxiv.org/abs/1805.09501), and timm's `v0` (auto_augment_policy_v0), from the EfficientNet
 implementation for TPUs. Operations without a level have level 0 here.
@@ -29,7 +29,7 @@ class OpTable:
         names: The operations.
         magnitudes: float64 (operations, bins).
         is_signed: Whether a draw decides the sign of the magnitude, bool (operations,).
-        neutral: What the signed magnitude is added to, float64 (operations,).
+        neutral: The value to which the signed magnitude is added, float64 (operations,).
     """
 
     names: tuple[str, ...]
@@ -38,16 +38,16 @@ class OpTable:
     neutral: Floats
 
     def get(self, index: Any, magnitude_bin: Any, u: Floats) -> Sampled:
-        """Return op and value of draws.
+        """Return the arrays `op` and `value` of drawn operations.
 
         Args:
             index: The drawn operations, as positions in `names`.
             magnitude_bin: The drawn magnitude bins, of the same shape.
-            u: Uniform draws of the same shape: a signed magnitude is negative below 0.5.
+            u: Uniform draws of the same shape. Below 0.5 a signed magnitude is negative.
 
         Returns:
-            op: int32, the operations as numbers in OPS.
-            value: float64, their values.
+            op: int32, the number of each operation in OPS.
+            value: float64, the value of each operation.
         """
         sign = np.where(self.is_signed[index] & (u < 0.5), -1.0, 1.0)
         value = self.neutral[index] + sign * self.magnitudes[index, magnitude_bin]
@@ -60,11 +60,11 @@ class Magnitudes:
 
     Attributes:
         shear: The tangent of the shear angle.
-        translate: The name of the operation without X or Y's suffix: "" for pixels, "Rel" for a
-            fraction of the size; and the shift in that unit.
-        rotate: Degrees.
+        translate: ("", shift in pixels) for TranslateX and TranslateY, or ("Rel", shift as a
+            fraction of the size) for TranslateXRel and TranslateYRel.
+        rotate: The angle in degrees.
         enhance: The change of the factor of Brightness, Color, Contrast and Sharpness.
-        posterize: Bits at the first bin, and how many fewer at the last.
+        posterize: The bits to keep at the first bin, and how many fewer to keep at the last.
     """
 
     shear: float
@@ -75,7 +75,7 @@ class Magnitudes:
 
 
 RAND_AUGMENT_MAGNITUDES = Magnitudes(0.3, ("Rel", 150.0 / 331.0), 30.0, 0.9, (8, 4))
-"""Those of torchvision's AutoAugment and RandAugment."""
+"""The largest magnitudes of torchvision's AutoAugment and RandAugment."""
 RAND_AUGMENT_OPS = tuple(
     """Identity ShearX ShearY TranslateX TranslateY Rotate Brightness Color Contrast Sharpness
     Posterize Solarize AutoContrast Equalize""".split()
@@ -118,8 +118,8 @@ def make_table(names: tuple[str, ...], largest: Magnitudes, num_bins: int) -> Op
 def linspace(start: float, end: float, count: int) -> Floats:
     """Return `count` numbers from `start` to `end`, float32 as torch.linspace rounds them.
 
-    torch counts from the nearer end, and rounds once: its CPU kernel multiplies and adds in one
-    instruction.
+    Like torch, this counts from the nearer end, and rounds once: torch's CPU kernel multiplies and
+    adds in one instruction.
     """
     low, high = np.float32(start), np.float32(end)
     spacing = float((high - low) / np.float32(count - 1))
@@ -140,7 +140,7 @@ SubPolicies = tuple[tuple[tuple[str, float, int], ...], ...]
 
 
 def _parse(table: str) -> SubPolicies:
-    """Parse one sub-policy a line: "Posterize 0.4 8, Rotate 0.6 9"."""
+    """Parse a table with one sub-policy per line, such as "Posterize 0.4 8, Rotate 0.6 9"."""
     return tuple(
         tuple((name, float(p), int(level)) for name, p, level in map(str.split, line.split(",")))
         for line in table.strip().splitlines()
@@ -153,7 +153,7 @@ def to_arrays(
 ) -> tuple[NDArray[np.int64], Floats, NDArray[np.int64]]:
     """Return positions in `names`, probabilities and levels, each (sub-policies, operations).
 
-    A sub-policy with fewer operations than others ends with the first one, with probability 0.
+    A shorter sub-policy is padded with the operation `names[0]` at probability 0.
     """
     slots = max(map(len, policies))
     padded = [(*ops, *[(names[0], 0.0, 0)] * (slots - len(ops))) for ops in policies]

@@ -1,7 +1,7 @@
-"""timm's operations: what each of its names means for a level.
+"""timm's operations: converts each name and level to an operation and value of policy_ops.py.
 
 Source: LEVEL_TO_ARG and AugmentOp in timm/data/auto_augment.py. A level is 0 to 10, or to `mmax`.
-timm applies its operations with PIL. Here they are those of policy_ops.py. TranslateXRelMix and
+timm applies its operations with PIL; gpupipe applies those of policy_ops.py. TranslateXRelMix and
 TranslateYRelMix are timm's TranslateXRel and TranslateYRel with the `translate_pct` of 0.3 that
 create_transform in timm/data/transforms_factory.py sets for augmix.
 """
@@ -19,10 +19,10 @@ from gpupipe.pipeline.step import Sampled
 
 Floats = NDArray[np.float64]
 Value = Callable[[Floats, Floats, Floats], Any]
-"""Returns values from level / 10, a drawn sign (-1 or 1), and a uniform draw."""
+"""Computes values from arrays of level / 10, drawn signs (-1 or 1), and uniform draws."""
 
 UNIFORM = float("inf")
-"""The standard deviation that stands for levels drawn uniformly."""
+"""As the standard deviation of levels, it means: draw levels uniformly."""
 MAX_LEVEL = 10.0
 _MAX_THRESHOLD = 255.0
 
@@ -71,7 +71,7 @@ _FUNCTIONS: dict[str, tuple[str, Value]] = {
 
 
 def op_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the operations of policy_ops.py that these names of timm stand for."""
+    """Return the names in policy_ops.py for timm's operation names, each once."""
     return tuple(dict.fromkeys(_FUNCTIONS[name][0] for name in names))
 
 
@@ -80,7 +80,8 @@ def draw_levels(magnitude: Any, std: float, largest: float, u: Floats) -> Any:
 
     Args:
         magnitude: The magnitude, a number or an array (...).
-        std: The standard deviation; 0 draws nothing, UNIFORM draws from 0 to the magnitude.
+        std: The standard deviation. With 0 all levels are `magnitude`; with UNIFORM they are
+            uniform from 0 to `magnitude`.
         largest: The largest level.
         u: Uniform draws, (2, ...).
     """
@@ -93,17 +94,17 @@ def draw_levels(magnitude: Any, std: float, largest: float, u: Floats) -> Any:
 
 
 def get_ops(names: Sequence[str], index: Any, level: Any, u: Floats) -> Sampled:
-    """Return op and value of draws.
+    """Return the arrays `op` and `value` of drawn operations.
 
     Args:
         names: timm's names of the operations.
         index: The drawn operations, as positions in `names`.
-        level: Their levels, of the same shape.
+        level: The level of each operation, of the same shape.
         u: Uniform draws, (2, ...): for the sign, and for operations that draw their value.
 
     Returns:
-        op: int32, numbers in OPS.
-        value: float64, their values: see policy_ops.
+        op: int32, the number of each operation in OPS.
+        value: float64, the value of each operation: see policy_ops.
     """
     op = np.zeros(index.shape, np.int32)
     value = np.zeros(index.shape)

@@ -31,7 +31,7 @@ MIX_OPS = tuple(
 
 
 def _weights(table: str) -> dict[str, float]:
-    """Parse "Rotate 3, ShearX 2"."""
+    """Parse operations with weights, such as "Rotate 3, ShearX 2"."""
     return {name: float(weight) for name, weight in map(str.split, table.split(","))}
 
 
@@ -44,16 +44,16 @@ _OP_SETS = {
         ShearY 2, PosterizeIncreasing 1, AutoContrast 1, ColorIncreasing 1, SharpnessIncreasing 1,
         ContrastIncreasing 1, BrightnessIncreasing 1, Equalize 1, Invert 1"""),
 }
-"""Weighted sets of operations, by what follows `t`."""
+"""Weighted operations by set; in a policy string, the name of the set follows the letter t."""
 _3A = ("SolarizeIncreasing", "Desaturate", "GaussianBlur")
 _W0 = _weights("""Rotate .3, ShearX .2, ShearY .2, TranslateXRel .1, TranslateYRel .1, Color .025,
     Sharpness .025, AutoContrast .025, Solarize .005, SolarizeAdd .005, Contrast .005,
     Brightness .005, Equalize .005, Posterize 0, Invert 0""")
-"""The weights of `w0`, which timm had until 2022, and refuses since."""
+"""The weights of the section "w0", which timm supported until 2022."""
 
 
 def _rename(table: SubPolicies, posterize: str) -> SubPolicies:
-    """Return a table with a variant of Posterize."""
+    """Return a copy of `table` with Posterize renamed to `posterize`, a variant of it."""
     return tuple(
         tuple((posterize if name == "Posterize" else name, p, level) for name, p, level in pair)
         for pair in table
@@ -79,12 +79,12 @@ _MAX_COUNT = 16
 
 @dataclass(frozen=True)
 class TimmPolicy:
-    """A policy string, read.
+    """A parsed policy string.
 
     Attributes:
         kind: "auto", "rand" or "augmix".
         ops: timm's names of the operations; for "auto" those of all sub-policies.
-        sub_policies: For "auto".
+        sub_policies: For "auto": the table of sub-policies.
         weights: For "rand": the weights of the operations. Weighted operations are drawn without
             replacement. None draws them with equal probabilities.
         num_ops: For "auto" and "rand": how many operations follow each other.
@@ -92,7 +92,7 @@ class TimmPolicy:
         magnitude: The magnitude of all operations, for "rand" and "augmix".
         std: The standard deviation of the levels; UNIFORM draws from 0 to the magnitude.
         largest: The largest level.
-        mixture: For "augmix": its chains.
+        mixture: For "augmix": the chains.
     """
 
     kind: str
@@ -109,10 +109,10 @@ class TimmPolicy:
 
 @cache
 def read_policy(text: str) -> TimmPolicy:
-    """Read a policy string.
+    """Parse a policy string of timm.
 
     Raises:
-        ValueError: If timm would not know a part of it, or would ignore it. The message names the
+        ValueError: If a part of it is unknown to timm, or ignored by timm. The message names the
             part, and says what to write instead.
     """
     name, *sections = text.split("-")
@@ -131,7 +131,7 @@ def read_policy(text: str) -> TimmPolicy:
 
 
 def _read_sections(kind: str, sections: list[str]) -> tuple[str, dict[str, float]]:
-    """Return the name of the set of operations, or "", and the numbers of the other sections."""
+    """Return the name of the weighted set, or "", and the number of each other section by key."""
     op_set, numbers = "", dict[str, float]()
     for section in sections:
         parts = re.fullmatch(r"([a-z]+)([0-9]+(?:\.[0-9]+)?)", section)

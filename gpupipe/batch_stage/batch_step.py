@@ -10,8 +10,8 @@ members are called in this order:
     torch(images, labels, p)  each batch: processes the batch on its device
 
 The draws are hashes of (seed, epoch, ids of the batch, step). So a sample's pixels depend on the
-samples that share its batch: on the batch size, and on the number of ranks. This is the one
-exception to the law that the same seed, epoch and sample have the same draws everywhere. A resumed
+samples in its batch, and thus on the batch size and the number of ranks. This is the only exception
+to the rule that the same seed, epoch and sample have the same draws everywhere. A resumed
 run with the same batch size and number of ranks delivers the same batches, bit for bit.
 """
 
@@ -63,15 +63,15 @@ class BatchStep(BaseStep):
     mixes_samples: ClassVar[bool] = False
 
     def list_num_classes(self) -> list[int]:
-        """Return every number of classes that the step, or a step inside it, was given."""
+        """Return each `num_classes` that is set on the step, or on a step inside it."""
         return [] if self.num_classes is None else [self.num_classes]
 
     def check(self, fields: Mapping[str, Spec]) -> None:
-        """Refuse fields that the step cannot process; by default it takes all.
+        """Raise an error for fields that the step cannot process. By default, accept all.
 
         Args:
-            fields: The fields that the step works on, by name: the spec of one sample of each, as
-                it is delivered.
+            fields: The spec of one delivered sample, for each field that the step works on, by
+                name.
 
         Raises:
             StepIncompatibleError: If it cannot process them. The message says why and what to write
@@ -99,9 +99,9 @@ class BatchStep(BaseStep):
                 space...) for arrays that are no images.
             labels: Soft labels, float32 (B, classes): the share of each class, one-hot before the
                 first step.
-            p: This batch's entry of each array that `sample` returned; and "shift", how many places
-                before a sample its partner stands, so that no sample is mixed with another view of
-                itself: see gpupipe.batch_stage.mixing. 0: mix nothing.
+            p: This batch's entry of each array that `sample` returned, and "shift": mix sample i
+                with sample i - shift, so that neighbouring views of one sample do not mix. 0: mix
+                nothing. See gpupipe.batch_stage.mixing.
 
         Returns:
             The processed fields and labels, with the same shapes and dtypes.

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 _BATCH = "*"
-"""The axis of samples in a layout; no other axis is called so."""
+"""The letter of the batch axis in a layout; no other axis has it."""
 
 
 class BatchMixer:
     """Runs a batch stage on batches, on their device.
 
-    The draws are hashes of (seed, epoch, ids of the batch, step). So they depend on which samples
-    share a batch, and a resumed run repeats them.
+    The draws are hashes of (seed, epoch, ids of the batch, step). So they depend on all samples of
+    the batch, and a resumed run has the same draws.
 
     Args:
         stage: The steps.
@@ -50,10 +50,10 @@ class BatchMixer:
         Args:
             epoch: The epoch, from 0.
             ids: The rows of the batch's samples in the index, int64 (B,).
-            batch: Fields (B, ...), and "label", int64 (B,). It is not changed.
+            batch: Fields (B, ...), and "label", int64 (B,). It is not changed in place.
 
         Returns:
-            The batch, its "label" float32 (B, num_classes).
+            The mixed fields, and the soft "label", float32 (B, num_classes).
 
         Raises:
             ShapeError: If a step cannot process the sizes of this batch.
@@ -78,7 +78,7 @@ def to_soft_labels(labels: Tensor, num_classes: int) -> Tensor:
 def _run(
     entry: BatchEntry, seed: int, epoch: int, ids: NDArray[np.int64], batch: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Run one step, and return its fields and labels."""
+    """Run one step, and return its output: the fields that it works on, and "label"."""
     parameters = entry.parameters(seed, epoch, ids)
     layouts = {name: f"{_BATCH}{layout}" for name, layout in entry.layouts.items()}
     images = {name: to_steps(batch[name], layout) for name, layout in layouts.items()}
@@ -105,10 +105,10 @@ def _check_result(entry: BatchEntry, before: dict[str, Tensor], after: dict[str,
 def check_labels(
     stage: BatchStage, classes: Sequence[str], labels: NDArray[np.int64] | None
 ) -> None:
-    """Raise ConfigError, at the first step, unless all labels are numbers of the classes.
+    """Raise ConfigError, located at the first step, unless all labels are class numbers.
 
     Args:
-        stage: The steps; without any, all labels are right.
+        stage: The steps. An empty stage accepts all labels.
         classes: The names of the classes.
         labels: The label of each sample of the data, (N,); None if only a server knows them.
     """
@@ -122,7 +122,7 @@ def check_labels(
 def _explain_wrong_labels(
     num_classes: int, classes: Sequence[str], labels: NDArray[np.int64] | None
 ) -> str:
-    """Say why labels cannot become soft labels of so many classes; "" if they can."""
+    """Return why the labels cannot become soft labels of `num_classes` classes; "" if they can."""
     if list(classes) == make_unlabelled(0)[1]:
         return (
             "it mixes labels, and the data has none, or only the class 0: name the labels in "

@@ -1,8 +1,8 @@
-"""What the steps share: which samples of a batch are mixed with each other, how, and how much.
+"""Functions that mix the samples of a batch: which with which, how, and how much.
 
-Sample i is mixed with sample i - k, and the first k with the last k. k is the `shift`: 1, as in
-torchvision, unless views of one sample stand side by side, as `loader.repeats` puts them. The share
-of each is drawn from a symmetric beta distribution.
+Sample i is mixed with sample i - k, and the first k samples with the last k. k is the `shift`: 1,
+as in torchvision, or more if neighbours are views of the same sample (`loader.repeats`). The share
+of sample i is drawn from a symmetric beta distribution.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def find_shift(ids: NDArray[np.int64]) -> int:
-    """Return the length of the longest run of equal ids, so that no run is mixed with itself.
+    """Return the length of the longest run of equal ids: this shift mixes no run with itself.
 
     Args:
         ids: The ids of the batch's samples, in their order, int64 (B,).
 
     Returns:
-        The shift; 0, which mixes nothing, if the batch has fewer samples than two such runs.
+        The shift; 0, which mixes nothing, if the batch is shorter than two such runs.
     """
     ends = np.flatnonzero(np.diff(ids, append=-1, prepend=-1))
     longest = int(np.diff(ends).max(initial=1))
@@ -41,14 +41,14 @@ def count_pairs_of_one_sample(ids: NDArray[np.int64]) -> int:
 
 
 def mix_with_earlier(x: Tensor, share: float, shift: int) -> Tensor:
-    """Return `share` of each sample plus 1 - `share` of the sample `shift` places before it.
+    """Mix each sample i with sample i - `shift`, with the weights `share` and 1 - `share`.
 
     That is `share * x + (1 - share) * x.roll(shift, 0)`, as torchvision's MixUp computes it with a
-    shift of 1. The rolled batch is never made, which takes a third of the memory traffic.
+    shift of 1. It never makes the rolled batch, so the memory traffic is a third.
 
     Args:
         x: Floats (B, ...).
-        share: 0 to 1.
+        share: The weight of each sample itself, 0 to 1.
         shift: 1 to B - 1; or 0, which returns `x` itself.
     """
     import torch
@@ -62,11 +62,11 @@ def mix_with_earlier(x: Tensor, share: float, shift: int) -> Tensor:
 
 
 def paste_from_earlier(x: Tensor, box: tuple[int, int, int, int], shift: int) -> Tensor:
-    """Return a copy in which a box of each sample is that of the sample `shift` places before it.
+    """Return a copy of `x` in which the box of sample i comes from sample i - `shift`.
 
     Args:
         x: (B, ..., H, W), of any dtype.
-        box: (left, top, right, bottom) in pixels; the last two are outside.
+        box: (left, top, right, bottom) in pixels; right and bottom are exclusive.
         shift: 1 to B - 1; or 0, which returns `x` itself.
     """
     if not shift:
@@ -79,14 +79,14 @@ def paste_from_earlier(x: Tensor, box: tuple[int, int, int, int], shift: int) ->
 
 
 def symmetric_beta(u: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Turn uniforms into draws of Beta(alpha, alpha).
+    """Turn uniform draws into draws from Beta(alpha, alpha).
 
-    The transform is exact for every alpha > 0, and rejects nothing. If T has Student's distribution
-    with 2 alpha degrees of freedom, then 1/2 + T / (2 sqrt(2 alpha + T²)) has the distribution
-    Beta(alpha, alpha) (L. Devroye, "Random variate generation in one line of code", 1996). T comes
-    from two uniforms by the polar method: T = sqrt(2 alpha (U^(-1/alpha) - 1)) cos(2 pi V) (R. W.
-    Bailey, "Polar generation of random variates with the t-distribution", Mathematics of
-    Computation 62, 1994).
+    The transform is exact for every alpha > 0, and rejects no draws. If T has Student's
+    distribution with 2 alpha degrees of freedom, then 1/2 + T / (2 sqrt(2 alpha + T²)) has the
+    distribution Beta(alpha, alpha) (L. Devroye, "Random variate generation in one line of code",
+    1996). T comes from two uniforms by the polar method: T = sqrt(2 alpha (U^(-1/alpha) - 1))
+    cos(2 pi V) (R. W. Bailey, "Polar generation of random variates with the t-distribution",
+    Mathematics of Computation 62, 1994).
 
     Args:
         u: float64 (N, 2) in [0, 1).

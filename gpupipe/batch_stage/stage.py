@@ -36,8 +36,8 @@ class BatchEntry(BaseEntry[BatchStep]):
     def parameters(self, seed: int, epoch: int, ids: NDArray[np.int64]) -> dict[str, Any]:
         """Draw the step's parameters for one batch.
 
-        They are hashes of all arguments, so they depend on which samples share the batch. "shift"
-        follows from the ids alone: see `find_shift`.
+        The draws are hashes of all arguments, so they depend on all samples of the batch. "shift"
+        depends on the ids alone: see `find_shift`.
 
         Args:
             seed: The loader's seed.
@@ -58,9 +58,9 @@ class BatchStage(Phased):
     """The checked steps of the batch stage, in order. Without steps it leaves batches alone.
 
     Attributes:
-        entries: The steps; those of epoch 0, if numbers of them have schedules.
+        entries: The steps. If they have schedules, with the numbers of epoch 0.
         main: The fields that a step works on unless it has `on:`.
-        later: The stage from an epoch on in which numbers change, by that epoch, in order. Empty
+        later: For each epoch in which numbers change, the stage from that epoch on, in order. Empty
             if there are no schedules.
     """
 
@@ -70,11 +70,11 @@ class BatchStage(Phased):
 
     @property
     def num_classes(self) -> int | None:
-        """The number of classes that the steps were given; None if it is that of the data."""
+        """The `num_classes` that is set on the steps; None to use the classes of the data."""
         return next((n for e in self.entries for n in e.step.list_num_classes()), None)
 
     def as_steps(self) -> list[dict[str, Any]]:
-        """Return the list of steps as plain JSON, from which `build_batch_stage` builds it."""
+        """Return the steps as JSON values, from which `build_batch_stage` rebuilds the stage."""
         return [
             {e.name: e.step.model_dump(mode="json", exclude_none=True) | {"on": list(e.layouts)}}
             for e in self.entries
@@ -84,7 +84,7 @@ class BatchStage(Phased):
     def fingerprint(self) -> str:
         """A hash of the steps and their parameters, equal for two files that mean the same.
 
-        It is "" if there are no steps.
+        Without steps it is "".
         """
         if not self.entries:
             return ""
@@ -106,13 +106,13 @@ def build_batch_stage(
 ) -> BatchStage:
     """Build the batch stage from the list of steps at `loc` of a document.
 
-    If numbers of steps have schedules, the stages of all epochs are built.
+    If steps have schedules, build one stage for each span of epochs with the same numbers.
 
     Args:
         document: The YAML document.
         loc: The path of keys to the list.
-        fields: The fields of a batch, by name; None if they are not known, because other parts of
-            the config are wrong. Then only the parameters of the steps are checked.
+        fields: The fields of a batch, by name. None if they are unknown, because the rest of the
+            config is wrong: then check only the steps' parameters.
         main: The fields that a step works on unless it has `on:`.
 
     Raises:
@@ -135,12 +135,12 @@ def _describe_change(first: BatchStage, later: BatchStage, when: str) -> str:
 
 
 def check_later_fields(stage: BatchStage, fields: Mapping[str, Spec], epoch: int) -> list[Problem]:
-    """Return the mistakes of a stage with the fields that batches have from an epoch on.
+    """Return the mistakes of a stage with the batch fields of a later phase.
 
     Args:
         stage: The stage, which was built for the fields of epoch 0.
-        fields: The fields, which differ from those only in sizes.
-        epoch: The epoch.
+        fields: The fields of the later phase, which differ only in sizes.
+        epoch: The first epoch of the later phase.
     """
     problems = [
         _check(e.name, e.step, e.where, {name: fields[name] for name in e.layouts})
@@ -150,7 +150,7 @@ def check_later_fields(stage: BatchStage, fields: Mapping[str, Spec], epoch: int
 
 
 def _check(name: str, step: BatchStep, where: str, fields: Mapping[str, Spec]) -> Problem | None:
-    """Return why a step cannot process its fields; None if it can."""
+    """Return a problem if a step cannot process its fields, else None."""
     try:
         with step_errors(name, type(step), where, "check()", StepIncompatibleError):
             step.check(fields)
@@ -176,7 +176,7 @@ def _build_phase(
 def _make_entries(
     steps: Sequence[ParsedStep[BatchStep]], fields: Mapping[str, Spec], problems: list[Problem]
 ) -> list[BatchEntry]:
-    """Check each step against its fields; append what does not fit to `problems`."""
+    """Return the entries of the steps; leave out and report those that refuse their fields."""
     entries: list[BatchEntry] = []
     seen = Counter[str]()
     for p in steps:
@@ -193,7 +193,7 @@ def _make_entries(
 
 
 def _check_num_classes(steps: Sequence[ParsedStep[BatchStep]], problems: list[Problem]) -> None:
-    """Report a step whose number of classes differs from that of an earlier step."""
+    """Report each `num_classes` that differs from the first one."""
     counts = [(p, number) for p in steps if p.step for number in p.step.list_num_classes()]
     problems += [
         Problem(

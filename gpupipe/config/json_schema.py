@@ -1,8 +1,8 @@
 """JSON Schemas of configs and of pipelines, for editors: completion, hover texts, red marks.
 
-They are made from the models of the settings, sources and steps, those of installed plugins too.
-Each field is described as YAML writes it: with short forms, ${...} and schedules. What depends on
-the data, or on other keys, a schema does not check: `gpupipe check` does.
+They are generated from the models of the settings, sources and steps, installed plugins included.
+A field may have the forms of YAML: short forms, ${...} and schedules. `gpupipe check` also checks
+rules that depend on the data, or on other keys; a schema does not.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _STEPS, _BATCH_STEPS = (
 )
 Schema = dict[str, Any]
 INTERPOLATION: Schema = {"type": "string", "pattern": r"\$\{"}
-"""A text with ${...}, which may stand for any value."""
+"""The schema of a text with ${...}, which may replace any value."""
 _UNUSED_KEYS = ("title", "ge")
-"""What pydantic adds and JSON Schema does not use."""
+"""Keys that pydantic adds, and JSON Schema does not use."""
 _KEPT = ("description", "default")
-"""What stays beside the alternatives of a value: editors show it."""
+"""Keys that stay beside the `anyOf` of a value: editors show them."""
 
 
 class _YamlForms(GenerateJsonSchema):
     """Widens the schema of a field to the short forms that its validator expands.
 
-    A validator before a list takes a single item too, or fewer of them: `size: 224`. It may take
-    less than that, so the schema refuses nothing that gpupipe takes.
+    If a list has a validator before it, the schema also accepts one item, or fewer items: `size:
+    224`. The schema may accept more than the validator, but refuses nothing that gpupipe accepts.
     """
 
     def function_before_schema(self, schema: Any) -> JsonSchemaValue:
@@ -75,7 +75,7 @@ class _YamlForms(GenerateJsonSchema):
         return described
 
     def emit_warning(self, kind: Any, detail: str) -> None:
-        """Say nothing of defaults that JSON cannot hold: they are left out."""
+        """Ignore pydantic's warning about defaults that JSON cannot hold: they are left out."""
 
 
 def _add_short_forms(schema: Schema) -> Schema:
@@ -99,10 +99,10 @@ def describe_model(
     """Return the schema of a model, and add those of the models inside it to `definitions`.
 
     Args:
-        name: What the schemas of inner models are called by: NAME.Model.
+        name: The prefix of the inner models' names under $defs: NAME.Model.
         model: The model.
-        definitions: The schemas under $defs.
-        number_forms: What may stand in place of any number, besides ${...}.
+        definitions: The schemas under $defs, changed in place.
+        number_forms: Schemas of further values that may replace any number, besides ${...}.
     """
     schema = model.model_json_schema(
         ref_template=f"#/$defs/{name}.{{model}}", schema_generator=_YamlForms
@@ -113,7 +113,7 @@ def describe_model(
 
 
 def _widen(schema: Schema, number_forms: Sequence[Mapping[str, Any]]) -> Schema:
-    """Let ${...} stand for a value, and `number_forms` for a number, at any depth."""
+    """Accept ${...} in place of any value, and `number_forms` in place of any number."""
     schema = {key: value for key, value in schema.items() if key not in _UNUSED_KEYS}
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
@@ -135,7 +135,7 @@ def _widen(schema: Schema, number_forms: Sequence[Mapping[str, Any]]) -> Schema:
 
 
 def make_schema(kind: Kind) -> Schema:
-    """Return the JSON Schema (draft 7) of a kind of file.
+    """Return the JSON Schema (draft 7) for config files, or for pipeline files.
 
     Args:
         kind: "config", or "pipeline" for a file in `pipelines/`.
@@ -184,7 +184,7 @@ def _schedule() -> Schema:
 
 
 def _add_steps(definitions: Schema, kind: str, registry: Any, container: type[Any]) -> None:
-    """Add the schemas of all steps of a kind, and of an item of a list of them."""
+    """Add the schemas of all steps in `registry`, and of one item in a list of such steps."""
     properties, plain = {}, []
     for name in registry.names():
         try:

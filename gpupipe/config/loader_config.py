@@ -1,4 +1,4 @@
-"""LoaderConfig: the settings under `loader:`, which say how samples become batches."""
+"""LoaderConfig: the settings under `loader:`, for how samples become batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
 
 def _auto_or_one_of(list_names: Callable[[], list[str]]) -> BeforeValidator:
-    """Return a validator of the names that a function returns; `auto` is the first of them."""
+    """Return a validator for the names from `list_names()`, of which the first is `auto`."""
 
     def check(value: Any) -> str:
         if value == AUTO:

@@ -29,7 +29,7 @@ def read(
 ) -> Config:
     """Read and validate a config.
 
-    If an override names another source, all other keys of `data` in the config are dropped, because
+    If an override names another source, the remaining keys of `data` in the config are dropped:
     they belong to the old source.
 
     Args:
@@ -87,14 +87,13 @@ def read_with(config: str | Path | Mapping[str, Any], *overrides: Sequence[Overr
 def to_plain_types(value: Any, location: str = "config", depth: int = 0) -> Any:
     """Convert a value to plain YAML types: dict, list, str, int, float, bool, None.
 
-    Mappings, sequences, paths, dtypes of NumPy and torch, and NumPy scalars are converted; other
-    values are returned as they are. Containers are copied, so that no two keys share one (as YAML
-    aliases do).
+    It converts mappings, lists, tuples, paths, dtypes of NumPy and torch, and NumPy scalars. It
+    returns any other value as it is. It copies containers: YAML aliases make two keys share one.
 
     Args:
         value: The value.
-        location: What the value is called in messages.
-        depth: How many containers the value stands in.
+        location: The name of the value in messages.
+        depth: The number of containers around the value.
 
     Raises:
         ConfigError: Containers are nested too deeply, or hold themselves.
@@ -117,7 +116,7 @@ def to_plain_types(value: Any, location: str = "config", depth: int = 0) -> Any:
 
 @dataclass(frozen=True)
 class _KeyValue:
-    """An override: the key as it was written, the value, and the override's name in messages."""
+    """A parsed override: the key as written, the value, and the override's name in messages."""
 
     key: str
     value: Any
@@ -127,7 +126,7 @@ class _KeyValue:
 def apply_overrides(
     document: Document, overrides: Sequence[Override], problems: list[Problem]
 ) -> None:
-    """Apply overrides to the document in order, and append what is wrong to `problems`."""
+    """Apply overrides to the document in order; append their mistakes to `problems`."""
     parsed: list[_KeyValue] = []
     for override in overrides:
         try:
@@ -162,8 +161,8 @@ def _parse(override: Override) -> _KeyValue:
 def _replace_source(document: Document, overrides: Sequence[_KeyValue]) -> None:
     """Empty `data` if an override names another source: its keys belong to the old source.
 
-    This happens before any override is applied, so that data.source=... may come before or after
-    the keys of the new source. If several overrides name a source, the last one counts.
+    Call it before any override is applied: then data.source=... may come before or after the keys
+    of the new source. If several overrides name a source, the last one counts.
     """
     data = document.data.get("data")
     for override in reversed(overrides):
@@ -177,7 +176,7 @@ def _replace_source(document: Document, overrides: Sequence[_KeyValue]) -> None:
 
 
 def _apply(document: Document, override: _KeyValue) -> None:
-    """Apply one override. Raises ConfigError, which names it."""
+    """Apply one override. Raises ConfigError, which names the override."""
     loc = tuple(override.key.split("."))
     if loc[0] in LoaderConfig.model_fields:
         loc = ("loader", *loc)
@@ -190,7 +189,7 @@ def _apply(document: Document, override: _KeyValue) -> None:
 
 
 def _suggest_key(key: str, document: Document) -> str:
-    """Return the end of the message about an unknown key: a similar key, or a nested one."""
+    """Return the end of the message about an unknown key: a similar key, perhaps a nested one."""
     first, dot, rest = key.partition(".")
     near = nearest(first, (*LoaderConfig.model_fields, *_TOP_LEVEL))
     further = {str(loc[-1]): join_keys(loc) for loc in document.keys}
@@ -202,7 +201,13 @@ def _suggest_key(key: str, document: Document) -> str:
 
 
 def _check_step(document: Document, loc: tuple[str, ...], location: str) -> None:
-    """Raise ConfigError if an override of a step names a step that is not at that position."""
+    """Raise ConfigError if the step at the overridden position has another name.
+
+    Args:
+        document: The config.
+        loc: The path of the override, such as ("pipeline", "1", "resize", "size").
+        location: The override's name in messages.
+    """
     part, steps = loc[0], document.at((loc[0],))
     if isinstance(steps, str) and len(loc) > 1:
         raise ConfigError.at(

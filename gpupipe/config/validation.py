@@ -70,7 +70,7 @@ class Config:
         source: The source that `data` describes.
         pipeline: The steps, checked against the fields of the source.
         loader: The `loader` part.
-        batch: The steps on whole batches, after the engine; by default none.
+        batch: The steps on whole batches, which run after the engine; by default none.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Config:
     batch: BatchStage = field(default_factory=BatchStage)
 
     def at_epoch(self, epoch: int) -> Config:
-        """Return the config with the numbers that schedules have in an epoch."""
+        """Return the config with the numbers of an epoch in place of the schedules."""
         return replace(
             self, pipeline=self.pipeline.at_epoch(epoch), batch=self.batch.at_epoch(epoch)
         )
@@ -106,9 +106,10 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
     """Build the Config from a resolved document.
 
     Args:
-        document: The document, with all overrides and without ${...}.
-        config_dir: The folder of the config file, where a named pipeline is searched first.
-        problems: What was wrong with the overrides and the interpolations.
+        document: The document, with all overrides applied and ${...} resolved.
+        config_dir: The folder of the config file, in which a named pipeline may lie; None for a
+            config without a file.
+        problems: The mistakes in the overrides and interpolations.
 
     Raises:
         ConfigError: If anything is wrong; it holds `problems` and all mistakes in the document.
@@ -139,7 +140,7 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
 def _build_model(
     node: Node, model: type[_Model], values: Mapping[str, Any], prefix: str = ""
 ) -> _Model | None:
-    """Return the model of the values at a node; None if they are wrong, which is reported."""
+    """Build a model from the values at a node; report mistakes, and return None if any exist."""
     try:
         return model.model_validate(values)
     except pydantic.ValidationError as e:
@@ -175,9 +176,9 @@ def _find_source(data: Node) -> type[Source] | None:
 
 
 def _check_fields(data: Node, source: Source | None) -> Mapping[str, Spec]:
-    """Return the fields of a sample; report reserved names, and masks that are no field.
+    """Return the fields of a sample; report fields with reserved names, and unknown `data.masks`.
 
-    If the source is invalid, the only field is an image.
+    If the source is invalid, assume that the only field is an image.
     """
     if source is None:
         return IMAGE
@@ -211,7 +212,7 @@ def _build_pipeline(
 def _build_batch_stage(
     root: Node, fields: Mapping[str, Spec] | None, main_outputs: Sequence[str]
 ) -> BatchStage:
-    """Return the batch stage; an empty one if there is none, or it is wrong."""
+    """Return the batch stage; an empty one if `batch` is missing or wrong."""
     steps = root.inside("batch")
     if not isinstance(steps.value, list):
         return BatchStage()  # there is none, or the problems hold that it is no list

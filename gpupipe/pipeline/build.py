@@ -9,13 +9,13 @@ In YAML a pipeline with views is a mapping::
         global: {count: 2, steps: [{random_resized_crop: {size: 224}}]}
         local: {count: 8, steps: [{random_resized_crop: {size: 96}}]}
 
-Views are several fields of a batch out of one read and one decode, each with steps of its own. The
-steps under `steps` run once. Then the steps of each view run on their result. A view with a count
-is so many fields, `global_0` and `global_1`: fields of their own need no copy that stacks them, may
-differ in size, and are what training loops iterate over. Each has draws of its own.
+Each sample is read and decoded once, and each view makes fields of the batch from it. The steps
+under `steps` run once. Then the steps of each view run on their result. A view with `count: 2`
+makes two fields, `global_0` and `global_1`, each with its own random draws. Separate fields need no
+copy that stacks them, may differ in size, and suit training loops, which iterate over views.
 
-A step that makes several images of one, such as `five_crop`, stands first in a view with that
-count. Each field of the view gets one of its images.
+A step that makes N images of one, such as `five_crop`, must be the first step of a view with
+`count: N`. Each field of the view gets one of the N images.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def find_pipeline(name: str, beside: Path | None) -> Document:
     """Read the pipeline file called `name`.
 
     Args:
-        name: A path, or NAME for `pipelines/NAME.yaml` in the working directory, then in `beside`
-            or its parent folder, then among the shipped ones.
+        name: A path, or NAME for the file `pipelines/NAME.yaml`. The working directory is searched
+            for it, then `beside`, the parent of `beside`, and the pipelines that gpupipe ships.
         beside: The config file's folder; None for a config without a file.
     """
     return yaml_files.read(yaml_files.locate("pipelines", name, beside))
@@ -58,12 +58,12 @@ def build_pipeline(
 ) -> Pipeline:
     """Build the pipeline from the list of steps, or the steps and views, at `loc` of a document.
 
-    If numbers of steps have schedules, the pipelines of all epochs are built.
+    If steps have schedules, build one pipeline for each span of epochs with the same numbers.
 
     Args:
         name: The pipeline's name.
         document: The YAML document.
-        loc: The path of keys to them.
+        loc: The path of keys to the list, or to the mapping with steps and views.
         fields: The spec of each field before the first step, the main field first.
 
     Raises:
@@ -79,7 +79,13 @@ def build_pipeline(
 
 
 def _describe_change(first: Pipeline, later: Pipeline, when: str) -> str:
-    """Say what a schedule changes of what is delivered, but for sizes; "" for nothing."""
+    """Return a message if the dtype or layout of an output differs in `later`; "" if none does.
+
+    Args:
+        first: The pipeline of epoch 0.
+        later: The pipeline of a later epoch.
+        when: The later epoch in words: "in epoch 60, where resize.size is 320".
+    """
     for output in first.outputs:
         before, after = first.output_spec_of(output), later.output_spec_of(output)
         for what in ("dtype", "layout"):
@@ -151,7 +157,7 @@ class ViewField:
 
     Attributes:
         steps: The view's list of steps in the YAML document.
-        number: The number of the field among those of the view, from 0.
+        number: The index of this field among the fields of its view, from 0.
         count: How many fields the view makes.
     """
 
@@ -166,7 +172,7 @@ def has_views(pipeline: Any) -> bool:
 
 
 def list_step_lists(document: Document, loc: Loc) -> list[Loc]:
-    """Return the paths of the lists of steps in a pipeline: its own, and those of its views."""
+    """Return the path of each list of steps in a pipeline: its own list, and one per view."""
     pipeline = document.at(loc)
     if not has_views(pipeline):
         return [loc]
@@ -176,11 +182,11 @@ def list_step_lists(document: Document, loc: Loc) -> list[Loc]:
 
 
 def read_views(node: Node, fields: Mapping[str, Spec]) -> dict[str, ViewField]:
-    """Return the fields that views make, by name.
+    """Return the fields that views make, by name; report mistakes in the views.
 
     Args:
-        node: The pipeline.
-        fields: The fields of a sample.
+        node: The pipeline's mapping, with `steps` and `views`.
+        fields: The fields of a sample. No view may have the name of one.
     """
     try:
         checked = PipelineConfig.model_validate(node.value)
@@ -206,11 +212,11 @@ def read_views(node: Node, fields: Mapping[str, Spec]) -> dict[str, ViewField]:
 
 
 def add_views(pipeline: Pipeline, views: Mapping[str, ViewField]) -> Pipeline:
-    """Return a pipeline with views; mistakes in their steps are reported.
+    """Return `pipeline` with the steps of the views added; report mistakes in these steps.
 
     Args:
         pipeline: The steps before all views.
-        views: What `read_views` returned.
+        views: The fields of the views by name, from `read_views`.
     """
     entries, before = list(pipeline.entries), pipeline.output_spec
     if views and before.encoded:
@@ -232,9 +238,10 @@ def add_views(pipeline: Pipeline, views: Mapping[str, ViewField]) -> Pipeline:
 
 
 def _select_view(first: ParsedStep[Step], view: ViewField) -> ParsedStep[Step]:
-    """Return the first step of a view as it makes one of the view's fields.
+    """Return a view's first step; if it makes several images, a copy that makes this field's one.
 
-    A step that makes several images refuses to stand in a view of another count.
+    If the step's number of images is not the view's count, return the step unchanged: its
+    `infer_spec` then raises StepIncompatibleError.
     """
     if first.step is None or first.step.num_views == 1 or first.step.num_views != view.count:
         return first

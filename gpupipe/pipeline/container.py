@@ -1,7 +1,7 @@
 """Containers: the bases of steps that hold other steps, such as random_apply and random_choice.
 
-A container draws which of its steps each sample goes through. Its own draws come first, then those
-of its steps, in order.
+A container draws which of its steps process each sample. The first uniform draws are for the
+container itself, and the following ones for its steps, in order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gpupipe.runtime.failures import is_foreign
 from gpupipe.schema.field_types import NotNegative, should_be
 
 _SHARED = ("dtype", "channels", "layout", "other_sizes")
-"""What all samples of a field have in common, whatever way they take through a container."""
+"""The parts of a Spec that all samples of a field must share after a container."""
 
 
 class BaseNestedStep(pydantic.BaseModel):
@@ -53,7 +53,7 @@ class BaseNestedStep(pydantic.BaseModel):
 
     @model_serializer
     def _serialize(self, info: SerializationInfo) -> dict[str, Any]:
-        """Return the step as YAML has it: {name: parameters}."""
+        """Return the step in its YAML form, {name: parameters}."""
         dumped = self.step.model_dump(mode=info.mode, exclude_none=info.exclude_none)
         return {self.name: dumped}
 
@@ -63,10 +63,10 @@ class NestedStep(BaseNestedStep):
 
     step: Step
     _input_spec: Spec = pydantic.PrivateAttr(Spec())
-    """The spec for which `resolve` made this copy."""
+    """The spec of the step's input; `resolve` sets it."""
 
     def resolve(self, input_spec: Spec) -> tuple[NestedStep, Spec]:
-        """Return a copy for this input, and the spec of its output.
+        """Return a copy of the step for `input_spec`, and the spec of the step's output.
 
         Raises:
             StepIncompatibleError: If the step cannot process such an input.
@@ -87,14 +87,14 @@ class NestedStep(BaseNestedStep):
 
 
 def check_nested(value: Any) -> Any:
-    """Return the value of `transforms`; raise an error if it is no list, or an empty one."""
+    """Return `value`, that of `transforms`; raise an error unless it is a non-empty list."""
     if not isinstance(value, list | tuple) or not value:
         raise should_be("a list of steps, each '- name: {parameter: value}' or '- name'")
     return value
 
 
 class BaseContainer(BaseStep):
-    """What containers of samples and of batches share: how they draw.
+    """The base of containers of samples and of batches: draws for itself and its steps.
 
     Subclasses define `own_uniforms` and `draw`.
 
@@ -119,7 +119,7 @@ class BaseContainer(BaseStep):
         """Compute the parameters of the container and of all of its steps from uniform draws `u`.
 
         Returns:
-            What `draw` returns; and for each step what its `sample` returns, under "NUMBER.name".
+            The arrays of `draw`, and the arrays of each step's `sample` as "NUMBER.name".
         """
         sampled, first = self.draw(u[:, : self.own_uniforms]), self.own_uniforms
         for number, nested in enumerate(self.transforms):
@@ -147,14 +147,14 @@ class WeightedChoice(BaseContainer):
         return self
 
     def draw(self, u: Uniforms) -> Sampled:
-        """Return choice: int32 (N,), the number of the step of each sample or batch, from 0."""
+        """Return choice: int32 (N,), the index of the step that each sample or batch takes."""
         return {"choice": choose_by_weight(self.p, len(self.transforms), u[:, 0])}
 
 
 def choose_by_weight(
     weights: Sequence[float] | None, count: int, u: NDArray[np.float64]
 ) -> NDArray[Any]:
-    """Return the number of one of `count` steps, int32 (B,), for each uniform draw.
+    """Return the index of the drawn step, 0 to count - 1, for each uniform draw: int32 (B,).
 
     Args:
         weights: The weight of each step; None if all are equally probable.
@@ -233,13 +233,13 @@ class Container(BaseContainer, Step):
 
 
 def select_params(number: int, p: Params) -> Mapping[str, Any]:
-    """Return the parameters of one of a container's steps."""
+    """Return the parameters of a container's step `number`, without the prefix "NUMBER."."""
     prefix = f"{number}."
     return {name.removeprefix(prefix): v for name, v in p.items() if name.startswith(prefix)}
 
 
 def differs_in_kind(one: Spec, other: Spec) -> bool:
-    """Return whether two specs differ in more than sizes."""
+    """Return whether two specs differ in dtype, channels, layout or non-spatial sizes."""
     return any(getattr(one, name) != getattr(other, name) for name in _SHARED)
 
 
@@ -248,9 +248,9 @@ class Way:
     """One of the ways that a sample may take through a container.
 
     Attributes:
-        name: Its name in messages.
-        where: The place in the YAML of the step that changes more than sizes on this way.
-        spec: The spec of the samples that took it.
+        name: The way's name in messages.
+        where: The YAML location of the step on this way that changes dtype, channels or layout.
+        spec: The spec of samples after this way.
     """
 
     name: str
@@ -259,14 +259,14 @@ class Way:
 
 
 def merge_specs(input_spec: Spec, ways: Sequence[Way]) -> Spec:
-    """Return the spec of samples that took different ways.
+    """Return one spec for samples that took different ways.
 
     Args:
         input_spec: The spec of the samples before the ways part.
         ways: The ways.
 
     Returns:
-        The spec, with a size of None where the ways differ. Values are usual if they are on all.
+        The spec, with None for each size that differs. Its values are from `merge_values`.
 
     Raises:
         StepIncompatibleError: If dtypes, channels or layouts differ.
@@ -291,10 +291,10 @@ def merge_specs(input_spec: Spec, ways: Sequence[Way]) -> Spec:
 
 
 def min_sizes(specs: Sequence[Spec]) -> tuple[int, ...]:
-    """Return a lower bound of the sizes that samples of all these specs have."""
+    """Return the lower bound of the size along each axis: the minimum over the specs."""
     return tuple(min(sizes) for sizes in zip(*(spec.at_least for spec in specs), strict=True))
 
 
 def merge_values(specs: Sequence[Spec]) -> Values:
-    """Return the range that samples of all these specs may span: "usual" only if all do."""
+    """Return "usual" if the values of all specs are usual, else the first other `values`."""
     return next((s.pixels.values for s in specs if s.pixels.values != "usual"), "usual")

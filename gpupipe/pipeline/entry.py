@@ -35,7 +35,7 @@ _Step = TypeVar("_Step", bound=BaseStep)
 
 
 def make_key(name: str, count: int) -> str:
-    """Return the key of the step of this name that comes as number `count`, from 1."""
+    """Return the key of the `count`-th step with this name: "resize", "resize_2" and so on."""
     return name if count == 1 else f"{name}_{count}"
 
 
@@ -46,9 +46,9 @@ class BaseEntry(Generic[_Step]):
     Attributes:
         name: The step's name in YAML.
         key: The name, with a number if the step occurs again: "random_affine", "random_affine_2".
-            It seeds the draws, so all fields that a step works on share them.
-        step: The step, its short forms written out.
-        where: The position in the YAML, for messages.
+            The key seeds the draws, so all fields of one step get the same draws.
+        step: The step, with the short forms of its parameters expanded.
+        where: The step's location in the YAML, for messages.
     """
 
     name: str
@@ -57,11 +57,11 @@ class BaseEntry(Generic[_Step]):
     where: str
 
     def sample(self, u: NDArray[np.float64], drawn_for: str) -> dict[str, NDArray[Any]]:
-        """Return what the step's `sample` makes of uniform draws, (N, num_uniforms).
+        """Call the step's `sample`, and check the length of each array that it returns.
 
         Args:
-            u: The draws.
-            drawn_for: What they are for, in messages: "5 samples".
+            u: Uniform draws in [0, 1), (N, num_uniforms).
+            drawn_for: The N rows in words, for messages: "5 samples".
 
         Raises:
             StepError: If the step's `sample` raises, or returns arrays of another length.
@@ -75,11 +75,16 @@ class BaseEntry(Generic[_Step]):
         return sampled
 
     def blame(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
-        """Raise StepError for what the step's code raises, but for the exceptions `passed`."""
+        """Return a context that turns exceptions of the step's code into StepError.
+
+        Args:
+            call: The method that runs, for the message: "sample()".
+            *passed: Types of exceptions that pass through unchanged.
+        """
         return step_errors(self.key, type(self.step), self.where, call, *passed)
 
     def wrong(self, mistake: str) -> StepError:
-        """Return the error that says what is wrong with the step's code."""
+        """Return the StepError that reports `mistake` in the step's code."""
         return step_wrong(self.key, type(self.step), self.where, mistake)
 
 
@@ -110,7 +115,7 @@ class Entry(BaseEntry[Step]):
             seed: The loader's seed.
             epoch: The epoch, from 0.
             ids: The samples' rows in the index, int64 (B,).
-            repeats: How often each sample came before in the epoch, int64 (B,); None: never.
+            repeats: How often each sample occurred earlier in the epoch, int64 (B,); None for 0.
 
         Returns:
             Arrays by name, each with B as its first axis.
@@ -163,9 +168,10 @@ class Entry(BaseEntry[Step]):
             return self.step.model_dump(mode="json")
 
     def identity(self) -> dict[str, Any]:
-        """Return the parameters that count for the fingerprint; raise StepError if that fails.
+        """Return the parameters that enter the pipeline's fingerprint, as JSON values.
 
-        Parameters in `Step.added_later` that have their defaults are left out.
+        Leave out the parameters in `Step.added_later` that have their defaults. Raise StepError if
+        the step cannot be dumped.
         """
         fields = type(self.step).model_fields
         return {
@@ -181,9 +187,9 @@ class Entry(BaseEntry[Step]):
 def chain_steps(
     parsed: Sequence[ParsedStep[Step]], fields: Mapping[str, Spec], problems: list[Problem]
 ) -> list[Entry]:
-    """Check each step against the output of the one before it.
+    """Make the entries of a list of steps: check each step against the output before it.
 
-    A step that does not fit is a problem; the next one is checked as if it were not there.
+    If a step refuses its input, report that, and check the next step as if this one were absent.
     """
     entries: list[Entry] = []
     seen = Counter[str]()
@@ -214,10 +220,10 @@ def _make_entry(
     parsed: Sequence[ParsedStep[Step]],
     problems: list[Problem],
 ) -> Entry | Spec | None:
-    """Return a step's entry on one field.
+    """Return the entry of a step on the field `name`.
 
-    If the step is invalid or does not fit, return the spec with which checking goes on; None if
-    that cannot be guessed.
+    If the step is invalid or refuses its input, return instead the spec against which to check the
+    next step; None if that is unknown.
     """
     if p.step is None:
         return _guess_output(p.name, input_spec)
@@ -238,9 +244,9 @@ def _make_entry(
 def _spec_before_steps(
     name: str, spec: Spec, parsed: Sequence[ParsedStep[Step]], problems: list[Problem]
 ) -> Spec | None:
-    """Return the spec before the first step on a field.
+    """Return the spec of a field before its first step.
 
-    If no step decodes the field, report that once, and not for every step that needs pixels.
+    If no step decodes the field, report that here, once, and return the spec of a decoded image.
     """
     if not spec.encoded or any(name in p.on and (p.step is None or _decodes(p)) for p in parsed):
         return spec
@@ -272,7 +278,7 @@ def _decodes(p: ParsedStep[Step]) -> bool:
 def _guess_output(name: str, spec: Spec) -> Spec | None:
     """Guess the output of an invalid step, so that later steps are not blamed for it.
 
-    Returns None if there is no guess. An unknown name is taken for the nearest known one.
+    For an unknown name, use the step with the most similar name. Return None if there is no guess.
     """
     names = STEPS.names()
     meant = name if name in names else nearest(name, names)

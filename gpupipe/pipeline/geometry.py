@@ -1,8 +1,8 @@
 """Sizes, margins and matrices that several steps share.
 
 All arrays are float64 NumPy. Points, sizes and windows use the last axis, (..., 2), so a formula
-serves one sample and a whole batch. Sizes and margins in YAML have short forms: `expand_sides` and
-`expand_margins` write them out for the spatial axes of an input.
+works for one sample and for a whole batch. Sizes and margins in YAML have short forms:
+`expand_sides` and `expand_margins` expand them for the spatial axes of an input.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MARGIN_FORMS = {
 
 
 def expand_sides(name: str, size: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
-    """Write out a window size with one number per spatial axis of the input.
+    """Expand a window size to one number per spatial axis of the input.
 
     Args:
         name: The parameter's name, for the message.
@@ -51,7 +51,7 @@ def expand_sides(name: str, size: tuple[int, ...], input_spec: Spec) -> tuple[in
 
 
 def expand_margins(name: str, margins: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
-    """Write out a padding as one number before each spatial axis and one after each.
+    """Expand a padding to one number before and one after each spatial axis.
 
     The order is torchvision's: [left, top, right, bottom] for an image, and [left, top, front,
     right, bottom, back] for a volume.
@@ -76,7 +76,7 @@ def expand_margins(name: str, margins: tuple[int, ...], input_spec: Spec) -> tup
 
 
 def before_and_after(margins: tuple[int, ...]) -> tuple[Floats, Floats]:
-    """Reorder `margins` by spatial axis: [top, left] and [bottom, right] for an image."""
+    """Split margins in torchvision's order into [top, left] and [bottom, right], for an image."""
     both = np.array(margins, np.float64).reshape(2, -1)[:, ::-1]
     return both[0], both[1]
 
@@ -92,7 +92,7 @@ def check_mirror(mode: str, before: Floats, after: Floats, size: Sequence[int]) 
 
 
 def describe_small(operation: str, size: Sequence[int], min_size: Sequence[int]) -> str:
-    """Say that an image of `size` has too few pixels for an operation; both [height, width]."""
+    """Return the message that `size` is below `min_size`, both [height, width] in pixels."""
     needed, has = _write_size(min_size), _write_size(size)
     return f"{operation} needs at least {needed} pixels, but the image has {has}"
 
@@ -102,7 +102,7 @@ def _write_size(size: Any) -> str:
 
 
 def describe_small_image(size: Sequence[int], window: Sequence[int]) -> str:
-    """Say that an image of `size` is smaller than the window that a crop cuts out of it."""
+    """Return the message that an image of `size` is smaller than the window of a crop."""
     return (
         f"{describe_small('the crop', size, window)}: write a smaller size, resize first, or pad "
         "(random_crop: pad_if_needed: true)"
@@ -119,7 +119,7 @@ def _misfit(
 
 
 def draw_between(bounds: tuple[Any, Any], u: Floats) -> Floats:
-    """Return numbers between [min, max], numbers or arrays, for draws in [0, 1)."""
+    """Map draws in [0, 1) linearly to [min, max]; each bound is a number or an array."""
     low, high = bounds
     numbers: Floats = low + u * (high - low)
     return numbers
@@ -145,15 +145,20 @@ def draw_windows(
 
 
 def take_first(windows: Any, fits: Any) -> Any:
-    """Return the first of the windows (..., tries, 2) that fits, (..., tries); else the first."""
+    """Return the first window that fits, (..., 2); the very first window if none does.
+
+    Args:
+        windows: The tried windows, (..., tries, 2).
+        fits: Whether each window fits, bool (..., tries).
+    """
     return np.take_along_axis(windows, fits.argmax(-1)[..., None, None], -2)[..., 0, :]
 
 
 def center_offset(inner: Any, outer: Any) -> Any:
     """Return the offset at which torchvision's center_crop cuts `inner` out of `outer` pixels.
 
-    It is int(round((outer - inner) / 2.0)) with Python's half-to-even. It is negative if the image
-    is smaller: then (inner - outer) // 2 pixels of padding come first. See
+    The offset is int(round((outer - inner) / 2.0)) with Python's half-to-even. If the image is
+    smaller than the crop, it is negative: torchvision first pads by (inner - outer) // 2. See
     _center_crop_compute_padding and _center_crop_compute_crop_anchor in
     torchvision/transforms/v2/functional/_geometry.py.
     """
@@ -182,8 +187,8 @@ def shorter_side(size: Any, short: int, longest: int | None) -> Any:
 def affine_inverse(angle: Any, scale: Any, shear_x: Any, shear_y: Any) -> Floats:
     """Return the linear part of the map from output to source coordinates, (B, 2, 2).
 
-    It is the inverse of RSS = rotation @ shear_y @ shear_x * scale, as _get_inverse_affine_matrix
-    in torchvision/transforms/functional.py has it.
+    The result is the inverse of RSS = rotation @ shear_y @ shear_x * scale. Source:
+    _get_inverse_affine_matrix in torchvision/transforms/functional.py.
 
     Args:
         angle: The rotation in degrees, float64 (B,).
@@ -224,7 +229,7 @@ def perspective_matrix(start: Any, end: Any) -> Floats:
         end: Where these corners lie in the output. float64 (..., 4, 2).
 
     Returns:
-        (..., 3, 3), with 1 as the last number.
+        Matrices (..., 3, 3), each with 1 as its last coefficient.
     """
     side = (start[..., 2, :] - start[..., 0, :])[..., None]
     first, second, third, fourth = (end[..., n, :] for n in range(4))

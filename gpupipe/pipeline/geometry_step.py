@@ -5,7 +5,7 @@
     WarpingStep       moved, and filled outside the image: random_affine, random_rotation and so on
     MultiCrop         five_crop and ten_crop, whose crops are the fields of a view
 
-Their formulas stand in geometry.py.
+geometry.py has their formulas.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gpupipe.schema.field_types import WHOLE, Fill, Interpolation, Resampling, S
 
 
 def torch_interpolation(name: str) -> Any:
-    """Return torchvision's InterpolationMode of a name, such as "bilinear"."""
+    """Return torchvision's InterpolationMode for a name such as "bilinear"."""
     from torchvision.transforms.v2 import InterpolationMode
 
     return InterpolationMode(name)
@@ -85,7 +85,7 @@ class ResizingStep(ResamplingStep):
         """Return [height, width] of the output in whole pixels, (..., 2), each at least 1.
 
         Args:
-            p: What `sample` returned.
+            p: The arrays that `sample` returned.
             size: [height, width] of the image in pixels, (..., 2).
         """
         raise NotImplementedError

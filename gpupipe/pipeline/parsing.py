@@ -21,18 +21,18 @@ from gpupipe.schema.validation_errors import to_problems
 _Step = TypeVar("_Step", bound=BaseStep)
 
 STEP_SHAPE = "each '- name: {parameter: value}' or '- name'"
-"""How a step is written, for messages."""
+"""How YAML writes a step, for messages."""
 
 
 @dataclass(frozen=True)
 class StepKind(Generic[_Step]):
-    """What the items of a list are: steps on samples, or steps on batches.
+    """The kind of steps in a list: steps on samples, or steps on batches.
 
     Attributes:
-        registry: Finds their classes.
-        container: The base of those that hold others.
-        nested: The model of a step inside of these.
-        instead_of_on: What to do about an `on:` inside of a container.
+        registry: Finds the class of a step by its name.
+        container: The base class of containers of this kind.
+        nested: The model of a step inside a container.
+        instead_of_on: The message about an `on:` inside a container.
     """
 
     registry: Registry[_Step]
@@ -43,9 +43,9 @@ class StepKind(Generic[_Step]):
 
 @dataclass(frozen=True)
 class ParsedStep(Generic[_Step]):
-    """An item of a list, and the fields that it works on.
+    """One step of a list, and the fields `on` that it works on.
 
-    `step` is None if it is invalid; `on` is () if the item's `on:` is.
+    `step` is None if the step is invalid. `on` is () if the step's `on:` is invalid.
     """
 
     name: str
@@ -66,7 +66,7 @@ def parse_step(node: Node, fields: Mapping[str, Spec]) -> ParsedStep[Step]:
     """Parse one item of a list of steps on samples.
 
     Args:
-        node: The item.
+        node: The item of the list.
         fields: The fields of a sample, the main field first.
     """
     parsed = parse_item(_ON_SAMPLES, node, fields, (next(iter(fields)),))
@@ -74,7 +74,7 @@ def parse_step(node: Node, fields: Mapping[str, Spec]) -> ParsedStep[Step]:
 
 
 def parse_nested_step(node: Node, fields: Mapping[str, Spec]) -> ParsedStep[Step] | None:
-    """Parse a step of a view, which has no `on:`; None if it has one."""
+    """Parse a step of a view; report an `on:`, which it must not have, and return None then."""
     return None if _report_on(_ON_SAMPLES, node) else parse_step(node, fields)
 
 
@@ -84,10 +84,10 @@ def parse_item(
     """Parse one item of a list of steps.
 
     Args:
-        kind: What the items are.
+        kind: Whether the items are steps on samples or on batches.
         node: The item.
-        fields: The fields that `on:` may name; None if they are not known, so that all may be.
-        main: The fields that a step works on unless it has `on:`.
+        fields: The fields that `on:` may name; None to ignore `on:`.
+        main: The fields that a step without `on:` works on.
     """
     name, parameters = split_item(node.value)
     inner = node.inside(name) if name else node
@@ -124,7 +124,7 @@ def parse_item(
 def _parse_transforms(
     kind: StepKind[Any], node: Node, parameters: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a container's parameters with its list of steps parsed."""
+    """Return a container's parameters, with the items of `transforms` parsed into steps."""
     if not isinstance(parameters.get("transforms"), list):
         return parameters
     items = node.inside("transforms").items()
@@ -134,7 +134,7 @@ def _parse_transforms(
 
 
 def _report_on(kind: StepKind[Any], node: Node) -> bool:
-    """Return whether a step that must not have an `on:` has one, and report it."""
+    """Report the `on:` of a step that must not have one; return whether it has one."""
     name, parameters = split_item(node.value)
     has_on = isinstance(parameters, dict) and "on" in parameters
     if has_on:
@@ -160,7 +160,7 @@ def _describe_item(item: Any) -> str:
 
 
 def parse_targets(node: Node, fields: Collection[str]) -> tuple[str, ...]:
-    """Return the fields that `on:` names; () if one is unknown, which is reported."""
+    """Return the fields that `on:` names; report an unknown one, and return () then."""
     on = node.value
     names = [on] if isinstance(on, str) else on
     if on is UNRESOLVED:

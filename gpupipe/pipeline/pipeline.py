@@ -18,17 +18,17 @@ IMAGE: Mapping[str, Spec] = {"image": Spec()}
 class Pipeline(Phased):
     """The checked steps of a config, in order.
 
-    If numbers of the steps have schedules, `entries` are those of epoch 0. The pipelines of other
-    epochs have the same steps on the same fields, and differ in numbers and sizes.
+    If steps have schedules, `entries` have the numbers of epoch 0. The pipelines in `later` have
+    the same steps on the same fields, and differ in numbers and sizes.
 
     Attributes:
-        name: The pipeline's name, or where its list is.
+        name: The pipeline's name; "inline" for a list in the config.
         entries: The steps, one entry per field that a step works on. The steps of views come last.
         fields: The spec of each field before the first step, the main field first.
-        views: For each view, which is a field of batches, the field from which it is made. Its
-            steps begin with the output of that field's steps.
-        later: The pipeline from an epoch on in which numbers change, by that epoch, in order. Empty
-            if there are no schedules.
+        views: For each field that a view makes, the source field. The view's steps work on the
+            output of the source field's steps.
+        later: For each epoch in which numbers change, the pipeline from that epoch on, in order.
+            Empty if there are no schedules.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Pipeline(Phased):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The fields of a batch: views take the place of the field from which they are made."""
+        """The fields of a batch. Views replace the field from which they are made."""
         return tuple(output for name in self.fields for output in (self.views_of(name) or (name,)))
 
     @property
@@ -57,7 +57,7 @@ class Pipeline(Phased):
         return tuple(view for view, source in self.views.items() if source == name)
 
     def source_of(self, name: str) -> str:
-        """Return the field from which a field of a batch is made: itself, unless it is a view."""
+        """Return the source field of a view; the name of any other field is returned unchanged."""
         return self.views.get(name, name)
 
     def is_image_file(self, name: str) -> bool:
@@ -77,7 +77,7 @@ class Pipeline(Phased):
         return self.output_spec_of(self.views[name]) if name in self.views else self.fields[name]
 
     def entries_on(self, name: str) -> list[Entry]:
-        """Return the steps on a field, in order; for a view only its own."""
+        """Return the steps on a field, in order; for a view, without those of its source field."""
         return [e for e in self.entries if e.field == name]
 
     def first_steps(self, count: int) -> Pipeline:
@@ -88,8 +88,8 @@ class Pipeline(Phased):
                 only that view; else it makes no view.
 
         Returns:
-            The pipeline. Unless it has no step, it also decodes the other fields, first of all,
-            because engines deliver no encoded bytes beside images.
+            The pipeline. If it has steps, the decode steps of the remaining fields precede them:
+            engines cannot deliver encoded bytes beside images.
         """
         entries = self.entries[:count]
         view = entries[-1].field if entries and entries[-1].field in self.views else None
@@ -105,7 +105,7 @@ class Pipeline(Phased):
         )
 
     def without_entries(self, numbers: Collection[int]) -> Pipeline:
-        """Return a pipeline without the entries of these numbers, in all epochs."""
+        """Return a pipeline without the entries at these positions, in all epochs."""
         return replace(
             self,
             entries=tuple(e for n, e in enumerate(self.entries) if n not in numbers),

@@ -1,4 +1,4 @@
-"""The pixel primitives: what a step lowers onto, and what a back end implements.
+"""The pixel primitives: a step lowers onto them, and a back end implements them.
 
     Step.lower(image, p)     one file in steps/: calls primitives for a whole batch
             |
@@ -13,7 +13,7 @@ A back end may do the work in any way that yields these pixels. `Step.torch` is 
 
 Points, sizes and windows are float64 arrays of shape (B, 2), or (2,) if all samples share them.
 They are [height, width] or [top, left] in pixels unless a name says otherwise. For an array that is
-no image they hold one number per spatial axis, in the order of its layout.
+not an image they hold one number per spatial axis, in the order of its layout.
 
     coordinates      0     1     2     3      corners of pixels are whole numbers
                      |  a  |  b  |  c  |      pixel n covers [n, n + 1); its centre is n + 0.5
@@ -34,7 +34,7 @@ no image they hold one number per spatial axis, in the order of its layout.
                      output takes the value of the input at [a, b] / c, where [a, b, c] is
                      matrix @ [x, y, 1]
     erase            out[y, x] = `value` inside the window, and in[y, x] outside
-    remap            each pixel of the output takes the value at a place of its own in the input
+    remap            out[p] = in[p + displacement[p]] for each pixel p
     add              out = in + values, a number for each channel of each pixel
     color_matrix     out[i] = sum over j of matrix[i, j] * in[j], for the channels of each pixel
     to_dtype         truncates floats, saturates integers, NaN -> 0; `scale` maps 0..255 to 0..1
@@ -42,7 +42,7 @@ no image they hold one number per spatial axis, in the order of its layout.
     color            one of torchvision's functions that change colours: see color_ops.py
     switch           each sample goes through one of several branches
     blend            out = sum over n of weights[n] * branch n of the image
-    call_torch       what a function makes of each image
+    call_torch       out = function(in) for each image, in torch
     apply            any operator of one back end: see `Primitives.apply`
 
     primitive      arrays                      dtypes            new pixels are
@@ -65,9 +65,9 @@ no image they hold one number per spatial axis, in the order of its layout.
     [1] at most two axes before the spatial ones and none after, or one of each, or one after
     [2] if C is last; else at most one axis before C and three after
 
-Image files take all of them. A mask is a field like any other. Its steps get `interpolation:
-nearest`, so that every primitive copies its class numbers. Where float16 is interpolated, it is
-computed in float32 and rounded once. `spec_checks` refuses other layouts and dtypes.
+Every primitive works on decoded image files. A mask is a field like any other. Its steps get
+`interpolation: nearest`, so that every primitive copies its class numbers. float16 is interpolated
+in float32 and rounded once. `spec_checks` refuses other layouts and dtypes.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Primitives(Protocol):
             source: [x, y] of the fixed point in the source image, such as its centre.
             output: [x, y] where `source` lies in the output.
             interpolation: "nearest" or "bilinear".
-            fill: One number, or one per channel. None: black, and the border is weighed just once.
+            fill: One number, or one per channel. None: black, interpolated as torchvision's None.
             shape: [height, width] of the output; the image's own by default.
         """
 
@@ -243,7 +243,7 @@ class Primitives(Protocol):
 
         Args:
             op: The function's name, one of `color_ops.COLOR_OPS`.
-            *values: Its values per sample, arrays (B, ...) as `COLOR_OPS` says.
+            *values: The arguments that its row in `COLOR_OPS` lists, arrays (B, ...).
 
         Raises:
             NoLoweringError: If the back end has no such function.
@@ -259,8 +259,8 @@ class Primitives(Protocol):
         Args:
             index: The branch of each sample, integers (B,) from 0 to len(branches) - 1.
             branches: Each is called once with a `Primitives` of the samples that take the branch.
-                The arguments that it passes on are still those of the whole batch, (B, ...). A
-                branch that makes no call leaves its samples alone.
+                The branch passes arguments for the whole batch, (B, ...), as outside. A branch
+                that makes no call leaves its samples alone.
         """
 
     def blend(self, branches: Sequence[Callable[[Any], None]], weights: Any) -> None:

@@ -53,8 +53,8 @@ class Linear:
     def at(self, epoch: int) -> Number | None:
         """Return the number in an epoch.
 
-        Between two ints it is an int, rounded to the nearest; halves to the even one, as `round`
-        and NumPy do.
+        If `begin` and `end` are ints, the number is rounded to an int. A half goes to the even
+        neighbour, as in Python's `round`.
         """
         if epoch <= self.first:
             return self.begin
@@ -71,8 +71,8 @@ class Jump:
 
     Attributes:
         value: The number before epoch `until`; None for the default of the step's parameter.
-        until: The first epoch with another number.
-        then: That number, or another schedule.
+        until: The first epoch of `then`.
+        then: The number from epoch `until` on, or a schedule that begins there.
     """
 
     value: Number | None
@@ -95,7 +95,7 @@ Schedule = Linear | Jump
 
 
 def is_schedule(value: Any) -> bool:
-    """Return whether a value in a step is meant as a schedule."""
+    """Return whether a value in a step is a mapping with a key of a schedule."""
     return isinstance(value, dict) and bool(_MARKS & value.keys())
 
 
@@ -103,9 +103,9 @@ def parse_schedule(node: Node, name: str, begins: int = 0) -> Schedule | None:
     """Parse a schedule of a document, and report its mistakes.
 
     Args:
-        node: The schedule.
-        name: Its name in messages.
-        begins: The epoch in which it begins: 0, or `until` of the schedule around it.
+        node: The mapping of the schedule in the document.
+        name: The schedule's name in messages, such as "resize.size".
+        begins: The epoch in which it begins: 0, or `until` of the jump whose `then` it is.
 
     Returns:
         The schedule; None if it has mistakes, or a value that could not be resolved.
@@ -127,7 +127,7 @@ class _Parser:
     begins: int
 
     def check_keys(self, known: dict[str, str]) -> None:
-        """Report unknown keys, and those that are missing."""
+        """Report keys that are not in `known`, and keys of `known` that are missing."""
         unknown = [key for key in self.node.value if key not in known]
         for key in unknown:
             hint = did_you_mean(key, known)
@@ -157,7 +157,7 @@ class _Parser:
         return ramp
 
     def _explain_wrong_epochs(self, ramp: Linear) -> str:
-        """Return what the epochs of a ramp should be; "" if they are right."""
+        """Return the rule that the epochs of a ramp break, for messages; "" if they are valid."""
         if ramp.first == ramp.last:
             jump = f"{{value: {ramp.begin}, until: {ramp.last}, then: {ramp.end}}}"
             return f"[first, last], the first before the last; for a jump write {jump}"
@@ -200,7 +200,7 @@ class _Parser:
         return None
 
     def _refuse(self, key: str, rule: str) -> None:
-        """Report that a value should be something else, unless it could not be resolved."""
+        """Report that the value at `key` breaks `rule`, unless its ${...} could not be resolved."""
         inner = self.node.inside(key)
         if inner.value is not UNRESOLVED:
             inner.report(f"{self.name}.{key} is {shown(inner.value)}, but should be {rule}")

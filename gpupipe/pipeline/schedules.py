@@ -13,11 +13,11 @@ In YAML any number in a step may be one of::
                                                     v
                 document with a number in place of each schedule ─> build ─> one phase
 
-A phase is a span of epochs in which no number changes. What holds:
+A phase is a span of epochs in which no number changes. Invariants:
 
-- Steps, containers, policies and views know nothing of schedules: each phase is built of plain
-  numbers. So a mistake of any epoch is found at the start.
-- `Phased.at_epoch(e)` equals what the document with the numbers of epoch e builds.
+- Steps, containers, policies and views know nothing of schedules: each phase is built from plain
+  numbers. So mistakes in any epoch are reported before the first batch.
+- `Phased.at_epoch(e)` equals a pipeline built from the document with the numbers of epoch e.
 - A schedule that never changes its number makes no phase.
 """
 
@@ -40,11 +40,11 @@ from gpupipe.schema.document import UNRESOLVED, Document, Loc, Node, join_keys
 
 
 class Phased:
-    """What was built for each phase: a pipeline or a batch stage. Subclasses are dataclasses.
+    """The base of Pipeline and BatchStage, which hold one object per phase. Both are dataclasses.
 
     Attributes:
-        later: The one from an epoch on in which numbers change, by that epoch, in order. Empty if
-            there are no schedules.
+        later: For each epoch in which numbers change, the object from that epoch on, in order.
+            Empty if there are no schedules.
     """
 
     later: Mapping[int, Self]
@@ -71,11 +71,11 @@ class Phased:
         return (first, *self.later.values())
 
     def phase_of(self, epoch: int) -> int:
-        """Return the position in `phases` of the one of an epoch."""
+        """Return the index in `phases` of the phase that contains `epoch`."""
         return bisect_right(tuple(self.later), epoch)
 
     def at_epoch(self, epoch: int) -> Self:
-        """Return the one of an epoch, with numbers in place of the schedules."""
+        """Return the pipeline, or the batch stage, with the numbers of `epoch`."""
         return self.phases[self.phase_of(epoch)]
 
 
@@ -92,15 +92,15 @@ def build_with_schedules(
     """Build a pipeline or a batch stage for all epochs.
 
     Args:
-        document: The document.
-        loc: The path of the pipeline or the batch stage.
-        lists: The paths of its lists of steps.
-        build: Builds it from a document without schedules, or raises ConfigError.
-        describe_change: Says what must not differ between the first epoch and a later one, whose
-            numbers it gets in words; "" if nothing does.
+        document: The YAML document.
+        loc: The path of the pipeline or the batch stage in the document.
+        lists: The paths of all its lists of steps.
+        build: Builds one phase from a document without schedules, or raises ConfigError.
+        describe_change: Called with the first phase, a later one, and the later epoch in words.
+            Returns a message if the two differ in a way that is not allowed, else "".
 
     Returns:
-        What `build` returned for epoch 0, with those of the later phases as `later`.
+        The phase of epoch 0, with the other phases as its `later`.
 
     Raises:
         ConfigError: With all mistakes of the first phase that has any.
@@ -167,12 +167,12 @@ class _Schedules:
 
 
 def refuse_schedules(document: Document, loc: Loc, problems: list[Problem]) -> None:
-    """Report the schedules in a mapping that takes none, and mark them as reported.
+    """Report each schedule in a mapping that must have none, and replace it with UNRESOLVED.
 
     Args:
-        document: The document; its schedules there become UNRESOLVED.
+        document: The document, changed in place.
         loc: The path of the mapping.
-        problems: Gets the mistakes appended.
+        problems: The list to which the mistakes are appended.
     """
     section = document.at(loc)
     for key, value in section.items() if isinstance(section, dict) else ():
@@ -185,7 +185,7 @@ def refuse_schedules(document: Document, loc: Loc, problems: list[Problem]) -> N
 
 
 def _name(loc: Loc) -> str:
-    """Return the name of a schedule in messages, from its step on: "resize.size.0".
+    """Return the name of a schedule in messages, from the step's name on: "resize.size.0".
 
     The step is the last key that follows the number of an item of a list.
     """
@@ -195,12 +195,12 @@ def _name(loc: Loc) -> str:
 
 
 def _find(value: Any, loc: Loc, is_step: bool) -> Iterator[Loc]:
-    """Yield the paths of schedules in a value.
+    """Yield the paths of the schedules in a value of the document.
 
     Args:
         value: The value.
-        loc: Its path.
-        is_step: Whether it holds the parameters of a step, so that it is no schedule itself.
+        loc: The path of the value.
+        is_step: Whether the value holds a step's parameters; such a mapping is no schedule.
     """
     if not is_step and is_schedule(value):
         yield loc
@@ -217,7 +217,10 @@ def _find(value: Any, loc: Loc, is_step: bool) -> Iterator[Loc]:
 
 
 def _insert(value: Any, loc: Loc, values: Mapping[Loc, Any]) -> Any:
-    """Return a copy of a value with `values` in it; without those that are None."""
+    """Return a copy of `value`, which is at path `loc`, with the values at the paths in `values`.
+
+    Leave out a key whose new value is None.
+    """
     if loc in values:
         return values[loc]
     if isinstance(value, dict):
@@ -238,7 +241,10 @@ def _name_epoch(
     epoch: int,
     build: Callable[[Document], Any],
 ) -> list[Problem]:
-    """Return problems of an epoch, with the epoch in those that come and go with a schedule."""
+    """Return the problems of an epoch; add the epoch's numbers to those that a schedule causes.
+
+    `build` tries another epoch, to tell which problems of epoch 0 do not depend on schedules.
+    """
     changes = schedules.list_changes()
     if not changes:
         return list(problems)

@@ -1,7 +1,7 @@
-"""Checks that steps make of their input's spec: axes, dtypes, channels and colours.
+"""Checks of the spec of a step's input: axes, dtypes, channels and colours.
 
 The spatial axes are H, W of an image; L of a series; D, H, W of a volume. The checks return the
-spec of a step's input, or raise StepIncompatibleError with what to write instead.
+input's spec, or raise StepIncompatibleError with advice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNUSUAL = {
     "filled": "but a step before it fills with a number outside them: write a fill or value from 0 "
     "to 1 there, or move this step before it",
 }
-"""What to do about colours whose numbers are not usual, by Spec.values."""
+"""The end of the message about colours outside the usual range, by `Pixels.values`."""
 
 
 def check_decoded(input_spec: Spec) -> Spec:
@@ -76,7 +76,7 @@ def check_plane(input_spec: Spec) -> Spec:
 
 
 def check_axis(axis: str, input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatibleError if it lacks the axis, or has too many."""
+    """Return `input_spec`; raise StepIncompatibleError if it lacks `axis` or has too many axes."""
     if axis not in check_decoded(input_spec).space:
         raise StepIncompatibleError(
             f"it works along {_AXIS_NAMES[axis]}, but the array has no such axis (layout "
@@ -86,10 +86,10 @@ def check_axis(axis: str, input_spec: Spec) -> Spec:
 
 
 def is_video_like(layout: str) -> bool:
-    """Return whether primitives along spatial axes take a layout.
+    """Return whether primitives that work along spatial axes support a layout.
 
-    At most two axes stand before the spatial ones and none after them, or one of each, or one
-    after.
+    They do for up to two axes before the spatial axes and none after, or for one axis after and up
+    to one before.
     """
     before, _, after = layout.partition(spatial_axes(layout))
     return (len(before), len(after)) in ((0, 0), (1, 0), (2, 0), (0, 1), (1, 1))
@@ -138,10 +138,10 @@ def check_per_channel(name: str, values: tuple[float, ...], input_spec: Spec) ->
 
 
 def has_channel_layout(layout: str) -> bool:
-    """Return whether the primitive `normalize` takes a layout.
+    """Return whether the primitive `normalize` supports a layout.
 
-    At most four axes stand before the channels if they come last or are missing; else at most one
-    axis before them and three after.
+    It does for at most four other axes if C is the last axis or missing. Otherwise at most one axis
+    may precede C, and at most three may follow.
     """
     before, _, after = layout.partition("C")
     return len(before) <= (1 if after else 4) and len(after) <= 3
@@ -170,7 +170,7 @@ def check_image(input_spec: Spec) -> Spec:
 def check_picture(input_spec: Spec) -> Spec:
     """Return `input_spec`; raise StepIncompatibleError if it is not like an image.
 
-    That is height, width and 1 to 4 channels, in uint8, float16 or float32.
+    An image has height, width and 1 to 4 channels, in uint8, float16 or float32.
     """
     if check_image(input_spec).dtype not in DTYPES_TAKEN["warp"]:
         raise StepIncompatibleError(
@@ -190,8 +190,8 @@ def check_color(
 ) -> Spec:
     """Return `input_spec`; raise StepIncompatibleError if its colours cannot be changed.
 
-    They can in images of 1 or 3 channels, of which each number is in the usual range of its dtype:
-    0 to 255 for uint8, 0 to 1 for floats.
+    The input must be an image of 1 or 3 channels, with values in the usual range of its dtype: 0 to
+    255 for uint8, 0 to 1 for floats.
 
     Args:
         input_spec: The step's input.
@@ -218,7 +218,7 @@ def check_color(
 
 
 def count_channels(input_spec: Spec) -> int | None:
-    """Return the number of channels; 1 for an image without an axis of them, None if unknown."""
+    """Return the number of channels: 1 for a layout without C, None if unknown."""
     return input_spec.channels if "C" in input_spec.layout else 1
 
 
@@ -246,7 +246,7 @@ def check_fill(fill: tuple[float, ...], input_spec: Spec, name: str = "fill") ->
 
 
 def add_fill(fill: tuple[float, ...], spec: Spec) -> Spec:
-    """Return the spec of images of `spec` after parts of them were filled; see `Pixels`."""
+    """Return `spec` with values "filled" if `fill` takes usual floats out of 0..1, else `spec`."""
     if (
         spec.dtype in FLOATS
         and spec.pixels.values == "usual"

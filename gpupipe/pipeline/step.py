@@ -3,7 +3,7 @@
 A step is a frozen pydantic model. Its fields are the parameters in the YAML, with torchvision v2's
 names and defaults. The engines call its members in this order:
 
-    resolve(spec)      once: returns the step with short forms written out for its input
+    resolve(spec)      once: returns the step with short forms expanded for its input
     infer_spec(spec)   once: returns shape, dtype and layout of the output, or refuses the input
     num_uniforms       the number of uniform draws that one sample needs
     sample(u)          each batch: turns draws into parameters (NumPy, a whole batch at a time); the
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Uniforms = NDArray[np.float64]
 """Uniform draws in [0, 1): (N, num_uniforms), one row for each sample or batch."""
 Sampled = dict[str, NDArray[Any]]
-"""What `sample` returns: arrays by name, each with N as its first axis."""
+"""The arrays that `sample` returns, by name, each with N as its first axis."""
 Params = Mapping[str, Any]
 """The arrays that `sample` returned, by name: of all samples, or one sample's part of each."""
 
@@ -53,7 +53,7 @@ class StepIncompatibleError(Exception):
 
     Args:
         message: Why, and what to write instead.
-        where: The place of the step in the YAML, if it is not the one whose method raises.
+        where: The YAML location of the step, if it is not the step whose method raises.
     """
 
     def __init__(self, message: str, where: str = "") -> None:
@@ -73,7 +73,7 @@ _ON_MASKS = {"interpolation": "nearest", "antialias": False}
 
 
 class BaseStep(pydantic.BaseModel):
-    """What steps on samples and steps on batches share: frozen parameters, and draws."""
+    """The base of steps on samples and of steps on batches: frozen parameters, and draws."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
@@ -89,11 +89,11 @@ class Step(BaseStep):
 
     Subclasses declare their parameters as pydantic fields and override `sample`, `infer_spec`,
     `lower` and `torch`. `torch` is the reference, which `lower` must match (see `interpolates`). A
-    step without `lower` runs only on engines that run torch, and one without `torch` only on the
-    others.
+    step without `lower` runs only on engines that run torch. A step without `torch` runs only on
+    the DALI engine.
 
     Threads: an engine calls `torch` of one step object on several threads at once, each with an
-    image of its own. So `torch` must be a pure function: it keeps nothing on the step or in its
+    image of its own. So `torch` must be a pure function: it stores nothing on the step or in its
     module, changes no input in place, and draws nothing (`p` has all draws). The same holds for
     `sample` and `lower`, which run at once for the batches in flight.
 
@@ -106,15 +106,15 @@ class Step(BaseStep):
             defaults they are left out of the pipeline's fingerprint, so that older states load.
         interpolates: Whether the step computes values between pixels. Engines then agree on
             average, and not within one level in every pixel.
-        speed_advice: What costs less time than this step, as `gpupipe profile` advises if most of
-            the time goes to it.
+        speed_advice: A faster alternative, which `gpupipe profile` prints if this step takes most
+            of the time.
         can_run_on_batches: Whether `torch` draws nothing and also takes a whole batch (B, C, H, W).
             Such steps may run on the client of a server, after delivery.
         runs_unknown_code: Whether `lower` runs code that gpupipe does not know. The DALI engine
             then checks its output against the spec, as it does for steps of other packages.
-        num_views: How many images the step makes of one. A step that makes several stands first in
-            a view with that `count`, and each field of the view runs what `select_view` returns.
-            Anywhere else its `infer_spec` refuses the input.
+        num_views: The number of images that the step makes of one. A step that makes several must
+            be the first in a view with that `count`; each field of the view runs the copy that
+            `select_view` returns. Anywhere else its `infer_spec` refuses the input.
         example: Parameters with which `gpupipe gallery` shows the step, on a photograph of about
             250 pixels. Without one, it leaves out a step that has parameters without a default.
 
@@ -172,7 +172,7 @@ class Step(BaseStep):
         return {}
 
     def resolve(self, input_spec: Spec) -> Self:
-        """Return a copy of this step with its short forms written out for its input.
+        """Return a copy of this step with its short forms expanded for its input.
 
         For example, `size: 224` becomes (224, 224) for images and (224, 224, 224) for volumes.
 
@@ -208,8 +208,8 @@ class Step(BaseStep):
     def guess_spec(cls, input_spec: Spec) -> Spec | None:
         """Guess the output of a step whose parameters are invalid, so that later ones are checked.
 
-        By default only the size may differ from the input's. For a step of another package there
-        is no guess, unless it overrides this.
+        By default the guess is the input with an unknown size. Steps of other packages have no
+        guess unless they override this method.
 
         Args:
             input_spec: Shape, dtype and layout of the input.
@@ -222,11 +222,10 @@ class Step(BaseStep):
         return of_any_size(input_spec)
 
     def adapt_to_mask(self) -> Self:
-        """Return the step as it works on a mask, whose values are class numbers.
+        """Return a copy of the step for masks, whose pixel values are class numbers.
 
-        By default the parameters `interpolation`, `antialias` and `fill`, if the step has them, are
-        set so that it takes nearest pixels, and class 0 outside the image, or the class that `fill`
-        has under `mask`.
+        By default this sets the parameters `interpolation` to nearest, `antialias` to false, and
+        `fill` to class 0 or to the class in `fill: {mask: ...}`, if the step has them.
         """
         on_masks = _ON_MASKS | {"fill": mask_fill(getattr(self, "fill", None))}
         fields = type(self).model_fields
@@ -234,7 +233,7 @@ class Step(BaseStep):
         return self.model_copy(update=changed) if changed else self
 
     def select_view(self, number: int) -> Self:
-        """Return the step as it makes image `number`, from 0 to num_views - 1, and no other."""
+        """Return a copy of the step that makes only image `number`, 0 to num_views - 1."""
         raise NotImplementedError
 
     def lower(self, image: Primitives, p: Params) -> None:
@@ -243,7 +242,7 @@ class Step(BaseStep):
         Args:
             image: The batch, changed in place. The sequence of calls must not depend on values:
                 see Primitives.
-            p: What `sample` returned: arrays (B, ...) by name.
+            p: The arrays that `sample` returned, (B, ...), by name.
 
         Raises:
             SampleIncompatibleError: If a sample cannot be processed.
@@ -254,14 +253,14 @@ class Step(BaseStep):
     def torch(self, image: Tensor, p: Params) -> Tensor:
         """Process one image in torch, usually with torchvision.transforms.v2.functional.
 
-        Runs on several threads at once, on this same object: see the class.
+        Several threads call this method of one object at once: see the class.
 
         Args:
             image: Tensor (C, H, W), or (others..., C, space...) for an array that is no image.
             p: One sample's entry of each array that `sample` returned.
 
         Returns:
-            A tensor with the axes in the same order, and the shape and dtype that `spec` says.
+            A tensor with the axes in the same order, and the shape and dtype of `infer_spec`.
 
         Raises:
             SampleIncompatibleError: If the sample cannot be processed.

@@ -1,7 +1,7 @@
 """STEPS finds steps by name: the built-in ones, one per file, and those of installed plugins.
 
-For an unknown name of torchvision.transforms.v2 it says what to write. torchvision's own names are
-classes in CamelCase. Here they are in snake_case, as steps are.
+If an unknown name is from torchvision.transforms.v2, the error message has advice. torchvision's
+CamelCase class names become snake_case first, as names of steps are.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _ADVICE = {
 
 
 def to_snake_case(name: str) -> str:
-    """Return a class name as steps are written: RandomCrop as random_crop, RGB as rgb."""
+    """Convert a class name to a step's name: RandomCrop to random_crop, RGB to rgb."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
     return spaced.lower().replace("io_u", "iou")
 
 
 def advise_on_torchvision(name: str, steps: Collection[str]) -> str:
-    """Return what to write for an unknown step that is a name of torchvision; "" for others.
+    """Return advice for an unknown step name that torchvision has; "" for other names.
 
     Args:
         name: The unknown name, as torchvision writes it or in snake_case.
@@ -56,7 +56,7 @@ _OF_BATCHES = Registry("batch step", "gpupipe.batch_stage.steps", object, BATCH_
 
 
 def _advise(name: str) -> str:
-    """Return what to write in place of a name that no step has; "" if nothing is like it."""
+    """Return the message about an unknown step name; "" for the usual message."""
     if name in _OF_BATCHES.names():
         return f"'{name}' works on whole batches: write it under 'batch:'"
     advice = advise_on_torchvision(name, STEPS.names())

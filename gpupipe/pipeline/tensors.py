@@ -71,7 +71,7 @@ def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)
 
 
 def _part(image: Tensor, spans: list[tuple[int, int]]) -> Tensor:
-    """Return a view of these index ranges of the last axes, clipped to the tensor."""
+    """Return a view of the [start, end) ranges of the last axes, clipped to the tensor."""
     for axis, (low, high) in enumerate(spans, -len(spans)):
         image = image.narrow(
             axis, min(low, image.shape[axis]), max(0, min(high, image.shape[axis]) - low)
@@ -80,7 +80,7 @@ def _part(image: Tensor, spans: list[tuple[int, int]]) -> Tensor:
 
 
 def to_steps(array: Tensor, layout: str) -> Tensor:
-    """Return a view with the axis order that `Step.torch` gets: see dataset.spec.canonical."""
+    """Return a view with the axis order that `Step.torch` gets: see `canonical_layout`."""
     if "C" not in layout:
         array, layout = array.unsqueeze(0), f"C{layout}"
     return array.permute([layout.index(axis) for axis in canonical_layout(layout)])

@@ -1,7 +1,7 @@
 """The process and its machine: devices, ranks, child processes, files, memory, GPU probes, plugins.
 
-`devices` and `ranks` say where a process runs, `child_process` starts others, `files` are shared
-with them, `registry` finds classes by name, and `capability_probe` tries what DALI can do. Nothing
-here imports data sets or steps, and nearly every folder may import this one. Start reading in
-devices.py.
+`devices` and `ranks` find the GPUs, cores and ranks of a process, `child_process` starts processes,
+`files` has locks and atomic writes, `registry` finds classes by name, and `capability_probe` tests
+what DALI can do. Nothing here imports data sets or steps, and nearly every folder may import this
+one. Start reading in devices.py.
 """

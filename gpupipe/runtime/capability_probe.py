@@ -3,10 +3,10 @@
 The probe runs in a child process (capability_probe_child): a decoder may crash, and the parent
 could not catch that.
 
-Whether a GPU decodes parts of images is probed once a machine. The cache folder stores the outcome
-under everything that it depends on. Of ranks that start together, one probes and the others wait
-for its outcome. Each outcome has an id there, so that a process knows if it is from the time that
-the process waited.
+Each machine probes only once whether a GPU decodes parts of images. The cache folder stores the
+outcome under a key of GPU and versions. If ranks start together, one probes and the others wait for
+its outcome. Each stored outcome has a random id: by it, a rank sees that a new outcome was stored
+while the rank waited.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _BROKEN = ("0.9.0",)
 github.com/NVIDIA/nvImageCodec/issues/55.
 """
 _FIRST_NVJPEG = (13, 2)
-"""nvImageCodec says that parts of images may have wrong edges with an older nvJPEG, where chroma is
-upsampled as gpupipe does it. CUDA 13.3 brings 13.2, and its release notes list the fix.
+"""With an older nvJPEG and gpupipe's chroma upsampling, parts of images may have wrong edges,
+according to nvImageCodec. CUDA 13.3 contains nvJPEG 13.2, and its release notes list the fix.
 """
 _NO_MEMORY = re.compile(
     r"out.of.memory|bad_?alloc|MemoryError|memory allocation|allocation failed|cannot "
@@ -56,15 +56,15 @@ allocator failures have the numbers 5 and 15.
 
 @dataclass(frozen=True)
 class ProbeOutcome:
-    """How far DALI gets on a device.
+    """The stages that DALI passes on a device.
 
     Attributes:
         pipeline: Whether a DALI pipeline computes on the device.
-        decode: Whether it decodes whole images.
-        region: Whether it decodes parts of images, with the right pixels.
+        decode: Whether DALI decodes whole images.
+        region: Whether DALI decodes parts of images, with the right pixels.
         reason: Why DALI stopped, or why parts of images were not tried; empty if neither happened.
-        conclusive: Whether another try would end the same. False after a time-out or a lack of
-            memory, which depend on the moment and not on the device.
+        conclusive: Whether another probe would have the same outcome. False after a time-out or a
+            lack of memory, which may be temporary.
     """
 
     pipeline: bool
@@ -75,7 +75,7 @@ class ProbeOutcome:
 
     @property
     def is_lasting(self) -> bool:
-        """Whether later runs can take over `region`, which says nothing without `decode`."""
+        """Whether later runs can rely on `region`, which means nothing if `decode` failed."""
         return self.region or (self.decode and self.conclusive)
 
 
@@ -145,10 +145,9 @@ def codec_fault(nvimgcodec: str | None, nvjpeg: str | None) -> str:
 
 @cache
 def can_decode_regions(number: int) -> bool:
-    """Return whether GPU `number` decodes parts of images.
+    """Return whether GPU `number` decodes parts of images; log the reason if not.
 
-    The first call in a process takes some seconds if no process of this machine has asked before.
-    Logs the reason if the answer is no.
+    The first call takes some seconds if the cache folder has no outcome for this GPU.
     """
     if fault := installed_codec_fault():
         _log.info("GPU %d decodes whole images: %s", number, fault)
@@ -167,7 +166,7 @@ def can_decode_regions(number: int) -> bool:
 
 
 def region_key(number: int) -> str:
-    """Return what the outcome depends on: GPU `number`, driver, DALI, nvImageCodec, nvJPEG."""
+    """Return the cache key: the name of GPU `number`, and the versions of driver and libraries."""
     import torch
     from nvidia.dali import __version__ as dali
 
@@ -175,7 +174,7 @@ def region_key(number: int) -> str:
 
 
 def describe_versions(gpu: str, dali: str) -> str:
-    """Return the key for a GPU's name and a DALI version."""
+    """Return the cache key for a GPU's name and a DALI version."""
     driver = find_driver()
     versions = {
         "driver": driver and driver.version,
@@ -189,14 +188,14 @@ def describe_versions(gpu: str, dali: str) -> str:
 
 
 def probe_once(key: str, ask: Callable[[], ProbeOutcome]) -> ProbeOutcome:
-    """Return the stored outcome for `key`, else call `ask`.
+    """Return the stored outcome for `key`; if there is none, call `ask` and store its outcome.
 
-    One process at a time calls `ask`. Processes that waited for it take its outcome, even one that
-    is not lasting. Without a writable cache folder, each process asks.
+    One process at a time calls `ask`. Processes that waited for it use its outcome, even one that
+    is not lasting. Without a writable cache folder, each process calls `ask`.
 
     Args:
-        key: What the outcome depends on.
-        ask: Probes.
+        key: The cache key, from `region_key`.
+        ask: Runs the probe.
     """
     file = cache_dir() / _FILE
     before = read_json_object(file)
@@ -222,7 +221,7 @@ def probe_once(key: str, ask: Callable[[], ProbeOutcome]) -> ProbeOutcome:
 
 
 def _read_outcome(entries: Mapping[str, Any], key: str) -> ProbeOutcome | None:
-    """Return the outcome for a key; None if there is none, or the entry is of another form."""
+    """Return the stored outcome for `key`; None if the entry is missing or malformed."""
     try:
         return ProbeOutcome(**{k: v for k, v in entries[key].items() if k != "id"})
     except (KeyError, TypeError, AttributeError):
@@ -256,9 +255,9 @@ def visible_device(setting: str | None, device_id: int) -> str:
 
 
 def _run_child(*arguments: str, **environment: str) -> tuple[str, str, bool]:
-    """Run capability_probe_child in a process of its own.
+    """Run capability_probe_child in a child process.
 
-    Returns its output, why it failed ("" if it did not), and if another try would end the same.
+    Returns its output, the reason of a failure or "", and whether the outcome is conclusive.
     """
     command = ("-c", _START, capability_probe_child.__file__, *arguments)
     try:

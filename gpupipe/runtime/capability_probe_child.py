@@ -1,10 +1,10 @@
 """The child process of capability_probe: decodes images, and prints each stage that it passes.
 
-nvImageCodec sets samples up on several threads only if the batch has more than 4 * (num_threads +
+nvImageCodec prepares samples on several threads only if the batch has more than 4 * (num_threads +
 1) samples (DALI's image_decoder.h). Its code path also depends on the batch size, on mixed chroma
-subsampling, and on the share of the hardware decoder. The child therefore decodes batches of 1
-image, of 128 equal images and of 132 different ones, on 16 threads, with each share. This file
-imports nothing from gpupipe, because the child runs it by its path.
+subsampling, and on `hw_decoder_load`. The child therefore decodes batches of 1
+image, of 128 equal images and of 132 different ones, on 16 threads, with several values of
+`hw_decoder_load`. This file imports nothing from gpupipe, because the child runs it by its path.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from importlib import metadata
 from typing import Any
 
 _THREADS, _MANY = 16, 128
-"""Threads of DALI, and images in a large batch. With 4 * (_THREADS + 1) images or fewer, one thread
-would set all of them up.
+"""Threads of DALI, and images in a large batch. With 4 * (_THREADS + 1) images or fewer, a single
+thread would prepare all of them.
 """
 NVJPEG = ("nvidia-nvjpeg-cu12", "nvidia-nvjpeg", "nvidia-nvjpeg-cu13")
 _HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE of nvjpeg.h
@@ -127,7 +127,7 @@ def decoder_node(
 def _make_batches() -> list[list[Any]]:
     """Return three batches of JPEG images: one image, one image many times, and many of six kinds.
 
-    In `_jpeg`, `subsampling` is 0 for 4:4:4, 1 for 4:2:2 and 2 for 4:2:0 chroma.
+    Pillow's `subsampling` is 0 for 4:4:4, 1 for 4:2:2 and 2 for 4:2:0 chroma.
     """
     plain = _make_jpeg(480, 640, subsampling=2)
     chroma = [_make_jpeg(375, 500, subsampling=0), _make_jpeg(250, 250, subsampling=1)]
@@ -160,7 +160,7 @@ def _make_jpeg(height: int, width: int, turned: int = 1, gray: bool = False, **o
 
 
 def _window(n: int, shape: tuple[int, ...]) -> Any:
-    """Return start and shape of window `n`: inside, a far corner, all of it, or an odd strip."""
+    """Return [top, left] and [height, width] of window `n` in an image: one of four kinds."""
     import numpy as np
 
     high, wide = shape[:2]
@@ -175,7 +175,7 @@ def _window(n: int, shape: tuple[int, ...]) -> Any:
 
 
 def _check_windows(parts: list[Any], whole: list[Any]) -> None:
-    """Raise ValueError if a part differs from its window; decoders may differ by a few levels."""
+    """Raise ValueError if a decoded part differs from its window by over 4 levels on average."""
     import numpy as np
 
     for n, (part, image) in enumerate(zip(parts, whole, strict=True)):
@@ -235,7 +235,8 @@ def _main(task: str, *arguments: str) -> None:
 def extract_cause(message: str) -> str:
     """Return the cause in an error message of DALI, at most 300 characters.
 
-    DALI's messages begin with the place in the graph and end by saying that the pipeline is lost.
+    DALI's messages begin with the operator's location in the graph, and end with a sentence that
+    the pipeline is no longer valid.
     """
     core = message.rpartition("encountered:")[2]
     core = core.replace("Current pipeline object is no longer valid.", "")

@@ -1,18 +1,18 @@
 """Starts Python in child processes, and ends them.
 
-`run` starts a child, waits for its end, and returns what it printed. `ChildProcess` is a child that
-lives beside this process, and talks to it in lines.
+`run` starts a child, waits for its end, and returns its output. `ChildProcess` is a child that runs
+beside this process, and exchanges lines of text with it.
 
-What both have in common:
+Both have this in common:
 
 - The child runs the same interpreter as this process. Its arguments never hold data: other users
   can read them, and their length is limited. Data goes through standard input.
 - The child does not outlive this process. Its standard input is a pipe, and the kernel closes that
   pipe when this process ends in any way. A ChildProcess has to end when its input does.
-- It is no fork, so it has none of the threads, locks and CUDA contexts of this process.
-- No zombie stays behind: `run` and `ChildProcess.end` wait for the child.
+- The child is not forked, so it inherits no threads, locks or CUDA contexts of this process.
+- No zombie remains: `run` and `ChildProcess.end` wait for the child.
 
-`gpupipe` commands in tests and benchmarks are no children of the library.
+Tests and benchmarks start `gpupipe` commands without this module.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def run(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run Python in a child process until it ends.
 
-    The child has a session of its own, so that Ctrl-C reaches only this process. When it has ended,
-    or when this function raises, the processes that the child started are killed too.
+    The child has its own session, so that Ctrl-C reaches only this process. After the child ends,
+    or if this function raises, the processes that the child started are killed too.
 
     Args:
         arguments: Arguments of the interpreter, such as "-m", "package.module".
-        stdin: All of its standard input.
+        stdin: All of the child's standard input.
         timeout: Seconds until the child is killed; None for no limit.
         env: Environment variables; None for those of this process.
 
     Returns:
-        Exit status, standard output and standard error.
+        The child's exit status, standard output and standard error.
 
     Raises:
         subprocess.TimeoutExpired: The child took longer than `timeout`.
@@ -69,16 +69,16 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
 
 
 class ChildProcess:
-    """A child process that lives beside this one. It must end when its standard input ends.
+    """A child process that runs beside this one. It must end when its standard input ends.
 
     Args:
         arguments: Arguments of the interpreter, such as "-m", "package.module".
-        request: Written to its standard input at the start.
+        request: Bytes to write to the child's standard input at the start.
         env: Environment variables; None for those of this process.
-        own_session: Ctrl-C in the terminal does not reach the child.
+        own_session: Whether the child has its own session, so that Ctrl-C does not reach it.
 
     Attributes:
-        pid: Its process id.
+        pid: The child's process id.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ChildProcess:
         return self._stdout.readline()
 
     def read_rest(self) -> bytes:
-        """Wait for the end of the child's standard output and return the rest of it."""
+        """Return all further standard output of the child; wait until the child closes it."""
         return b"" if self._stdout.closed else self._stdout.read()
 
     def poll(self) -> int | None:
@@ -133,8 +133,8 @@ class ChildProcess:
     def terminate(self) -> None:
         """Send SIGTERM to the child. Does nothing if it has ended.
 
-        A process that was forked after the child was started holds a copy of its input's pipe.
-        Closing the pipe does not end the child then.
+        Use it if this process has forked since it started the child. The fork holds a copy of the
+        input pipe, so closing the pipe here does not end the child.
         """
         self._process.terminate()
 

@@ -2,7 +2,7 @@
 
 A C++ compiler builds them; `_jpeg` also needs libjpeg-turbo. The environment variable
 GPUPIPE_KERNELS switches both: `off` runs the libraries' kernels instead, `on` raises EngineError
-where an extension was not built. `compute_crc32s` takes either.
+where an extension was not built. `compute_crc32s` works with or without them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NEEDS = {
     "_jpeg": "a C++ compiler and libjpeg-turbo 2.1 or newer with its headers",
 }
 _ABI = 1
-"""The number of what Python calls of the extensions: kAbi in native/task.h."""
+"""The version of the extensions' interface that this Python code calls: kAbi in native/task.h."""
 
 
 def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
@@ -31,7 +31,7 @@ def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
 
     Raises:
         EngineError: GPUPIPE_KERNELS is `on` and the extension is missing or of another version, or
-            the variable has another value.
+            the variable is neither `on` nor `off`.
     """
     setting = os.environ.get(VARIABLE, "")
     if setting not in ("", "on", "off"):

@@ -17,7 +17,7 @@ from gpupipe.runtime.registry import Backend
 def cores() -> int:
     """Return the number of cores that this process may run on, at least 1.
 
-    That is its CPU affinity, or the CPU quota of its control group if that is less.
+    That is the size of its CPU affinity, or the CPU quota of its control group if that is less.
     """
     allowed = len(allowed_cores())
     return max(1, min(allowed, _quota() or allowed))
@@ -61,7 +61,7 @@ def share(own: int, launcher: int, ranks: int) -> int:
 
 
 def _cores_of_parent() -> int:
-    """Return the parent's cores, or this process's if the parent is outside the container."""
+    """Count the parent's cores, or this process's if the parent is outside the container."""
     parent = os.getppid()
     try:
         return len(os.sched_getaffinity(parent or os.getpid()))
@@ -70,7 +70,7 @@ def _cores_of_parent() -> int:
 
 
 def _quota() -> int | None:
-    """Return the whole cores of the control group's CPU quota (version 2, else 1), or None."""
+    """Return the control group's CPU quota (version 2, else 1) in whole cores; None without one."""
     quota, period = (
         _read_cgroup("cpu.max")
         or (*_read_cgroup("cpu/cpu.cfs_quota_us"), *_read_cgroup("cpu/cpu.cfs_period_us"))
@@ -88,10 +88,10 @@ def _read_cgroup(name: str) -> tuple[str, ...]:
 
 @cache
 def gpu_count() -> int:
-    """Return how many GPUs CUDA shows to this process, and the driver can run torch on.
+    """Return the number of GPUs that torch can use in this process.
 
-    Asks NVML where it can. torch.cuda.is_available() initialises the driver, and CUDA cannot be
-    used in a process that is forked after that.
+    Asks NVML where possible, and not torch.cuda.is_available(): that initialises the driver, after
+    which forked children cannot use CUDA.
     """
     import torch
 
@@ -102,7 +102,7 @@ def gpu_count() -> int:
 def _driver_runs_torch(torch_cuda: str | None) -> bool:
     """Return whether the driver runs programs for torch's CUDA version.
 
-    True if torch has another back end or if NVML is missing: torch then has asked the driver.
+    True if torch has another back end, or if NVML is missing: torch then asks the driver itself.
     """
     driver = nvml.find_driver()
     if driver is None or torch_cuda is None:
@@ -111,10 +111,10 @@ def _driver_runs_torch(torch_cuda: str | None) -> bool:
 
 
 def backend_of(device: str) -> Backend:
-    """Return "gpu" if a value of `loader.device` means a GPU, or would if one was there.
+    """Return "gpu" if a value of `loader.device` means a GPU, even one that does not exist.
 
     Args:
-        device: "auto", "cpu", "gpu" or "gpu:N"; "auto" is a GPU if CUDA shows one.
+        device: "auto", "cpu", "gpu" or "gpu:N". "auto" means a GPU if torch can use one.
     """
     return "gpu" if device.startswith("gpu") or (device == "auto" and gpu_count()) else "cpu"
 
@@ -155,7 +155,7 @@ def resolve(device: str) -> int | None:
 
 @cache
 def _warn_of_unused_gpus() -> None:
-    """Warn once in a process."""
+    """Warn, once in a process, if the driver sees GPUs that torch cannot use."""
     import torch
 
     driver, setting = nvml.find_driver(), os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,4 +1,4 @@
-"""Calls a method when the interpreter exits, and does not keep its object alive."""
+"""Calls a method when the interpreter exits, without keeping the method's object alive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import WeakMethod
 class ExitHandler:
     """Calls a bound method at exit, while modules and threads still work.
 
-    Handlers are called in reverse order. A forked child calls none of its parent's.
+    Handlers are called in reverse order of creation. A forked child calls only its own.
 
     Args:
         method: The bound method. It should not raise.

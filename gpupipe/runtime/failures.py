@@ -1,11 +1,11 @@
-"""Whose failure an exception is: the machine's, or that of a step's own code.
+"""Tells failures of the machine from failures of a step's own code.
 
-The machine's are memory, open files and CUDA: no sample and no step causes them. Every C++
-exception in DALI reaches Python as a RuntimeError, so only its text tells them apart. The patterns
-match texts of dali/core/cuda_error.h, DALI's NVML wrapper, nvImageCodec and torch. If the text
-decides nothing, engines/dali/known_good.py decodes an image that is known to be good.
+The machine fails if memory or open files run out, or if CUDA fails: no sample and no step causes
+that. Every C++ exception in DALI reaches Python as a RuntimeError, so only the text tells the two
+apart. The patterns match texts of dali/core/cuda_error.h, DALI's NVML wrapper, nvImageCodec and
+torch. If no pattern matches, engines/dali/known_good.py decodes an image that is known to be good.
 
-A StepError names the step, its place in the YAML, and the package that it comes from.
+A StepError names the step, its location in the YAML, and the package that defines the step.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _RULES = {
         "raise the limit (ulimit -n)",
     ),
 }
-"""Pattern of an error's text -> (what happened, what to do). The first match counts."""
+"""Pattern of an error's text -> (failure, advice). The first match counts."""
 _ERRNOS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 def machine_failure(error: BaseException) -> str:
-    """Return in one line what failed on the machine and what to do about it.
+    """Describe a failure of the machine in one line, with advice.
 
     Returns:
-        The line, or "" if `error` is no failure of the machine.
+        The line; "" if the machine did not cause `error`.
     """
     if isinstance(error, OSError) and error.errno not in _ERRNOS:
         return ""
@@ -62,7 +62,7 @@ def machine_failure(error: BaseException) -> str:
 
 @contextmanager
 def machine_errors() -> Iterator[None]:
-    """Turn the machine's failures inside the `with` block into EngineError."""
+    """Raise EngineError in place of the machine's failures inside the `with` block."""
     try:
         yield
     except (RuntimeError, OSError, MemoryError) as e:
@@ -72,7 +72,7 @@ def machine_errors() -> Iterator[None]:
 
 
 def is_foreign(cls: type) -> bool:
-    """Return whether another package defines the class."""
+    """Return whether a package other than gpupipe defines the class."""
     return cls.__module__.partition(".")[0] != _OWN_PACKAGE
 
 
@@ -98,14 +98,14 @@ def _distribution_of_module(module: str) -> str:
 def step_errors(
     step: str, cls: type, where: str, call: str, *passed: type[Exception]
 ) -> Iterator[None]:
-    """Run a step's own code, and raise StepError in place of its exceptions.
+    """Raise StepError in place of exceptions of a step's own code in the `with` block.
 
     Exceptions of gpupipe pass through unchanged.
 
     Args:
         step: Name of the step in the pipeline.
         cls: Class of the step.
-        where: Place of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        where: Location of the step in the YAML, "FILE:LINE:COLUMN", or "".
         call: The method that runs, such as "torch()".
         *passed: Exception types that also pass through unchanged.
 
@@ -129,7 +129,7 @@ def step_failed(step: str, cls: type, where: str, call: str, error: Exception) -
     Args:
         step: Name of the step in the pipeline.
         cls: Class of the step.
-        where: Place of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        where: Location of the step in the YAML, "FILE:LINE:COLUMN", or "".
         call: The method that raised, such as "torch()".
         error: The exception.
     """
@@ -144,8 +144,8 @@ def step_wrong(step: str, cls: type, where: str, fault: str) -> StepError:
     Args:
         step: Name of the step in the pipeline.
         cls: Class of the step.
-        where: Place of the step in the YAML, "FILE:LINE:COLUMN", or "".
-        fault: Such as "its torch() made ..., but ...".
+        where: Location of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        fault: The fault, such as "its torch() made ..., but ...".
     """
     return StepError(f"{_describe_step(step, cls, where)}: {fault}")
 

@@ -3,11 +3,11 @@
 `open_regular` refuses files that may block for ever. `write_atomically` makes a file or a folder
 appear complete or not at all: a temporary one beside the target is renamed to it. `hold_lock` keeps
 other processes out, and the kernel releases the lock when its owner dies. `cache_dir` is the folder
-of what gpupipe can create again, such as indexes and downloads.
+of files that gpupipe can create again, such as indexes and downloads.
 
-Two packages do not fit. `tempfile` creates files that only their owner may read. `filelock` polls
-in place of waiting in the kernel, and in a forked child of the owner its destructor unlocks the
-owner's lock.
+Two packages are unsuitable. `tempfile` creates files that only their owner may read. `filelock`
+polls instead of waiting in the kernel. In a forked child, the destructor of its lock releases the
+lock of the parent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
 
     Args:
         path: The file.
-        buffering: As for open(); 0 for none.
+        buffering: As in open(); 0 for unbuffered reads.
 
     Raises:
         OSError: It cannot be opened, or is not a regular file.
@@ -50,11 +50,11 @@ def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
 
 
 def check_regular(status: os.stat_result, path: str | os.PathLike[str]) -> None:
-    """Raise OSError if a path is not that of a regular file.
+    """Raise OSError if a path is not a regular file.
 
     Args:
-        status: The path's os.stat().
-        path: The path.
+        status: The result of os.stat() for the path.
+        path: The path, for the error.
     """
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
@@ -63,7 +63,7 @@ def check_regular(status: os.stat_result, path: str | os.PathLike[str]) -> None:
 
 
 def is_irregular(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is that of a FIFO, a socket or a device. Of one that is not there: False."""
+    """Return whether a path is a FIFO, a socket or a device; False if nothing exists there."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -72,7 +72,7 @@ def is_irregular(path: str | os.PathLike[str]) -> bool:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; {} if the file is missing or holds something else."""
+    """Return the JSON object in a file; {} if the file is missing, or not a JSON object."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -109,7 +109,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
 def create_folder_atomically(path: Path) -> Iterator[Path]:
     """Create a folder when the `with` block ends without an exception.
 
-    If another process creates the folder meanwhile, the folder of this process is dropped.
+    If another process creates the folder meanwhile, this process discards its own.
 
     Args:
         path: The folder. Missing parent folders are created.
@@ -152,7 +152,7 @@ def try_lock(file: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a living process holds the lock of the file at `path`, if there is one."""
+    """Return whether a process holds the lock of the file at `path`; False without such a file."""
     try:
         with path.open("r+b") as file:
             return not try_lock(file.fileno())
@@ -187,8 +187,8 @@ def hold_lock(path: Path, on_wait: Callable[[], object] = lambda: None) -> Itera
 def expand_user(path: str | Path) -> Path:
     """Expand ~ and ~USER at the beginning of a path, as a shell does.
 
-    An empty HOME counts as unset, so that ~ does not become the root folder. Then the user database
-    says where the home directory is. A path whose home directory cannot be found stays as it is.
+    If HOME is empty, ~ is the home directory in the user database, and not the root folder. If no
+    home directory can be found, return the path unchanged.
     """
     text = os.fspath(path)
     is_own = text == "~" or text.startswith("~/")
@@ -198,7 +198,7 @@ def expand_user(path: str | Path) -> Path:
 
 
 def _home_in_user_database() -> str:
-    """Return the home directory that the system knows; "~" if it knows none."""
+    """Return this user's home directory in the user database; "~" if it has none."""
     try:
         import pwd
 

@@ -1,12 +1,12 @@
-"""What forked children of this process close at once, and workers that end with their parent.
+"""Closes descriptors in forked children, and ends workers when their parent ends.
 
 A forked child has a copy of every descriptor. A port stays in use, and a file locked, until the
 last copy is closed, so a child that outlives its parent keeps both. Close-on-exec does not help: a
 forked worker calls no exec.
 
-A worker notices the end of its parent by a pipe that nobody writes to. Only the parent has the
-writing end, and the kernel closes it with the parent, however that ends. PR_SET_PDEATHSIG does not
-fit: it fires when the thread that forked the worker ends.
+A worker notices the end of its parent by a pipe to which nobody writes. Only the parent has the
+writing end, and the kernel closes that when the parent ends in any way. PR_SET_PDEATHSIG is
+unsuitable: it fires when the thread that forked the worker ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def close_in_forks(descriptor: int) -> None:
 
 
 def keep_in_forks(descriptor: int) -> None:
-    """Revoke close_in_forks(): the descriptor is about to be closed here. Idempotent."""
+    """Undo `close_in_forks`; call it before this process closes the descriptor. Idempotent."""
     _descriptors.discard(descriptor)
 
 
@@ -46,15 +46,15 @@ def close_sockets_in_forks(address: int | str) -> None:
 
 
 def keep_sockets_in_forks(address: int | str) -> None:
-    """Revoke close_sockets_in_forks(). Idempotent."""
+    """Undo `close_sockets_in_forks`. Idempotent."""
     _addresses.discard(address)
 
 
 def end_with_parent(before_end: Callable[[], object] = lambda: None) -> None:
-    """End this worker process as soon as its parent has ended. The worker calls this.
+    """End this worker process as soon as its parent has ended. Call it in the worker.
 
     Args:
-        before_end: Called first.
+        before_end: Called before the worker ends.
     """
     parent = parent_process()
     # A worker of a fork server was not forked by its parent, so it waits for both.
@@ -83,7 +83,7 @@ def _after_fork() -> None:
 
 
 def _find_sockets() -> list[int]:
-    """Return the descriptors of sockets whose own address is in `_addresses`."""
+    """Return the descriptors of sockets whose local address is in `_addresses`."""
     folder = Path("/proc/self/fd")
     if not _addresses or not folder.is_dir():
         return []
@@ -91,7 +91,7 @@ def _find_sockets() -> list[int]:
 
 
 def _own_address(descriptor: int) -> int | str | None:
-    """Return the own port of a TCP socket, the own file of a Unix socket, else None."""
+    """Return the local port of a TCP socket, or the path of a Unix socket; else None."""
     try:
         sock = socket.socket(fileno=descriptor)
     except OSError:

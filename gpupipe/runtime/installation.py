@@ -1,4 +1,4 @@
-"""What is installed, and the commands that install what is missing.
+"""Finds installed packages, and returns commands that install missing ones.
 
 The package index has another project under the name gpupipe, so no command names that.
 """
@@ -27,7 +27,7 @@ _IN_A_CLONE = "(in a clone of gpupipe)"
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs what an extra needs, from where this copy came.
+    """Return the command that installs gpupipe with an extra, from the source of this copy.
 
     Args:
         extra: The name of the extra in setup.cfg, or several with commas.
@@ -47,7 +47,8 @@ def install_command(extra: str) -> str:
 def rebuild_command() -> str:
     """Return the command that compiles the extensions of this copy again.
 
-    A wheel has no sources, and pip keeps what it built from a repository in its cache.
+    For a copy from a wheel, which has no C++ sources, the command needs a clone. pip's cache is
+    disabled, because it may hold an older build.
     """
     command = ["pip", "install", "--force-reinstall", "--no-deps", "--no-cache-dir"]
     sources = _list_sources(find_distribution(), "")
@@ -63,7 +64,7 @@ def own_version() -> str:
 
 
 def installed_version(*names: str) -> str | None:
-    """Return the version of the first of these packages that is installed, or None."""
+    """Return the version of the first package in `names` that is installed, or None."""
     return next((copy.version for name in names for copy in distributions(name=name)), None)
 
 
@@ -74,9 +75,9 @@ def parse_release(version: str) -> tuple[int, ...]:
 
 
 def find_distribution() -> Distribution | None:
-    """Return the metadata of the copy that is imported; None if that is not installed.
+    """Return the metadata of the imported copy of gpupipe; None if that copy is not installed.
 
-    Other copies may be installed too: Python imports the first on its path.
+    Several copies may be installed: Python imports the first on its path.
     """
     copies = distributions(name=DISTRIBUTION)
     return next((copy for copy in copies if _find_package(copy) == _PACKAGE), None)
@@ -90,13 +91,13 @@ def _find_package(copy: Distribution) -> Path:
 
 
 def _read_origin(copy: Distribution | None) -> dict[str, Any]:
-    """Return what PEP 610 has installers record of an installation that is not from an index."""
+    """Return the record in direct_url.json (PEP 610) of an install from a URL or folder, or {}."""
     origin: dict[str, Any] = json.loads((copy and copy.read_text("direct_url.json")) or "{}")
     return origin
 
 
 def _list_sources(copy: Distribution | None, extras: str) -> list[str]:
-    """Return pip's arguments for where a copy came from; none if that is not there any more."""
+    """Return pip's arguments that name a copy's source; [] if the source no longer exists."""
     origin = _read_origin(copy)
     if origin:
         return _list_url(origin, extras)
@@ -137,12 +138,12 @@ def list_requirements(requirements: Iterable[str], extra: str) -> list[str]:
 def require_extra(
     extra: str, modules: tuple[str, ...], purpose: str, error: type[GpupipeError] = GpupipeError
 ) -> None:
-    """Raise an error that says what to install, if a package of an extra is missing.
+    """Raise an error with the install command if a package of an extra is missing.
 
     Args:
         extra: The name of the extra in setup.cfg.
         modules: The modules that its packages provide.
-        purpose: The beginning of the message: what needs them.
+        purpose: The feature that needs them, with which the message begins.
         error: The class of the error.
     """
     missing = [module for module in modules if not _is_installed(module)]
@@ -165,7 +166,7 @@ _OLDEST = 5
 
 
 def has_opencv() -> bool:
-    """Return whether OpenCV can be used. Warns if it is installed, but too old."""
+    """Return whether a recent enough OpenCV is installed; warn about an older one."""
     try:
         import cv2
     except ModuleNotFoundError as e:
@@ -184,7 +185,7 @@ def has_opencv() -> bool:
 
 
 def import_torchvision() -> None:
-    """Import the part of torchvision that steps call, before the threads of an engine call it.
+    """Import torchvision's functions before the threads of an engine call them.
 
     Raises:
         EngineError: The import fails: the torchvision that is installed belongs to another torch.

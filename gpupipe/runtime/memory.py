@@ -1,4 +1,4 @@
-"""Copies tensors to a GPU without waiting for it, counts memory, and frees what nobody uses."""
+"""Copies tensors to a GPU asynchronously, counts memory, and frees unused memory."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ if TYPE_CHECKING:
 _POOLED = "DALI_MALLOC_POOL_THRESHOLD"
 """DALI's own environment variable. By default DALI pools CPU buffers of 32 MB and more.
 
-Smaller buffers go back to the C library and on to the system, so each batch pays for its page
-faults again. A batch of 32 MB of raw numbers then takes 8 times as long, and images take more
-memory, not less.
+Smaller buffers go back to the C library and on to the system, so each batch has new page faults.
+A batch of 32 MB of raw numbers then takes 8 times as long, and images take more memory, not less.
 """
 
 
 def on_device(where: device) -> AbstractContextManager[Any]:
     """Return a context in which `where` is the current device of this thread, if it is a GPU.
 
-    The current device of a new thread is GPU 0. What the thread does there, such as page-locking
-    memory, may make a CUDA context on GPU 0: hundreds of MiB in every rank of a machine.
+    The current device of a new thread is GPU 0. If the thread page-locks memory, for example, that
+    may create a CUDA context on GPU 0: hundreds of MiB in every rank of a machine.
 
     Args:
         where: A GPU, or the CPU, for which the context does nothing.
@@ -41,8 +40,8 @@ def on_device(where: device) -> AbstractContextManager[Any]:
 def on_stream(stream: cuda.Stream) -> Iterator[None]:
     """Queue the work inside the `with` block on a stream of a GPU.
 
-    torch.cuda.stream() alone ends by making GPU 0 the current device of a new thread, which makes
-    a CUDA context there.
+    torch.cuda.stream() alone sets the current device of a new thread to GPU 0 when it ends, which
+    creates a CUDA context there.
 
     Args:
         stream: The stream.
@@ -69,10 +68,10 @@ def to_device(tensor: Tensor, where: device) -> Tensor:
 
 
 def record_stream(batch: Mapping[str, Tensor], stream: Stream) -> None:
-    """Tell torch that `stream` uses the GPU tensors of a batch that another stream made.
+    """Tell torch that `stream` uses the GPU tensors of a batch from another stream.
 
-    Otherwise torch reuses their memory as soon as the last reference to them is gone. Kernels that
-    read them may still be queued on `stream` then.
+    Otherwise torch reuses their memory after the last reference to them is gone, while kernels on
+    `stream` may still read them.
 
     Args:
         batch: Tensors by field; tensors on the CPU are ignored.
@@ -115,8 +114,8 @@ def malloc_trim() -> None:
 def release_unused_memory(gpu: device) -> None:
     """Free the unused GPU memory and page-locked memory in DALI's pools.
 
-    DALI never frees it on its own. The pool of CPU memory stays: the next loader of the process
-    reuses it.
+    DALI never frees these pools itself. The pool of pageable CPU memory stays: the next loader of
+    the process reuses it.
 
     Args:
         gpu: The GPU of the closed pipeline. The function first waits for all kernels that are

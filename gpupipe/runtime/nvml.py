@@ -50,13 +50,13 @@ def query(nvml: Any, otherwise: Any, question: Callable[..., Any], *arguments: A
 
 @dataclass(frozen=True)
 class Driver:
-    """NVIDIA's driver.
+    """NVIDIA's driver, as NVML describes it.
 
     Attributes:
-        version: Its version, or "of unknown version".
-        cuda: The CUDA version that libcuda supports, (major, minor); None if there is none.
-        cards: Name and memory of each card, in NVML's order, which is not CUDA's. A card is here
-            even if CUDA_VISIBLE_DEVICES hides it.
+        version: The driver's version, or "of unknown version".
+        cuda: The CUDA version that libcuda supports, (major, minor); None if unknown.
+        cards: Name and memory of each card, in NVML's order, which is not CUDA's. It includes
+            cards that CUDA_VISIBLE_DEVICES hides.
     """
 
     version: str
@@ -65,7 +65,7 @@ class Driver:
 
 
 def find_driver() -> Driver | None:
-    """Return what NVML says of the driver; None if it does not answer."""
+    """Return the driver; None if NVML is missing or does not answer."""
     with session() as nvml:
         if nvml is None:
             return None
@@ -106,7 +106,7 @@ def handle_of_uuid(nvml: Any, uuid: str) -> Any:
 
     Args:
         nvml: The module pynvml.
-        uuid: Its UUID, with or without the prefix "GPU-" or "MIG-".
+        uuid: The UUID of the GPU or instance, with or without the prefix "GPU-" or "MIG-".
 
     Raises:
         NVMLError: NVML knows no such UUID.

@@ -1,4 +1,4 @@
-"""What a long task reports, and a bar below the cell of a notebook that shows it."""
+"""The progress of a long task, and a bar that shows it below the cell of a notebook."""
 
 from __future__ import annotations
 

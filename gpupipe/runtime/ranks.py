@@ -2,9 +2,9 @@
 
 torch.distributed answers first, then the launcher's environment variables, then Ray Train. torchrun
 and Ray's TorchTrainer set RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. Ray's other trainers
-set none of them, and answer inside a worker function only. Open MPI's mpirun and Slurm's srun have
-variables of their own. srun's variables count only inside a job step: Slurm also sets some of them
-in the batch script, which is one process however many tasks the job has.
+set none of them; their context has the ranks, but only inside a worker function. Open MPI's mpirun
+and Slurm's srun have variables of their own. srun's variables count only inside a job step: Slurm
+also sets some of them in the batch script, which is one process for any number of tasks.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def rank_and_world() -> tuple[int, int]:
     """Return (rank, world size), (0, 1) without distributed training.
 
     Uses torch.distributed if it is initialised, else RANK and WORLD_SIZE, else Ray Train's context
-    in a worker function. Warns if mpirun or srun started several processes and none of them is
-    available: the processes may be independent, or may call load() before init_process_group().
+    in a worker function. Without any of these, warns if mpirun or srun started several processes:
+    they may be independent, or may call load() before init_process_group().
 
     Raises:
         DeviceError: The environment variables contradict each other.
@@ -120,7 +120,7 @@ def ranks_on_machine() -> int:
 def assume_ranks_on_machine(count: int) -> Iterator[None]:
     """Assume at least `count` ranks on this machine inside the `with` block.
 
-    For a trainer that starts the ranks itself and sets no environment variable.
+    Trainers that start ranks themselves, and set no environment variable, need this.
     """
     token = _min_ranks.set(count)
     try:
@@ -130,7 +130,7 @@ def assume_ranks_on_machine(count: int) -> Iterator[None]:
 
 
 def cores_of_job() -> int | None:
-    """Return the cores that Slurm gave to all tasks of the job on this machine; None without Slurm.
+    """Return the number of cores of this Slurm job on this machine; None without Slurm.
 
     Raises:
         DeviceError: SLURM_CPUS_ON_NODE is not a whole number.
@@ -144,7 +144,7 @@ def _in_step() -> bool:
 
 
 def _tasks_here() -> int | None:
-    """Return how many tasks of the job step run on this machine, or None if Slurm does not say."""
+    """Return the number of this job step's tasks on this machine; None if it is unknown."""
     name = next(filter(os.environ.get, _TASKS_PER_NODE), None) if _in_step() else None
     if name is None:
         return None

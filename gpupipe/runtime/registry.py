@@ -1,10 +1,9 @@
 """Finds classes by name, among the built-in ones and those of installed plugins.
 
 Each contract has one Registry: `STEPS`, `BATCH_STEPS`, `SOURCES`, `DECODERS` and `ENGINES`. A
-built-in class is registered by the file that holds it, the class of another package by an entry
-point. An engine needs packages that may be absent, so its folder `gpupipe/engines/NAME/` has a
-Registration: what is known of the engine before its class is imported. Its `__init__.py` imports
-none of those packages:
+Registry finds a built-in class by its file, and the class of another package by an entry point. An
+engine needs packages that may be absent, so the `__init__.py` of its folder `gpupipe/engines/NAME/`
+imports none of them. It describes the engine in a Registration, which loads the class later:
 
     def _load() -> type[Engine]:
         from gpupipe.engines.NAME.engine import MyEngine
@@ -37,28 +36,26 @@ T = TypeVar("T")
 STEP_GROUP, SOURCE_GROUP, ENGINE_GROUP = "gpupipe.steps", "gpupipe.sources", "gpupipe.engines"
 """Entry point groups of other packages' steps, sources and engines.
 
-Each is also the name of the package that holds the built-in ones.
+Each is also the name of the package with gpupipe's own classes of that contract.
 """
 BATCH_STEP_GROUP = "gpupipe.batch_steps"
 """Entry point group of other packages' steps of the batch stage."""
 
 
 class Registry(Generic[T]):
-    """Finds the classes of one contract by the names that YAML has for them.
+    """Finds the classes of one contract by their names in YAML.
 
-    The built-in class NAME is the one that the module NAME of `package` defines. Or the module has
-    a `REGISTRATION`, whose `load` imports the class. A class of another package is an entry point
-    NAME of the group.
+    The module NAME of `package` defines the built-in class NAME, or has a `REGISTRATION` whose
+    `load` imports it. Another package offers a class as the entry point NAME of the group.
 
     Args:
-        kind: What messages call such a class: "step".
-        package: The package of the built-in ones.
-        base: The class that all derive from, or its dotted name if a lower folder must not import
-            it.
+        kind: The word for such a class in messages: "step".
+        package: The package with the built-in classes.
+        base: The base class of all these classes; or its dotted name, if a lower folder must not
+            import it.
         group: The entry point group; by default the name of the package.
-        advise: Returns the message about an unknown name; "" for the usual one.
-        are_folders: Whether the built-in ones are the folders of the package; else they are its
-            files.
+        advise: Returns the message about an unknown name; "" for the usual message.
+        are_folders: Whether each built-in class has a folder in the package, instead of a file.
     """
 
     def __init__(
@@ -84,7 +81,7 @@ class Registry(Generic[T]):
         )
 
     def names(self) -> list[str]:
-        """Return the sorted names of all classes, built-in and of plugins, and import none."""
+        """Return the sorted names of built-in classes and of plugins, without importing any."""
         return sorted(self.builtin_names | find_packages(self.group).keys())
 
     def import_builtin(self, name: str) -> Any:
@@ -95,8 +92,8 @@ class Registry(Generic[T]):
         """Import and return the class called `name`: a built-in one, or else one of a plugin.
 
         Raises:
-            LookupError: There is none, or its package is broken. The message suggests the nearest
-                name, or names the package.
+            LookupError: No class has this name, or its package is broken. The message suggests the
+                nearest name, or names the package.
         """
         if name in self.builtin_names:
             return self._find_builtin(name)
@@ -107,7 +104,7 @@ class Registry(Generic[T]):
 
     @property
     def base(self) -> type[T]:
-        """The class that all derive from."""
+        """The base class of all classes in the registry."""
         if isinstance(self._base, str):
             module, _, name = self._base.rpartition(".")
             return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
@@ -121,7 +118,7 @@ class Registry(Generic[T]):
         return cls  # type: ignore[no-any-return]
 
     def _is_defined(self, value: Any, module: ModuleType) -> bool:
-        """Whether a value is a class of the contract that a module, or its folder, defines."""
+        """Return whether a value is a subclass of `base` that `module`, or its folder, defines."""
         is_class = isinstance(value, type) and issubclass(value, self.base)
         return is_class and f"{value.__module__}.".startswith(f"{module.__name__}.")
 
@@ -130,24 +127,24 @@ Backend = Literal["cpu", "gpu"]
 """A kind of device."""
 
 AUTO = "auto"
-"""The value of `loader.engine` that takes an installed engine; no engine can have this name."""
+"""The value of `loader.engine` that selects an installed engine. No engine has this name."""
 
 
 @dataclass(frozen=True)
 class Registration:
-    """What is known of a built-in engine before it is imported.
+    """Describes a built-in engine without importing it.
 
     Attributes:
         title: The engine's name in tables and messages, such as "DALI".
         load: Imports and returns the engine's class. Raises GpupipeError with an instruction if a
             package that the engine needs is not installed.
-        auto_priority: By kind of device, "cpu" or "gpu": `engine: auto` takes the installed engine
-            with the highest number. Without a number for a device, `auto` never takes this engine
-            there.
-        required_settings: Settings of `loader:` without which the engine cannot run. Each has the
-            message for the case that it is missing.
-        try_operator: Runs one of the engine's own operators on small images, for a step that
-            stands for any of them: see `gpupipe/steps/dali_operators/operators.py`.
+        auto_priority: A number for "cpu" or "gpu": on that kind of device, `engine: auto` takes the
+            installed engine with the highest number. On a device without a number, it never takes
+            this engine.
+        required_settings: For each setting of `loader:` that the engine cannot run without, the
+            message if it is missing.
+        try_operator: Runs one of the engine's own operators on small images, for the step `dali`,
+            which can run any of them: see `gpupipe/steps/dali_operators/operators.py`.
     """
 
     title: str
@@ -163,7 +160,7 @@ ENGINES: Registry[Any] = Registry(
 
 
 def find_registration(name: str) -> Registration | None:
-    """Return the registration of a built-in engine; None for engines of plugins, and `auto`."""
+    """Return the registration of a built-in engine; None for `auto` and engines of plugins."""
     if name not in ENGINES.builtin_names:
         return None
     return ENGINES.import_builtin(name).REGISTRATION  # type: ignore[no-any-return]
@@ -209,7 +206,7 @@ def find_packages(group: str) -> dict[str, str]:
 
 
 def list_entries(group: str) -> tuple[EntryPoint, ...]:
-    """Return the entry points of a group: those of the packages that are installed now."""
+    """Return the entry points of a group, of all packages that are installed now."""
     return _read_entries(group, tuple((path, _modified(path)) for path in sys.path))
 
 
@@ -218,13 +215,13 @@ def _read_entries(group: str, _: tuple[tuple[str, int], ...]) -> tuple[EntryPoin
     """Return the entry points of a group; read them again if a folder of sys.path has changed.
 
     Reading opens a metadata file of each installed package: 10 ms for 250 packages. The second
-    argument only serves as a cache key: the folders of sys.path, and when each was modified.
+    argument is only a cache key: the folders of sys.path and their modification times.
     """
     return tuple(entry_points(group=group))
 
 
 def _modified(path: str) -> int:
-    """Return when a folder or archive of sys.path was changed; 0 if it does not exist."""
+    """Return the modification time of a folder or archive in ns; 0 if it does not exist."""
     try:
         return os.stat(path or ".").st_mtime_ns
     except OSError:

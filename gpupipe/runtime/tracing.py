@@ -1,4 +1,4 @@
-"""Records what happens when in this process, for `gpupipe profile --trace`.
+"""Records a timeline of this process, for `gpupipe profile --trace`.
 
 Code that may be traced calls `span()`, and `begin()` and `end()` for a batch in flight. Without a
 recorder they do nothing. A recorder collects events of all threads, and writes them in Chrome's
@@ -16,14 +16,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 OpenRange = Callable[[str], AbstractContextManager[object]]
-"""Opens a range of a name for another profiler, as torch.cuda.nvtx.range does."""
+"""Opens a named range in another profiler, as torch.cuda.nvtx.range does."""
 
 
 class SpanRecorder:
     """Collects events.
 
     Args:
-        open_range: Also called with the name of each span.
+        open_range: Opens a range in another profiler, with the name of each span.
 
     Attributes:
         events: The events, in Chrome's trace format. Times are in microseconds.
@@ -36,7 +36,7 @@ class SpanRecorder:
 
     @contextmanager
     def span(self, name: str, category: str, **arguments: Any) -> Iterator[None]:
-        """Record what the block takes, on the thread that runs it."""
+        """Record the time that the `with` block takes, on its thread."""
         with self._open_range(name):
             started = time.perf_counter_ns()
             try:
@@ -46,7 +46,7 @@ class SpanRecorder:
                 self._add(name, category, started, args=arguments, ph="X", dur=duration)
 
     def mark(self, phase: str, name: str, key: str) -> None:
-        """Record the begin ("b") or the end ("e") of something that no single thread does."""
+        """Record the begin ("b") or end ("e") of work that no single thread does."""
         self._add(name, "batch", time.perf_counter_ns(), args={}, ph=phase, id=key)
 
     def as_json(self, **about: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ _NOTHING = nullcontext()
 
 @contextmanager
 def record(open_range: OpenRange = nullcontext) -> Iterator[SpanRecorder]:
-    """Record the block, in all threads of this process. Nested blocks go to the inner recorder."""
+    """Record events of all threads in the `with` block. Nested blocks use the inner recorder."""
     before, recorder = _Current.recorder, SpanRecorder(open_range)
     _Current.recorder = recorder
     try:
@@ -93,12 +93,12 @@ def span(name: str, category: str, **arguments: Any) -> AbstractContextManager[N
 
 
 def begin(name: str, key: str) -> None:
-    """Record that something begins that no single thread does, such as a batch in flight."""
+    """Record the begin of work that no single thread does, such as a batch in flight."""
     if (recorder := _Current.recorder) is not None:
         recorder.mark("b", name, key)
 
 
 def end(name: str, key: str) -> None:
-    """Record the end of what began with the same name and key."""
+    """Record the end of the work that began with the same name and key."""
     if (recorder := _Current.recorder) is not None:
         recorder.mark("e", name, key)

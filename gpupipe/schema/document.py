@@ -12,7 +12,7 @@ Key = str | int
 Loc = tuple[Key, ...]
 
 UNRESOLVED: Any = type("Unresolved", (), {"__repr__": lambda self: "..."})()
-"""Stands for a value whose ${...} could not be resolved: validation does not report it again."""
+"""Replaces a value whose ${...} could not be resolved: validation does not report it again."""
 
 
 def join_keys(loc: Sequence[Key]) -> str:
@@ -25,10 +25,10 @@ class Document:
     """The data of a YAML file, with the location of each key and value.
 
     Attributes:
-        name: The file's name in messages. Data that comes from no file has only this.
+        name: The file's name in messages. Data without a file has this as its only location.
         data: Nested dicts, lists and scalars.
         keys: The location of each key, "file:line:column", by its path in `data`.
-        values: The location of each value, likewise.
+        values: The location of each value, "file:line:column", by its path in `data`.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Document:
     def where(self, loc: Sequence[Key], of_key: bool = False) -> str:
         """Return the location of a value or key, as "file:line:column".
 
-        If it has none, this is the location of the nearest parent that has one. The path follows
-        if an item of a list lies between the two: "config: pipeline.1".
+        If the value has no location, return that of its nearest parent that has one. If a list lies
+        between the two, the path of the item follows: "config: pipeline.1".
 
         Args:
             loc: The path of the value in `data`.
-            of_key: Whether to return the location of its key instead.
+            of_key: Whether to return the location of the value's key instead.
         """
         for end in range(len(loc), -1, -1):
             part = tuple(loc[:end])
@@ -55,7 +55,7 @@ class Document:
         return self.name + _item(loc, 0)
 
     def at(self, loc: Sequence[Key]) -> Any:
-        """Return the value at `loc`; None if there is none."""
+        """Return the value at `loc`; None if `loc` does not exist."""
         value = self.data
         for key in loc:
             if not _has(value, key):
@@ -64,11 +64,11 @@ class Document:
         return value
 
     def holds(self, loc: Sequence[Key]) -> bool:
-        """Whether there is a value at `loc`, even an empty one."""
+        """Return whether `loc` exists, even if its value is empty."""
         return _has(self.at(loc[:-1]), loc[-1])
 
     def put(self, loc: Loc, value: Any, location: str) -> None:
-        """Set the value at `loc`. A mapping is merged into the mapping that is there.
+        """Set the value at `loc`. A mapping is merged into the old value if that is a mapping too.
 
         Missing parents are created. A step without parameters ("- decode") becomes a mapping.
 
@@ -78,7 +78,7 @@ class Document:
             location: The location of the new value, such as the override that sets it.
 
         Raises:
-            ConfigError: A parent is neither a mapping nor a list, or has no such item.
+            ConfigError: A parent is neither a mapping nor a list, or a list lacks the item.
         """
         holder, loc = self._holder(loc, location)
         old = holder.get(loc[-1]) if isinstance(holder, dict) else None
@@ -108,7 +108,10 @@ class Document:
         return holders[-1], tuple(real)
 
     def _inside(self, holder: Any, loc: list[Key], following: Key, location: str) -> Any:
-        """Return the value at `loc` in its parent `holder`, as a parent for the key `following`."""
+        """Return the value at `loc`, which is in `holder`, as a parent for the key `following`.
+
+        An empty value becomes a mapping. So does the step `following` without parameters.
+        """
         key: Any = loc[-1]
         old = holder.get(key) if isinstance(holder, dict) else holder[key]
         if old is None or (isinstance(holder, list) and old == following):
@@ -119,12 +122,12 @@ class Document:
 
 @dataclass(frozen=True)
 class Node:
-    """A value of a document, and where the mistakes in it are reported.
+    """A value of a document, with the list to which its mistakes are reported.
 
     Attributes:
         document: The document.
         loc: The path of the value.
-        problems: Gets the mistakes appended.
+        problems: The list to which `report` appends mistakes.
     """
 
     document: Document
@@ -133,15 +136,15 @@ class Node:
 
     @property
     def value(self) -> Any:
-        """The value; None if there is none."""
+        """The value; None if `loc` does not exist."""
         return self.document.at(self.loc)
 
     def inside(self, *keys: Key) -> Node:
-        """Return the node of a value inside this one."""
+        """Return the node at the path `keys` below this one."""
         return replace(self, loc=(*self.loc, *keys))
 
     def items(self) -> list[Node]:
-        """Return the nodes of the items of a list."""
+        """Return one node for each item of the value, which is a list."""
         return [self.inside(number) for number in range(len(self.value))]
 
     def where(self, of_key: bool = False) -> str:
@@ -160,7 +163,10 @@ def _has(holder: Any, key: Key) -> bool:
 
 
 def _index(holder: Any, key: Key, above: list[Key], location: str) -> Key:
-    """Convert `key` to the type of key that `holder` takes. Raises ConfigError if it cannot."""
+    """Return `key` as an int if `holder` is a list, else unchanged.
+
+    Raises ConfigError if `holder` cannot have the key. `above` is its path, for messages.
+    """
     if isinstance(holder, dict):
         return key
     name = join_keys(above)

@@ -21,7 +21,7 @@ _MAX_CHANNELS = 1024
 
 
 def should_be(rule: str) -> PydanticCustomError:
-    """Return the error that a value "should be `rule`".
+    """Return a validation error with the message that a value "should be `rule`".
 
     Validators raise it when pydantic's own message says too little.
     """
@@ -29,7 +29,7 @@ def should_be(rule: str) -> PydanticCustomError:
 
 
 def wrong_key(advice: str) -> PydanticCustomError:
-    """Return the error of a key that should not be there: `advice` says why, and what to write.
+    """Return a validation error about a key that must not exist; `advice` is the message.
 
     Validators raise it for keys that pydantic does not know.
     """
@@ -89,10 +89,10 @@ def is_whole(value: Any) -> TypeGuard[int]:
 
 
 def check_list(value: Any, lengths: Container[int], rule: str) -> list[Any]:
-    """Return `value` as a list; a number is a list of one.
+    """Return `value` as a list; a number becomes a list of one.
 
     Raises:
-        PydanticCustomError: `should_be(rule)`, if it is no list of an allowed length.
+        PydanticCustomError: `should_be(rule)`, unless the list's length is in `lengths`.
     """
     values = [value] if is_number(value) else value
     if not isinstance(values, (list, tuple)) or len(values) not in lengths:
@@ -101,25 +101,25 @@ def check_list(value: Any, lengths: Container[int], rule: str) -> list[Any]:
 
 
 def one_for_both(rule: str) -> BeforeValidator:
-    """Return a validator of two numbers, or of one that stands for both; `rule` says so."""
+    """Return a validator of two numbers, or one for both; other values "should be `rule`"."""
     return BeforeValidator(lambda value: (check_list(value, (1, 2), rule) * 2)[-2:])
 
 
 def two_numbers(rule: str) -> BeforeValidator:
-    """Return a validator of a list of two numbers; another value "should be `rule`"."""
+    """Return a validator of a list of two numbers; other values "should be `rule`"."""
     return BeforeValidator(lambda value: check_list(value, (2,), rule))
 
 
 def spread(
     rule: str, center: float = 0.0, lowest: float = -math.inf, max_spread: float = math.inf
 ) -> BeforeValidator:
-    """Return a validator of [min, max], or of a number a that stands for [center - a, center + a].
+    """Return a validator of [min, max], or of a number a, short for [center - a, center + a].
 
     Args:
-        rule: What the value should be, for messages.
-        center: The center.
-        lowest: Where the range of a number is cut off.
-        max_spread: The largest number.
+        rule: The end of the message "should be ..." about a wrong value.
+        center: The center of the range that a number a expands to.
+        lowest: The lower limit of that range's min.
+        max_spread: The largest a.
     """
 
     def expand(value: Any) -> list[Any]:
@@ -133,19 +133,23 @@ def spread(
 
 
 class Short(tuple[int, ...]):
-    """Numbers of an image that the YAML has in a short form.
+    """The numbers for an image, expanded from a short form in YAML.
 
     Attributes:
-        written: The short form. Arrays with more or fewer axes than an image use it.
+        written: The short form. `expand_sides` and `expand_margins` expand it for other axes than
+            those of an image.
     """
 
     written: tuple[int, ...]
 
 
 def _written(full: int, longer: tuple[int, ...], rule: str) -> WrapValidator:
-    """Return a validator of `full` numbers, short forms of them, or the lengths in `longer`.
+    """Return a validator of a list of `full` numbers, or of a short form, which becomes a Short.
 
-    Arrays with more axes than an image need the longer forms.
+    Args:
+        full: The count of numbers for an image.
+        longer: Larger counts that are also valid, for arrays with more axes than an image.
+        rule: The end of the message "should be ..." about a wrong value.
     """
 
     def read(value: Any, handler: Callable[[Any], tuple[int, ...]]) -> tuple[int, ...]:
@@ -166,7 +170,7 @@ def _one_for_all(value: Any) -> Any:
 
 
 class FillByKind(tuple[float, ...]):
-    """The fill of images, where the YAML has `{image: ..., mask: ...}`.
+    """The fill of images from `{image: ..., mask: ...}` in YAML.
 
     Attributes:
         mask: The fill of masks. See `mask_fill`.
@@ -176,7 +180,7 @@ class FillByKind(tuple[float, ...]):
 
 
 def mask_fill(fill: tuple[float, ...] | None) -> tuple[float, ...]:
-    """Return what a step with this `fill` fills masks with: 0, unless the YAML has `mask:`."""
+    """Return the fill of masks: that of `mask:` in the YAML, or 0 without one."""
     return fill.mask if isinstance(fill, FillByKind) else (0.0,)
 
 
@@ -194,7 +198,7 @@ def read_fill(value: Any, handler: Callable[[Any], tuple[float, ...]]) -> tuple[
 
 
 def check_ordered(value: tuple[float, ...]) -> tuple[float, ...]:
-    """Return `value`, which is pairs of [min, max]; raise an error if a pair is descending."""
+    """Return `value`, a sequence of [min, max] pairs; raise an error if a min exceeds its max."""
     pairs = [sorted(value[i : i + 2]) for i in range(0, len(value), 2)]
     ascending = [n for pair in pairs for n in pair]
     if ascending != list(value):
@@ -203,7 +207,7 @@ def check_ordered(value: tuple[float, ...]) -> tuple[float, ...]:
 
 
 ORDERED = AfterValidator(check_ordered)
-"""Annotates pairs of [min, max] to reject a descending one."""
+"""Annotates pairs of [min, max], to reject a min above its max."""
 
 Bytes = Annotated[ByteSize, BeforeValidator(_check_bytes), Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False), NUMBER]
@@ -235,8 +239,8 @@ Shares = Annotated[tuple[Probability, Probability], two_numbers("[x, y], each fr
 Fill = Annotated[tuple[Level, ...], WrapValidator(read_fill)]
 """The value outside an image, 0 to 255; or {image: ..., mask: ...}, like torchvision's dict."""
 AnyFill = Annotated[tuple[Finite, ...], WrapValidator(read_fill)]
-"""The same in units of the array's numbers; `spec_checks.check_fill` checks it."""
+"""Like `Fill`, but in units of the array's values, which `spec_checks.check_fill` checks."""
 Value = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
-"""A value in units of the array's numbers."""
+"""One number, or one per channel, in units of the array's values."""
 Channels = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
 PositiveChannels = Annotated[tuple[Positive, ...], BeforeValidator(_one_for_all)]

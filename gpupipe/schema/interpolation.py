@@ -18,11 +18,11 @@ from gpupipe.schema.document import UNRESOLVED, Document, Loc, join_keys
 _SHELL_VARIABLE = re.compile(r"(?:^|/)\$([A-Za-z_]\w*)(?=/|$)")
 """Matches $HOME as a part of a path."""
 _MAX_NESTED = 20
-"""How many ${...} may stand in each other, or refer to the next one: OmegaConf recurses into each.
+"""The maximum depth of nested ${...}, and of references in a row: OmegaConf recurses into each.
 """
 _MAX_RESOLVED = 5_000
-"""How many ${...} a document may take to resolve. OmegaConf resolves one again for each reference
-to it, so that ten lines may take hours.
+"""The maximum number of references to resolve in a document. OmegaConf resolves a ${...} again for
+each reference to it, so that ten lines may take hours.
 """
 _REFERENCE = re.compile(r"\$\{(\.*)([^${}:]+)\}")
 
@@ -31,8 +31,8 @@ def resolve(document: Document) -> tuple[Document, list[Problem]]:
     """Resolve every ${...}, which is OmegaConf's interpolation.
 
     Returns:
-        The resolved document, and a problem for each ${...} that cannot be resolved. Its value
-        is UNRESOLVED.
+        The resolved document, and a problem for each ${...} that cannot be resolved. UNRESOLVED
+        replaces the values of these.
 
     Raises:
         ConfigError: Too many ${...} refer to each other.
@@ -63,14 +63,14 @@ def resolve(document: Document) -> tuple[Document, list[Problem]]:
 
 
 class _ReferenceCounter:
-    """Counts what it takes to resolve the plain references (${key.key}) of a document."""
+    """Counts the steps that resolve the plain references (${key.key}) of a document."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
         self._counts: dict[Loc, tuple[int, int]] = {}
 
     def check(self) -> None:
-        """Raise ConfigError if that is too much."""
+        """Raise ConfigError if the references are too many, or too many in a row."""
         total = 0
         for loc, text in _iterate_texts(self._document.data, ()):
             try:
@@ -102,7 +102,7 @@ class _ReferenceCounter:
 
 
 def _iterate_texts(value: Any, loc: Loc) -> Iterator[tuple[Loc, str]]:
-    """Yield every text in `value` that has a ${...}."""
+    """Yield the path and the text of each text with ${...} in `value`, which is at `loc`."""
     if isinstance(value, dict | list):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _iterate_texts(part, (*loc, key))
@@ -111,7 +111,7 @@ def _iterate_texts(value: Any, loc: Loc) -> Iterator[tuple[Loc, str]]:
 
 
 def _find_targets(loc: Loc, text: str) -> Iterator[Loc]:
-    """Yield the places that the references of a text name; dots in front are relative."""
+    """Yield the path that each reference in a text names; leading dots make it relative."""
     for dots, path in _REFERENCE.findall(text):
         keys = [key for key in re.split(r"[.\[\]]", path) if key]
         above = loc[: max(0, len(loc) - len(dots))] if dots else ()
@@ -141,7 +141,7 @@ def _is_grammatical(text: str) -> bool:
 
 
 def _count_nested(text: str) -> int:
-    """Return how many ${...} stand in each other."""
+    """Return the depth to which ${...} are nested in a text."""
     depth = deepest = 0
     for bracket in re.findall(r"\$\{|\}", text):
         depth = depth + 1 if bracket == "${" else max(0, depth - 1)
@@ -150,14 +150,14 @@ def _count_nested(text: str) -> int:
 
 
 def _describe_depth(text: str, error: Exception) -> str:
-    """Say that a text is nested too deeply for OmegaConf; "" if that is not why it failed."""
+    """Return a message if a text is nested too deeply for OmegaConf, else ""."""
     if _count_nested(text) <= _MAX_NESTED and "recursion depth" not in str(error):
         return ""
     return f"{shown(text)}: nested too deeply: at most {_MAX_NESTED} ${{...}} in each other"
 
 
 def _describe_failure(text: str, error: Exception, document: Document) -> str:
-    """Say why OmegaConf could not resolve a text, and what to write instead."""
+    """Return a message: why OmegaConf could not resolve a text, and what to write instead."""
     message = str(error).splitlines()[0]
     quoted = next(iter(re.findall(r"'([^']*)'", message)), "")
     if text == "???":

@@ -1,7 +1,7 @@
 """Arrays of numbers as a parameter of a step: a nested list, or the path of an .npy file.
 
-The numbers are read when the config is checked. A pipeline's fingerprint holds their hash, and
-neither the numbers nor the path: other numbers in the same file are another pipeline.
+The numbers are read when the config is checked. The pipeline's fingerprint includes their hash, and
+not the path: if the file's numbers change, so does the fingerprint.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _DTYPES = ("float32", "float64")
 
 @dataclass(frozen=True, repr=False)
 class NumberArray:
-    """An array of numbers, of float32 or float64. It is equal to another one of equal numbers.
+    """An array of float32 or float64 numbers. Two are equal if dtype, shape and numbers are.
 
     Attributes:
         dtype: NumPy's name of the dtype.
         shape: The shape.
         digest: A hash of the numbers.
-        path: The file that held them; "" for a list.
+        path: The file of the numbers; "" for a list.
     """
 
     dtype: str
@@ -51,7 +51,7 @@ class NumberArray:
         """The numbers.
 
         Raises:
-            LookupError: This is a client's description of an array that its server has.
+            LookupError: This is a client's copy without numbers: only the server has them.
         """
         if self._values is None:
             raise LookupError("the numbers of this array are on the server")
@@ -105,7 +105,7 @@ def _load(path: Path) -> NDArray[Any]:
 
 
 def _check(array: NDArray[Any], ndim: int) -> NDArray[Any]:
-    """Return the array; raise ValueError if it does not hold finite floats along `ndim` axes."""
+    """Return `array`; raise ValueError unless it has finite floats along `ndim` axes."""
     if array.dtype.name not in _DTYPES:
         raise ValueError(
             f"the numbers are {array.dtype}, but should be {' or '.join(_DTYPES)}: save them with "
@@ -120,7 +120,7 @@ def _check(array: NDArray[Any], ndim: int) -> NDArray[Any]:
 
 
 def _serialize(array: NumberArray, info: SerializationInfo) -> Any:
-    """Return what YAML has; in JSON the hash, for fingerprints and for clients of a server."""
+    """Return the YAML value; in JSON mode a hash, for fingerprints and clients of a server."""
     if info.mode == "json":
         return {"dtype": array.dtype, "shape": list(array.shape), "hash": array.digest}
     return array.path or array.values.tolist()

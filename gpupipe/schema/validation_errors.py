@@ -1,6 +1,6 @@
-"""Turn pydantic's errors into problems of a YAML file.
+"""Turns pydantic's errors into problems of a YAML file.
 
-Each says where the fault is, the value, the rule, and what to write instead.
+Each problem has the location of the fault, the value, the rule, and what to write instead.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _RULES = {
     }.items()
     for error in ("type", "parsing", "from_float", "parsing_size")
 }
-"""Completes "should be ...", by the type of pydantic's error."""
+"""The end of the message "should be ...", by the type of pydantic's error."""
 _MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 _OF_TEXT = ("form", "literal_error", "path_type", "string_type")
-"""Types of errors of fields that may take a text."""
+"""Types of pydantic's errors for fields that may take a text."""
 _HINT = "; YAML reads yes, no, on and off as true and false: put a word in quotes"
 
 
@@ -154,7 +154,7 @@ def _number(value: Any) -> Any:
 def _model_at(model: Any, inner: Loc) -> _Model | None:
     """Return the model of the field at `inner`; None if the field is no model.
 
-    A field may be a dict of models; the part after it is then a key of the dict.
+    A field may be a dict of models: then the next part of `inner` is a key of the dict.
     """
     parts = iter(inner)
     for part in parts:
@@ -169,13 +169,13 @@ def _model_at(model: Any, inner: Loc) -> _Model | None:
 
 
 def _nearest_field(model: _Model, inner: Loc) -> str | None:
-    """Return the field that an unknown key probably means."""
+    """Return the field whose name is most similar to the unknown key at `inner`, or None."""
     holder = _model_at(model, inner[:-1])
     return nearest(str(inner[-1]), holder.model_fields) if holder else None
 
 
 def _suggest(model: _Model, inner: Loc) -> str:
-    """Suggest what to write for an unknown key: the same key deeper, or fields of the model."""
+    """Return a suggestion for an unknown key: where the key belongs, or a similar field."""
     holder, key = _model_at(model, inner[:-1]), str(inner[-1])
     if holder is None:
         return ""
@@ -188,7 +188,7 @@ def _suggest(model: _Model, inner: Loc) -> str:
 
 
 def _quote_description(model: _Model, inner: Loc) -> str:
-    """Return what the docstring says about a field, in brackets; "" if it says nothing."""
+    """Return the docstring's first sentence about a field, in brackets; "" if there is none."""
     holder = _model_at(model, inner[:-1])
     sentence = describe_field(holder, str(inner[-1])).removesuffix(".") if holder else ""
     if not sentence:
@@ -209,10 +209,10 @@ def describe_field(model: _Model, name: str) -> str:
 
 
 def document_field(model: _Model, name: str) -> str:
-    """Return all that the docstring of its model says about a field; "" if it says nothing.
+    """Return the entry about a field in its model's docstring; "" if there is none.
 
-    Reads Google's "NAME: Sentence." under "Attributes:", and the same at the line's beginning. A
-    field that the model inherits may stand in the docstring of its base class.
+    Reads Google's "NAME: Sentence." under "Attributes:", or without that heading. For an inherited
+    field, also searches the docstrings of the base classes.
     """
     pattern = re.compile(
         rf"^( *)(?:\w+, )*{re.escape(name)}(?:, \w+)*(?: \([^()]*\))?: "  # NAME, OTHER (TYPE):

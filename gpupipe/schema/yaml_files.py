@@ -1,9 +1,9 @@
 """Finds YAML files by path or by name, and parses them into Documents.
 
-A Document keeps the location of every key and value. A name is that of a config or of a pipeline:
-the user's own first, then those that ship with gpupipe. configs/ and pipelines/ of the repository
-are gpupipe/builtin_configs/ and builtin_pipelines/ where gpupipe is installed; gpupipe/config/ and
-gpupipe/pipeline/ are code.
+A Document keeps the location of every key and value. A name is searched among the user's own
+configs or pipelines, then among those that ship with gpupipe. The repository's configs/ and
+pipelines/ are installed as gpupipe/builtin_configs/ and gpupipe/builtin_pipelines/; gpupipe/config/
+and gpupipe/pipeline/ are code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpupipe.schema.document import Document, Loc
 
 Kind = Literal["configs", "pipelines"]
 SUFFIXES = (".yaml", ".yml", ".json")
-"""Of files of the user's: JSON is YAML as well."""
+"""Suffixes of the user's files. JSON is valid YAML."""
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -39,11 +39,11 @@ def names(kind: Kind) -> list[str]:
 
 
 def locate(kind: Kind, name: str, beside: Path | None = None) -> Path:
-    """Find the file that `name` stands for.
+    """Find the file of a config or a pipeline by its path or name.
 
-    Searches, in this order: a path with the suffix .yaml, .yml or .json, from the working
-    directory, then from `beside`; `KIND/NAME.yaml` in the working directory, in `beside` and in its
-    parent; the shipped files. So the working directory comes first, as for all paths.
+    A path ends in .yaml, .yml or .json; it is relative to the working directory, or else to
+    `beside`. A name is searched as `KIND/NAME.yaml` in the working directory, in `beside`, in the
+    parent of `beside`, and then among the shipped files.
 
     Args:
         kind: "configs" or "pipelines".
@@ -85,7 +85,7 @@ def _exists(path: Path, test: Callable[[Path], bool]) -> bool:
 
 _TAG = "tag:yaml.org,2002:"
 MAX_DEPTH = 50
-"""How many lists and mappings may stand in each other."""
+"""The maximum depth of nested lists and mappings."""
 _MAX_VALUES = 100_000
 TOO_DEEP = f"nested too deeply: more than {MAX_DEPTH} lists and mappings stand in each other"
 
@@ -93,7 +93,7 @@ TOO_DEEP = f"nested too deeply: more than {MAX_DEPTH} lists and mappings stand i
 class _Loader(yaml.SafeLoader):
     """Reads YAML 1.1, except that dates stay text and numbers follow YAML 1.2.
 
-    So 1e-3 is a number, 010 is ten, and 1:30 is text.
+    For example, 1e-3 is a number, 010 is ten, and 1:30 is text.
     """
 
     def __init__(self, text: str, name: str) -> None:
@@ -101,7 +101,7 @@ class _Loader(yaml.SafeLoader):
         self._name, self._depth = name, 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node, which recurses into the nodes that it holds."""
+        """Compose a node and, recursively, the nodes inside it; limit the depth."""
         if self._depth > MAX_DEPTH:
             event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
             raise ConfigError.at(_locate(self._name, event.start_mark), TOO_DEEP)
@@ -145,7 +145,7 @@ _PLAINER = {
 
 
 def read(path: Path) -> Document:
-    """Read a YAML file, or a JSON file (.json), whose text is YAML but for tabs between values.
+    """Read a YAML file, or a JSON file (.json), in which tabs are allowed between values.
 
     Raises:
         ConfigError: The file cannot be read, is not YAML, or has a key twice.
@@ -225,7 +225,7 @@ class _Marks:
 
     Args:
         name: The file's name in messages.
-        visited: Counts the nodes, with those that aliases and merges (`<<`) repeat.
+        visited: A counter of nodes, which aliases and merges (`<<`) count again.
     """
 
     def __init__(self, name: str, visited: Iterator[int] | None = None) -> None:
@@ -279,7 +279,7 @@ class _Marks:
         return set(own)
 
     def _merge(self, node: yaml.Node, loc: Loc, own: set[str], depth: int) -> None:
-        """Add the locations of keys that `<<` brings in. The mapping's own keys win."""
+        """Add the locations of keys that `<<` merges in. The mapping's own keys win."""
         for mapping in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             inner = _Marks(self.name, self._visited)
             inner.visit(mapping, loc, depth)

@@ -63,8 +63,9 @@ class AugMix(AugmentPolicy):
         """Draw the chains of each sample.
 
         Returns:
-            op: int32 (B, mixture_width, longest), numbers in OPS; 0 after the end of a chain.
-            value: float64 of the same shape, their values: see policy_ops.
+            op: int32 (B, mixture_width, longest chain), the number of each operation in OPS; 0
+                after the end of a chain.
+            value: float64 of the same shape, the value of each operation: see policy_ops.
             weight: float64 (B, mixture_width + 1), of the image and of each chain.
         """
         return self._mixture.draw(u, _DRAWS_PER_OP, self._draw_ops)

@@ -44,8 +44,8 @@ class AutoAugment(AugmentPolicy):
         """Draw two operations for each sample.
 
         Returns:
-            op: int32 (B, 2), numbers in OPS.
-            value: float64 (B, 2), their values: see policy_ops.
+            op: int32 (B, 2), the number of each operation in OPS.
+            value: float64 (B, 2), the value of each operation: see policy_ops.
         """
         index, probability, level = to_arrays(_SUB_POLICIES[self.policy], _list_names(self.policy))
         pair = choose(u[:, 0], len(index))
@@ -60,5 +60,5 @@ class AutoAugment(AugmentPolicy):
 
 @cache
 def _list_names(policy: str) -> tuple[str, ...]:
-    """Return the operations of a policy, sorted."""
+    """Return the sorted names of the operations in a policy."""
     return tuple(sorted({name for pair in _SUB_POLICIES[policy] for name, _, _ in pair}))

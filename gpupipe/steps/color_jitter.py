@@ -49,7 +49,7 @@ class ColorJitter(ColorStep):
 
     @property
     def _ranges(self) -> dict[str, tuple[float, float]]:
-        """The range of each adjustment that has an effect."""
+        """The range of each adjustment, without those that change nothing."""
         ranges = {name: getattr(self, name) for name in ADJUSTMENTS}
         none = {name: (0.0, 0.0) if name == "hue" else (1.0, 1.0) for name in ADJUSTMENTS}
         return {n: bounds for n, bounds in ranges.items() if bounds not in (None, none[n])}
@@ -58,9 +58,9 @@ class ColorJitter(ColorStep):
         """Draw factors, and an order.
 
         Returns:
-            order: int32 (B, n), the number of the adjustment at each place, among the n that have
-                an effect.
-            brightness, contrast, saturation, hue: float64 (B,), those that have an effect.
+            order: int32 (B, n), the sequence of the n adjustments that have an effect, by index.
+            brightness, contrast, saturation, hue: float64 (B,), the factor of each adjustment that
+                has an effect.
         """
         columns = [ADJUSTMENTS.index(name) for name in self._ranges]
         order = np.argsort(u[:, columns], axis=-1, kind="stable").astype(np.int32)

@@ -54,7 +54,7 @@ class Dali(Step):
     runs_unknown_code = True
 
     _trials: dict[Spec, Trial] = PrivateAttr(default_factory=dict)
-    """What the operator makes of inputs; copies of the step share it."""
+    """The outcome of the operator's trial for each input spec; copies of the step share it."""
 
     @model_validator(mode="after")
     def _check_arguments(self) -> Self:
@@ -93,7 +93,7 @@ class Dali(Step):
         """Draw the arguments that have a distribution.
 
         Returns:
-            An array (B,) or (B, n) for each, by the argument's name: float32, or int32.
+            By the argument's name: a float32 or int32 array, (B,) or (B, n).
         """
         sampled, first = {}, 0
         for name, draw in self.arguments.draws.items():
@@ -150,6 +150,6 @@ class Dali(Step):
 
 
 def _replace_sizes(size: Any, fixed: tuple[int | None, int | None]) -> NDArray[np.float64]:
-    """Return `size`, [height, width], with those sides replaced that are fixed."""
+    """Replace each side of `size`, [height, width], for which `fixed` is not None."""
     is_fixed = np.array([n is not None for n in fixed])
     return np.where(is_fixed, np.array([n or 0 for n in fixed], np.float64), size)

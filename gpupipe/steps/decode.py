@@ -42,18 +42,18 @@ class Decode(Step):
 
     @property
     def options(self) -> DecodeOptions:
-        """How an image is decoded, for `DecoderChain`."""
+        """The step's parameters, in the type that `DecoderChain` takes."""
         return DecodeOptions(self.mode, self.apply_exif_orientation, self.dtype)
 
     def lower(self, image: Primitives, p: Params) -> None:
         image.decode(self.mode, self.apply_exif_orientation, self.dtype)
 
     def torch(self, image: Any, p: Params) -> Any:
-        """Decode the file in `image`, a uint8 tensor (bytes,), to a tensor (C, H, W)."""
+        """Decode a file's bytes, a 1-D uint8 tensor, to a tensor (C, H, W)."""
         return self.decode(image.numpy(), DecoderChain(REFERENCE))
 
     def decode(self, data: Any, decoders: DecoderChain) -> Any:
-        """Return the pixels of a file, a uint8 array (bytes,), as a tensor (C, H, W)."""
+        """Decode a file's bytes, a 1-D uint8 array, to a tensor (C, H, W)."""
         import torch
 
         return torch.from_numpy(decoders.decode(data, self.options)).permute(2, 0, 1)

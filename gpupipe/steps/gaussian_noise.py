@@ -51,7 +51,7 @@ class GaussianNoise(ColorStep):
         return input_spec if self.clip else add_fill(noise.ANY_NUMBER, input_spec)
 
     def values(self, seed: int, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """Return what is added to an image of a shape (H, W, C): int16 for uint8, else float32."""
+        """Return the noise for an image of `shape` (H, W, C): int16 for uint8, else float32."""
         unit = 255.0 if dtype == "uint8" else 1.0
         values = noise.normal_field(seed, shape)
         values *= np.float32(self.sigma * unit)

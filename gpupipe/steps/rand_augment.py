@@ -57,8 +57,8 @@ class RandAugment(AugmentPolicy):
         """Draw the operations of each sample.
 
         Returns:
-            op: int32 (B, num_ops), numbers in OPS.
-            value: float64 (B, num_ops), their values: see policy_ops.
+            op: int32 (B, num_ops), the number of each operation in OPS.
+            value: float64 (B, num_ops), the value of each operation: see policy_ops.
         """
         index = choose(u[:, : self.num_ops], len(RAND_AUGMENT_OPS))
         return self.table.get(index, self.magnitude, u[:, self.num_ops :])

@@ -25,9 +25,9 @@ from gpupipe.schema.field_types import (
 
 
 def _shear(value: Any) -> Any:
-    """Write out torchvision's short forms: a for x in [-a, a], [a, b] for x in [a, b].
+    """Expand torchvision's short forms to [min x, max x, min y, max y].
 
-    Only four numbers shear along y.
+    A number a means x in [-a, a], and [a, b] means x in [a, b]. Only four numbers shear along y.
     """
     expected = (
         "a number a of at least 0 for x in [-a, a], [a, b] for x, or [a, b, c, d] for x in "
@@ -80,7 +80,7 @@ class RandomAffine(WarpingStep):
             shear: (B, 2), [x, y] in degrees.
             scale: (B,).
             translate: (B, 2), [x, y] as fractions of the size, -1 to 1.
-            linear: (B, 2, 2), the linear part of the inverse matrix, computed from the others.
+            linear: (B, 2, 2), the linear part of the inverse matrix, from angle, scale and shear.
         """
         angle = draw_between(self.degrees, u[:, 0])
         reach = np.array(self.translate or (0.0, 0.0))

@@ -20,5 +20,5 @@ class RandomChannelPermutation(ColorStep):
     takes_any_values = True
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return permutation: int32 (B, 3), the channel that becomes each channel."""
+        """Return permutation: int32 (B, 3), the input channel of each output channel."""
         return {"permutation": np.argsort(u, axis=-1, kind="stable").astype(np.int32)}

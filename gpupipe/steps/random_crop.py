@@ -60,7 +60,7 @@ class RandomCrop(Step):
 
         Returns:
             position: (B, 2), [top, left] as fractions of the free space, in [0, 1).
-            front: (B, 1), the same along the depth of a volume.
+            front: (B, 1), the position along the depth of a volume, as such a fraction.
         """
         return {"position": u[:, :2], "front": u[:, 2:]}
 
@@ -105,12 +105,12 @@ class RandomCrop(Step):
         return before, after
 
     def anchor(self, p: Params, padded: Any) -> Any:
-        """Return [top, left] of the window in an image that is padded already.
+        """Return [top, left] of the window in the padded image, in pixels.
 
-        All of the places where the window fits are equally probable.
+        All positions where the window fits are equally probable.
 
         Args:
-            p: What `sample` returned.
+            p: The arrays that `sample` returned.
             padded: [height, width] of the padded image in pixels.
         """
         drawn = p["position"]

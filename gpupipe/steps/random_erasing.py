@@ -33,9 +33,9 @@ from gpupipe.schema.field_types import (
 
 _TRIES = 10
 RANDOM = "random"
-"""The `value` of noise."""
+"""The parameter `value` that erases with noise."""
 _SEED = 2 * _TRIES + 3
-"""The draw that makes the seed of the noise."""
+"""The column of the uniform draws from which the seed of the noise is drawn."""
 
 
 def _numbers_or_random(value: Any) -> Any:
@@ -73,7 +73,7 @@ class RandomErasing(Step):
 
     @property
     def speed_advice(self) -> str:  # type: ignore[override]
-        """What costs less time than this step."""
+        """A faster alternative to noise; "" for one value."""
         return noise.SPEED_ADVICE if self.value == RANDOM else ""
 
     @property
@@ -101,7 +101,7 @@ class RandomErasing(Step):
         return sampled | ({"seed": noise.draw_seeds(u[:, _SEED])} if self.value == RANDOM else {})
 
     def adapt_to_mask(self) -> Self:
-        """Return the step as it works on a mask: it leaves every one alone, as torchvision does."""
+        """Return a copy for masks, which leaves them alone, as torchvision does."""
         return self.model_copy(update={"p": 0.0, "value": (0.0,)})
 
     def infer_spec(self, input_spec: Spec) -> Spec:
@@ -134,7 +134,7 @@ class RandomErasing(Step):
         The formula is that of torchvision's make_params.
 
         Args:
-            p: What `sample` returned.
+            p: The arrays that `sample` returned.
             size: [height, width] of the image in pixels.
         """
         tries = np.rint(p["factors"] * np.sqrt(size.prod(-1))[..., None, None])

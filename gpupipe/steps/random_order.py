@@ -23,11 +23,11 @@ class RandomOrder(Container):
 
     @property
     def own_uniforms(self) -> int:  # type: ignore[override]
-        """One draw for each step: their ranks are its place."""
+        """One draw per step: sorting the draws yields the order of the steps."""
         return len(self.transforms)
 
     def draw(self, u: Uniforms) -> Sampled:
-        """Return order: int32 (B, steps), the number of the step that runs at each place."""
+        """Return order: int32 (B, steps), the indices of the steps in the order of execution."""
         return {"order": np.argsort(u, axis=-1, kind="stable").astype(np.int32)}
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:

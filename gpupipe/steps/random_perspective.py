@@ -13,7 +13,7 @@ from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import Probability, Resampling
 
 _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
-"""Top-left, top-right, bottom-right, bottom-left; each [x, y], 1 for the right and the bottom."""
+"""Top-left, top-right, bottom-right, bottom-left, each [x, y]; 1 is the right or bottom end."""
 
 
 class RandomPerspective(WarpingStep):
@@ -43,14 +43,13 @@ class RandomPerspective(WarpingStep):
 
         Returns:
             runs: int32 (B,), 1 for the samples that are transformed, else 0.
-            moves: (B, 4, 2), [x, y] of top-left, top-right, bottom-right and bottom-left, in
-                [0, 1): the position among those that the corner may take, from left to right and
-                from top to bottom.
+            moves: (B, 4, 2), [x, y] in [0, 1) for top-left, top-right, bottom-right and
+                bottom-left: the position in the range of each corner, from its left or top end.
         """
         return {"runs": (u[:, 0] < self.p).astype(np.int32), "moves": u[:, 1:].reshape(-1, 4, 2)}
 
     def corners(self, p: Params, width_height: Any) -> tuple[Any, Any]:
-        """Return the corners of the image, and where they lie in the output, (..., 4, 2) each.
+        """Return the corners of the image, and their positions in the output, (..., 4, 2) each.
 
         The formula is that of torchvision's make_params.
         """

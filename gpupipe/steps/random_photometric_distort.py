@@ -93,4 +93,4 @@ _ORDER = (
     ("hue", "hue"),
     ("contrast", "contrast_last"),
 )
-"""Each adjustment, and the flag that says whether it runs at this place."""
+"""The adjustments in order, each with the NAME of its flag NAME_runs."""

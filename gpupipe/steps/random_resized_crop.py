@@ -58,11 +58,11 @@ class RandomResizedCrop(ResamplingStep):
     def window(self, p: Params, size: Any) -> tuple[Any, Any]:
         """Return [top, left] and [height, width] of the window in pixels.
 
-        It is the first drawn window that fits, else the largest centred one whose aspect ratio lies
-        within `ratio`.
+        The window is the first drawn one that fits. If none fits, it is the largest centred one
+        whose aspect ratio lies within `ratio`.
 
         Args:
-            p: What `sample` returned.
+            p: The arrays that `sample` returned.
             size: [height, width] of the image in pixels.
         """
         height, width = size[..., 0], size[..., 1]

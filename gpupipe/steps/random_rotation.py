@@ -13,8 +13,8 @@ from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import Degrees, Point
 
 _DECIMALS = 12
-"""Sines and cosines are rounded to so many decimals before `expand` rounds sizes up: the computed
-cosine of 90 degrees is 6e-17, and would add a row of pixels.
+"""The decimals to which sines and cosines are rounded before `expand` rounds sizes up. Otherwise
+the computed cosine of 90 degrees, 6e-17, would add a row of pixels.
 """
 
 
@@ -64,7 +64,7 @@ class RandomRotation(WarpingStep):
         return filled.with_size((None, None), filled.at_least) if self.expand else filled
 
     def expanded(self, p: Params, width_height: Any) -> Any:
-        """Return [width, height] that hold the whole rotated image, in pixels.
+        """Return the [width, height] in pixels of an output that holds the whole rotated image.
 
         The formula is torchvision's _compute_affine_output_size.
         """

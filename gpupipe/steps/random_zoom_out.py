@@ -40,7 +40,7 @@ class RandomZoomOut(Step):
     speed_advice = "a smaller canvas, side_range, costs less"
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Draw which samples get a canvas, how large it is, and the image's place on it.
+        """Draw which samples get a canvas, its size, and the position of the image on it.
 
         Returns:
             runs: int32 (B,), 1 for the samples that get a canvas, else 0.
@@ -58,12 +58,12 @@ class RandomZoomOut(Step):
         return add_fill(self.fill, input_spec).with_size((None, None), input_spec.at_least)
 
     def canvas(self, p: Params, size: Any) -> tuple[Any, Any]:
-        """Return [top, left] of the canvas in the image, and [height, width] of the canvas.
+        """Return [top, left], relative to the image, and [height, width] of the canvas, in pixels.
 
         The formula is that of torchvision's make_params.
 
         Args:
-            p: What `sample` returned.
+            p: The arrays that `sample` returned.
             size: [height, width] of the image in pixels.
         """
         shape = np.floor(size * p["factor"])

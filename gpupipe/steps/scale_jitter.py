@@ -34,7 +34,7 @@ class ScaleJitter(ResizingStep):
     example = {"target_size": [320, 320]}
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return scale: (B,), the factor relative to the largest size that fits."""
+        """Return scale: (B,), the size relative to the largest that fits into target_size."""
         return {"scale": draw_between(self.scale_range, u[:, 0])}
 
     def shape(self, p: Params, size: Any) -> Any:

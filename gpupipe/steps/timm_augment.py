@@ -20,7 +20,7 @@ from gpupipe.schema.field_types import Fill, Resampling
 Floats = NDArray[np.float64]
 
 _DRAWS_PER_OP = 6
-"""Which operation, whether it is applied, two for its level, its sign, and its value."""
+"""The draws per operation: its index, whether it is applied, two for its level, sign and value."""
 
 
 class TimmAugment(AugmentPolicy):
@@ -80,8 +80,9 @@ class TimmAugment(AugmentPolicy):
         """Draw the operations of each sample.
 
         Returns:
-            op: int32 (B, slots), numbers in OPS. For augmix (B, chains, slots).
-            value: float64 of the same shape, their values: see policy_ops.
+            op: int32 (B, slots), the number of each operation in OPS. For augmix (B, chains,
+                slots).
+            value: float64 of the same shape, the value of each operation: see policy_ops.
             weight: float64 (B, chains + 1), of the image and of each chain; only for augmix.
         """
         policy = self._read
@@ -112,32 +113,32 @@ def _draw_rand(policy: TimmPolicy, u: Floats) -> Sampled:
 
 
 def _draw_auto(policy: TimmPolicy, u: Floats) -> Sampled:
-    """Draw a sub-policy, of which each operation is applied with a probability of its own."""
+    """Draw a sub-policy; apply each of its operations with the operation's own probability."""
     index, probability, magnitude = to_arrays(policy.sub_policies, policy.ops)
     row, draws = choose(u[:, 0], len(index)), _by_draw(u[:, 1:], policy.num_ops)
     return _apply_with(probability[row], _get(policy, index[row], magnitude[row], draws), draws[1])
 
 
 def _get(policy: TimmPolicy, index: Any, magnitude: Any, draws: Floats) -> Sampled:
-    """Draw a level and a sign for each operation, and return op and value."""
+    """Draw a level and a sign for each operation; return the arrays op and value."""
     level = draw_levels(magnitude, policy.std, policy.largest, draws[2:4])
     return get_ops(policy.ops, index, level, draws[4:])
 
 
 def _by_draw(u: Floats, slots: int) -> Floats:
-    """Return (draws per operation, B, slots)."""
+    """Reshape uniform draws (B, draws per operation * slots) to (draws per operation, B, slots)."""
     return np.moveaxis(u.reshape(len(u), _DRAWS_PER_OP, slots), 1, 0)
 
 
 def _apply_with(probability: Any, drawn: Sampled, u: Floats) -> Sampled:
-    """Replace operations with Identity where the draw is not below the probability."""
+    """Replace operations with Identity if their draw in `u` is at least the probability."""
     return drawn | {"op": np.where(u < probability, drawn["op"], 0).astype(np.int32)}
 
 
 def _choose_weighted(u: Floats, weights: Sequence[float]) -> NDArray[np.int64]:
-    """Choose a position for each column of `u`, without replacement.
+    """Draw a weighted position for each entry of `u`, (B, slots), without replacement in a row.
 
-    As np.random.choice does with `p`: what is drawn gets weight 0 for the next draws.
+    Like np.random.choice with `p`: a drawn position gets weight 0 for the following slots.
     """
     left = np.tile(np.array(weights, np.float64), (len(u), 1))
     rows = np.arange(len(u))

@@ -54,7 +54,7 @@ class ToDtype(Step):
         return replace(input_spec.with_values(self._values(input_spec)), dtype=self.dtype)
 
     def _values(self, input_spec: Spec) -> Values:
-        """Return which range the output spans: see Pixels."""
+        """Return the value range of the output, as in `Pixels.values`."""
         if self.dtype == input_spec.dtype:
             return input_spec.pixels.values
         if not _is_float(self.dtype):
@@ -86,7 +86,10 @@ def _is_float(dtype: str) -> bool:
 
 
 def _check_scale(stored: str, made: str) -> None:
-    """Raise StepIncompatibleError if torchvision cannot scale, or returns infinities or zeros."""
+    """Raise StepIncompatibleError if torchvision cannot scale from `stored` to `made`.
+
+    That includes pairs for which it returns infinities or zeros.
+    """
     unscaled = next((dtype for dtype in (stored, made) if dtype in _UNSCALED), None)
     if unscaled:
         raise StepIncompatibleError(
@@ -123,7 +126,7 @@ def _integers(image: Tensor, dtype: torch.dtype, scale: bool) -> Tensor:
 
 
 def _to_int64(image: Tensor) -> Tensor:
-    """Convert to int64, clamped: torch has no arithmetic for larger integers."""
+    """Convert to int64, clamped: torch cannot compute with larger integers."""
     import torch
 
     if image.dtype != torch.uint64:

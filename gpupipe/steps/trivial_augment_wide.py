@@ -33,8 +33,8 @@ class TrivialAugmentWide(AugmentPolicy):
         """Draw the operation of each sample.
 
         Returns:
-            op: int32 (B, 1), the number in OPS.
-            value: float64 (B, 1), its value: see policy_ops.
+            op: int32 (B, 1), the number of the operation in OPS.
+            value: float64 (B, 1), the value of the operation: see policy_ops.
         """
         index = choose(u[:, :1], len(RAND_AUGMENT_OPS))
         magnitude_bin = choose(u[:, 1:2], self.num_magnitude_bins)

@@ -1,6 +1,7 @@
 """Turns the arguments of timm.data.create_loader into a config, for gpupipe.timm.
 
-`transform_steps` has the steps that do what timm's create_transform does; `arguments` reads the
-others, and refuses those that cannot be honoured. Both import timm on use. Start reading in
+`transform_steps` builds the steps that replace timm's create_transform. `arguments` reads the
+arguments that are not about steps, and refuses those that gpupipe cannot honour. Both import timm
+only when called. Start reading in
 transform_steps.py.
 """

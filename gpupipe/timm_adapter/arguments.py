@@ -1,8 +1,8 @@
-"""Reads the arguments of timm.data.create_loader that say nothing of steps.
+"""Reads the arguments of timm.data.create_loader that are not about steps.
 
 `check_arguments` refuses those that gpupipe cannot honour. `read_data` makes an index of the
-samples of `dataset`, and `list_changes` says what timm does to whole batches: mixing, its
-RandomErasing, and the dtype of the images.
+samples of `dataset`, and `list_changes` returns the functions that timm applies to whole batches:
+mixing, its RandomErasing, and a change of the images' dtype.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SCHEDULE = frozenset(
     """batch_size_choices batch_choice_weights batch_choice_seed batch_choice_schedule
     batch_schedule_epochs batch_schedule_spread batch_schedule_random_mix num_batches""".split()
 )
-"""Arguments that only matter beside `input_size_choices`, in timm too. train.py passes them."""
+"""Arguments that timm uses only with `input_size_choices`, and that train.py always passes."""
 
 
 def drop_schedule(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,13 +42,13 @@ def drop_schedule(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raise ConfigError for arguments that would do something else than in timm.
+    """Raise ConfigError if gpupipe cannot treat an argument as timm does.
 
     Args:
-        arguments: Those of gpupipe.timm.create_loader, by name.
+        arguments: The arguments of gpupipe.timm.create_loader, by name.
 
     Raises:
-        ConfigError: It names each of them, and says what to write instead.
+        ConfigError: The message names each such argument, and says what to write instead.
     """
     problems = [
         Problem(_WHERE, f"{name} is {shown(arguments[name])}: {advice}")
@@ -91,16 +91,16 @@ def _list_crop_problems(a: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def read_data(dataset: Any, channels: int) -> tuple[dict[str, Any], Index | None]:
-    """Return the `data` of a config, and the samples if the dataset lists them itself.
+    """Return the `data` of a config, and an index of the samples if the dataset lists them.
 
     Args:
         dataset: A dataset of timm or torchvision over image files; a folder of class folders; or
             a dict, the `data` of a config.
-        channels: 1 or 3.
+        channels: The number of channels of the images, 1 or 3.
 
     Raises:
-        ConfigError: If the samples of the dataset are no image files, or it changes them.
-        DataError: If it has no samples.
+        ConfigError: If the samples are not image files, or the dataset transforms them.
+        DataError: If the dataset has no samples.
     """
     if isinstance(dataset, Mapping):
         return dict(dataset), None
@@ -161,8 +161,8 @@ Batch = tuple[Any, Any]
 class CollateMixup:
     """Mixes a batch with timm's FastCollateMixup, on the device of the batch.
 
-    timm mixes uint8 images. Mixing is linear, so that normalized ones give the same, without the
-    rounding to whole levels.
+    timm mixes uint8 images, and this class mixes normalized floats. Mixing is linear, so the result
+    is the same, but without the rounding to whole levels.
 
     Attributes:
         mixup: The FastCollateMixup.
@@ -205,7 +205,7 @@ def list_changes(a: Mapping[str, Any]) -> list[Callable[..., Batch]]:
         a: The arguments of gpupipe.timm.create_loader, by name.
 
     Raises:
-        ConfigError: If `collate_fn` is none of timm's.
+        ConfigError: If `collate_fn` is not from timm.
     """
     import torch
 
@@ -222,7 +222,7 @@ def list_changes(a: Mapping[str, Any]) -> list[Callable[..., Batch]]:
 
 
 def _read_collate_function(collate_fn: Callable[..., Any] | None) -> list[CollateMixup]:
-    """Return what a `collate_fn` of timm does to a batch."""
+    """Return the mixing function of a `collate_fn` from timm, or [] if it mixes nothing."""
     if collate_fn is None:
         return []
     from timm.data.loader import fast_collate

@@ -1,4 +1,4 @@
-"""The steps that do what timm's create_transform does.
+"""Builds the pipeline steps that replace timm's create_transform.
 
 Source: timm/data/transforms_factory.py, timm/data/random_erasing.py. The functions take the
 arguments of gpupipe.timm.create_loader by name, with timm's names and meaning.
@@ -26,8 +26,8 @@ def list_steps(a: Arguments, channels: int, erases: bool) -> list[Step]:
 
     Args:
         a: The arguments of create_loader.
-        channels: 1 or 3.
-        erases: Whether the steps erase; False if timm's own RandomErasing runs on the batches.
+        channels: The number of channels of the images, 1 or 3.
+        erases: Whether random_erasing is a step; False if timm's RandomErasing runs on batches.
     """
     mean, std = (_one_per_channel(a[name], channels) for name in ("mean", "std"))
     augments = a["is_training"] and not a["no_aug"]
@@ -43,7 +43,7 @@ def list_steps(a: Arguments, channels: int, erases: bool) -> list[Step]:
 
 
 def _one_per_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
-    """Return a number for each channel, as timm's adapt_to_chs: their average if they differ."""
+    """Return one value per channel; if the counts differ, the average, as timm's adapt_to_chs."""
     values = tuple(float(value) for value in values)
     return values if len(values) == channels else (sum(values) / len(values),) * channels
 

@@ -19,7 +19,7 @@ from gpupipe.torchvision_adapter.parameters import NoCounterpartError, read_dtyp
 
 _OWN_STEP = "write a step of your own (CONTRIBUTING.md, 'Add a step')"
 _NOTHING_TO_DO = ("ToImage", "PILToTensor", "ToPureTensor")
-"""Classes that only change the type of the image: here it is a tensor from `decode` on."""
+"""Classes that only convert the image to a tensor, which `decode` does already."""
 _BATCH_STEPS = {"CutMix": "cutmix", "MixUp": "mixup"}
 
 
@@ -49,7 +49,7 @@ class StepList(list[Any]):
 def from_torchvision(
     transform: Callable[..., Any], *, mode: Literal["rgb", "gray"] = "rgb"
 ) -> StepList:
-    """Return the steps that do what a torchvision transform does, with `decode` as the first.
+    """Convert a torchvision transform to steps, of which `decode` is the first.
 
     It reads transforms of torchvision.transforms.v2, those of torchvision.transforms, and
     `weights.transforms()` of classification models. The parameters are the attributes of the
@@ -59,15 +59,15 @@ def from_torchvision(
 
     Args:
         transform: A Compose, another container, or a single transform.
-        mode: What `decode` delivers: "rgb" (3 channels) or "gray" (1 channel).
+        mode: The mode of `decode`: "rgb" (3 channels) or "gray" (1 channel).
 
     Returns:
         The steps. load() takes them as `pipeline=`, and print() shows their YAML.
 
     Raises:
-        ConfigError: If a transform has no counterpart: subclasses, functions, parameters that a
-            step does not take, and an order of steps that is refused. It holds all of them, each
-            with what to write instead.
+        ConfigError: If a transform has no counterpart: a subclass, a function, or a parameter that
+            the step lacks; or if the order of the steps is invalid. The message lists all
+            mistakes, each with advice.
 
     Example:
         >>> compose = v2.Compose([v2.RandomResizedCrop(224), v2.ToImage(),
@@ -96,12 +96,12 @@ def from_torchvision(
 
 @dataclass(frozen=True)
 class _Adapted:
-    """An item of a list of steps; UNRESOLVED if the transform has no counterpart.
+    """A step in YAML form, and the transform that it was adapted from.
 
     Attributes:
-        item: The item.
-        where: The place of the transform, for messages.
-        nested: What the items of a container were adapted from.
+        item: The item of the list of steps; UNRESOLVED if the transform has no counterpart.
+        where: The position of the transform in the Compose, for messages.
+        nested: For a container: its steps.
     """
 
     item: Any
@@ -109,7 +109,7 @@ class _Adapted:
     nested: Sequence[_Adapted] = ()
 
     def list_places(self, loc: Loc) -> dict[Loc, str]:
-        """Return the places of the item, which is at `loc`, and of all items inside it."""
+        """Return `where` by path, for this item, which is at the path `loc`, and those inside."""
         places = {loc: self.where}
         for number, part in enumerate(self.nested):
             inner = (*loc, next(iter(self.item)), "transforms", number)
@@ -118,7 +118,7 @@ class _Adapted:
 
 
 def _adapt(transform: Any, path: str, problems: list[Problem]) -> list[_Adapted]:
-    """Return the steps of one transform; append what has no counterpart to `problems`."""
+    """Return the steps of one transform; report transforms without counterpart in `problems`."""
     transform = _write_out(transform)
     name, where = _own_name(transform), _describe_place(transform, path)
     if name in ("Compose", "Sequential"):
@@ -168,7 +168,7 @@ def _adapt_container(
 
 
 def _as_one(way: Sequence[_Adapted], where: str) -> _Adapted:
-    """Return one step for a way of random_choice or random_order."""
+    """Combine the steps `way` into one step, an alternative of random_choice or random_order."""
     if any(part.item is UNRESOLVED for part in way):
         return _Adapted(UNRESOLVED, where)
     if len(way) == 1:
@@ -182,7 +182,7 @@ def _as_one(way: Sequence[_Adapted], where: str) -> _Adapted:
 def _make_item(
     step: str, parameters: dict[str, Any], where: str, problems: list[Problem]
 ) -> dict[str, Any] | str | Any:
-    """Return a step as YAML has it, without the parameters that have their defaults."""
+    """Return a step in YAML form, without the parameters that have their defaults."""
     model = STEPS.find(step)
     try:
         checked = model.model_validate(parameters)
@@ -201,7 +201,7 @@ def _make_item(
 def _own_name(transform: Any) -> str:
     """Return the name of a class of torchvision, or nn.Sequential; "" for any other class.
 
-    A subclass is another class: it may do something else than its base.
+    A subclass also gives "": it may behave differently from its base.
     """
     from torch import nn
     from torchvision import transforms
@@ -213,7 +213,7 @@ def _own_name(transform: Any) -> str:
 
 
 def _write_out(transform: Any) -> Any:
-    """Return the Compose that a preset of pretrained weights stands for; others as they are."""
+    """Expand a preset of pretrained weights to a Compose; return other transforms unchanged."""
     import torch
     from torchvision.transforms import v2
     from torchvision.transforms._presets import ImageClassification

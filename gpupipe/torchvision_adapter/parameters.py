@@ -16,7 +16,7 @@ class NoCounterpartError(Exception):
 
 
 def read_dtype(name: str, transform: Any) -> dict[str, Any]:
-    """Return the parameters of to_dtype; its dtype is None if images keep theirs."""
+    """Return the parameters of to_dtype; "dtype" is None if images keep their dtype."""
     if name == "ToTensor":
         return {"dtype": "float32", "scale": True}
     dtype = transform.dtype
@@ -34,7 +34,7 @@ def read_dtype(name: str, transform: Any) -> dict[str, Any]:
 
 
 def _split_kinds(by_type: dict[Any, Any]) -> dict[str, Any]:
-    """Return the "image" and "mask" of a dict by types, as `fill` and `dtype` of torchvision."""
+    """Return the "image" and "mask" entries of torchvision's dict by type, for fill or dtype."""
     import torch
     from PIL import Image
     from torchvision import tv_tensors
@@ -49,7 +49,7 @@ def _split_kinds(by_type: dict[Any, Any]) -> dict[str, Any]:
 
 
 def read_parameters(step: str, transform: Any) -> dict[str, Any]:
-    """Return the parameters of a step from the attributes of the torchvision object."""
+    """Return the parameters of `step` from the attributes with the same names."""
     return {
         name: _CONVERSIONS.get(name, to_plain_types)(_plain(_get(transform, name)))
         for name in own_fields_first(STEPS.find(step))
@@ -58,7 +58,7 @@ def read_parameters(step: str, transform: Any) -> dict[str, Any]:
 
 
 def _get(transform: Any, name: str) -> Any:
-    """Return an attribute. v2.RandomCrop has its padding as [left, right, top, bottom]."""
+    """Return an attribute; reorder the [left, right, top, bottom] padding of v2.RandomCrop."""
     import torch
     from torchvision.transforms import v2
 
@@ -104,4 +104,4 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     # v2.RandomErasing has None for "random".
     "value": lambda v: "random" if v is None else to_plain_types(v),
 }
-"""Parameters that torchvision stores in another form, by name."""
+"""Conversions of parameters that torchvision stores in another form, by name."""

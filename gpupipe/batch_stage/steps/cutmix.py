@@ -73,8 +73,8 @@ def find_box(height: int, width: int, p: Params) -> tuple[tuple[int, int, int, i
         p: lam, x and y of one batch, from `Cutmix.sample`.
 
     Returns:
-        The box (left, top, right, bottom) in pixels, cut off at the border. And the share of the
-        image's area outside it, 0 to 1.
+        The box (left, top, right, bottom) in pixels, cut off at the border, and the share of the
+        image's area outside the box, 0 to 1.
     """
     center_x, center_y = int(p["x"] * width), int(p["y"] * height)
     half = 0.5 * math.sqrt(1.0 - float(p["lam"]))

@@ -1,7 +1,6 @@
-"""What the step dali knows of DALI's operators without running them.
+"""Reads the schemas and arguments of DALI's operators, for the step dali.
 
-`operators` reads DALI's schema of an operator, `arguments` reads its arguments from YAML, and
-`operators.TryOperator` is the protocol by which the step asks the DALI engine what an operator
-makes of images.
-The step alone imports the first two, and the engine the third. Start reading in operators.py.
+`operators` reads DALI's schema of an operator, and `arguments` its arguments in YAML. The step
+imports both. `operators.TryOperator` is the protocol by which the step has the DALI engine run an
+operator on small images; the engine imports only that. Start reading in operators.py.
 """

@@ -20,16 +20,16 @@ _KINDS: dict[Kind, tuple[str, str, Callable[[Any], bool]]] = {
     "flag": ("true or false", "true or false", lambda value: isinstance(value, bool)),
     "text": ("text", "text", lambda value: isinstance(value, str)),
 }
-"""What one value is, or several, in words; and whether a value is one."""
+"""For each kind: one value in words, a list in words, and a function that checks one value."""
 
 
 class _ArgumentError(Exception):
-    """A value is wrong.
+    """The value of an argument is wrong.
 
     Args:
-        rule: The error.
-        value: The value.
-        *loc: Its path of keys below the argument.
+        rule: The error for pydantic, which has the message.
+        value: The wrong value.
+        *loc: The path of keys from the argument to the value, such as "uniform".
     """
 
     def __init__(self, rule: PydanticCustomError, value: Any, *loc: str) -> None:
@@ -38,7 +38,7 @@ class _ArgumentError(Exception):
 
 
 def _refuse(expected: str, value: Any, *loc: str) -> _ArgumentError:
-    """Return the error that a value should be something else."""
+    """Return the error that `value` should be `expected`."""
     return _ArgumentError(should_be(expected), value, *loc)
 
 
@@ -47,9 +47,9 @@ class Arguments:
     """The arguments of an operator.
 
     Attributes:
-        constants: The values that all samples share, as DALI takes them.
-        draws: The distributions of the others.
-        errors: What is wrong, for pydantic.
+        constants: By name: arguments with one value for all samples, in DALI's types.
+        draws: By name: the distributions of arguments that are drawn per sample.
+        errors: The mistakes, for pydantic.
     """
 
     constants: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Arguments:
 
 
 def read_arguments(operator: Operator, written: Mapping[str, Any]) -> Arguments:
-    """Read all arguments of an operator, and collect what is wrong with them.
+    """Read all arguments of an operator, and collect their mistakes.
 
     Args:
         operator: The operator.
@@ -111,7 +111,7 @@ def _read_constant(argument: Argument, value: Any) -> Any:
 
 
 def _read_one(argument: Argument, value: Any, whole_value: Any) -> Any:
-    """Return one value as DALI takes it; raise an error with `whole_value` if it is wrong."""
+    """Return one value in DALI's type; if it is wrong, raise an error about `whole_value`."""
     if argument.names:
         return _read_name(argument.names, value)
     if argument.kind == "other":
@@ -122,7 +122,7 @@ def _read_one(argument: Argument, value: Any, whole_value: Any) -> Any:
 
 
 def _read_name(names: Mapping[str, Any], value: Any) -> Any:
-    """Return DALI's constant of a name such as INTERP_LINEAR; raise if there is no such name."""
+    """Return DALI's constant for a name such as INTERP_LINEAR; raise an error without one."""
     if isinstance(value, str) and value in names:
         return names[value]
     upper = {n for n in names if n.isupper()} or set(names)
@@ -131,7 +131,7 @@ def _read_name(names: Mapping[str, Any], value: Any) -> Any:
 
 
 def _rule(argument: Argument) -> str:
-    """Return what values an argument takes, in words."""
+    """Describe the values that an argument may have, for messages."""
     one, several, _ = _KINDS.get(argument.kind, ("a name", "a name", None))
     form = several if argument.is_list else one
     takes_draws = argument.takes_tensor and argument.kind in ("number", "whole")
@@ -139,7 +139,7 @@ def _rule(argument: Argument) -> str:
 
 
 def _read_draw(argument: Argument, value: Any) -> Distribution | None:
-    """Return the distribution that a value asks for; None if it is a plain value."""
+    """Return the distribution that a value describes; None for a plain value."""
     if isinstance(value, dict):
         return _read_distribution(argument, value)
     if not isinstance(value, list | tuple) or not any(isinstance(part, dict) for part in value):

@@ -1,8 +1,7 @@
-"""DALI's own operators, as its schema describes them: names, arguments, back ends; and their trial.
+"""Describes DALI's own operators from DALI's schemas: names, arguments and back ends.
 
-DALI is imported when the first function is called, and not before: only pipelines with the step
-`dali` need this module. The step asks for the trial of an operator on small images, which the DALI
-engine registers and runs.
+The functions import DALI when they are called: only pipelines with the step `dali` need it. The
+step calls `find_trial` to try an operator on small images; the DALI engine implements the trial.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _KINDS: dict[Kind, str] = {
     "image_type": "IMAGE_TYPE",
     "whole": "INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 _INT32_VEC _INT64_VEC",
 }
-"""DALI's types of arguments, by what their values are."""
+"""DALI's types of arguments, by the kind of their values."""
 _KIND_OF_TYPE = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 _WRITES_FILES = ("DumpImage",)
 
 
 def is_installed() -> bool:
-    """Whether DALI can be imported."""
+    """Return whether DALI is installed."""
     try:
         return find_spec("nvidia.dali") is not None
     except (ImportError, ValueError):
@@ -48,8 +47,8 @@ class Argument:
     """An argument of an operator.
 
     Attributes:
-        name: Its name.
-        kind: What its values are.
+        name: The argument's name.
+        kind: The kind of its values.
         is_list: Whether it takes a list of values.
         takes_tensor: Whether each sample may have a value of its own.
         is_required: Whether it has no default.
@@ -78,8 +77,8 @@ class Operator:
     """An operator of DALI that takes one image and returns one.
 
     Attributes:
-        name: Its name in nvidia.dali.fn, such as "color_twist" or "noise.gaussian".
-        schema_name: DALI's name of its schema.
+        name: The operator's name in nvidia.dali.fn, such as "color_twist" or "noise.gaussian".
+        schema_name: The name of the operator's schema in DALI.
         backends: Where it runs: "cpu", "gpu", or both.
     """
 
@@ -89,7 +88,7 @@ class Operator:
 
     @property
     def schema(self) -> Any:
-        """DALI's description of the operator."""
+        """DALI's schema object for the operator."""
         from nvidia.dali import backend
 
         return backend.GetSchema(self.schema_name)  # type: ignore[attr-defined]
@@ -112,7 +111,7 @@ class Operator:
         return {name: _argument(schema, name) for name in names}
 
     def successor_of(self, argument: str) -> str:
-        """Return what replaces a deprecated argument; "" if it is not deprecated."""
+        """Return advice in place of a deprecated argument; "" if it is not deprecated."""
         schema = self.schema
         if argument not in schema.GetArgumentNames() or not schema.IsDeprecatedArg(argument):
             return ""
@@ -151,7 +150,7 @@ def _suggest(name: str, known: list[str]) -> str:
 
 
 def _to_snake_case(name: str) -> str:
-    """Return ColorTwist as color_twist, and fn.color_twist without fn."""
+    """Convert ColorTwist to color_twist, and fn.color_twist to color_twist."""
     name = name.removeprefix("fn.")
     return "".join(
         f"_{c.lower()}" if c.isupper() and i and name[i - 1].islower() else c.lower()
@@ -161,7 +160,7 @@ def _to_snake_case(name: str) -> str:
 
 @cache
 def _all() -> dict[str, str]:
-    """Return the names of all public operators, with those of their schemas."""
+    """Return the schema name of each public operator, by the operator's name."""
     from nvidia.dali import backend
     from nvidia.dali.ops import _names
 
@@ -188,7 +187,7 @@ def _backends(schema_name: str) -> tuple[str, ...]:
 
 
 def _explain_refusal(schema_name: str) -> str:
-    """Return why the step cannot run an operator, and what to write; "" if it can."""
+    """Return why the step `dali` cannot run an operator, with advice; "" if it can."""
     from nvidia.dali import backend
     from nvidia.dali.ops import _names
 
@@ -218,7 +217,7 @@ def _takes_image(schema: Any) -> bool:
 
 
 def _instead(schema: Any) -> str:
-    """Return what to write instead of an operator with random numbers of its own."""
+    """Return advice in place of an operator that draws random numbers itself."""
     words = sorted((*schema.ModulePath(), *_to_snake_case(schema.OperatorName()).split("_")))
     step = next((s for s in STEPS.names() if sorted(s.split("_")) == words), None)
     if step:
@@ -239,7 +238,7 @@ def _argument(schema: Any, name: str) -> Argument:
 
 @cache
 def _dtypes() -> dict[str, Any]:
-    """Return DALI's dtypes of numbers under its names, such as FLOAT, and NumPy's."""
+    """Return DALI's numeric dtypes by DALI's names, such as FLOAT, and by NumPy's names."""
     from nvidia.dali import types
 
     own = ("UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64")
@@ -250,11 +249,11 @@ def _dtypes() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Trial:
-    """What an operator makes of its input.
+    """The outcome of running an operator on small images.
 
     Attributes:
-        output_spec: The spec of its output.
-        size: [height, width] of each output, with None where the input's is kept.
+        output_spec: The spec of the operator's output.
+        size: [height, width] of each output; None for a side that keeps the input's size.
     """
 
     output_spec: Spec
@@ -267,23 +266,23 @@ class TryOperator(Protocol):
     def __call__(
         self, operator: Operator, make: Callable[..., Any], step: Step, input_spec: Spec
     ) -> Trial:
-        """Run it.
+        """Run an operator on small images.
 
         Args:
             operator: The operator.
-            make: Adds it to a DALI pipeline: takes the pixels, a DataNode of layout HWC, and one
-                DataNode per array that the step samples. Returns a DataNode.
-            step: Samples the arguments.
-            input_spec: The spec of the input: images.
+            make: Adds the operator to a DALI pipeline. It takes the pixels, a DataNode of layout
+                HWC, and one DataNode per array that the step samples. It returns a DataNode.
+            step: The step, whose `sample` draws the arguments.
+            input_spec: The spec of the images.
 
         Raises:
-            StepIncompatibleError: If the operator refuses such images, or does not make one image
-                from each that depends on that image alone and has a size that is known beforehand.
+            StepIncompatibleError: If the operator refuses such images. Also if an output is not one
+                image that depends on its own input alone, or if its size cannot be predicted.
         """
 
 
 def find_trial() -> TryOperator:
-    """Return the trial that the DALI engine registers."""
+    """Return the function of the DALI engine that tries operators."""
     registration = find_registration("dali")
     assert registration is not None and registration.try_operator is not None
     return registration.try_operator
