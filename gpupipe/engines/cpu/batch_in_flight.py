@@ -156,8 +156,8 @@ class BatchInFlight:
 
     Attributes:
         plan: The plan of the batch.
-        result: The future BatchResult. Its error is an EngineError or StepError: of the batch, not
-            of a sample.
+        result: A Future of the BatchResult. It raises EngineError or StepError if the whole batch
+            fails; the BatchResult lists samples that fail.
     """
 
     def __init__(self, starter: BatchStarter, lowering: StepLowering, plan: Plan) -> None:
@@ -201,7 +201,7 @@ class BatchInFlight:
             begin_next()
 
     def _split(self, count: int, max_part: int = _MAX_PART) -> list[range]:
-        """Split range(count) into parts of at most `max_part`, if possible two or more a thread."""
+        """Split range(count) into about two parts a thread, each of at most `max_part` rows."""
         part = min(max_part, -(-count // (2 * self._starter.threads.count)))
         return [range(n, min(n + part, count)) for n in range(0, count, max(part, 1))]
 

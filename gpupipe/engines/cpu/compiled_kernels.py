@@ -61,8 +61,8 @@ _TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 _extension = find_extension()
 
 _Target = tuple[Array, Array | None, NDArray[np.float32] | None]
-"""The output array (3, H, W), a table of the new value of each uint8 value, and coefficients that
-compute the new value. With None for both, values stay as they are.
+"""The output array (3, H, W); a table of the new value of each uint8 value, or None to keep the
+values; and coefficients that compute the same values as the table, or None.
 """
 
 
@@ -81,7 +81,7 @@ class _Call(NamedTuple):
 
 
 _Geometry = Callable[[Array, int], _Call]
-"""Called with the pixels of a sample and its row in the batch."""
+"""Called with the pixels of a sample and its row in the batch. Returns the call to make."""
 
 
 def _find_warp(match: Match) -> _Geometry | None:
@@ -162,7 +162,7 @@ class _Delivery:
 
     @cached_property
     def _tables(self) -> tuple[torch.dtype, Array | None, NDArray[np.float32] | None]:
-        """The dtype to deliver, the table and the coefficients; both None if values stay."""
+        """The delivered dtype, the table (None if values stay) and the coefficients or None."""
         conversions, table = self.conversion.conversions, self.conversion.table(_RGB)
         if table.dtype == torch.uint8 and not conversions:
             return table.dtype, None, None

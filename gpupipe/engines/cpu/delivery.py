@@ -135,7 +135,7 @@ class DeliverOp(Op):
 
 
 CONVERTED: Pattern = (Maybe(ToDtypeOp), Maybe(NormalizeOp), Maybe(EraseOp), DeliverOp)
-"""The end of a program that a converting kernel runs: all of it is optional but the delivery."""
+"""The end of the pattern of a kernel that converts values. It always ends with the delivery."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def _erase_in_slot(erase: EraseOp, output: OutputBuffer, row: int) -> None:
 
 
 def find_delivery(match: Match) -> Kernel | None:
-    """Return the kernel of a delivery with an optional erase; None to erase in an array."""
+    """Return the kernel of a delivery with an optional erase; None for an erase in an array."""
     output = match[DeliverOp].output
     if match.get(EraseOp) is not None and output.format.layout is not None:
         return None

@@ -3,7 +3,7 @@
 A step runs in torch in these cases:
 
 - it calls a primitive that no kernel runs;
-- its class belongs to another package, and has a torch lowering;
+- its class belongs to another package, and implements `Step.torch`;
 - it draws numbers for each pixel (the primitives `add` and `remap`);
 - the size of its input is unknown until the step before it has run;
 - its field is an array, not an image file.

@@ -37,7 +37,7 @@ def _run_pointwise(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
 
 
 def _apply_table(array: Array, table: Array) -> Array:
-    """Look up each value in a table (1, 256), or (1, 256, C) with its own values a channel."""
+    """Look up each value in a table: (1, 256) for all channels, or (1, 256, C) for each."""
     return with_channels(cv2.LUT(array, table, dst=scratch.take(array.shape)))
 
 

@@ -209,7 +209,7 @@ class CheckOp(Op):
 
 
 def add_windows(ops: Sequence[Op], size: NDArray[np.float64]) -> list[Op]:
-    """Return `ops`, with windows in the DecodeOp if a crop or a warp after it reads only a part.
+    """Return `ops`. The DecodeOp gets windows if a crop or warp reads only parts of the images.
 
     Args:
         ops: Successive operations. Only the next operation uses the output of each.

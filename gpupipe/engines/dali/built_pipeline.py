@@ -56,7 +56,7 @@ class BuiltPipeline:
         quarantine: The samples that are known to be bad.
 
     Attributes:
-        lowering: The operators of the graph.
+        lowering: The lowering of the job's steps.
         is_closed: Whether `close` was called.
     """
 
@@ -113,7 +113,7 @@ class BuiltPipeline:
         return batch
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        """Read the files of the plans, and do nothing else; yield how many samples each has."""
+        """Read the files of the plans, and do nothing else; yield how many samples each read."""
         for first in plans:
             self._reader.start(chain([first], plans))
             yield from (len(read.plan.ids) * (read.error is None) for read in self._reader)

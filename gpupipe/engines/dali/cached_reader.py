@@ -94,7 +94,7 @@ class CachedReader(Reader):
         return next(self._reads)
 
     def _iter_reads(self) -> Generator[Read, None, None]:
-        """Yield a Read for each plan. One run of DALI decodes all samples that a few plans miss."""
+        """Yield a Read for each plan. One run decodes the uncached samples of several plans."""
         while plans := list(islice(self._plans, self._job.loader.prefetch)):
             cached = [self._get_cached(plan) for plan in plans]
             missing = [_find_missing(samples) for samples in cached]
@@ -162,7 +162,7 @@ def open_cache(job: Job, device: str, may_cut: bool) -> DecodedCache | None:
         may_cut: Whether the decoder may decode a region of an image.
 
     Raises:
-        DataError: The cache does not fit, or cannot be opened.
+        DataError: The memory or disk has no room for the cache, or it cannot be opened.
         EngineError: DALI decodes on a GPU, or the cache cannot keep every field of image files.
     """
     if job.cache_decoded is None:
@@ -179,7 +179,7 @@ def open_cache(job: Job, device: str, may_cut: bool) -> DecodedCache | None:
 def _find_kept_steps(job: Job, may_cut: bool) -> dict[str, Prefix]:
     """Return the first steps of each field, whose result DALI puts into the cache.
 
-    They end before a resize that DALI fuses with a crop outside of them.
+    They end before a resize if DALI fuses the resize with a step after them.
 
     Raises:
         EngineError: The cache cannot keep every field of image files.

@@ -98,7 +98,7 @@ def check_steps(phases: Sequence[Job], device_id: int | None) -> None:
     A step that is the same in several phases is checked once.
 
     Args:
-        phases: The job whose steps are checked, in each phase of its schedules.
+        phases: The job in each phase of its schedules.
         device_id: The GPU's number, or None for the CPU.
 
     Raises:
@@ -114,9 +114,9 @@ def check_steps(phases: Sequence[Job], device_id: int | None) -> None:
 
 
 def check_batch(job: Job, batch: Batch) -> None:
-    """Raise StepError if a field that a plugin step touched differs from the pipeline's last spec.
+    """Raise StepError if a field that a plugin step touched differs from the spec of its last step.
 
-    Only fields with plugin steps are checked, for shape and dtype.
+    The function checks only fields with plugin steps, for shape and dtype.
     """
     pipeline = job.pipeline
     for name in pipeline.outputs:

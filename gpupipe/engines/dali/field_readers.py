@@ -1,7 +1,7 @@
 """Reads the fields that DALI does not read itself: all but those with one image file a sample.
 
 If samples are parts of large files, MmapReader returns slices of memory maps, without a copy. For
-all other columns, ColumnReader calls the column's own methods.
+all other columns, ColumnReader calls `Column.read`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class FieldReader(Protocol):
 
 
 class ColumnReader:
-    """The FieldReader of any column: it reads with the column's own methods."""
+    """The FieldReader of any column: it calls `Column.read`."""
 
     def __init__(self, column: Column) -> None:
         self._column = column
@@ -90,7 +90,7 @@ class ColumnReader:
 
 
 class MmapReader:
-    """The FieldReader of samples that are parts of files: it returns slices of memory maps."""
+    """The FieldReader of samples that are parts of large files: slices of memory maps."""
 
     def __init__(self, column: SpanColumn) -> None:
         self._column = column

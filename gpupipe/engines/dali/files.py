@@ -40,8 +40,8 @@ class ImageFiles:
 
     The cache holds 12 bytes for each plain JPEG: the length and CRC of its header, and the image's
     size. A CRC takes a sixth of the time of parsing the header. The CRC is needed since a file may
-    change between epochs and keep its length. The headers of other formats are parsed each time,
-    since decoding those takes much longer.
+    change between epochs and keep its length. The headers of other formats are parsed each time;
+    that takes little of the time of decoding.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ class GraphSource:
 
     Attributes:
         in_flight: The plans taken from the reader and not delivered yet, in order. Each Read holds
-            the buffers that DALI uses without a copy, or the error that kept it from the graph.
+            the buffers that DALI uses without a copy, or the error that kept it out of the graph.
     """
 
     def __init__(

@@ -158,9 +158,9 @@ class GraphRunner:
             yield plan, outcome
 
     def _advance(self) -> bool:
-        """Wait for the next batch. Append the failed plans before it, and then it, to `_ready`.
+        """Wait for the next batch. Append the failed plans before it, and the batch, to `_ready`.
 
-        Return False if there was nothing to append.
+        Return False if `_ready` is still empty: no batch is left.
         """
         in_flight = self._source.in_flight
         outcome: Outcome | StepError | EngineError | None = None

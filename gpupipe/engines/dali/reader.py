@@ -144,9 +144,9 @@ class _Source:
 
 
 class _Paths:
-    """Returns the paths that DALI reads, but not of FIFOs: DALI would wait for their bytes forever.
+    """The input of DALI's file reader: paths, but not of FIFOs, whose bytes DALI would wait for.
 
-    The first call for a regular file finds its type; later calls do not.
+    Once a file was found to be regular, its type is not checked again.
     """
 
     def __init__(self, column: FileColumn) -> None:

@@ -143,7 +143,7 @@ def raise_unless_sample_failed(job: Job, error: RuntimeError, id: int | None = N
 
 
 class KnownGood:
-    """Decodes a small valid JPEG with the same decoder as an engine on that device.
+    """Decodes a small valid JPEG with the decoder that the engine uses on the same device.
 
     The first check builds a DALI pipeline and keeps it. Later checks take 0.1 ms on a CPU.
 
@@ -156,7 +156,7 @@ class KnownGood:
         self._pipe: Any = None
 
     def check(self, message: str) -> None:
-        """Raise EngineError if the image cannot be decoded.
+        """Raise EngineError if DALI cannot decode the valid JPEG.
 
         Args:
             message: The error message of a sample that failed before.

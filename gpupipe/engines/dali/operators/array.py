@@ -31,9 +31,9 @@ def feed_format(spec: Spec) -> tuple[Any, int, str]:
 
 
 def some_size(spec: Spec) -> NDArray[np.float64]:
-    """Return an example size along the spatial axes of `spec`, (1, axes); of an image if encoded.
+    """Return an example size along the spatial axes of `spec`, (1, axes).
 
-    An axis whose size differs between samples gets 4096.
+    An axis whose size differs between samples gets 4096, and so do both axes of image files.
     """
     return np.array([[n or _EXAMPLE_SIDE for n in ((None, None) if spec.encoded else spec.sides)]])
 
@@ -51,7 +51,7 @@ def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 class ArrayTracer(DaliTracer):
-    """The primitives of a field that is an array; see Primitives for each method."""
+    """Traces the primitives of a field that is an array; see Primitives for each method."""
 
     def __init__(self, size: NDArray[np.float64], device: ops.Device, spec: Spec) -> None:
         super().__init__(size, device, spec)

@@ -73,8 +73,8 @@ def to_pixels(values: DataNode, image: PixelFormat) -> DataNode:
 def luma(pixels: DataNode, image: PixelFormat) -> DataNode:
     """Return the luma of an RGB image; for uint8, truncated to an integer.
 
-    DALI rounds, so the luma is shifted by nearly -0.5. `ALMOST_HALF` is not near enough to 0.5: a
-    gray of 1 has the luma 0.9999, which must become 0.
+    DALI rounds; a shift of nearly -0.5 makes it truncate. `ALMOST_HALF` is not near enough to 0.5:
+    a gray of 1 has the luma 0.9999, which must become 0.
     """
     if image.dtype == "uint8":
         return fn.coord_transform(pixels, M=list(LUMA), T=[2.0**-14 - 0.5], dtype=types.UINT8)

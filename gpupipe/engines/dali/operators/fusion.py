@@ -67,7 +67,7 @@ class WindowNode:
 
 @dataclass(frozen=True)
 class DecodeNode:
-    """Decoding of files, or of a window of them.
+    """Decodes image files, or only a window of each.
 
     Attributes:
         how: How the files are decoded.
@@ -138,7 +138,7 @@ class ResizeNode:
 
 @dataclass(frozen=True)
 class FlipsNode:
-    """Flips the samples whose flag is True; with None in place of flags, no sample."""
+    """Flips the samples whose flag is True. Flags of None flip no sample."""
 
     horizontal: NDArray[np.bool_] | None
     vertical: NDArray[np.bool_] | None

@@ -42,7 +42,7 @@ from gpupipe.pipeline.step import Spec
 
 
 class ImageTracer(DaliTracer):
-    """The primitives of a field that is an image file; see Primitives for each method.
+    """Traces the primitives of a field of image files; see Primitives for each method.
 
     Args:
         size: [height, width] of each decoded image, (B, 2).

@@ -61,12 +61,12 @@ def decode(
     anchor: Argument = None,
     shape: Argument = None,
 ) -> DataNode:
-    """Decode whole images, or only a window of each.
+    """Decode the bytes of image files: whole images, or only a window of each.
 
     Args:
         data: The encoded bytes.
         device: "cpu", or "gpu" for the mixed decoder.
-        how: How the files are decoded.
+        how: The color mode, the dtype, and whether to apply the EXIF orientation.
         options: Further arguments of DALI's decoder.
         anchor: [top, left] of the window, or None for whole images.
         shape: [height, width] of the window.
@@ -271,7 +271,7 @@ def normalize(
     Args:
         pixels: The image.
         window: (top, left, height, width), or () for the whole image. Height and width are pixels.
-            Top is 0 for a window at the top edge, and 1 at the bottom edge; so is left.
+            Top and left are 0 for a window at the first edge of the image, and 1 at the last.
         mirror: 1 to mirror a sample, or None to mirror none.
         dtype: The dtype of the output.
         layout: The layout of the output.

@@ -75,7 +75,7 @@ class Subgraph:
 
         Args:
             pixels: The DataNode of the pixels.
-            nodes: Yields the DataNodes of this Subgraph's `arrays`, and perhaps more, in order.
+            nodes: Yields the DataNodes of `arrays`, in order. The method takes no more of them.
 
         Returns:
             The DataNode of the new pixels.
@@ -106,8 +106,8 @@ def join(parts: Sequence[Subgraph]) -> Subgraph:
 def switch(index: Array, branches: Sequence[Subgraph], first: int = 0) -> Subgraph:
     """Return a Subgraph that sends each sample through one of the branches.
 
-    The first split is between the first and second half of the branches, and so on. So a sample
-    passes through few splits. A split or merge copies no pixels.
+    Each split halves the remaining branches, so that a sample passes through few splits. A split
+    or merge copies no pixels.
 
     Args:
         index: The branch of each sample, (B,).

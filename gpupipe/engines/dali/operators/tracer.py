@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class DaliTracer(ABC):
-    """The primitives that are the same for images and arrays; Primitives documents the methods.
+    """Traces the primitives that are the same for images and arrays; see Primitives for each.
 
     Args:
         size: The size of each sample along its spatial axes, (B, axes).

@@ -115,7 +115,7 @@ def _run(make: Callable[..., Any], images: Images, sampled: Sampled) -> tuple[Im
 def _check_samples(
     name: str, outputs: Images, alone: NDArray[Any], images: Images, spec: Spec
 ) -> None:
-    """Raise StepIncompatibleError if an output depends on other images, or is no valid mask.
+    """Raise StepIncompatibleError if an output depends on other images, or a mask gets new values.
 
     `alone` is the output of the first image when it was the only one in its batch.
     """
