@@ -1,20 +1,21 @@
 """The CPU engine: one process, a pool of threads, and batch memory that is used again.
 
-    engine             takes plans and yields batches; each plan becomes a batch in flight
-    batch_in_flight    a list of stages:
-      read     all threads    `samples`: files, arrays, or what the decoded cache has of them
-      lower    one thread     `lowering`: each step calls primitives on the `tracer`, which keeps
-                              them as `ops`; rules group these into a `program` of kernels
-      run      all threads    `samples`: the programs, sample by sample, or several samples in one
-                              call, as tasks
-      deliver  one thread     the batch, and its copy to a GPU if there is one: `gpu_copier`
+    engine             takes plans and yields batches; starts a batch in flight for each plan
+    batch_in_flight    runs four stages for each batch:
+      read     all threads    `samples` reads files, arrays, or decoded images from the cache
+      lower    one thread     `lowering`: each step calls primitives on the `tracer`, which records
+                              them as `ops`; rules group the ops into a `program` of kernels
+      run      all threads    `samples` runs the programs, one sample at a time, or several samples
+                              in one call without the GIL
+      deliver  one thread     the batch is complete; `gpu_copier` copies it to a GPU if there is one
 
-All threads of a pool share the samples of a stage. The last kernel of a program writes a sample
+The threads of the pool share the samples of a stage. The last kernel of a program writes a sample
 into its slot in the batch: see `delivery`.
 
-To add a kernel, write a dataclass in `ops` if the primitive is new, the function that runs it on
-one sample, and a rule beside it: in `kernels` (the reference), `opencv_kernels`, `opencv_colors`
-(if OpenCV is installed), or `compiled_kernels` (of the extension `gpupipe._kernels`).
+To add a kernel, write a function that runs the operation on one sample, and a rule beside it. They
+belong in `kernels` (the reference), `opencv_kernels`, `opencv_colors` (if OpenCV is installed), or
+`compiled_kernels` (of the extension `gpupipe._kernels`). A new primitive also needs a dataclass in
+`ops`.
 The registry of engines imports this package by name. Start reading in engine.py.
 """
 

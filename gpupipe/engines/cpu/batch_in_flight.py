@@ -1,12 +1,12 @@
-"""One batch in flight: stages, each of which begins when the one before has ended.
+"""One batch in flight: four stages, each of which begins when the stage before it has ended.
 
-    read      parts of at most 16 samples, shared by all threads of the pool
-    lower     the thread that read the last part; the others go on to the next batch
-    run       such parts again; of one sample each, if none can be prepared as a task
+    read      all threads of the pool, in parts of at most 16 samples
+    lower     the thread that read the last part; the other threads go on to the next batch
+    run       all threads, in parts of at most 16 samples, or of 1 if no program can run as a task
     deliver   the thread that ran the last part; it sets `result`
 
-A sample that fails is noted, and leaves the later stages. An error of a stage itself is the
-batch's. `result` is set in any case: without it the consumer would wait forever.
+If a sample fails, the later stages leave it out. If a stage itself fails, the whole batch fails.
+`result` is set in any case: otherwise the consumer would wait forever.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class ThreadPool:
     ) -> None:
         """Call `task(item)` for each item on all threads, and `then()` after the last.
 
-        The loops begin in the order of these calls. A thread that finds no item left in one goes
-        on to the next.
+        Loops begin in the order of the calls. A thread that finds no item left in one loop goes on
+        to the next loop.
 
         Args:
             items: One item or more.
@@ -124,17 +124,17 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class BatchStarter:
-    """What all batches of a job share.
+    """Starts batches, and holds the objects that all batches of a job share.
 
     Attributes:
         job: The samples, steps and settings of the loader.
-        phases: The steps, in each phase of the schedules.
-        threads: Run the samples.
+        phases: The lowered steps of each phase of the schedules.
+        threads: The threads that run the samples.
         decoders: Decode image files.
-        memory: Where the memory of batches comes from; None if nothing is delivered.
+        memory: The pool that allocates batches; None if nothing is delivered.
         cache: The decoded cache, or None.
         copier: Copies batches to a GPU; None leaves them on the CPU.
-        reads_only: Whether nothing is done but read.
+        reads_only: Whether to read the samples and do nothing else.
     """
 
     job: Job
@@ -147,7 +147,7 @@ class BatchStarter:
     reads_only: bool = False
 
     def start(self, plan: Plan) -> BatchInFlight:
-        """Start a batch."""
+        """Start the batch of a plan."""
         return BatchInFlight(self, self.phases[self.job.pipeline.phase_of(plan.epoch)], plan)
 
 
@@ -156,7 +156,8 @@ class BatchInFlight:
 
     Attributes:
         plan: The plan of the batch.
-        result: The BatchResult. Raises EngineError or StepError if no sample is to blame.
+        result: A Future of the BatchResult. It raises EngineError or StepError if the whole batch
+            fails; the BatchResult lists samples that fail.
     """
 
     def __init__(self, starter: BatchStarter, lowering: StepLowering, plan: Plan) -> None:
@@ -177,15 +178,15 @@ class BatchInFlight:
         self._share_out(self._split(len(plan.ids)), self._read_part, self._lower_and_run)
 
     def cancel(self) -> None:
-        """Skip all samples that have not started. `result` is set as soon as the others end."""
+        """Skip all samples that have not started. `result` is set when the running ones end."""
         self._is_cancelled = True
 
     def _share_out(
         self, parts: Sequence[range], run: Callable[[range], None], then: Callable[[], None]
     ) -> None:
-        """Run the parts of a stage, which must not raise, on all threads, and then the next stage.
+        """Call `run(part)` for each part on all threads, and then `then()`, the next stage.
 
-        If that stage fails, so does the batch.
+        `run` must not raise. If `then` raises, the batch fails with its error.
         """
 
         def begin_next() -> None:
@@ -200,12 +201,12 @@ class BatchInFlight:
             begin_next()
 
     def _split(self, count: int, max_part: int = _MAX_PART) -> list[range]:
-        """Return the rows below `count` in parts, some for each thread."""
+        """Split range(count) into about two parts a thread, each of at most `max_part` rows."""
         part = min(max_part, -(-count // (2 * self._starter.threads.count)))
         return [range(n, min(n + part, count)) for n in range(0, count, max(part, 1))]
 
     def _on_error(self, row: int, error: Exception) -> None:
-        """Keep why a sample failed, or the error that ends the run."""
+        """Record the reason why a sample failed, or an error that fails the whole batch."""
         is_sample = isinstance(error, (OSError, RuntimeError, ValueError, MemoryError))
         if isinstance(error, GpupipeError) or not is_sample:
             self._errors[row] = error
@@ -250,7 +251,7 @@ class BatchInFlight:
             )
 
     def _passes_alone(self, row: int) -> bool:
-        """Return whether the steps take a sample; if not, keep why."""
+        """Return whether the steps accept a sample by itself; if not, record the reason."""
         try:
             self._lower_rows([row])
         except SampleIncompatibleError as e:
@@ -259,7 +260,7 @@ class BatchInFlight:
         return True
 
     def _lower_rows(self, rows: list[int]) -> Mapping[str, Program]:
-        """Return the programs for the samples in `rows`, with slots for them in a batch."""
+        """Create the output buffers for the samples in `rows`, and return their programs."""
         if not rows:
             return {}
         images = cast("dict[int, dict[str, Image]]", self._fields)

@@ -10,13 +10,13 @@ or a flip), converts the values, and writes the result to the slot of the sample
 
 Invariants:
 
-- `prepare_*` returns a task and computes nothing. `_extension.run` does tasks without the GIL. A
-  task keeps its arrays alive, and first runs the task `before`, which makes its pixels.
-- The rows of `pixels` have no gaps. Only a kernel that runs at once copies an image to that form.
-- A geometry can do all samples of its batch. If one of them has a crop outside the resized image,
-  the rules of single operations match instead.
+- `prepare_*` returns a task and computes nothing. `_extension.run` runs tasks without the GIL. A
+  task keeps its arrays alive. It first runs the task `before`, which writes its input pixels.
+- The rows of `pixels` are contiguous. `run` copies an image whose rows are not; `prepare` does not.
+- A geometry fits all samples of its batch. If one sample has a crop outside the resized image, the
+  rules of single operations match instead.
 
-A whole program of a decode, a crop and such a kernel becomes one task a sample: see Preparation.
+A program of a decode, a crop and such a kernel becomes one task for each sample: see Preparation.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 _extension = find_extension()
 
 _Target = tuple[Array, Array | None, NDArray[np.float32] | None]
-"""Where an image goes, (3, H, W), the new value of each uint8, and the coefficients that compute
-it. None keeps the values.
+"""The output array (3, H, W); a table of the new value of each uint8 value, or None to keep the
+values; and coefficients that compute the same values as the table, or None.
 """
 
 
@@ -71,7 +71,7 @@ class _Call(NamedTuple):
 
     Attributes:
         prepare: A function of the extension.
-        options: What it computes.
+        options: The options of `prepare`, such as sizes and flags.
         size: [height, width] of the result.
     """
 
@@ -81,7 +81,7 @@ class _Call(NamedTuple):
 
 
 _Geometry = Callable[[Array, int], _Call]
-"""Takes the pixels of a sample and its row in the batch."""
+"""Called with the pixels of a sample and its row in the batch. Returns the call to make."""
 
 
 def _find_warp(match: Match) -> _Geometry | None:
@@ -93,7 +93,7 @@ def _find_warp(match: Match) -> _Geometry | None:
 
 
 def _find_flip(match: Match) -> _Geometry | None:
-    """Return the flip; without a FlipOp, one that keeps the pixels."""
+    """Return the geometry of a flip, which keeps the pixels if there is no FlipOp."""
     if not _is_rgb(match.ops[0]):
         return None
     prepare, flip = _extension.prepare_convert, match.get(ops.FlipOp)
@@ -101,8 +101,9 @@ def _find_flip(match: Match) -> _Geometry | None:
 
 
 def _find_resize(match: Match) -> _Geometry | None:
-    """Return the resize if torchvision does it in uint8, and if all crops are inside its result.
+    """Return the geometry of a resize with an optional crop and flip.
 
+    Return None if torchvision does not resize in uint8, or if a crop leaves the resized image.
     Without antialiasing, torchvision's bilinear resize is in float32 on processors without AVX2.
     """
     resize, crop, flip = match[ops.ResizeOp], match.get(ops.CropOp), match.get(ops.FlipOp)
@@ -133,13 +134,13 @@ def _is_rgb(op: ops.Op) -> bool:
 
 
 def _as_rows(pixels: Pixels) -> Array:
-    """Return pixels as an array (H, W, C) whose rows have no gaps."""
+    """Return RGB pixels as an array (H, W, C) with contiguous rows, copied if needed."""
     array = as_array(pixels)
     return array if array.strides[1:] == (_RGB, 1) else as_packed(array)
 
 
 def _run_to_uint8(geometry: _Geometry, pixels: Pixels, row: int) -> Pixels:
-    """Return an image of uint8, (H, W, C), in scratch memory."""
+    """Run a geometry, and return the image, uint8 (H, W, C), in scratch memory."""
     rows = _as_rows(pixels)
     prepare, options, size = geometry(rows, row)
     image = scratch.take((*size, _RGB))
@@ -152,8 +153,8 @@ class _Delivery:
     """Writes samples to their slots.
 
     Attributes:
-        geometry: What is done before the conversion.
-        conversion: What becomes of the values, and where they go.
+        geometry: The warp, resize or flip before the conversion.
+        conversion: The conversion of the values, and the output buffer.
     """
 
     geometry: _Geometry
@@ -161,7 +162,7 @@ class _Delivery:
 
     @cached_property
     def _tables(self) -> tuple[torch.dtype, Array | None, NDArray[np.float32] | None]:
-        """The dtype to deliver, the table and the coefficients; None for what changes nothing."""
+        """The delivered dtype, the table (None if values stay) and the coefficients or None."""
         conversions, table = self.conversion.conversions, self.conversion.table(_RGB)
         if table.dtype == torch.uint8 and not conversions:
             return table.dtype, None, None
@@ -169,7 +170,7 @@ class _Delivery:
         return table.dtype, view_as_array(table[:, 0]), coefficients
 
     def prepare(self, pixels: Array, row: int, before: Task | None) -> Task | None:
-        """Return the task of a sample; None if it has no slot."""
+        """Return the task of a sample; None if the sample has no slot."""
         dtype, table, coefficients = self._tables
         prepare, options, size = self.geometry(pixels, row)
         output = self.conversion.output
@@ -178,7 +179,7 @@ class _Delivery:
         return prepare(pixels, options, (output.slot_array(row), table, coefficients), before)
 
     def run(self, pixels: Pixels, row: int) -> None:
-        """Write a sample to its slot, if it has one."""
+        """Write a sample to its slot, if the sample has one."""
         task = self.prepare(_as_rows(pixels), row, None)
         if task is not None:
             _extension.run((task,))
@@ -187,7 +188,7 @@ class _Delivery:
 def _create_rules(
     name: str, pattern: Pattern, find: Callable[[Match], _Geometry | None]
 ) -> tuple[Rule, Rule]:
-    """Return the rules of a geometry: into the slot of the sample, and into an image of uint8."""
+    """Return two rules for a geometry: one delivers to the slot, one returns a uint8 image."""
 
     def bind_delivery(match: Match) -> Kernel | None:
         geometry, conversion = find(match), find_conversion(match, has_bfloat16=True)
@@ -204,7 +205,7 @@ def _create_rules(
 
 
 def create_rules() -> list[Rule]:
-    """Return the rules of the extension; none if it is not built, or is off."""
+    """Return the rules of the extension; [] if the extension is not built, or is off."""
     if _extension is None:
         return []
     resize = ops.ResizeOp, Maybe(ops.CropOp), Maybe(ops.FlipOp)
@@ -220,13 +221,13 @@ def create_rules() -> list[Rule]:
 
 @dataclass(frozen=True)
 class Preparation:
-    """Prepares a decode or nothing, a crop or nothing, and a kernel that can be prepared.
+    """Prepares an optional decode, an optional crop and a delivering kernel as one task.
 
     Attributes:
         decode: The decode of an image file; None if the content is pixels.
         crop: The crop; None if there is none.
-        kernel: The kernel.
-        output: Where it delivers.
+        kernel: The kernel, which must have `prepare`.
+        output: The buffer that the kernel writes to.
     """
 
     decode: ops.DecodeOp | None
@@ -235,7 +236,7 @@ class Preparation:
     output: OutputBuffer
 
     def prepare(self, content: Content, row: int) -> Task | None:
-        """Return the task of a sample; None if it must run one operation after the other."""
+        """Return the task of a sample; None if its operations must run one by one instead."""
         before: Task | None = None
         if self.decode is not None:
             assert isinstance(content, EncodedImage)
@@ -260,7 +261,7 @@ class Preparation:
 
 
 def find_preparation(groups: Sequence[Group]) -> Preparation | None:
-    """Return what prepares all groups as one task; None if they are others than it knows."""
+    """Return the Preparation of all groups as one task; None if they do not fit one."""
     if not groups:
         return None
     *before, (kernel, (*_, deliver)) = groups
@@ -279,10 +280,10 @@ def find_preparation(groups: Sequence[Group]) -> Preparation | None:
 
 
 def run_tasks(tasks: Sequence[Task]) -> list[bool]:
-    """Do the tasks of several samples in one call without the GIL, one after the other.
+    """Run the tasks of several samples in one call without the GIL, one after the other.
 
     Returns:
-        Whether each was done. It was not if the image is damaged.
+        Whether each task succeeded. A task fails if its image is damaged.
     """
     done: list[bool] = _extension.run(tasks)
     return done

@@ -1,4 +1,4 @@
-"""The end of a program: samples are converted, written to their slots, and erased there.
+"""The end of a program: converts samples, writes them to their slots, and erases there.
 
 An OutputBuffer is the tensor (B, ...) of one field of a batch, in which each sample has a slot. The
 last kernel of a program writes there, so that no sample is copied into the batch.
@@ -6,9 +6,9 @@ last kernel of a program writes there, so that no sample is copied into the batc
     operations   ToDtypeOp, NormalizeOp, EraseOp, DeliverOp
     one kernel   slot[c] = table[c][pixels], and then the window of the EraseOp in the slot
 
-to_dtype, normalize and the conversion to the delivered dtype are one table for images of uint8.
-Most pipelines end with `random_erasing`. So an `erase` before the delivery is done after it, in the
-memory of the batch: the conversion before and the delivery are one pass over the image.
+For images of uint8, one lookup table does to_dtype, normalize and the conversion to the delivered
+dtype. Many pipelines end with `random_erasing`. Its `erase` comes before the delivery, but the
+kernel does it afterwards, in the batch. So conversion and delivery stay one pass over the image.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class DeliveryFormat:
     """How a field is delivered.
 
     Attributes:
-        dtype: The dtype; None keeps the dtype that the steps make.
-        layout: The axes of an array that is no image, such as "HWC"; None for image files.
+        dtype: The delivered dtype; None keeps the dtype after the last step.
+        layout: The axes of a field that is an array, such as "HWC"; None for image files.
         channels_last: Whether images have the strides of channels_last.
     """
 
@@ -50,17 +50,17 @@ class DeliveryFormat:
 class OutputBuffer:
     """The tensor (B, ...) of one field of a batch.
 
-    A sample begins with `begin`, and then writes into its slot. The first sample allocates the
-    memory, since no shape is certain before a file was decoded.
+    A kernel calls `begin` for a sample, and then writes into its slot. The first `begin` allocates
+    the tensor, since the shape is not certain before a file is decoded.
 
     Args:
         count: Number of samples in the batch.
         format: How the field is delivered.
-        memory: Where the memory comes from; None if nothing is delivered.
+        memory: The pool that allocates the tensor; None if nothing is delivered.
 
     Attributes:
         format: How the field is delivered.
-        shapes: The shape of each sample that began, by its row.
+        shapes: The shape of each sample for which `begin` was called, by its row.
     """
 
     def __init__(self, count: int, format: DeliveryFormat, memory: BatchMemory | None) -> None:
@@ -72,7 +72,7 @@ class OutputBuffer:
 
     @property
     def is_allocated(self) -> bool:
-        """Whether a sample has decided the shape of the batch."""
+        """Whether a call of `begin` has allocated the tensor, and so fixed the shape."""
         return self._batch is not None
 
     def begin(self, row: int, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
@@ -99,21 +99,21 @@ class OutputBuffer:
         return self._array.shape[1:] == shape
 
     def has_slot(self, row: int) -> bool:
-        """Return what `begin` returned for a sample; False before that."""
+        """Return whether a sample has a slot; False before `begin` was called for it."""
         return self._batch is not None and self.shapes.get(row) == self._array.shape[1:]
 
     def slot(self, row: int) -> torch.Tensor:
-        """Return the part of the batch that belongs to a sample that has a slot."""
+        """Return the slot of a sample, a view of the batch. The sample must have a slot."""
         assert self._batch is not None
         return self._batch[row]
 
     def slot_array(self, row: int) -> Array:
-        """Return the slot as an array. The bits of bfloat16 are an int16."""
+        """Return the slot as a NumPy array; a bfloat16 slot is viewed as int16."""
         slot: Array = self._array[row]
         return slot
 
     def take(self, rows: list[int]) -> torch.Tensor:
-        """Return the tensor (B, ...) of some rows, which have slots of one shape."""
+        """Return the samples in `rows` as a tensor (B, ...). Each of them must have a slot."""
         assert self._batch is not None
         return self._batch if len(rows) == self._count else self._batch[rows]
 
@@ -135,17 +135,17 @@ class DeliverOp(Op):
 
 
 CONVERTED: Pattern = (Maybe(ToDtypeOp), Maybe(NormalizeOp), Maybe(EraseOp), DeliverOp)
-"""Ends of programs for kernels that convert."""
+"""The end of the pattern of a kernel that converts values. It always ends with the delivery."""
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What becomes of each value of uint8 until it is delivered.
+    """The conversion of uint8 pixels to the delivered values.
 
     Attributes:
-        conversions: What to_dtype and normalize compute.
-        dtype: The dtype to deliver; None keeps that of `conversions`.
-        output: Where the samples go.
+        conversions: The calls of to_dtype and normalize, with their options.
+        dtype: The dtype to deliver; None keeps the dtype after `conversions`.
+        output: The buffer that the samples are written to.
     """
 
     conversions: Conversions
@@ -153,7 +153,7 @@ class Conversion:
     output: OutputBuffer
 
     def table(self, channels: int) -> torch.Tensor:
-        """Return what each value becomes: a tensor (channels, 1, 256)."""
+        """Return the delivered value of each uint8 value: a tensor (channels, 1, 256)."""
         return make_table(self.conversions, self.dtype, channels)
 
 
@@ -165,7 +165,8 @@ def find_conversion(match: Match, has_bfloat16: bool = False) -> Conversion | No
         has_bfloat16: Whether the kernel delivers bfloat16, a dtype that NumPy lacks.
 
     Returns:
-        None if the samples are no images of uint8, or if the kernel cannot deliver their dtype.
+        The conversion; None if the samples are not uint8 images, or if the kernel cannot deliver
+        their dtype.
     """
     to_dtype, normalize, deliver = match.get(ToDtypeOp), match.get(NormalizeOp), match[DeliverOp]
     spec, format = (to_dtype or normalize or deliver).spec, deliver.output.format
@@ -185,13 +186,13 @@ def find_conversion(match: Match, has_bfloat16: bool = False) -> Conversion | No
 def end_with_delivery(
     name: str, match: Match, write: Callable[[Pixels, int], None], prepare: Prepare | None = None
 ) -> Kernel:
-    """Return a kernel that writes samples to their slots, and then erases there.
+    """Return a kernel that writes a sample to its slot, and then does the EraseOp in the slot.
 
     Args:
         name: The name of the kernel.
-        match: The operations, with a DeliverOp as the last, and perhaps an EraseOp before it.
-        write: Runs all of them but the EraseOp.
-        prepare: Prepares what `write` does.
+        match: The operations. The last is a DeliverOp, with an optional EraseOp before it.
+        write: Runs all operations but the EraseOp.
+        prepare: Returns a task with the effect of `write`.
     """
     erase, output = match.get(EraseOp), match[DeliverOp].output
     finish = None if erase is None else partial(_erase_in_slot, erase, output)
@@ -214,7 +215,7 @@ def _erase_in_slot(erase: EraseOp, output: OutputBuffer, row: int) -> None:
 
 
 def find_delivery(match: Match) -> Kernel | None:
-    """Return the kernel that delivers any sample, and perhaps erases in an image."""
+    """Return the kernel of a delivery with an optional erase; None for an erase in an array."""
     output = match[DeliverOp].output
     if match.get(EraseOp) is not None and output.format.layout is not None:
         return None

@@ -1,15 +1,15 @@
 """The CPU engine: runs pipelines on a pool of threads in this process.
 
 1. `batches` starts a BatchInFlight for each plan, `prefetch` of them ahead of the delivered batch.
-   It runs on the pool: see batch_in_flight.py.
-2. A sample that fails costs only itself: it is quarantined, and its place is left out of the batch.
+   A BatchInFlight runs on the thread pool: see batch_in_flight.py.
+2. The engine quarantines a sample that fails, and delivers the batch without it.
 3. Labels and ids come from the index, and become tensors directly.
 4. Closing the generator cancels the batches in flight, and waits for the samples that run.
-5. Where a schedule changes numbers, the batches of two epochs are in flight together. Each has the
-   steps of its own epoch.
+5. Batches of two epochs may be in flight together. If a schedule changes a step between the epochs,
+   each batch uses the step of its own epoch.
 6. The memory of a batch returns to its pool when the last tensor over it dies: see BatchMemory.
-7. For a GPU that memory is page-locked, and the thread that finishes a batch queues its copies on a
-   stream of their own: see gpu_copier.py.
+7. For a GPU that memory is page-locked. The thread that finishes a batch queues its copies on a
+   separate CUDA stream: see gpu_copier.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 
 _OF_FAILED_GPUS: list[tuple[GpuCopier, BatchMemory]] = []
-"""Page-locked memory that lasts as long as the process; see GpuCopier.close()."""
+"""Page-locked memory of GPUs that failed. It must never be freed; see GpuCopier.close()."""
 
 
 class CpuEngine(QuarantiningEngine):
@@ -124,7 +124,7 @@ class CpuEngine(QuarantiningEngine):
     def _run(
         self, plans: Iterator[Plan], starter: BatchStarter
     ) -> Generator[tuple[Plan, BatchResult], None, None]:
-        """Yield the result of each plan, in order, with others in flight."""
+        """Yield the results in the order of the plans, while later batches are in flight."""
         in_flight: deque[BatchInFlight] = deque()
         try:
             for plan in islice(plans, self.traits.batches_ahead):
@@ -147,7 +147,7 @@ class CpuEngine(QuarantiningEngine):
         yield from self._iter_counts(plans, starter)
 
     def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        # The last kernel of many pipelines writes into the batch, so that there must be one.
+        # The last kernel of many pipelines writes into the batch, so the batch must have memory.
         yield from self._iter_counts(plans, self._starter)
 
     def _iter_counts(
@@ -174,6 +174,6 @@ class CpuEngine(QuarantiningEngine):
 
 
 def _lower_phases(job: Job, cache: DecodedCache | None = None) -> list[StepLowering]:
-    """Return the steps of a job, in each phase of the schedules."""
+    """Return a StepLowering for each phase: epochs between which no schedule changes a step."""
     cached = {} if cache is None else cache.count_steps()
     return [StepLowering(phase, cached) for phase in job.list_phases()]

@@ -1,8 +1,8 @@
-"""Copies finished batches to a GPU, on a stream of its own, while the samples of others are made.
+"""Copies finished batches to a GPU on a separate CUDA stream, while threads run later batches.
 
-The thread that finishes a batch queues its copies, from page-locked memory, and nothing waits for
-them: the consumer's stream waits for the event after the copies. The block of a batch returns to
-the pool only after that event, since the pool would fill it again while it is still read.
+The thread that finishes a batch queues its copies from page-locked memory, and does not wait. The
+consumer's stream waits for the CUDA event after the copies. The memory of a batch returns to the
+pool only after that event. Otherwise a later batch could overwrite it while the GPU still reads it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpupipe.runtime.memory import on_stream, record_stream, to_device
 
 
 class SourcesInUse:
-    """Keeps the tensors that a stream still reads. Threads may use it at once."""
+    """Keeps tensors alive while a stream still copies from them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -29,7 +29,7 @@ class SourcesInUse:
         return len(self._entries)
 
     def keep(self, done: torch.Event, tensors: Sequence[torch.Tensor]) -> None:
-        """Keep tensors until `done`, and drop those whose copies have ended."""
+        """Keep `tensors` until the event `done`, and drop all tensors whose copies have ended."""
         with self._lock:
             self._entries.append((done, tensors))
         self.drop_copied()
@@ -80,7 +80,7 @@ class GpuCopier:
         return CopiedFields(tensors, done)
 
     def hand_over(self, copied: CopiedFields) -> Batch:
-        """Return a batch for the current stream of the caller, which waits for the copies."""
+        """Return the fields on the GPU. The caller's current stream waits for their copies."""
         stream = torch.cuda.current_stream(self._gpu)
         stream.wait_event(copied.done)
         record_stream(copied.tensors, stream)
@@ -88,15 +88,15 @@ class GpuCopier:
         return copied.tensors
 
     def close(self) -> bool:
-        """Wait for the queued copies, and drop what they read.
+        """Wait for the queued copies, and drop the tensors that they read.
 
         Returns:
-            False if the GPU failed. Then page-locked memory that it used must never be freed: torch
-            records an event for it, and the error of that ends the process.
+            False if the GPU failed. Then the page-locked memory that it used must never be freed:
+            torch would record a CUDA event for it, whose error ends the process.
         """
         try:
             self._stream.synchronize()
-        except RuntimeError:  # it is the error of an earlier call, which close() must not hide
+        except RuntimeError:  # the error of an earlier call, which close() must not hide
             return False
         self._sources.clear()
         return True

@@ -1,6 +1,6 @@
-"""The reference kernels: one for each operation, which runs torchvision or computes the same.
+"""The reference kernels: one for each operation, with torchvision or with the same arithmetic.
 
-`opencv_kernels` and `compiled_kernels` have faster ones, and those that run several operations.
+`opencv_kernels` and `compiled_kernels` have faster kernels. Some of those run several operations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ANTIALIASED = {
     "bilinear": torch.ops.aten._upsample_bilinear2d_aa.out,
     "bicubic": torch.ops.aten._upsample_bicubic2d_aa.out,
 }
-"""What torch.nn.functional.interpolate calls, with a place for the result."""
+"""The operators that torch.nn.functional.interpolate calls; these have an argument `out`."""
 
 
 def _run_decode(op: ops.DecodeOp, image: EncodedImage, row: int) -> Pixels:
@@ -38,14 +38,14 @@ def _run_decode(op: ops.DecodeOp, image: EncodedImage, row: int) -> Pixels:
 def _run_torch(op: ops.TorchOp, pixels: Pixels, row: int) -> Pixels:
     image = as_tensor(pixels)
     if is_foreign(type(op.entry.step)):
-        image = image.clone()  # it may keep its input, but scratch memory is used again
+        image = image.clone()  # the step may keep its input, but scratch memory is reused
     parameters = {name: values[row] for name, values in op.parameters.items()}
     result: torch.Tensor = op.entry.torch(image, parameters)
     return result
 
 
 def _run_check(op: ops.CheckOp, pixels: Pixels, row: int) -> Pixels:
-    """Raise StepError if the pixels are not those that the spec of a foreign step says."""
+    """Raise StepError if the pixels that a foreign step returned do not match its output spec."""
     entry = op.entry
     if differs := entry.output_spec.describe_mismatch(
         as_tensor(pixels), entry.output_spec.canonical_sizes
@@ -87,12 +87,12 @@ def _run_resize(op: ops.ResizeOp, pixels: Pixels, row: int) -> Pixels:
 
 
 def _is_antialiased_uint8(op: ops.ResizeOp) -> bool:
-    """Whether torch's kernel for uint8 in channels-last order does a resize."""
+    """Whether `_run_resize_uint8` can do a resize."""
     return op.spec.dtype == "uint8" and op.antialias and op.interpolation != "nearest"
 
 
 def _run_resize_uint8(op: ops.ResizeOp, pixels: Pixels, row: int) -> Pixels:
-    """Resize with the kernel that torchvision uses, on packed pixels: a third faster."""
+    """Resize contiguous pixels with the kernel that torchvision calls. This is a third faster."""
     height, width = op.sizes[row]
     array = as_packed(pixels)
     if array.shape[:2] == (height, width):

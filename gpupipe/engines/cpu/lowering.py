@@ -1,8 +1,12 @@
 """Lowers the steps of a job: onto primitives that kernels run, or onto `Step.torch`.
 
-A step runs in torch if it lowers onto no primitive that a kernel runs, if it is of another package,
-if it makes numbers for each pixel, or if the size of its samples is not known before it runs. So do
-all steps on arrays that are no images.
+A step runs in torch in these cases:
+
+- it calls a primitive that no kernel runs;
+- its class belongs to another package, and implements `Step.torch`;
+- it draws numbers for each pixel (the primitives `add` and `remap`);
+- the size of its input is unknown until the step before it has run;
+- its field is an array, not an image file.
 """
 
 from __future__ import annotations
@@ -33,8 +37,8 @@ Sizes = Mapping[str, NDArray[np.float64]]
 
 _Result = TypeVar("_Result")
 _PER_PIXEL = (AddOp, RemapOp)
-"""Operations whose arguments are made in `Step.lower`, which runs on one thread for a batch. In
-torch each thread makes those of its own samples.
+"""Operations with an argument for each pixel. `Step.lower` would compute these arguments on one
+thread for the whole batch. In torch, each thread computes them for its own samples.
 """
 
 _MAX_TRIES = 1000
@@ -43,7 +47,7 @@ _EXAMPLE_SIZE = np.full((1, 2), 4096.0)
 
 @cache
 def find_rules() -> Rules:
-    """Return the rules of this machine: the extension's first, then OpenCV's, as installed."""
+    """Return the rules of the extension and of OpenCV, if installed, and then the reference's."""
     rules = compiled_kernels.create_rules()
     if has_opencv():
         from gpupipe.engines.cpu import opencv_kernels
@@ -53,11 +57,11 @@ def find_rules() -> Rules:
 
 
 class StepLowering:
-    """The steps of a job, each onto primitives or onto torch.
+    """Lowers each step of a job onto primitives or onto torch.
 
     Args:
         job: The samples, steps and settings of the loader. The pipeline has no schedules.
-        cached_steps: How many steps of each field the decoded cache keeps the result of.
+        cached_steps: After how many steps the decoded cache keeps the pixels, by field.
 
     Attributes:
         job: The job.
@@ -89,7 +93,7 @@ class StepLowering:
         )
 
     def decode_step(self, name: str) -> Decode | None:
-        """Return the step `decode` with which a field begins, if it does."""
+        """Return the step `decode` at the start of a field; None if the field has none."""
         entries = self.job.pipeline.entries_on(name)
         step = entries[0].step if entries else None
         return step if isinstance(step, Decode) else None
@@ -101,8 +105,8 @@ class StepLowering:
 
         Args:
             plan: The plan of the batch.
-            sizes: The sizes of its images.
-            outputs: Where each field of the batch is delivered.
+            sizes: The sizes of the decoded images, by field.
+            outputs: The buffer of each delivered field and view.
 
         Raises:
             SampleIncompatibleError: A step cannot process one of the samples.
@@ -202,7 +206,7 @@ class StepLowering:
         return ""
 
     def _try_samples(self, lower: Callable[[Plan], _Result]) -> _Result:
-        """Return what `lower` makes of a sample that every step accepts."""
+        """Return `lower(plan)` for the first plan of one sample that every step accepts."""
         for id in range(_MAX_TRIES):
             try:
                 return lower(Plan(0, np.full(1, id, np.int64), 1, True))

@@ -1,8 +1,8 @@
 """Kernels that change colours, with OpenCV: torchvision's arithmetic on uint8, in fewer passes.
 
-Where a new value depends on the old one alone, the kernel is a table of 256 values. It may be made
-from the mean, the extremes or the histogram of the image. The other kernels compute in float32, and
-drop fractions of values where torchvision does.
+If the new value of a channel depends only on its old value, the kernel is a lookup table of 256
+values. Some tables are computed from the mean, the extremes or the histogram of the image. The
+other kernels compute in float32, and truncate values where torchvision does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RGB, _FULL = 3, 255
 _CIRCLE = 360  # degrees
 _LUMA = np.array([LUMA], np.float32)
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
-"""The blur that a sharpness below 1 goes to."""
+"""The smoothing filter with whose result adjust_sharpness blends the image."""
 _ALL_VALUES = np.arange(_FULL + 1, dtype=np.float32)
 
 
@@ -37,7 +37,7 @@ def _run_pointwise(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
 
 
 def _apply_table(array: Array, table: Array) -> Array:
-    """Replace values by those of a table (1, 256), or (1, 256, C) with one for each channel."""
+    """Look up each value in a table: (1, 256) for all channels, or (1, 256, C) for each."""
     return with_channels(cv2.LUT(array, table, dst=scratch.take(array.shape)))
 
 
@@ -87,7 +87,7 @@ def _cut(values: NDArray[np.float32]) -> Array:
 
 
 def _stretch(plane: Array) -> Array:
-    """Return the table that spreads the values of a plane over all values."""
+    """Return the table that maps the minimum of a plane to 0, and its maximum to 255."""
     low, high = cv2.minMaxLoc(plane)[:2]
     if low == high:
         return _ALL_VALUES.astype(np.uint8)
@@ -110,7 +110,7 @@ def _equalize(plane: Array) -> Array:
 def _run_by_plane(
     make_table: Callable[[Array], Array], op: ColorOp, pixels: Pixels, row: int
 ) -> Pixels:
-    """Replace the values of each channel by those of a table that is made from the channel."""
+    """Apply a table to each channel that `make_table` computes from the channel."""
     array = as_packed(pixels)
     planes = cv2.split(array)
     return _apply_table(array, np.stack([make_table(plane) for plane in planes], -1)[None])
@@ -133,7 +133,7 @@ def _gaussian(size: int, sigma: float) -> NDArray[np.float32]:
 
 
 def _run_hue(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
-    """Turn the hue in float32, as torchvision does; its values are cut, not rounded."""
+    """Turn the hue in float32. Like torchvision, truncate the new values instead of rounding."""
     factor = float(op.values[0][row])
     colors = as_packed(pixels).astype(np.float32)
     colors *= np.float32(1 / _FULL)

@@ -1,12 +1,11 @@
-"""Kernels with OpenCV, in front of those of `kernels`. Imported only if OpenCV is installed.
+"""Kernels with OpenCV, tried before those of `kernels`. Imported only if OpenCV is installed.
 
 OpenCV releases the GIL, and here runs on the calling thread alone.
 
-- Functions of single uint8 values are tables of 256 entries, which the reference computes once. So
-  a whole chain of to_dtype and normalize is one lookup, with torchvision's own numbers, straight
-  into the batch.
-- A warp moves a mask beside the colours. torchvision weighs the pixels at the border of the image
-  by the mask, and so does `_warp_planes`.
+- A function of one uint8 value becomes a lookup table of 256 entries, which the reference computes
+  once. So to_dtype and normalize are one lookup into the batch, with torchvision's own results.
+- `_warp_planes` warps a mask beside the colours, and weighs the pixels at the border of the image
+  by the mask. torchvision does the same.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FLAGS = {
 _FLIPS = {(1, 0): 1, (0, 1): 0, (1, 1): -1}
 """OpenCV's codes of flips, by flags for horizontal and vertical."""
 _EXACT_CHANNELS = (1, 3, 4)
-"""The channels that OpenCV warps with exact coordinates; with 2 they are whole 32nds of a pixel."""
+"""With these numbers of channels OpenCV warps exactly; with 2 it rounds points to 1/32 pixel."""
 _TO_RGBA = {1: cv2.COLOR_GRAY2RGBA, 3: cv2.COLOR_RGB2RGBA}
 _FULL = 255
 
@@ -68,7 +67,7 @@ def _warp(
     fill: NDArray[np.float64] | None = None,
     out: Array | None = None,
 ) -> Array:
-    """Return an image that was warped as a sample is."""
+    """Warp `image` with the matrix and the output size of the sample in `row`."""
     (height, width), matrix = op.sizes[row], op.matrices[row]
     warp = cv2.warpAffine if len(matrix) == 2 else cv2.warpPerspective
     border: tuple[float, ...] = () if fill is None else tuple(fill.tolist())
@@ -146,7 +145,7 @@ def _deliver_planes(conversion: Conversion, planes: Array, row: int) -> None:
 
 
 def _as_bits(array: Array) -> Array:
-    """Return a view with float16 as int16: OpenCV's tables copy bits."""
+    """Return a float16 array as an int16 view, since OpenCV's lookup copies bits."""
     return array.view(np.int16) if array.dtype == np.float16 else array
 
 
@@ -158,7 +157,7 @@ def _bind_delivery(match: Match) -> Kernel | None:
 
 
 def _bind_warp(match: Match) -> Kernel | None:
-    """Return the warp into the slot of a sample, plane by plane."""
+    """Return the kernel that warps and delivers plane by plane; None if it does not apply."""
     warp, conversion = match[WarpOp], find_conversion(match)
     if conversion is None or conversion.output.format.channels_last or not _warps_bytes(warp):
         return None

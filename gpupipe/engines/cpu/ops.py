@@ -2,15 +2,15 @@
 
 An operation is one call of a primitive for all samples of a batch; see Primitives for its meaning.
 Arguments that differ between samples are sequences with an entry for each row of the batch.
-Operations that hold programs, one for each branch, stand in program.py, and the delivery in
-delivery.py.
+program.py defines the operations with branches, and delivery.py defines DeliverOp.
 
-A crop needs a part of an image, and so does a warp that enlarges it. The extension `gpupipe._jpeg`
-decodes that part alone, to the pixels of a decode of the whole image:
+A crop, or a warp that enlarges, needs only a part of the image. The extension `gpupipe._jpeg`
+decodes that part alone. Its pixels equal those of a decode of the whole image:
 
     DecodeOp, CropOp    add_windows -> DecodeOp(windows=...), CropOp
 
-The decoded image keeps its size: pixels outside of the window have any value.
+The decoded array still has the size of the whole image. Its pixels outside the window are
+undefined.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _Corner = NDArray[np.float64]
 """[y, x] of each sample, (B, 2), in pixels."""
 
 _MARGIN = 2
-"""Pixels beside those that the arithmetic names: kernels round coordinates."""
+"""Pixels that are added on each side of a computed window, since kernels round coordinates."""
 _FAR = 1e9
-"""In pixels: outside of every image."""
+"""A coordinate in pixels that is outside every image. Computed corners are clipped to it."""
 _FILTER_RADIUS = {"nearest": 0.0, "bilinear": 1.0, "bicubic": 2.0}
 _jpeg = find_extension("_jpeg")
 
@@ -76,7 +76,7 @@ class Op:
 
 @dataclass(frozen=True)
 class DecodeOp(Op):
-    """`windows` are the parts of the images that the next operations need; () for all of them."""
+    """`windows[row]` is the part of the image to decode; with () all images are decoded whole."""
 
     options: DecodeOptions
     windows: Sequence[Window] = ()
@@ -92,7 +92,7 @@ class CropOp(Op):
 
 @dataclass(frozen=True)
 class PadOp(Op):
-    """`borders` are [top, left, bottom, right] in pixels."""
+    """`borders[row]` is [top, left, bottom, right] in pixels."""
 
     borders: Sequence[Sequence[int]]
     mode: PadMode
@@ -107,7 +107,7 @@ class ResizeOp(Op):
 
 @dataclass(frozen=True)
 class FlipOp(Op):
-    """`flags` are [horizontal, vertical]."""
+    """`flags[row]` is [horizontal, vertical]: 1 to flip, 0 not to."""
 
     flags: Sequence[Sequence[int]]
 
@@ -124,7 +124,7 @@ class ResampleOp(Op):
 
 @lru_cache(maxsize=16)
 def spread_fill(fill: Fill | None, channels: int) -> NDArray[np.float64] | None:
-    """Return the fill of each channel."""
+    """Return the fill as one value per channel; None if there is no fill."""
     return None if fill is None else np.full(channels, fill, np.float64)
 
 
@@ -166,13 +166,13 @@ class ColorMatrixOp(Op):
 
 @dataclass(frozen=True)
 class ColorOp(Op):
-    """`values` are those of COLOR_OPS[name], (B, ...) each."""
+    """The function COLOR_OPS[name], with an array (B, ...) for each value that it takes."""
 
     name: str
     values: Sequence[Array]
 
     def values_of(self, row: int) -> list[float | list[float]]:
-        """Return the values of a sample as Python's numbers."""
+        """Return the values of the sample in `row` as Python numbers."""
         return [values[row].tolist() for values in self.values]
 
 
@@ -209,10 +209,10 @@ class CheckOp(Op):
 
 
 def add_windows(ops: Sequence[Op], size: NDArray[np.float64]) -> list[Op]:
-    """Return operations whose `decode` has the windows of a crop or a warp that follows it.
+    """Return `ops`. The DecodeOp gets windows if a crop or warp reads only parts of the images.
 
     Args:
-        ops: Operations that run one after the other. Nothing else uses the pixels between them.
+        ops: Successive operations. Only the next operation uses the output of each.
         size: [height, width] of the decoded images, (B, 2).
     """
     if _jpeg is None:
@@ -234,7 +234,7 @@ def add_windows(ops: Sequence[Op], size: NDArray[np.float64]) -> list[Op]:
 
 
 def _find_edges(crop: CropOp) -> tuple[_Corner, _Corner]:
-    """Return the first corners of the windows of a crop, and the ends."""
+    """Return [top, left] and [bottom, right] of the windows of a crop."""
     windows = np.array(crop.windows, np.float64)
     return windows[:, :2], windows[:, :2] + windows[:, 2:]
 
@@ -242,14 +242,17 @@ def _find_edges(crop: CropOp) -> tuple[_Corner, _Corner]:
 def _find_resized(
     scale: NDArray[np.float64], resize: ResizeOp, crop: CropOp
 ) -> tuple[_Corner, _Corner]:
-    """Return the corners of what a resize reads for a crop of its output, with a margin."""
+    """Return [top, left] and [bottom, right] of the pixels that a resize reads for a crop.
+
+    `crop` cuts the output of `resize`. `scale` is the input size over the output size, (B, 2).
+    """
     first, end = _find_edges(crop)
     reach = np.ceil(np.maximum(scale, 1.0) * _FILTER_RADIUS[resize.interpolation]) + _MARGIN
     return np.floor(first * scale) - reach, np.ceil(end * scale) + reach
 
 
 def _find_warped(warp: WarpOp) -> tuple[_Corner, _Corner]:
-    """Return the corners of what a warp reads, with a margin."""
+    """Return [top, left] and [bottom, right] of the pixels that a warp reads, with a margin."""
     bottom, right = np.array(warp.sizes, np.float64).T - 1.0
     none, one = np.zeros_like(right), np.ones_like(right)
     corners = np.array([[none, right, none, right], [none, none, bottom, bottom], [one] * 4])

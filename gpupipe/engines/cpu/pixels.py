@@ -1,7 +1,8 @@
-"""The two forms of an image between kernels, which share memory.
+"""The two formats in which kernels pass an image on, and conversions between them.
 
-A NumPy array (H, W, C), as OpenCV takes it; or a tensor (C, H, W), as torch takes it. Only tensors
-have bfloat16. Arrays that are no images, and the bytes of files, are always tensors.
+An image is a NumPy array (H, W, C), as in OpenCV, or a tensor (C, H, W), as in torch. Conversions
+share memory. Only tensors can be bfloat16. Fields that are arrays, and the bytes of files that no
+step decodes, are always tensors.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _ALIGNMENT = 64
 
 
 class Scratch(threading.local):
-    """Memory of a thread, which is used again for each sample.
+    """Memory of a thread that is reused for each sample.
 
-    All arrays of one sample are apart. New memory for each of them would cost more time than many
-    kernels do, since the system clears each page at its first use.
+    The arrays of one sample do not overlap. Allocating new memory for each array would take longer
+    than many kernels, since the system clears each page at its first use.
     """
 
     def __init__(self) -> None:
@@ -31,11 +32,11 @@ class Scratch(threading.local):
         self._used = 0
 
     def begin_sample(self) -> None:
-        """Use all memory again: no array of the last sample is needed any more."""
+        """Invalidate all arrays that `take` returned; the next sample reuses their memory."""
         self._used = 0
 
     def take(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-        """Return an array of uint8 of any content, valid until the next `begin_sample`."""
+        """Return an uninitialized array of uint8, valid until the next `begin_sample`."""
         size = prod(shape)
         begin = -(-self._used // _ALIGNMENT) * _ALIGNMENT
         if begin + size > len(self._memory):
@@ -56,14 +57,14 @@ def as_tensor(pixels: Pixels) -> torch.Tensor:
 
 
 def as_array(pixels: Pixels) -> Array:
-    """Return pixels as an array (H, W, C), of any strides. bfloat16 has no such form."""
+    """Return pixels as an array (H, W, C) of any strides. They must not be bfloat16."""
     if isinstance(pixels, torch.Tensor):
         return pixels.permute(1, 2, 0).numpy()
     return pixels
 
 
 def as_packed(pixels: Pixels) -> Array:
-    """Return pixels as an array (H, W, C) without gaps; copies them if they have gaps."""
+    """Return pixels as a C-contiguous array (H, W, C), copied if needed."""
     array = as_array(pixels)
     if array.flags.c_contiguous or array.dtype != np.uint8:
         return np.ascontiguousarray(array)
@@ -73,16 +74,16 @@ def as_packed(pixels: Pixels) -> Array:
 
 
 def view_as_array(tensor: torch.Tensor) -> Array:
-    """Return a view; NumPy has no bfloat16."""
+    """Return a NumPy view of a tensor. A bfloat16 tensor is viewed as int16."""
     bits = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
     array: Array = bits.numpy()
     return array
 
 
 def in_indices(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return maps of points, (B, 2, 3) or (B, 3, 3), as maps of the indices of pixels.
+    """Convert matrices that map coordinates to matrices that map pixel indices.
 
-    The centre of pixel n is n + 0.5.
+    The centre of pixel n has the coordinate n + 0.5. Shapes: (B, 2, 3) or (B, 3, 3).
     """
     shifted = matrices.copy()
     shifted[:, :, 2] += 0.5 * (matrices[:, :, 0] + matrices[:, :, 1])
@@ -92,5 +93,5 @@ def in_indices(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def with_channels(array: Array) -> Array:
-    """Return an array (H, W, C): OpenCV drops the axis of one channel."""
+    """Return an array (H, W, C), with the channel axis that OpenCV drops if C is 1."""
     return array[:, :, None] if array.ndim == 2 else array

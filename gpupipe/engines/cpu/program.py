@@ -5,9 +5,9 @@
     (ResizeOp, Maybe(CropOp), Maybe(FlipOp),           kernels.resize, into the slot of the sample
      Maybe(ToDtypeOp), ..., DeliverOp)
 
-The lists of rules in `compiled_kernels`, `opencv_kernels` and `kernels` say all that is fused. They
-are tried in this order, and the first rule that matches decides. So a kernel takes over by a rule
-before the others, with no change elsewhere.
+The lists of rules in `compiled_kernels`, `opencv_kernels` and `kernels` define which operations are
+fused. `Rules` tries them in this order, and takes the first rule that matches. So to replace a
+kernel, add a rule before its rule.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from gpupipe.engines.cpu.pixels import Array, Pixels
 from gpupipe.runtime import tracing
 
 Content = EncodedImage | Pixels
-"""What a program begins with."""
+"""The input of a program: an image file that is not decoded yet, or pixels."""
 Task = NewType("Task", object)
-"""Work that `gpupipe._kernels.run` does later, without the GIL."""
+"""Operations on one sample that `gpupipe._kernels.run` runs later, without the GIL."""
 Run = Callable[[Content, int], Pixels]
-"""Takes the pixels of a sample and its row in the batch, and returns the new pixels."""
+"""Called with the content of a sample and its row in the batch. Returns the new pixels."""
 Prepare = Callable[[Array, int, Task | None], Task | None]
-"""Prepares what `Run` does, for operations that end with a delivery. Takes uint8 (H, W, 3) whose
-rows have no gaps, the row of the sample, and the task that makes the pixels before, or None.
-Returns None if the sample cannot be prepared.
+"""Returns a task that runs operations up to a delivery; None if this sample needs `Run` instead.
+
+Called with pixels, uint8 (H, W, 3) with contiguous rows; the row of the sample in the batch; and
+the task that writes these pixels first, or None if they exist already.
 """
 _Op = TypeVar("_Op", bound=Op)
 _Pixels = TypeVar("_Pixels")
@@ -43,11 +44,12 @@ class Kernel:
     """A function that runs the operations of a match on one sample.
 
     Attributes:
-        name: For profiles and reports.
-        run: Runs them. After a delivery its result has no meaning.
-        prepare: Prepares them; None if it cannot.
-        finish: Ends operations that were prepared, after their task was done.
-        needs_torchvision: Whether `run` calls torchvision, for most operations.
+        name: The name in profiles and reports.
+        run: Runs the operations. After a delivery, ignore the pixels that it returns.
+        prepare: Returns a task in place of running at once; None if the kernel has no tasks.
+        finish: Called with the row of a sample after its task, to run the operations that the task
+            leaves out; None if it leaves out none.
+        needs_torchvision: Whether `run` may call torchvision.
     """
 
     name: str
@@ -58,24 +60,24 @@ class Kernel:
 
 
 class Maybe(NamedTuple):
-    """An operation that may be missing where a pattern has it."""
+    """An optional operation of a pattern."""
 
     kind: type[Op]
 
 
 Pattern = tuple[type[Op] | Maybe, ...]
-"""Types of operations, each at most once."""
+"""The types of successive operations. Each type occurs at most once."""
 
 
 class Match:
-    """The operations that match a pattern, by their types."""
+    """The operations that matched a pattern. `match[CropOp]` is the operation of that type."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self.ops = ops
         self._by_kind = {type(op): op for op in ops}
 
     def get(self, kind: type[_Op]) -> _Op | None:
-        """Return the operation of a type; None if there is none."""
+        """Return the operation of type `kind`; None if the match has none."""
         op = self._by_kind.get(kind)
         return op if isinstance(op, kind) else None
 
@@ -86,7 +88,7 @@ class Match:
 
 
 def match_pattern(pattern: Pattern, ops: Sequence[Op]) -> Match | None:
-    """Return the first of `ops`, as many as a pattern matches; None if it does not."""
+    """Return the operations at the start of `ops` that match `pattern`; None if they do not."""
     count = 0
     for part in pattern:
         kind = part.kind if isinstance(part, Maybe) else part
@@ -99,11 +101,11 @@ def match_pattern(pattern: Pattern, ops: Sequence[Op]) -> Match | None:
 
 @dataclass(frozen=True)
 class Rule:
-    """Operations that follow one another, and the kernel that runs them.
+    """Assigns a kernel to successive operations of certain types.
 
     Attributes:
         pattern: The types of the operations.
-        bind: Returns the kernel for a match; None if it cannot run these operations.
+        bind: Returns the kernel for a match; None if the kernel cannot run these operations.
     """
 
     pattern: Pattern
@@ -123,10 +125,9 @@ class Rules:
                     break
 
     def find(self, ops: Sequence[Op]) -> tuple[Kernel, Sequence[Op]] | None:
-        """Return the kernel for the first operations, and those that it runs; None: there is none.
+        """Return the kernel that runs the first of `ops`, and the operations that it runs.
 
-        Args:
-            ops: One operation or more.
+        `ops` must not be empty. Return None if no rule matches and binds.
         """
         for rule in self._by_first.get(type(ops[0]), ()):
             match = match_pattern(rule.pattern, ops)
@@ -150,8 +151,8 @@ def single(
         kind: The type of the operation.
         name: The name of the kernel.
         run: Takes the operation, the pixels of a sample, and its row; returns the new pixels.
-        can_run: Whether the kernel can run an operation; None: it can run all of them.
-        needs_torchvision: Whether `run` calls torchvision.
+        can_run: Returns whether the kernel can run an operation. By default it can run all.
+        needs_torchvision: Whether `run` may call torchvision.
     """
 
     def bind(match: Match) -> Kernel | None:
@@ -172,12 +173,13 @@ class Program:
 
     Args:
         ops: The operations.
-        rules: Say which kernel runs which of them.
-        cut: No group crosses this number of operations: `run_prefix` runs those before it.
+        rules: Choose the kernels.
+        cut: How many operations form the prefix, whose result the decoded cache keeps. No kernel
+            runs operations of both the prefix and the rest.
 
     Attributes:
         ops: The operations.
-        rest: The groups after the cut.
+        rest: The kernels and their operations after the prefix.
 
     Raises:
         LookupError: No rule matches one of the operations.
@@ -193,28 +195,31 @@ class Program:
         """Run all operations on the sample in row `row` of the batch.
 
         Returns:
-            The new pixels; of no meaning after a delivery.
+            The new pixels. If the program ends with a delivery, ignore them.
         """
         return _run_groups(self.groups, content, row)
 
     def run_prefix(self, content: Content, row: int) -> Pixels:
-        """Run the operations before the cut."""
+        """Run the operations of the prefix."""
         return _run_groups(self._prefix, content, row)
 
     def run_rest(self, content: Content, row: int) -> Pixels:
-        """Run the operations after the cut, on the result of those before it."""
+        """Run the operations after the prefix on `content`, the pixels that the prefix returned."""
         return _run_groups(self.rest, content, row)
 
     def contains(self, kinds: tuple[type[Op], ...]) -> bool:
-        """Return whether there is an operation of one of these types, here or in a branch."""
+        """Return whether the program or one of its branches has an operation of these types."""
         return any(isinstance(op, kinds) for _, ops in self._iter_groups() for op in ops)
 
     def needs_torchvision(self) -> bool:
-        """Return whether a kernel calls torchvision, here or in a branch."""
+        """Return whether a kernel of the program or of its branches may call torchvision."""
         return any(kernel.needs_torchvision for kernel, _ in self._iter_groups())
 
     def list_operators(self) -> list[Operator]:
-        """Return the kernels, the device, and the keys of the steps that each implements."""
+        """Return each kernel's name, device and the keys of its steps, without switch and blend.
+
+        The list has the kernels of the branches of a switch or blend.
+        """
         return [
             (kernel.name, "cpu", _list_steps(ops))
             for kernel, ops in self._iter_groups()
@@ -222,7 +227,7 @@ class Program:
         ]
 
     def _iter_groups(self) -> Iterator[Group]:
-        """Yield the groups, each with those of its branches after it."""
+        """Yield each group, followed by the groups of its branches."""
         for kernel, ops in self.groups:
             yield kernel, ops
             for op in ops:
@@ -237,14 +242,14 @@ class BranchingOp(Op):
 
 @dataclass(frozen=True)
 class SwitchOp(BranchingOp):
-    """`index` is the branch of each sample."""
+    """`index[row]` is the number of the branch that a sample takes."""
 
     index: Sequence[int]
 
 
 @dataclass(frozen=True)
 class BlendOp(BranchingOp):
-    """`weights` are the factors of the branches, for each sample."""
+    """`weights[row]` has a factor for each branch."""
 
     weights: Sequence[Sequence[float]]
 
@@ -259,9 +264,9 @@ def _group(ops: Sequence[Op], rules: Rules) -> Iterator[Group]:
 
 
 def _run_groups(groups: Iterable[Group], content: Content, row: int) -> Pixels:
-    """Run kernels one after the other, and record what each takes if there is a recorder.
+    """Run kernels one after the other. If a trace is recorded, record the time of each.
 
-    The first operation on an image file decodes it.
+    If `content` is an image file, the first kernel decodes it.
     """
     if not tracing.is_recording():
         for kernel, _ in groups:

@@ -1,12 +1,12 @@
 """Reads the samples of a batch, and runs their programs, several in one call where possible.
 
-    SampleReader    id -> fields: files, arrays, or what the decoded cache has of them
+    SampleReader    id -> fields: image files, arrays, or decoded images from the cache
     SampleRunner    fields -> slots of the batch
 
-A thread that re-takes the GIL waits for the other threads. So a thread prepares several samples as
-tasks, and runs them in one call without the GIL. A task decodes an image file, with the extension
-`gpupipe._jpeg`, and then does what the last kernel of the program does. The tasks run one after the
-other. So the decoded pixels of all samples share the scratch memory of the thread.
+A thread that re-takes the GIL after a native call waits for the other threads. So a thread prepares
+several samples as tasks, and runs them in one call without the GIL. A task decodes an image file
+with the extension `gpupipe._jpeg`, and then runs the last kernel of the program. The tasks run one
+after the other. So the decoded pixels of all samples share the scratch memory of the thread.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from gpupipe.pipeline.tensors import to_steps
 from gpupipe.runtime import tracing
 
 _MAX_PIXELS = 1 << 22
-"""About so many are in one call, so that it can be cancelled soon."""
+"""About how many pixels one call processes. A batch that is cancelled waits for the call to end."""
 
 
 @dataclass
 class CachedImage:
-    """An image that was looked up in the decoded cache.
+    """An image of a field that the decoded cache keeps.
 
     Attributes:
-        sample: What the cache has of it.
-        content: The pixels after the prefix; the file, if the cache lacks them.
+        sample: The cache's entry for the image.
+        content: The cached pixels after the prefix, or the image file if they are not cached.
         size: [height, width] of the decoded image, before the steps that follow.
     """
 
@@ -53,7 +53,7 @@ class CachedImage:
 
 Image = EncodedImage | CachedImage
 Fields = dict[str, Content | CachedImage]
-"""What was read of a sample, by field."""
+"""The image, array or bytes of each field of a sample, by field name."""
 _Bytes = NDArray[np.uint8]
 
 
@@ -65,7 +65,7 @@ class SampleReader:
         lowering: The fields, and the steps that decode them.
         decoders: Decode image files.
         cache: The decoded cache, or None.
-        reads_only: Whether nothing is done but read. Then there is no cache.
+        reads_only: Whether to return image files as bytes. Then `cache` must be None.
     """
 
     lowering: StepLowering
@@ -96,7 +96,10 @@ class SampleReader:
     def _read_at_once(
         self, name: str, ids: NDArray[np.int64]
     ) -> Sequence[_Bytes | CachedSample] | None:
-        """Return what can be read at once of a field: bytes of files, or CachedSamples."""
+        """Read a field of all samples in one call: bytes of files, or CachedSamples.
+
+        Return None if that is not possible, or fails.
+        """
         job = self.lowering.job
         column, cache = job.index.columns[name], self._find_cache(name)
         try:
@@ -104,7 +107,7 @@ class SampleReader:
                 return cache.get(name, column, ids.tolist())
             if job.pipeline.fields[name].encoded and len(ids) > 1:
                 return read_rows(column, ids)
-        except Exception:  # the call for one row says why
+        except Exception:  # reading the rows one by one raises the reason
             return None
         return None
 
@@ -113,7 +116,7 @@ class SampleReader:
     ) -> Content | CachedImage:
         """Return an array, an image, or the bytes of a file that no step decodes.
 
-        `data` is what was read at once, or None.
+        `data` is the sample's item in the result of `_read_at_once`, or None.
         """
         job, cache = self.lowering.job, self._find_cache(name)
         column, spec = job.index.columns[name], job.pipeline.fields[name]
@@ -137,7 +140,7 @@ class SampleReader:
         return self.decoders.open(content, step.options)
 
     def _find_cache(self, name: str) -> DecodedCache | None:
-        """Return the cache if it keeps a field."""
+        """Return the decoded cache if it keeps the field `name`, else None."""
         return self.cache if self.cache is not None and name in self.cache.prefixes else None
 
 
@@ -157,8 +160,8 @@ class SampleRunner:
         programs: The program of each field and view.
         cache: The decoded cache, or None.
         on_error: Gets the row of a sample that failed, and the error.
-        is_cancelled: Returns whether nobody waits for the samples any more.
-        key: The batch, for the trace.
+        is_cancelled: Returns whether to skip the samples that have not started.
+        key: The name of the batch in traces.
     """
 
     pipeline: Pipeline
@@ -170,12 +173,12 @@ class SampleRunner:
 
     @cached_property
     def preparations(self) -> Mapping[str, Preparation]:
-        """What prepares samples to run several in one call, by field."""
+        """The Preparation of each field whose samples can run as tasks, by field."""
         each = [(name, find_preparation(program.rest)) for name, program in self.programs.items()]
         return {name: preparation for name, preparation in each if preparation is not None}
 
     def run(self, samples: Mapping[int, Fields]) -> None:
-        """Run samples: their fields, by row."""
+        """Run samples. `samples` holds the fields of each sample, by its row in the batch."""
         prepared: list[_Prepared] = []
         pixels = 0
         for row, contents in samples.items():
@@ -197,7 +200,7 @@ class SampleRunner:
             self._run_prepared(prepared)
 
     def _run_or_prepare(self, row: int, contents: Fields) -> list[_Prepared]:
-        """Run what cannot be prepared of a sample; return the rest."""
+        """Prepare each field of a sample as a task if possible, else run it. Return the tasks."""
         prepared = []
         for name, content in contents.items():
             if isinstance(content, Image) and (task := self._prepare(name, content, row)):
@@ -207,9 +210,9 @@ class SampleRunner:
         return prepared
 
     def _prepare(self, name: str, image: Image, row: int) -> Task | None:
-        """Return the task of all operations that a field needs, or None.
+        """Return one task for all operations on a field; None if there is no such task.
 
-        While operators are recorded there is none, so that each has its own time.
+        While a trace is recorded, return None, so that each kernel is timed by itself.
         """
         preparation = self.preparations.get(name)
         if preparation is None or tracing.is_recording():
@@ -237,7 +240,7 @@ class SampleRunner:
     def _run_prepared(self, prepared: list[_Prepared]) -> None:
         try:
             are_done = run_tasks([part.task for part in prepared])
-        except Exception:  # such as MemoryError: a sample that runs alone says what it lacks
+        except Exception:  # such as MemoryError: samples that run alone raise errors of their own
             are_done = [False] * len(prepared)
         for part, is_done in zip(prepared, are_done, strict=True):
             scratch.begin_sample()

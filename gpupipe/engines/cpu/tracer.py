@@ -1,7 +1,7 @@
 """Traces the primitives that steps call for a batch; see Primitives for each method.
 
     a step calls    tracer.resize(shape, "bilinear", True)
-    ops             [DecodeOp, ResizeOp]      the sizes of the samples follow each call
+    ops             [DecodeOp, ResizeOp]      and `size` becomes the new size
     program()       the kernels that run them
 
 A call that no kernel runs raises NoLoweringError; then the step runs in torch.
@@ -31,17 +31,17 @@ Fill = ops.Fill
 
 
 class Tracer:
-    """The samples of one field of a batch.
+    """Records the primitives that steps call for one field of a batch.
 
     Args:
         size: [height, width] of each sample, (B, 2).
-        rules: Say which kernels run the operations.
+        rules: Choose the kernels that run the operations.
         spec: Shape, dtype and layout of the samples.
-        step: The key of the step that makes the calls.
+        step: The key of the first step.
 
     Attributes:
-        spec: As above.
-        step: As above.
+        spec: Shape, dtype and layout of the samples before the current step.
+        step: The key of the current step; "" for the loader itself.
         ops: The operations so far.
         present: The samples to which the calls apply, bool (B,).
     """
@@ -63,7 +63,7 @@ class Tracer:
         self.present = np.ones(self._count, bool) if present is None else present
 
     def begin_step(self, step: str, spec: Spec) -> None:
-        """Let the following calls be those of a step."""
+        """Set the step that makes the following calls, and the spec of its input."""
         self.step, self.spec = step, spec
 
     @property
@@ -182,20 +182,20 @@ class Tracer:
         self._add(ops.CheckOp(*self._origin, entry))
 
     def end_prefix(self) -> None:
-        """End the prefix, whose result the decoded cache keeps: no group crosses this point."""
+        """End the prefix, whose result the decoded cache keeps. No kernel fuses across its end."""
         self._cut = len(self.ops)
 
     def fork(self, present: NDArray[np.bool_] | None = None) -> Tracer:
-        """Return a tracer that begins with the samples as they are now, without operations."""
+        """Return a tracer with the current sizes and spec of the samples, and no operations."""
         return Tracer(self._size, self._rules, self.spec, self.step, present)
 
     def deliver(self, output: OutputBuffer) -> Program:
-        """Return the program of all operations, with the delivery as the last."""
+        """Add the delivery to `output`, and return the program of all operations."""
         self._add(DeliverOp(*self._origin, output))
         return self.program()
 
     def program(self) -> Program:
-        """Return the program of all operations, which decodes no more than it needs."""
+        """Return the program of all operations. It decodes only the windows that are needed."""
         cut = self._cut or len(self.ops)
         with_windows = [*ops.add_windows(self.ops[:cut], self._decoded_size), *self.ops[cut:]]
         return Program(with_windows, self._rules, self._cut)
@@ -215,16 +215,16 @@ class Tracer:
         self.ops.append(op)
 
     def _each(self, matrix: ArrayLike) -> NDArray[np.float64]:
-        """Return a matrix for each sample, (B, ...)."""
+        """Broadcast one matrix, or one per sample, to (B, rows, columns)."""
         matrices = np.asarray(matrix, np.float64)
         return np.broadcast_to(matrices, (self._count, *matrices.shape[-2:]))
 
     def _pairs(self, pair: ArrayLike) -> NDArray[np.float64]:
-        """Return one pair of numbers per sample, (B, 2)."""
+        """Broadcast one pair of numbers, or one per sample, to (B, 2)."""
         return np.broadcast_to(np.asarray(pair, np.float64), (self._count, 2))
 
     def _whole(self, *pairs: ArrayLike) -> list[list[int]]:
-        """Return pairs, one after the other, as whole numbers for each sample."""
+        """Concatenate the pairs of each sample, truncated to integers: B lists."""
         numbers = np.concatenate([self._pairs(pair) for pair in pairs], -1)
         whole: list[list[int]] = numbers.astype(np.int64).tolist()
         return whole

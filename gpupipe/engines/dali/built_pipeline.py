@@ -1,8 +1,8 @@
-"""A pipeline without schedules, built for DALI: it runs the plans of one phase of an epoch's steps.
+"""A pipeline built for DALI: it runs the plans of one phase, in which no schedule changes a step.
 
-The operators of a DALI graph cannot be changed after it is built. So where a schedule changes
-numbers, the engine closes one BuiltPipeline and creates the next. What does not depend on the
-steps, such as the quarantine, outlives it.
+The operators of a DALI graph cannot be changed after it is built. So when a schedule changes a
+step, the engine closes one BuiltPipeline and creates the next. Objects that do not depend on the
+steps, such as the quarantine, outlive it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from gpupipe.sampling.sampler import Plan
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How the pipelines of an engine are built.
+    """How an engine builds its pipelines.
 
     Attributes:
         device_id: The GPU's number, or None for DALI's CPU back end.
         may_cut: Whether the decoder may decode a region of an image.
-        checks_jpegs: Whether JPEGs without an end marker are refused before the decoder.
-        warm_up: Whether a full batch is decoded first if the first batch is short.
+        checks_jpegs: Whether to refuse JPEGs without an end marker, and to decode JPEGs that look
+            damaged without DALI.
+        warm_up: Whether to decode a full batch first if the first batch is short.
         fields: The readers of the fields that DALI does not read itself, by field name.
         cache: The decoded cache, or None.
     """
@@ -47,15 +48,15 @@ class BuildOptions:
 
 
 class BuiltPipeline:
-    """The DALI graph of a job whose pipeline has no schedules, and what runs it.
+    """The DALI graph of a job whose pipeline has no schedules, and the objects that run it.
 
     Args:
         job: The job.
-        options: How it is built.
+        options: How to build the graph.
         quarantine: The samples that are known to be bad.
 
     Attributes:
-        lowering: The operators of the graph.
+        lowering: The lowering of the job's steps.
         is_closed: Whether `close` was called.
     """
 
@@ -85,7 +86,7 @@ class BuiltPipeline:
     def run(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Tensors]]:
         """Yield each plan with its tensors, until the plans end or the quarantine refuses one.
 
-        The plans are those that were delivered: without the samples that are to blame for failures.
+        A yielded plan lists only the samples in the tensors, without the bad ones.
         """
         more = True
         while more and self._quarantine.refusal is None:
@@ -106,13 +107,13 @@ class BuiltPipeline:
                 yield plan, outcome
 
     def to_fields(self, tensors: Tensors) -> Batch:
-        """Return the fields of a batch as they are delivered, and check those of plugin steps."""
+        """Return the delivered fields of a batch, after checking the output of plugin steps."""
         batch = {name: to_field(self._job, name, tensor) for name, tensor in tensors.items()}
         check_batch(self._job, batch)
         return batch
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        """Read the files of the plans, and do nothing else; yield how many samples each has."""
+        """Read the files of the plans, and do nothing else; yield how many samples each read."""
         for first in plans:
             self._reader.start(chain([first], plans))
             yield from (len(read.plan.ids) * (read.error is None) for read in self._reader)

@@ -5,9 +5,9 @@
                  +--> samples that it lacks --> graph of -----+--> cache
                                                 the first steps
 
-With a decoded cache, the steps run in two graphs. The first decodes, and does the steps whose
-result is kept. Its samples may differ in size, and it runs only for samples that the cache lacks.
-The second begins with pixels, whether they come from the cache or from the first graph.
+With a decoded cache, the steps run in two graphs. The first graph decodes, and runs the steps whose
+result the cache keeps. It runs only for samples that the cache lacks; these may differ in size. The
+second graph begins with pixels, from the cache or from the first graph.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gpupipe.sampling.sampler import Plan
 _CUDA = ("dali-cuda120", "dali-cuda130", "nvimgcodec-cu12", "nvimgcodec-cu13")
 _PACKAGES = tuple(f"nvidia-{name}" for name in _CUDA)
 Cached = dict[str, list[CachedSample]]
-"""The samples of a plan as the cache has them, by field."""
+"""The cache entry of each sample of a plan, by field."""
 Outcomes = Generator[tuple[Plan, Any], None, None]
 
 
@@ -94,7 +94,7 @@ class CachedReader(Reader):
         return next(self._reads)
 
     def _iter_reads(self) -> Generator[Read, None, None]:
-        """Take some plans at a time, and run what the cache lacks of them in one go."""
+        """Yield a Read for each plan. One run decodes the uncached samples of several plans."""
         while plans := list(islice(self._plans, self._job.loader.prefetch)):
             cached = [self._get_cached(plan) for plan in plans]
             missing = [_find_missing(samples) for samples in cached]
@@ -115,7 +115,7 @@ class CachedReader(Reader):
         }
 
     def _read(self, plan: Plan, samples: Cached, rows: list[int], first_steps: Outcomes) -> Read:
-        """Return the pixels of a plan; those of `rows` are the next of `first_steps`."""
+        """Return the pixels of a plan: of `rows` from `first_steps`, else from the cache."""
         data: dict[str, list[Any]] = {
             name: [sample.pixels for sample in of_field] for name, of_field in samples.items()
         }
@@ -138,7 +138,7 @@ class CachedReader(Reader):
     def _fill(
         self, samples: Cached, rows: list[int], outputs: Any, data: dict[str, list[Any]]
     ) -> None:
-        """Put the outputs of the first steps into `data` and into the cache."""
+        """Put `outputs`, the pixels of the samples in `rows`, into `data` and into the cache."""
         for (name, of_field), tensors in zip(samples.items(), outputs, strict=True):
             for row, tensor in zip(rows, tensors, strict=True):
                 pixels = np.asarray(tensor)
@@ -148,7 +148,7 @@ class CachedReader(Reader):
 
 
 def _find_missing(samples: Cached) -> list[int]:
-    """Return the positions in a plan of the samples of which the cache lacks a field."""
+    """Return the positions in a plan of the samples with a field that is not cached."""
     of_sample = zip(*samples.values(), strict=True)
     return [row for row, fields in enumerate(of_sample) if any(f.pixels is None for f in fields)]
 
@@ -162,7 +162,7 @@ def open_cache(job: Job, device: str, may_cut: bool) -> DecodedCache | None:
         may_cut: Whether the decoder may decode a region of an image.
 
     Raises:
-        DataError: The cache does not fit, or cannot be opened.
+        DataError: The memory or disk has no room for the cache, or it cannot be opened.
         EngineError: DALI decodes on a GPU, or the cache cannot keep every field of image files.
     """
     if job.cache_decoded is None:
@@ -177,9 +177,9 @@ def open_cache(job: Job, device: str, may_cut: bool) -> DecodedCache | None:
 
 
 def _find_kept_steps(job: Job, may_cut: bool) -> dict[str, Prefix]:
-    """Return the steps whose result DALI keeps, by field.
+    """Return the first steps of each field, whose result DALI puts into the cache.
 
-    A resize is not among them if DALI does the crop that follows in the same operator.
+    They end before a resize if DALI fuses the resize with a step after them.
 
     Raises:
         EngineError: The cache cannot keep every field of image files.

@@ -5,9 +5,10 @@ DALI_AFFINITY_MASK, which lists one core number for each thread. Without the mas
 the cores near the GPU. Without a mask and a GPU it binds nothing, since it does not query NVML then
 (nvml.cc of DALI 2.4). The threads of the GPU's image decoder are bound in any case.
 
-`check_steps` and `check_batch`: the steps of other packages (plugins), and those that run code
-which gpupipe does not know, such as `dali`, must make what their spec promises. Each such step runs
-on a sample before the first batch. Later, the shape and dtype of each delivered batch are checked.
+`check_steps` and `check_batch`: the output of a step must match the step's spec. They check steps
+of other packages (plugins), and steps that run code which gpupipe does not know, such as `dali`.
+`check_steps` runs each such step on a sample before the first batch. `check_batch` checks the shape
+and dtype of each delivered batch.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from gpupipe.sampling.sampler import Plan
 
 _MAX_SAMPLES = 8
 _ENOUGH_FAILURES = 3
-"""After failures on so many samples that pass the steps before it, the step is to blame."""
+"""A step is to blame if it fails on this many samples that passed all steps before it."""
 _MASK = "DALI_AFFINITY_MASK"
 
 
@@ -80,7 +81,7 @@ def check_affinity(threads: int, device_id: int | None) -> None:
 
 
 def can_lower(entry: Entry, device: Device) -> bool:
-    """Return whether a step runs on DALI's operators on a device. It needs no GPU, even for one."""
+    """Return whether a step has DALI operators on a device. Needs no GPU, even for "gpu"."""
     pipeline = Pipeline("", (entry,), {entry.field: entry.input_spec})
     job = Job(build_empty(), pipeline, LoaderConfig(), 1)
     try:
@@ -93,11 +94,11 @@ def can_lower(entry: Entry, device: Device) -> bool:
 def check_steps(phases: Sequence[Job], device_id: int | None) -> None:
     """Raise StepError if a plugin step fails, or its output differs from its spec.
 
-    The check builds two small DALI graphs for each plugin step. A step that is the same in several
-    phases is checked once.
+    The check builds one or two small DALI graphs for each sample on which it tries a plugin step.
+    A step that is the same in several phases is checked once.
 
     Args:
-        phases: The job whose steps are checked, in each phase of its schedules.
+        phases: The job in each phase of its schedules.
         device_id: The GPU's number, or None for the CPU.
 
     Raises:
@@ -113,9 +114,9 @@ def check_steps(phases: Sequence[Job], device_id: int | None) -> None:
 
 
 def check_batch(job: Job, batch: Batch) -> None:
-    """Raise StepError if a field that a plugin step touched differs from the pipeline's last spec.
+    """Raise StepError if a field that a plugin step touched differs from the spec of its last step.
 
-    Only fields with plugin steps are checked, for shape and dtype.
+    The function checks only fields with plugin steps, for shape and dtype.
     """
     pipeline = job.pipeline
     for name in pipeline.outputs:
@@ -180,7 +181,7 @@ def _fails(job: Job, steps: list[Entry], id: int, device_id: int | None) -> bool
 
 
 def _with_steps(job: Job, steps: list[Entry]) -> Job:
-    """The job reduced to one field or view, to `steps`, and to batches of one sample."""
+    """Return the job reduced to one field or view, to `steps`, and to batches of one sample."""
     source, last = job.pipeline.source_of(steps[0].field), steps[-1].field
     fields = {source: job.pipeline.fields[source]}
     views = {last: source} if last != source else {}

@@ -1,7 +1,7 @@
 """The DALI engine: plans in, tensors out, on a GPU or on the CPU.
 
-Start-up is a straight line. Each object is complete when its constructor returns, and needs only
-those above it:
+At start-up the engine creates these objects from top to bottom. Each object is complete when its
+constructor returns, and needs only the objects above it:
 
     FieldReaders  read the fields that DALI does not read itself       field_readers.py
       |
@@ -31,7 +31,7 @@ How it runs, and in which order it stops:
 3. Labels and ids never enter DALI. They come from the index and become tensors directly.
 4. If a run fails, DALI loses the whole batch. The engine stops the source and collects the batches
    in flight, so that their order stays. It repairs the failed batch, and starts the source again.
-   Files that fail before the graph, because they are missing or no image, take the same path.
+   It does the same if files fail before the graph, because they are missing or are no image.
 5. The plans continue across the end of an epoch. Closing the generator stops the source and drops
    the batches in flight. In an epoch in which a schedule changes numbers, the batches of the epoch
    before are finished first. Then the engine builds another graph.
@@ -87,9 +87,9 @@ class DaliEngine(QuarantiningEngine):
         job: The samples, the steps and the loader settings.
         device_id: The GPU's number, or None for DALI's CPU back end.
         may_cut: Whether the decoder may decode a region of an image.
-        checks_jpegs: Whether JPEGs without an end marker are refused before the decoder, and those
-            that look damaged are kept from it. By default only on a GPU; see jpeg_checks.py.
-        warm_up: Whether a full batch is decoded first if the first batch is short. By default only
+        checks_jpegs: Whether to refuse JPEGs without an end marker, and to decode JPEGs that look
+            damaged without DALI. By default only on a GPU; see jpeg_checks.py.
+        warm_up: Whether to decode a full batch first if the first batch is short. By default only
             if the hardware decoder may be used; see GraphRunner.
     """
 
@@ -190,9 +190,9 @@ class DaliEngine(QuarantiningEngine):
             self._built.stop()
 
     def _iter_phases(self, plans: Iterator[Plan]) -> Iterator[tuple[BuiltPipeline, Iterator[Plan]]]:
-        """Yield successive plans of one phase of the schedules, with the pipeline that runs them.
+        """Yield, for each phase of the schedules, the pipeline that runs it, and its plans.
 
-        The caller must have run all plans of a phase before it asks for the next.
+        The caller must run all plans of a phase before it asks for the next phase.
         """
         for phase, of_phase in groupby(plans, lambda plan: self._job.pipeline.phase_of(plan.epoch)):
             if phase != self._phase or self._built.is_closed:  # building it may have failed
@@ -236,7 +236,7 @@ class DaliEngine(QuarantiningEngine):
 
 
 def _to_fields(built: BuiltPipeline, tensors: dict[str, Any]) -> Batch:
-    """Return the fields of a batch. A function, since the engine keeps no batch that it yields."""
+    """Return the fields of a batch. No local variable of `_batches` may keep the batch alive."""
     with span("hand-over", "loader"):
         return built.to_fields(tensors)
 

@@ -1,7 +1,7 @@
-"""Reads the fields that DALI does not read itself: all but image files of their own.
+"""Reads the fields that DALI does not read itself: all but those with one image file a sample.
 
-A sample that is a part of a large file is a slice of a memory map. Slicing copies no bytes, and
-Python never touches them. Any other column reads its samples itself.
+If samples are parts of large files, MmapReader returns slices of memory maps, without a copy. For
+all other columns, ColumnReader calls `Column.read`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class FieldReader(Protocol):
 
 
 class ColumnReader:
-    """The FieldReader of any column: it calls `read`."""
+    """The FieldReader of any column: it calls `Column.read`."""
 
     def __init__(self, column: Column) -> None:
         self._column = column
@@ -90,7 +90,7 @@ class ColumnReader:
 
 
 class MmapReader:
-    """The FieldReader of samples that are parts of files: it returns slices of memory maps."""
+    """The FieldReader of samples that are parts of large files: slices of memory maps."""
 
     def __init__(self, column: SpanColumn) -> None:
         self._column = column
@@ -119,7 +119,7 @@ class MmapReader:
             del self._maps[file]
 
     def _slices(self, ids: NDArray[np.int64]) -> list[tuple[NDArray[np.uint8], int]]:
-        """The available bytes of each sample, and the size that the index states."""
+        """Return the available bytes of each sample, and the size that the index states."""
         column = self._column
         files, offsets = column.file[ids].tolist(), column.offset[ids].tolist()
         lengths = column.length[ids].tolist()
@@ -152,7 +152,7 @@ class MmapReader:
 
 
 def _open_map(path: str) -> NDArray[np.uint8]:
-    """Map a file. If that fails, return no bytes, so that its samples fail and are named."""
+    """Map a file. If that fails, return an empty array, so that errors name its samples."""
     try:
         with open_regular(path, buffering=0) as f:
             return np.frombuffer(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)

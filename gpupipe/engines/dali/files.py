@@ -8,9 +8,9 @@ threads still use, and the process ends (SIGSEGV). Therefore only plain images r
 decoder: see gpupipe.decoders.image_header.
 
 gpupipe.decoders decodes all other images, on threads of their own. DALI gets their pixels as PNM
-files, which it decodes to the same numbers. So all images go through the same graph, in the same
-batch. On a GPU, it also decodes JPEGs whose compressed data look damaged: see jpeg_checks.py. A
-file is looked at when its header is read first, and again if its header changes.
+files, and decodes those to the same pixels. So all images go through the same graph, in the same
+batch. For a GPU, gpupipe.decoders also decodes JPEGs whose compressed data look damaged: see
+jpeg_checks.py. Each check runs when a header is read first, and again if the header changes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class ImageFiles:
     """The image files of one field, with a cache of their headers.
 
     The cache holds 12 bytes for each plain JPEG: the length and CRC of its header, and the image's
-    size. A CRC takes a sixth of the time of parsing the header. It is needed since a file may
-    change between epochs and keep its length. Other formats take long to decode, so their headers
-    are parsed each time.
+    size. A CRC takes a sixth of the time of parsing the header. The CRC is needed since a file may
+    change between epochs and keep its length. The headers of other formats are parsed each time;
+    that takes little of the time of decoding.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class ImageFiles:
             count: How many rows the index has.
             how: How the files are decoded.
             max_pixels: Refuse images with more pixels. None means no limit.
-            threads: The threads that decode what DALI does not.
-            checks_jpegs: Whether they decode JPEGs whose compressed data look damaged.
+            threads: The threads that decode the images that DALI must not decode.
+            checks_jpegs: Whether `threads` also decode JPEGs whose compressed data look damaged.
         """
         self._checks_jpegs = checks_jpegs
         self._decoding, self._max_pixels, self._threads = how, max_pixels, threads

@@ -1,4 +1,4 @@
-"""DALI's graph of a job, and the inputs that it takes batch by batch."""
+"""Builds the DALI graph of a job, and computes the inputs of the graph for each batch."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class GraphSource:
         fields: The readers of the fields that DALI does not read itself, by field name.
 
     Attributes:
-        in_flight: The plans that were taken and not delivered yet, in order, with the buffers that
-            DALI uses without a copy, or with the error that kept the plan from the graph.
+        in_flight: The plans taken from the reader and not delivered yet, in order. Each Read holds
+            the buffers that DALI uses without a copy, or the error that kept it out of the graph.
     """
 
     def __init__(
@@ -128,6 +128,6 @@ def compute_inputs(
 
 
 def find_sizes(job: Job, read: Read) -> Sizes:
-    """Return the sizes of the samples of a plan: images' from headers, arrays' from the index."""
+    """Return the sizes of a plan's samples: of images from headers, of arrays from the index."""
     arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
     return read.size | {name: sizes(job, name, read.plan.ids) for name in arrays}

@@ -4,12 +4,12 @@
                             |                           ^
                             +-------- in_flight --------+
 
-DALI takes plans `prefetch` batches ahead. `in_flight` holds the plans that it took, and `ready` the
-batches and errors that wait to be yielded.
+DALI takes plans `prefetch` batches ahead. `in_flight` holds the plans that DALI took. `ready` holds
+the batches and errors that `run` yields next.
 
 Example:
     With a prefetch of 2, plan 1 has a file that is no image. While plan 0 runs, the source reads
-    plan 1, notes its error in `in_flight`, and takes no more plans. `run` yields
+    plan 1, appends its error to `in_flight`, and takes no more plans. `run` yields
 
         (plan 0, {"image": tensor})
         (plan 1, RuntimeError(...))
@@ -17,8 +17,8 @@ Example:
     and ends. The caller repairs plan 1, and calls `run` again for plan 2 and those after it.
 
 Invariants:
-- Each plan that is taken leaves in the order of the plans, as a batch or as an error, or is dropped
-  by `stop`.
+- `run` yields each plan that was taken, in order, as a batch or as an error. Only `stop` drops
+  plans.
 - DALI reads the buffers of a plan without a copy, so they live in `in_flight` until its batch ends.
 - After a failure no further plan is taken until the next `run`, but plans in flight still succeed.
 """
@@ -56,7 +56,7 @@ class GraphRunner:
         device_id: The GPU's number, or None for the CPU.
         reader: Reads the files of the plans.
         fields: The readers of the fields that DALI does not read itself, by field name.
-        warm_up: How many samples the very first batch needs; see `_with_warm_up`. 0 for any number.
+        warm_up: The minimum size of the very first batch; see `_with_warm_up`. 0 for no minimum.
 
     Attributes:
         is_closed: Whether `close` was called.
@@ -95,7 +95,7 @@ class GraphRunner:
         yield from self._outcomes()
 
     def run_undelivered(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Outcome], None, None]:
-        """Run plans and leave the batches in DALI, so that the images of one may differ in size.
+        """Run plans, and yield DALI's own outputs. The images of a batch may differ in size.
 
         Each failure starts another run for the remaining plans.
         """
@@ -135,7 +135,7 @@ class GraphRunner:
         self._iterator = self._pipe = None
 
     def _with_warm_up(self, plans: Iterable[Plan]) -> Iterator[Plan]:
-        """Return `plans`. Before the engine's first batch, decode and drop a full one if needed.
+        """Return `plans`. Before the very first batch, decode and drop a full batch if needed.
 
         The size of the first batch sets the hardware decoder's share of all later batches. So if
         the first plan has fewer than `_warm_up` samples, a batch that repeats them runs first.
@@ -158,9 +158,9 @@ class GraphRunner:
             yield plan, outcome
 
     def _advance(self) -> bool:
-        """Wait for the next batch, and append the failed plans before it and the batch to `_ready`.
+        """Wait for the next batch. Append the failed plans before it, and the batch, to `_ready`.
 
-        Return False if no batch is left.
+        Return False if `_ready` is still empty: no batch is left.
         """
         in_flight = self._source.in_flight
         outcome: Outcome | StepError | EngineError | None = None
@@ -185,7 +185,7 @@ class GraphRunner:
         return bool(self._ready)
 
     def _next_undelivered(self) -> Any:
-        """Run the next batch and leave it in DALI."""
+        """Return DALI's own outputs of the next batch, and schedule another run."""
         if self._pipe.empty():
             self._pipe.schedule_run()
         outputs = self._pipe.share_outputs()

@@ -14,7 +14,7 @@ the image on a CPU. A file is suspicious in these cases:
 - 512 zero bytes in a row, such as a sector of a disk that was never written. The compressed data of
   a plain white image may have them too.
 
-Changes that leave the markers as they are, such as a flipped bit, are not seen.
+The check cannot see changes that leave the markers as they are, such as a flipped bit.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 START = b"\xff\xd8\xff"
 END = b"\xff\xd9"
 TAIL_BYTES = 64
-"""How many last bytes are searched first: most files end with the marker, or a little padding."""
+"""How many last bytes are searched first. Most files end with the marker, or little padding."""
 _CHUNK = 1 << 14
-"""How many bytes are searched at a time, backwards: the data after the marker is mostly short."""
+"""How many bytes are searched at a time, from the end backwards."""
 _FILL, _SCAN, _END, _INTERVAL = 0xFF, 0xDA, 0xD9, 0xDD
 _WITHOUT_LENGTH = (0x01, *range(0xD0, 0xDA))
 """TEM, RST0 to RST7, SOI and EOI: markers that no segment follows (ITU-T T.81, table B.1)."""
@@ -86,7 +86,7 @@ def is_cut_off(data: memoryview) -> bool:
 def find_first_scan(data: memoryview) -> int:
     """Return the position of the first start-of-scan marker, or len(data) if the header is cut off.
 
-    If the segments are malformed, it is 2, the position after the start-of-image marker.
+    Return 2, the position after the start-of-image marker, if the segments are malformed.
     """
     at = 2
     while at + 4 <= len(data):
@@ -136,7 +136,7 @@ def looks_damaged(data: Any) -> bool:
 
 
 def _find_markers(content: NDArray[np.uint8], first: int) -> list[tuple[int, int]]:
-    """Return the position and the code of what may be a marker, from position `first` on."""
+    """Return the position and the code of each possible marker, from position `first` on."""
     positions = np.flatnonzero(content[first:-1] == _FILL) + first
     codes = content[positions + 1]
     is_marker = _IS_MARKER[codes]

@@ -1,13 +1,13 @@
-"""Lowers the steps of a job onto DALI operators, and says in which form a field is delivered.
+"""Lowers the steps of a job onto DALI operators, and chooses the dtype and layout of outputs.
 
 Example:
     lowering = Lowering(job, "cpu", region_decode=True)
     lowering.inputs()                 # the inputs of the graph: its fields, then the arguments
-    lowering.add_to_graph(nodes)      # once: the operators
-    lowering.arguments(plan, sizes)   # for each batch: what the graph is fed after the fields
+    lowering.add_to_graph(nodes)      # once: add the operators
+    lowering.arguments(plan, sizes)   # for each batch: the arguments to feed after the fields
 
-The graph is that of an example, one sample that every step accepts. All batches have the same
-operators; see operators/subgraph.py.
+The graph is built from a trace of one example sample. All batches have the same operators; see
+operators/subgraph.py.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Lowering:
         region_decode: Whether the decoder may decode a region of an image.
         as_it_is: Deliver the output of the last step unchanged: HWC for image files, without the
             dtype and layout conversion that `loader:` asks for.
-        done: How many steps of fields of image files were done before, by field. Such a field
-            enters the graph as pixels, HWC of uint8.
+        done: How many of the first steps ran outside of this graph, by field of image files. Such
+            a field enters the graph as pixels, uint8 HWC.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class Lowering:
         return _arrays(self._example)
 
     def operators(self) -> list[Emitted]:
-        """Return the operators of the graph, field by field. It needs no GPU, even for one.
+        """Return the operators of the graph, field by field. Needs no GPU, even for device "gpu".
 
-        DALI makes them in a pipeline that never runs, and raises if it lacks one.
+        The operators are added to a DALI pipeline that never runs. DALI raises if it lacks one.
         """
         with Pipeline(batch_size=1, num_threads=1, device_id=None):
             inputs = (
@@ -183,10 +183,10 @@ class Lowering:
         return traced
 
     def find_unfused(self, name: str, count: int) -> int:
-        """Return how many of the first `count` steps can run in a graph of their own.
+        """Return how many of the first `count` steps can run in a separate graph.
 
-        The pixels are then the same to the bit as in one graph. DALI resizes a region of an image
-        to other pixels than the whole image, by a level.
+        The pixels must stay identical. So the cut must not separate a resize from the steps that
+        DALI fuses with it: resizing a region differs from resizing the whole image, by one level.
         """
         emitted = self._example[name].subgraph().emitted
         keys = [entry.key for entry in self._job.pipeline.entries_on(name)]
@@ -220,7 +220,7 @@ class Lowering:
 
     @cached_property
     def _example(self) -> dict[str, Any]:
-        """The trace of one sample that every step accepts: the graph is the same for all."""
+        """The trace of one sample that every step accepts. All samples have the same graph."""
         for id in range(_MAX_TRIES):
             try:
                 return self.trace(Plan(0, np.full(1, id, np.int64), 1, True))
@@ -274,6 +274,6 @@ def decodes_regions(job: Job) -> bool:
 
 
 def _arrays(traced: Mapping[str, Any]) -> Arrays:
-    """Return the arrays that the graph of traced steps is fed, in order."""
+    """Return the arrays that the traced steps feed to the graph, in order of its inputs."""
     subgraphs = (tracer.subgraph() for tracer in traced.values())
     return [np.ascontiguousarray(array) for subgraph in subgraphs for array in subgraph.arrays]

@@ -1,8 +1,8 @@
 """loader.gpu_memory: computes how much GPU memory a job needs before it runs.
 
 DALI offers no limit on its memory. Its pool grows with the outputs of its operators, in blocks of
-64 MiB, and shrinks only on request. But the sizes of the outputs follow from the sizes of the
-images, which their headers say. The estimate is the sum, in whole blocks, of:
+64 MiB, and shrinks only on request. But the sizes of the outputs follow from the image sizes in the
+headers of the files. The estimate is the sum, in whole blocks, of:
 
 - the outputs of all operators for each of the `prefetch` batches in progress;
 - one delivered batch, since the trainer holds a batch meanwhile;
@@ -10,13 +10,14 @@ images, which their headers say. The estimate is the sum, in whole blocks, of:
 
 Example:
     256 images of 300x400 in RGB are decoded, warped, and normalized to float32, with prefetch 2 and
-    8 threads. The operators make 1 + 1 + 4 bytes of each value, 527 MiB a batch:
+    8 threads. The three outputs have 1 + 1 + 4 bytes for each value, 527 MiB a batch:
 
     2 x 527 + 352 for the delivered batch + 8 x 16 = 1,534, which is 1,536 MiB in whole blocks.
 
 Invariants:
 - No pixel is decoded, and no GPU is needed.
-- Where steps share operators, each but the last counts as the larger of the sizes around its step.
+- If a step has several operators, each but the last counts with the larger size: before or after
+  the step.
 - The estimate leaves out the CUDA context, scratch memory of kernels and of the hardware decoder,
   and batches that the trainer keeps.
 """
@@ -83,9 +84,9 @@ class Need:
 
 
 def _estimate_batch(samples: NDArray[np.float64], batch_size: int) -> float:
-    """An upper estimate of the bytes of a batch: the mean plus four standard deviations.
+    """Return an upper estimate of the bytes of a batch: the mean plus four standard deviations.
 
-    It is at most `batch_size` times the largest sample.
+    The estimate is at most `batch_size` times the largest sample.
     """
     expected = batch_size * samples.mean() + _DEVIATIONS * samples.std() * batch_size**0.5
     return float(min(expected, batch_size * samples.max()))
@@ -138,7 +139,7 @@ def _readable(size: float) -> str:
 
 
 def estimate_need(job: Job, may_cut: bool) -> Need | None:
-    """Return the needs of up to 64 samples spread evenly over the index.
+    """Return the memory needs of up to 64 samples spread evenly over the index.
 
     Returns:
         The needs, or None if no sample can be read.
@@ -198,7 +199,7 @@ def _estimate_sample(job: Job, lowering: Lowering, plan: Plan, size: Sizes) -> t
 
 
 def _bytes(spec: Spec, size: Any, dtype: str) -> float:
-    """The bytes of an array of `spec` with `size` along the spatial axes."""
+    """Return the bytes of an array of `spec` with `size` along its spatial axes."""
     others = [n for axis, n in zip(spec.layout, spec.shape, strict=True) if axis not in spec.space]
     # many operators compute float16 in float32
     item = 4 if dtype in ("float16", "bfloat16") else np.dtype(dtype).itemsize

@@ -1,8 +1,8 @@
 """Runs a failed batch again without the samples that are to blame.
 
-DALI loses a whole batch if one sample fails. The samples run alone, suspects first; those that fail
-go into quarantine, and the rest runs as one batch. No sample is blamed if the machine failed:
-DALI's message says so, or a known good image fails too.
+DALI loses a whole batch if one sample fails. So BatchRepair runs the samples one by one, suspects
+first, and quarantines those that fail. Then it runs the good samples as one batch. It blames no
+sample if the machine failed: if DALI's message says so, or if a known good image fails too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BatchRepair:
         self._quarantine, self._known_good = quarantine, known_good
 
     def repair(self, plan: Plan, error: RuntimeError) -> Iterator[tuple[Plan, Tensors]]:
-        """Find the samples that fail alone, first among the suspects, and run the rest again.
+        """Find the samples that fail alone, suspects first, and run the good samples again.
 
         Args:
             plan: A plan that failed.
@@ -112,7 +112,7 @@ class BatchRepair:
         return has_failures
 
     def _run_good(self, plan: Plan) -> list[tuple[Plan, Tensors]] | RuntimeError:
-        """Run the good samples of a plan as one batch. Return [] if none is left."""
+        """Run the good samples of a plan as one batch. Return [] if no sample is good."""
         good = self._quarantine.drop_bad(plan)
         if not len(good.ids):
             self._quarantine.refuse_to_lose_a_step()
@@ -143,7 +143,7 @@ def raise_unless_sample_failed(job: Job, error: RuntimeError, id: int | None = N
 
 
 class KnownGood:
-    """Decodes a small valid JPEG with the same decoder as an engine on that device.
+    """Decodes a small valid JPEG with the decoder that the engine uses on the same device.
 
     The first check builds a DALI pipeline and keeps it. Later checks take 0.1 ms on a CPU.
 
@@ -156,10 +156,10 @@ class KnownGood:
         self._pipe: Any = None
 
     def check(self, message: str) -> None:
-        """Raise EngineError if the image cannot be decoded.
+        """Raise EngineError if DALI cannot decode the valid JPEG.
 
         Args:
-            message: The message with which a sample failed before.
+            message: The error message of a sample that failed before.
         """
         try:
             self._decode()

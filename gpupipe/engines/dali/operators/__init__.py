@@ -1,4 +1,4 @@
-"""What DALI's operators make of the primitives that steps lower onto.
+"""Turns the primitives that steps call into DALI operators.
 
     Step.lower(tracer, p)     image.ImageTracer or array.ArrayTracer, both a tracer.DaliTracer
             |
@@ -6,11 +6,11 @@
     operations of an image    fusion: neighbours become one
             |
             v
-    subgraph.Subgraph         operators, and the arrays that they are fed
+    subgraph.Subgraph         operators, and the arrays to feed to them
             |
             v
     DALI's operators          ops, color, color_functions, torch_functions, dtypes
 
-`trial` runs the operator of a step dali on small images. The files of the DALI engine above import
+`trial` runs the operator of a `dali` step on small images. The DALI engine, one folder up, imports
 this folder. Start reading in image.py.
 """

@@ -1,9 +1,9 @@
 """Traces the steps on fields that are arrays, not image files.
 
-An array keeps its own layout. DALI's operators take layouts such as HWC, CHW and FCHW, and leave
-other axes no place. So an operator gets the array under a name that DALI knows, or transposed if
-it takes only pixels, HWC. Every layout that steps accept (spec_checks.is_video_like,
-spec_checks.has_channel_layout) has a name here.
+An array keeps its own layout, but DALI's operators accept only layouts such as HWC, CHW and FCHW.
+So the tracer renames the axes to a layout that DALI accepts, or transposes the array for operators
+that accept only HWC. `video_layout` and `channel_layout` have a name for every layout that steps
+accept (spec_checks.is_video_like, spec_checks.has_channel_layout).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def feed_format(spec: Spec) -> tuple[Any, int, str]:
 
 
 def some_size(spec: Spec) -> NDArray[np.float64]:
-    """Return an example size along the spatial axes of `spec`, (1, axes); of an image if encoded.
+    """Return an example size along the spatial axes of `spec`, (1, axes).
 
-    An axis whose size differs between samples gets 4096.
+    An axis whose size differs between samples gets 4096, and so do both axes of image files.
     """
     return np.array([[n or _EXAMPLE_SIDE for n in ((None, None) if spec.encoded else spec.sides)]])
 
@@ -51,7 +51,7 @@ def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 class ArrayTracer(DaliTracer):
-    """The primitives of a field that is an array; see Primitives for each method."""
+    """Traces the primitives of a field that is an array; see Primitives for each method."""
 
     def __init__(self, size: NDArray[np.float64], device: ops.Device, spec: Spec) -> None:
         super().__init__(size, device, spec)
@@ -118,7 +118,7 @@ class ArrayTracer(DaliTracer):
         )
 
     def _emit_video(self, op: str, make: Make, *arguments: Value) -> None:
-        """Add an operator that knows axes beside those of images."""
+        """Add an operator that also accepts video layouts, such as FHWC and CDHW."""
         layout = self.spec.layout
         self._emit_through(
             op,
@@ -142,9 +142,9 @@ def _squeeze(node: DataNode, added: list[int], layout: str) -> DataNode:
 
 
 def _missing_channel_axis(layout: str) -> list[int]:
-    """The position of the channel axis that DALI's operators need and a purely spatial array lacks.
+    """Return the position at which to add a channel axis if `layout` has only spatial axes.
 
-    Empty if `layout` has further axes.
+    Return [] if `layout` has other axes.
     """
     return [len(layout)] if layout == spatial_axes(layout) else []
 
@@ -168,7 +168,7 @@ def _from_hwc(node: DataNode, layout: str) -> DataNode:
 
 
 def video_layout(layout: str) -> str | None:
-    """Return DALI's name for a layout with spatial axes, or None if it has none.
+    """Return DALI's name for a layout with spatial axes, or None if DALI has no such layout.
 
     The names are HWC, CHW, FCHW, FHWC, and the same with DHW or L in place of HW. A layout of
     spatial axes alone is named as if a channel axis followed, which the caller adds.
@@ -180,7 +180,7 @@ def video_layout(layout: str) -> str | None:
 
 
 def channel_layout(layout: str) -> tuple[str, list[int]] | None:
-    """Return the layout in which DALI normalizes per channel, or None if it has none.
+    """Return the layout in which DALI normalizes per channel, or None if there is none.
 
     Returns:
         DALI's name for the layout, and the positions where axes of length 1 must be inserted.

@@ -1,11 +1,11 @@
 """torchvision's colour functions that change each pixel alone, as DALI operators.
 
-color_functions.py has the functions that look at more than one pixel, and lists all of them.
+color_functions.py has the functions that look at more than one pixel, and the table of all.
 
-Each function takes the format of the image, and the values that `COLOR_OPS` in
-augment/color_ops.py names, as NumPy arrays (B, ...). It returns `make` and the arrays that the
-graph is fed for it: `make(pixels, *nodes)` returns the new pixels. Pixels have the layout HWC. A
-node is a CPU tensor per sample.
+Each function takes the format of the image, and its values in `COLOR_OPS` (augment/color_ops.py) as
+NumPy arrays (B, ...). It returns Operators: `make`, and the arrays to feed to the graph.
+`make(pixels, *nodes)` returns the new pixels. Pixels have the layout HWC. Each node holds one of
+the arrays: a CPU tensor per sample.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MIDDLE = types.Constant(128, types.UINT8)
 
 
 class PixelFormat(NamedTuple):
-    """What a function knows of the pixels when the graph is built.
+    """The format of the pixels, which is known when the graph is built.
 
     Attributes:
         dtype: "uint8", or "float32" for floats in 0..1. float16 is computed in float32.
@@ -40,17 +40,17 @@ class PixelFormat(NamedTuple):
     channels: int
 
     def on_device(self, node: DataNode) -> DataNode:
-        """Return a CPU tensor on the device of the pixels, for arithmetic with them."""
+        """Move a CPU tensor to the device of the pixels, for arithmetic with the pixels."""
         return node.gpu() if self.device == "gpu" else node
 
 
 class Operators(NamedTuple):
-    """A function on one format of images.
+    """The operators of a color function, for one format of images.
 
     Attributes:
-        make: Returns the new pixels of the pixels and a node for each array.
-        arrays: What the graph is fed, (B, ...) each.
-        min_size: The smallest [height, width] that the function takes, (B, 2); None for all.
+        make: Called with the pixels and a node for each array. Returns the new pixels.
+        arrays: The arrays to feed to the graph, (B, ...) each.
+        min_size: The smallest [height, width] that the function accepts, (B, 2); None for any.
     """
 
     make: Make
@@ -59,21 +59,22 @@ class Operators(NamedTuple):
 
 
 def leave_alone(pixels: DataNode) -> DataNode:
-    """Return the pixels: the `make` of a function that has no effect on this format."""
+    """Return the pixels unchanged: the `make` of a function without effect on this format."""
     return pixels
 
 
 def to_pixels(values: DataNode, image: PixelFormat) -> DataNode:
-    """Convert float32 results to pixels: truncate to whole levels, and clamp."""
+    """Convert float32 results to pixels: truncate and clamp for uint8, clamp to 0..1 for floats."""
     if image.dtype == "uint8":
         return round_to_uint8(values - np.float32(ALMOST_HALF))
     return dali_math.clamp(values, 0.0, 1.0)
 
 
 def luma(pixels: DataNode, image: PixelFormat) -> DataNode:
-    """Return the luma of three channels; that of uint8 is truncated to whole levels.
+    """Return the luma of an RGB image; for uint8, truncated to an integer.
 
-    The shift is nearer to 0.5 than `ALMOST_HALF`: the luma 0.9999 of a gray of 1 becomes 0.
+    DALI rounds; a shift of nearly -0.5 makes it truncate. `ALMOST_HALF` is not near enough to 0.5:
+    a gray of 1 has the luma 0.9999, which must become 0.
     """
     if image.dtype == "uint8":
         return fn.coord_transform(pixels, M=list(LUMA), T=[2.0**-14 - 0.5], dtype=types.UINT8)
@@ -106,7 +107,7 @@ def blend(images: Sequence[DataNode], weights: Sequence[DataNode], device: str) 
 
 
 def add(pixels: DataNode, values: DataNode, dtype: str, clip: bool) -> DataNode:
-    """Add int16 numbers to uint8 pixels, or float32 numbers to float32 ones.
+    """Add int16 numbers to uint8 pixels, or float32 numbers to float32 pixels.
 
     Args:
         pixels: The images.
@@ -121,13 +122,16 @@ def add(pixels: DataNode, values: DataNode, dtype: str, clip: bool) -> DataNode:
 
 
 def limit(factor: Array) -> Array:
-    """Limit a factor so that `round_to_uint8` takes its results; a larger one clamps the same."""
+    """Limit a factor to 10,000, so that results stay in the range of `round_to_uint8`.
+
+    A larger factor would clamp to the same pixels.
+    """
     limited: Array = np.minimum(factor, 1e4)
     return limited
 
 
 def compute(formula: Make, image: PixelFormat, *values: Array) -> Operators:
-    """Compute the formula of a row of `COLOR_OPS`, with the numbers of `color_ops.apply`."""
+    """Return the operators of a formula of `COLOR_OPS`, with the results of `color_ops.apply`."""
 
     def make(pixels: DataNode, *nodes: DataNode) -> DataNode:
         is_uint8 = image.dtype == "uint8"
@@ -193,14 +197,14 @@ def adjust_brightness(image: PixelFormat, factor: Array) -> Operators:
 
 
 SHIFT = -ALMOST_HALF / 255
-"""Argument of brightness_contrast with which its uint8 results are truncated."""
+"""The brightness_shift with which brightness_contrast truncates its uint8 results."""
 
 
 def adjust_saturation(image: PixelFormat, factor: Array) -> Operators:
     """Blend with the luma, which is truncated first for uint8.
 
-    Above a factor of 2, single pixels differ from torchvision's by more than a level: those whose
-    luma is so near to a whole number that float32 decides how it is truncated.
+    With a factor above 2, a few pixels differ from torchvision's by more than one level. Their luma
+    is so near to an integer that rounding errors of float32 change the truncated value.
     """
     if image.channels == 1:
         return Operators(leave_alone)

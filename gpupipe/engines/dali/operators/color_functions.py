@@ -1,7 +1,8 @@
-"""The functions of `COLOR_OPS` in DALI: operators of their own, or the formula of their row.
+"""DALI operators for the color functions of `COLOR_OPS`.
 
-Functions that change each pixel alone are in color.py. Here are those that need statistics of the
-whole image or look at neighbouring pixels, and the table of all.
+color.py has the functions that change each pixel alone. This module has those that need statistics
+of the whole image or look at neighbouring pixels. `FUNCTIONS` lists both. All other functions are
+computed by the formula in their row of `COLOR_OPS`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 """PIL's filter SMOOTH, with which torchvision blends."""
 _FAR = 1e6
-"""Longer than any side, so that a region of this length covers it."""
+"""In pixels, longer than any side of an image. A region of this length covers the whole side."""
 _BORDER: dict[str, Any] = {
     "anchor": [0.0, 0.5, 1.0, 0.5, 0.5, 0.0, 0.5, 1.0],
     "shape": [2.0, _FAR, 2.0, _FAR, _FAR, 2.0, _FAR, 2.0],
@@ -144,10 +145,10 @@ def _filter_twice(pixels: DataNode, row: DataNode, column: DataNode) -> DataNode
 
 
 def _gaussian(length: Array, sigma: Array) -> NDArray[np.float32]:
-    """Return the kernel of each sample, (B, the longest), with zeros around it.
+    """Return the kernel of each sample, (B, max length), padded with zeros on both sides.
 
-    The filter skips zeros. So the weights beyond 3.5 sigma are left out: together they are less
-    than an eighth of a level.
+    `length` and `sigma` are in pixels, (B,). The filter skips zeros. So weights beyond 3.5 sigma
+    are set to 0: together they change a pixel by less than an eighth of a level.
     """
     half = np.minimum(length // 2, np.ceil(3.5 * sigma))[:, None]
     distance = np.abs(np.arange(length.max()) - length.max() // 2)
@@ -206,11 +207,11 @@ def find_operators(
         device: The device of the operators.
         values: The function's values, arrays (B, ...).
         size: [height, width] of each image, (B, 2) or (2,).
-        present: Which samples of the batch the function works on, (B,).
+        present: Which samples of the batch the function applies to, bool (B,).
 
     Raises:
-        NoLoweringError: If there is no such function.
-        SampleIncompatibleError: If an image is smaller than the function takes.
+        NoLoweringError: If the function has no DALI operators and no formula.
+        SampleIncompatibleError: If an image is smaller than the function accepts.
     """
     row = COLOR_OPS.get(op)
     function = FUNCTIONS.get(op) or (row and row.formula and partial(color.compute, row.formula))
@@ -228,7 +229,7 @@ def find_operators(
 
 
 def apply(make: Make, dtype: str, pixels: DataNode, *nodes: DataNode) -> DataNode:
-    """Apply `make` to pixels of layout HWC; float16 is computed in float32, and rounded once."""
+    """Apply `make` to HWC pixels of `dtype`. Compute float16 in float32, and round once."""
     if dtype == "float16":
         return cast(make(cast(pixels, "float32"), *nodes), "float16")
     return make(pixels, *nodes)

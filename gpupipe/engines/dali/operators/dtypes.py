@@ -95,12 +95,12 @@ def dali_type(dtype: str) -> Any:
 
 
 def cast(node: DataNode, dtype: str) -> DataNode:
-    """Convert a node by DALI's rules."""
+    """Convert a node with DALI's cast, which rounds floats and clips to the range of `dtype`."""
     return fn.cast(node, dtype=dali_type(dtype))
 
 
 def through_supported(operator: str, dtype: str, make: Make) -> Make:
-    """Return `make`, with conversions to a dtype that the operator supports and back if needed.
+    """Return `make`, wrapped in conversions if the operator does not support `dtype`.
 
     Args:
         operator: The operator's name in `OPERATORS`.
@@ -116,7 +116,7 @@ def through_supported(operator: str, dtype: str, make: Make) -> Make:
 
 
 def for_torch(node: DataNode, dtype: str) -> DataNode:
-    """Reinterpret a node in a dtype in which DALI hands it to torch; see `as_integers`."""
+    """Reinterpret a node of `dtype` as the dtype that `as_integers` returns."""
     other = as_integers(dtype)
     return node if other == dtype else fn.reinterpret(node, dtype=dali_type(other))
 

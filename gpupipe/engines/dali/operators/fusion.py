@@ -1,17 +1,18 @@
 """Operations on an image that may fuse with their neighbours into one DALI operator.
 
-`ImageTracer` adds operations one by one, and each meets the one before it: `fuse` has the rules.
+`ImageTracer` adds operations one by one. `fuse` has the rules by which an operation fuses with the
+operation before it:
 
     decode, crop                 decoders.image_slice   decodes only the window
-    decode, resize, crop         decoders.image_slice   decodes what the resize reads, and
-                                 resize                 resizes a region of it
+    decode, resize, crop         decoders.image_slice   decodes the window that the resize reads
+                                 resize                 resizes a region of that window
     resize, crop                 resize                 resizes a region
     flip, flip                   flip
     to_dtype, normalize          crop_mirror_normalize
     crop, flip, normalize, end   crop_mirror_normalize  also transposes, for the delivery
 
-Invariant: the operators of fused operations make the same pixels as the operations one by one, but
-for a resize of a region, which may differ by a level.
+Invariant: fused operations return the same pixels as the operations one by one. Only a resize of a
+region may differ, by one level.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class WindowNode:
     Attributes:
         anchor: [top, left] of the window, in pixels.
         shape: [height, width] of the window.
-        fill: The value of pixels outside the image, or None if there are none.
+        fill: The value of pixels outside the image, or None if the window is inside.
         steps: The keys of the steps.
         dtype: The dtype of the pixels.
-        room: The size of the image from which the window is cut.
+        room: [height, width] of the image from which the window is cut.
     """
 
     anchor: Floats
@@ -66,14 +67,14 @@ class WindowNode:
 
 @dataclass(frozen=True)
 class DecodeNode:
-    """Decoding of files, or of a window of them.
+    """Decodes image files, or only a window of each.
 
     Attributes:
         how: How the files are decoded.
         steps: The keys of the steps.
-        can_cut: Whether the decoder may decode a window; else it is cut afterwards.
+        can_cut: Whether the decoder may decode a window; if not, `slice` cuts it afterwards.
         options: Further arguments of DALI's decoder.
-        is_done: Whether the pixels were decoded before, so that only the window is cut.
+        is_done: Whether the input is decoded pixels, so that the node only cuts the window.
         window: The window to decode, or None for whole images.
     """
 
@@ -108,7 +109,8 @@ class ResizeNode:
         steps: The keys of the pipeline's steps that the node implements.
         dtype: The dtype of the pixels.
         region: The window of the resized images to compute, or None for the whole images.
-        origin: If only a part of the images was decoded, its [top, left] in them, in pixels.
+        origin: [top, left] of the decoded windows in the whole images, in pixels; 0 if the whole
+            images are decoded.
     """
 
     before: Floats
@@ -136,7 +138,7 @@ class ResizeNode:
 
 @dataclass(frozen=True)
 class FlipsNode:
-    """Flips of those samples whose flag is 1; None for no sample."""
+    """Flips the samples whose flag is True. Flags of None flip no sample."""
 
     horizontal: NDArray[np.bool_] | None
     vertical: NDArray[np.bool_] | None
@@ -153,8 +155,8 @@ class FlipsNode:
 class NormalizeNode:
     """Arithmetic on pixels: x / divide, then (x - mean) / std, then a cast to `dtype`.
 
-    The last operation of a delivered image is one, even if it computes nothing. It also cuts and
-    mirrors.
+    `ImageTracer.finish` adds one for the delivery, even if there is nothing to compute. The node
+    also cuts and mirrors if operations before it fused with it.
 
     Attributes:
         steps: The keys of the steps.
@@ -163,8 +165,8 @@ class NormalizeNode:
         mean: One number, or one per channel. None if there is no normalize yet.
         std: One number, or one per channel.
         layout: The layout of the delivered image, or None if other operations follow.
-        window: The window that is cut.
-        mirror: The flags of the samples that are mirrored.
+        window: The window to cut, or None.
+        mirror: Whether to mirror each sample left to right, (B,), or None.
     """
 
     steps: tuple[str, ...]

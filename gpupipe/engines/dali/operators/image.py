@@ -1,7 +1,7 @@
-"""Traces the steps on images that are files.
+"""Traces the steps on a field of image files.
 
-`ImageTracer` keeps what steps ask for as operations, in order. Each new operation fuses with those
-before it where a rule of fusion.py fits:
+`ImageTracer` records the primitives that steps call as operations, in order. Each new operation
+fuses with those before it if a rule of fusion.py fits:
 
     decode()           DecodeNode
     resize(256)        DecodeNode  ResizeNode
@@ -10,7 +10,7 @@ before it where a rule of fusion.py fits:
     normalize()        DecodeNode(window)  ResizeNode(region)  FlipsNode  NormalizeNode
     finish()           DecodeNode(window)  ResizeNode(region)  NormalizeNode(mirror)
 
-`subgraph` returns DALI's operators of them: here decoders.image_slice, resize and
+`subgraph` turns the operations into DALI operators: here decoders.image_slice, resize and
 crop_mirror_normalize.
 
 Invariants:
@@ -42,15 +42,15 @@ from gpupipe.pipeline.step import Spec
 
 
 class ImageTracer(DaliTracer):
-    """The primitives of a field that is an image file; see Primitives for each method.
+    """Traces the primitives of a field of image files; see Primitives for each method.
 
     Args:
         size: [height, width] of each decoded image, (B, 2).
         device: The device of the operators.
         region_decode: Whether the decoder may decode a region of an image.
         decoder_options: Further arguments of DALI's decoder.
-        is_decoded: Whether the data are decoded pixels. Windows are cut as the decoder does, to
-            the same pixels.
+        is_decoded: Whether the input is decoded pixels. The graph then cuts the windows that the
+            decoder would decode, and gets the same pixels.
 
     Attributes:
         decoding: How the files are decoded.
@@ -155,10 +155,10 @@ class ImageTracer(DaliTracer):
         return dtype in ops.DTYPES and self.spec.dtype in ops.DTYPES
 
     def _is_exact(self, dtype: str) -> bool:
-        """Whether a later crop_mirror_normalize converts to `dtype` as exactly as a cast does now.
+        """Whether a later crop_mirror_normalize can replace a cast to `dtype` now, exactly.
 
-        For uint8 it does not: it rounds floats to integers instead of truncating them. From float16
-        to float32 it does not: it rounds only once, at its end, and skips the rounding to float16.
+        It cannot for uint8, since it rounds floats to integers instead of truncating them. It
+        cannot from float16 to float32, since it would skip the rounding to float16.
         """
         is_inexact = dtype == "uint8" or (dtype, self.spec.dtype) == ("float32", "float16")
         return self._is_normalizable(dtype) and not is_inexact

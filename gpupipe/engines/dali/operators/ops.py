@@ -1,7 +1,7 @@
 """DALI's operators on pixels, with the arguments that make them agree with torchvision.
 
 Nodes of images have layout HWC. Arguments such as windows, sizes, matrices and flags are DataNodes,
-or plain numbers if they are the same for all samples. DALI leaves out arguments that are None.
+or plain numbers if they are the same for all samples. DALI ignores arguments that are None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Layout = Literal["CHW", "HWC"]
 Fill = tuple[float, ...]
 Floats = NDArray[np.float64]
 Argument: TypeAlias = "DataNode | float | Sequence[float] | None"
-"""What an operator takes beside pixels: a value for each sample, or one for all."""
+"""An argument of an operator: a DataNode with a value for each sample, or one value for all."""
 
 _MODES = {"rgb": types.RGB, "gray": types.GRAY}
 _INTERPOLATION = {
@@ -43,9 +43,9 @@ DTYPES = {"uint8": types.UINT8, "float16": types.FLOAT16, "float32": types.FLOAT
 
 
 def argument(values: ArrayLike, ndim: int, dtype: DTypeLike) -> Any:
-    """Return an operator's argument, which has `ndim` axes per sample.
+    """Convert values with `ndim` axes per sample to an argument of an operator.
 
-    Values with a batch axis stay an array, which is fed. Values without one become plain numbers.
+    Values with a batch axis become an array to feed; values without one become plain numbers.
     """
     array = np.asarray(values).astype(dtype)
     if array.ndim > ndim:
@@ -61,15 +61,15 @@ def decode(
     anchor: Argument = None,
     shape: Argument = None,
 ) -> DataNode:
-    """Decode images, or only the window of each at `anchor` of `shape`, [height, width].
+    """Decode the bytes of image files: whole images, or only a window of each.
 
     Args:
         data: The encoded bytes.
         device: "cpu", or "gpu" for the mixed decoder.
-        how: How the files are decoded.
+        how: The color mode, the dtype, and whether to apply the EXIF orientation.
         options: Further arguments of DALI's decoder.
         anchor: [top, left] of the window, or None for whole images.
-        shape: The size of the window.
+        shape: [height, width] of the window.
     """
     arguments = {
         "device": "mixed" if device == "gpu" else "cpu",
@@ -91,14 +91,9 @@ def cut(
     fill: Fill | None,
     axes: Sequence[int] = (0, 1),
 ) -> DataNode:
-    """Cut a window along `axes`.
+    """Cut the window that begins at `anchor` and has the size `shape` along `axes`.
 
-    Args:
-        pixels: The image.
-        anchor: The window's first corner.
-        shape: The window's size.
-        fill: The value of pixels outside the image. With None they are a DALI error.
-        axes: The axes of `anchor` and `shape`.
+    Pixels outside the image get `fill`. If `fill` is None, DALI raises an error for them.
     """
     return fn.slice(
         pixels,
@@ -119,9 +114,9 @@ def resize(
     interpolation: str,
     antialias: bool,
 ) -> DataNode:
-    """Resize images to `shape`, or the region from `start` to `end`, in source pixels.
+    """Resize images to `shape`, or only the region from `start` to `end`, in source pixels.
 
-    At the region's edges the filter reads the pixels outside it.
+    At the edges of the region, the filter reads the pixels outside of the region.
     """
     return fn.resize(
         pixels,
@@ -148,7 +143,7 @@ def resize_arguments(
         shape: The size to which the whole source is resized.
         interpolation: "nearest", "bilinear" or "bicubic".
         region: (anchor, shape) of the region, in pixels of the resized images; None for all.
-        origin: [top, left] of the pixels in the source images, if they are a part of it.
+        origin: [top, left] of the decoded windows in the source images; 0 for whole images.
     """
     output = argument(shape if region is None else region[1], 1, np.float32)
     if region is None and interpolation != "nearest":
@@ -165,8 +160,13 @@ def needed_window(
 ) -> tuple[Floats, Floats]:
     """Return the window of the source that a resize reads for a region of its output.
 
-    The window includes a margin for the filter, which reads pixels beyond the region's edges. The
-    arguments are those of `resize_arguments`.
+    The window includes a margin for the filter, which reads pixels beyond the region's edges.
+
+    Args:
+        size: The size of the source images.
+        shape: The size to which the whole source is resized.
+        interpolation: "nearest", "bilinear" or "bicubic".
+        region: (anchor, shape) of the region, in pixels of the resized images.
 
     Returns:
         (anchor, shape) of the window, in whole source pixels.
@@ -185,7 +185,7 @@ def flip(pixels: DataNode, horizontal: Argument, vertical: Argument) -> DataNode
 
 
 def flip_argument(flag: NDArray[np.bool_] | None) -> Any:
-    """Return the flags of samples as an argument of `flip`; None is for no sample."""
+    """Convert the flags of samples to an argument of `flip`; None flips no sample."""
     return 0 if flag is None else argument(flag, 0, np.int32)
 
 
@@ -199,7 +199,7 @@ def warp_affine(
         matrix: (2, 3), from output to source coordinates.
         size: [height, width] of the output, or None for the size of the image.
         interpolation: "nearest", "bilinear" or "bicubic".
-        fill: The value of pixels outside the image, for all channels.
+        fill: The value of pixels outside the image, in all channels.
     """
     return fn.warp_affine(
         pixels,
@@ -213,9 +213,9 @@ def warp_affine(
 def warp_perspective(
     pixels: DataNode, matrix: Argument, size: Argument, interpolation: str, fill: Fill
 ) -> DataNode:
-    """Warp as `warp_affine` does, but with a matrix (3, 3) and one fill value per channel.
+    """Warp with a matrix (3, 3) from output to source coordinates, and one fill value per channel.
 
-    On a CPU it is faster than `warp_affine`.
+    On a CPU this is faster than `warp_affine`. With a `size` of None, the image keeps its size.
     """
     return fn.experimental.warp_perspective(
         pixels,
@@ -241,13 +241,10 @@ def warp_border(pixels: DataNode, matrix: Argument, size: Argument, mode: str) -
 
 
 def remap(pixels: DataNode, x: DataNode, y: DataNode, interpolation: str) -> DataNode:
-    """Take each pixel from the place (x, y), where whole numbers are centres of pixels.
+    """Interpolate each output pixel from the source coordinates (x, y), on a GPU only.
 
-    Args:
-        pixels: The image, of 1 or 3 channels, on a GPU. DALI has no such operator on a CPU.
-        x: float32 nodes of the image's height and width, on the GPU.
-        y: The same for y.
-        interpolation: "nearest" or "bilinear".
+    `x` and `y` are float32 (H, W) on the GPU. The image must have 1 or 3 channels. The centre of
+    pixel n has the coordinate n.
     """
     return fn.experimental.remap(
         pixels, x, y, interp=_INTERPOLATION[interpolation], pixel_origin="center"
@@ -273,8 +270,8 @@ def normalize(
 
     Args:
         pixels: The image.
-        window: (top, left, height, width), or () for the whole image. The top is the part of the
-            rows outside the window that lies above it, from 0 to 1; so is the left.
+        window: (top, left, height, width), or () for the whole image. Height and width are pixels.
+            Top and left are 0 for a window at the first edge of the image, and 1 at the last.
         mirror: 1 to mirror a sample, or None to mirror none.
         dtype: The dtype of the output.
         layout: The layout of the output.
@@ -297,13 +294,13 @@ def normalize(
 
 
 def transform_channels(pixels: DataNode, matrix: Argument, rows: int, dtype: str) -> DataNode:
-    """Multiply the channels of each pixel by a matrix of so many rows; truncate uint8."""
+    """Multiply the channels of each pixel by a matrix with `rows` rows; truncate uint8 results."""
     shift, output = (-ALMOST_HALF, types.UINT8) if dtype == "uint8" else (0.0, types.FLOAT)
     return fn.coord_transform(pixels, M=matrix, T=[shift] * rows, dtype=output)
 
 
 def repeat_channel(pixels: DataNode) -> DataNode:
-    """Make three equal channels of one."""
+    """Repeat the single channel of an image three times."""
     return fn.color_space_conversion(pixels, image_type=types.GRAY, output_type=types.RGB)
 
 
@@ -313,13 +310,13 @@ def planes(pixels: DataNode) -> DataNode:
 
 
 def split(node: DataNode, predicate: DataNode) -> DataNode:
-    """Split a batch into the samples whose predicate is true, and the others. Copies nothing.
+    """Split a batch into the samples whose predicate is true, and those where it is false.
 
-    These are the operators behind `if` in a pipeline of DALI with conditionals enabled.
+    Copies nothing. DALI uses the operators of `split` and `merge` for `if` in its pipelines.
     """
     return fn._conditional.split(node, predicate=predicate)  # type: ignore[attr-defined]
 
 
 def merge(true: DataNode, false: DataNode, predicate: DataNode) -> DataNode:
-    """Merge what `split` returned back into one batch, in the order of its samples."""
+    """Merge the two batches that `split` returned, in the original order of the samples."""
     return fn._conditional.merge(true, false, predicate=predicate)  # type: ignore[attr-defined]

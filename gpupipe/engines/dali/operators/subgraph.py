@@ -1,7 +1,7 @@
-"""Parts of a DALI graph: operators that are not in a graph yet, and the values that they are fed.
+"""Parts of a DALI graph: operators that are not in a graph yet, and the values to feed to them.
 
-Tracing the steps of a batch makes a Subgraph of each operator, and `join`, `switch` and `blend`
-make larger ones of them. A Subgraph serves in two ways:
+Tracing the steps of a batch creates a Subgraph for each operator. `join`, `switch` and `blend`
+combine Subgraphs to larger ones. A Subgraph serves in two ways:
 
 - Once, `add_to` adds its operators to the graph, with a DataNode for each fed array.
 - For every batch, the steps are traced again, and DALI is fed the `arrays` of the new Subgraph.
@@ -11,8 +11,8 @@ Example:
     crop.arrays                         # the anchors of two samples
     crop.add_to(pixels, iter([anchor])) # ops.cut(pixels, anchor, [224, 224], None)
 
-Invariant: all batches have the same operators, and arrays of the same dtypes in the same order. It
-holds since a step calls the same primitives for every batch; see pipeline/primitives.py.
+Invariant: all batches have the same operators, and arrays of the same dtypes in the same order. A
+step must call the same primitives for every batch; see pipeline/primitives.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Make = Callable[..., DataNode]
 
 
 class Emitted(NamedTuple):
-    """One DALI operator over pixels; it is an engines.base.Operator.
+    """One DALI operator over pixels, with the fields of an engines.base.Operator.
 
     Attributes:
         op: The operator's name, such as "resize".
@@ -54,10 +54,11 @@ class Subgraph:
     """Operators that turn the pixels of a batch into others.
 
     Attributes:
-        make: Called with the DataNode of the pixels, and with each argument. Returns the new one.
+        make: Called with the DataNode of the pixels, and with each argument. Returns the DataNode
+            of the new pixels.
         arguments: The arguments of the operators. A NumPy array has a row for each sample, and is
             fed to the graph. Any other value is the same for all samples and batches.
-        emitted: The operators that are reported, in order.
+        emitted: The operators to list in reports and profiles, in order.
     """
 
     make: Make
@@ -74,7 +75,7 @@ class Subgraph:
 
         Args:
             pixels: The DataNode of the pixels.
-            nodes: Yields the DataNodes of `arrays`, which are taken from it.
+            nodes: Yields the DataNodes of `arrays`, in order. The method takes no more of them.
 
         Returns:
             The DataNode of the new pixels.
@@ -87,12 +88,12 @@ class Subgraph:
 def operator(
     op: str, device: str, steps: tuple[str, ...], make: Make, *arguments: Value
 ) -> Subgraph:
-    """Return the subgraph of one operator, which is reported."""
+    """Return the Subgraph of one operator, and list the operator in `emitted`."""
     return Subgraph(make, arguments, (Emitted(op, device, steps),))
 
 
 def join(parts: Sequence[Subgraph]) -> Subgraph:
-    """Let the pixels go through one part after another."""
+    """Return a Subgraph that runs the parts one after another."""
 
     def make(pixels: DataNode, *arguments: Argument) -> DataNode:
         for part, own in _share_out(parts, arguments):
@@ -103,15 +104,15 @@ def join(parts: Sequence[Subgraph]) -> Subgraph:
 
 
 def switch(index: Array, branches: Sequence[Subgraph], first: int = 0) -> Subgraph:
-    """Let each sample go through one of the branches.
+    """Return a Subgraph that sends each sample through one of the branches.
 
-    Halves of the branches split the batch, so that data and arguments pass through few splits. A
-    split or merge copies no pixels.
+    Each split halves the remaining branches, so that a sample passes through few splits. A split
+    or merge copies no pixels.
 
     Args:
         index: The branch of each sample, (B,).
-        branches: Their arguments have a row for each sample of the whole batch.
-        first: The number of the first branch.
+        branches: The branches. Their arguments have a row for each sample of the whole batch.
+        first: The value of `index` that selects the first branch.
     """
     if len(branches) == 1:
         return branches[0]
@@ -135,7 +136,10 @@ def switch(index: Array, branches: Sequence[Subgraph], first: int = 0) -> Subgra
 
 
 def blend(branches: Sequence[Subgraph], total: Subgraph) -> Subgraph:
-    """Let each sample go through all branches; `total.make` gets the list of their results."""
+    """Return a Subgraph that runs all branches on each sample, and `total` on their results.
+
+    `total.make` gets the list of the results in place of pixels.
+    """
     parts = (*branches, total)
 
     def make(pixels: DataNode, *arguments: Argument) -> DataNode:
@@ -148,7 +152,7 @@ def blend(branches: Sequence[Subgraph], total: Subgraph) -> Subgraph:
 def _share_out(
     parts: Sequence[Subgraph], arguments: Sequence[Argument]
 ) -> Iterator[tuple[Subgraph, Sequence[Argument]]]:
-    """Yield each part with its own of all arguments."""
+    """Yield each part with those of `arguments` that belong to it."""
     start = 0
     for part in parts:
         end = start + len(part.arguments)

@@ -1,8 +1,8 @@
 """The primitives for which DALI runs torch on a CPU: `call_torch`, and `remap`.
 
-DALI calls torch in a thread of its own, for one image after another, and holds Python's lock where
-torch does not release it. So it takes the time of one core, whatever `threads` is. On a GPU DALI
-has an operator for `remap`, and none for `call_torch`.
+DALI calls torch in a single thread, for one image after another. It holds the GIL unless torch
+releases it. So these primitives use one core, whatever `threads` is. On a GPU, DALI has an operator
+for `remap`, and none for `call_torch`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 def call_torch(
     pixels: DataNode, nodes: Sequence[DataNode], function: Callable[..., Tensor]
 ) -> DataNode:
-    """Return the node of what `function` makes of each image.
+    """Return the DataNode of the images that `function` returns.
 
     Args:
         pixels: A DataNode of layout HWC, on the CPU.
         nodes: DataNodes of further arguments, on the CPU.
         function: Called with the image, a tensor (C, H, W), and a NumPy array for each argument.
-            They are DALI's memory, which it may reuse after the call. Returns a tensor (C, H, W).
+            These use DALI's memory, which DALI may reuse after the call. Returns a tensor (C, H,
+            W).
     """
 
     def run(image: Array, *values: Array) -> Array:
@@ -51,7 +52,7 @@ Made = tuple[Make, tuple[Array, ...]]
 def python_function(
     displacement: NDArray[np.float32], reach: tuple[int, int], interpolation: str, fill: ops.Fill
 ) -> Made:
-    """Call torchvision's functional.elastic on each image."""
+    """Return `make` and its arrays, to call torchvision's functional.elastic on each image."""
 
     def move(image: Tensor, moves: NDArray[np.float32]) -> Tensor:
         import torch
@@ -68,11 +69,11 @@ def python_function(
 def remap(
     displacement: NDArray[np.float32], reach: tuple[int, int], interpolation: str, fill: ops.Fill
 ) -> Made:
-    """Run DALI's operator on a GPU.
+    """Return `make` and its arrays, to run DALI's remap on a GPU.
 
-    It leaves pixels alone that come from outside the image. So the image gets a border of `fill`
-    that no move leaves, which is cut off afterwards. A pixel that comes from half-way over the
-    image's edge is a mean of image and `fill`; torchvision makes it darker.
+    DALI does not fill pixels that come from outside the image. So `make` first adds a border of
+    `fill`, and cuts it off at the end. The border has the size `reach`, the longest move. A pixel
+    from half-way over the image's edge is a mean of image and `fill`; in torchvision it is darker.
     """
     count, height, width, _ = displacement.shape
     top, left = reach
@@ -92,4 +93,4 @@ def remap(
 
 
 REMAP: dict[str, Callable[..., Made]] = {"cpu": python_function, "gpu": remap}
-"""The function for each device, with the name of the operator that it uses."""
+"""The function for each device. The function has the name of the DALI operator that it uses."""

@@ -1,9 +1,9 @@
 """Traces the primitives that steps call for a batch as subgraphs of DALI operators.
 
-`DaliTracer` is the base of images (image.py) and arrays (array.py). It holds no pixels: it knows
-the sizes of the samples, and collects what is done to them. Sizes and windows are float64 NumPy
-arrays: (B, 2) for a batch, or (2,) if they are the same for all samples. An argument with an axis
-for the batch is fed to the graph, and one without is a constant of it.
+`DaliTracer` is the base of images (image.py) and arrays (array.py). It holds no pixels: it tracks
+the sizes of the samples, and collects the operators on them. Sizes and windows are float64 NumPy
+arrays: (B, 2) for a batch, or (2,) if they are the same for all samples. An argument with a batch
+axis is fed to the graph. An argument without one is a constant of the graph.
 """
 
 from __future__ import annotations
@@ -31,19 +31,17 @@ if TYPE_CHECKING:
 
 
 class DaliTracer(ABC):
-    """The primitives that are the same for images and arrays; Primitives documents the methods.
+    """Traces the primitives that are the same for images and arrays; see Primitives for each.
 
     Args:
         size: The size of each sample along its spatial axes, (B, axes).
-        device: The device of the operators.
-        spec: The spec of the data.
 
     Attributes:
-        device: As above.
-        spec: The spec of the data as the current step sees it.
+        device: The device of the operators.
+        spec: The spec of the data before the current step.
         step: The key of the current step.
         blame: Returns a context that names the current step in errors of its code.
-        present: As in Primitives.
+        present: The samples to which the calls apply, bool (B,).
     """
 
     def __init__(self, size: NDArray[np.float64], device: ops.Device, spec: Spec) -> None:
@@ -65,7 +63,7 @@ class DaliTracer(ABC):
         """Trace the conversion to the dtype and layout in which the samples are delivered."""
 
     def fork(self) -> Self:
-        """Return a tracer that begins with the samples as they are now, without operators."""
+        """Return a tracer with the current sizes and spec of the samples, and no operators."""
         forked = copy.copy(self)
         forked._parts = []
         return forked
@@ -193,7 +191,7 @@ class DaliTracer(ABC):
         self._add(subgraph.blend(parts, last))
 
     def _trace(self, branch: Callable[[Any], None], present: NDArray[np.bool_]) -> Self:
-        """Return the tracer of the samples that go through a branch."""
+        """Trace a branch of a switch or blend with a fork, and return the fork."""
         part = self.fork()
         part.present = self.present & present
         branch(part)
@@ -245,7 +243,7 @@ class DaliTracer(ABC):
         )
 
     def _float64(self, values: Any) -> NDArray[np.float64]:
-        """Return float64 numbers for each sample, to be fed: DALI's constants are float32."""
+        """Repeat float64 values for each sample, to feed them: DALI's constants are float32."""
         array = np.asarray(values, np.float64)
         return np.broadcast_to(array, (len(self.present), *array.shape))
 
@@ -253,7 +251,7 @@ class DaliTracer(ABC):
         return node.gpu() if self.device == "gpu" else node
 
     def _to_torch_dtype(self, dtype: str) -> None:
-        """Reinterpret samples of `dtype` in a dtype in which DALI hands them to torch."""
+        """Reinterpret samples of `dtype` as a dtype that DALI can hand to torch."""
         self._add(Subgraph(lambda node: dtypes.for_torch(node, dtype)))
 
     def _each_channel(self, fill: ops.Fill) -> ops.Fill:
@@ -288,14 +286,10 @@ def _convert_argument(values: Array) -> Array:
 
 
 def _merge_sizes(before: Any, parts: Sequence[tuple[NDArray[np.bool_], Any]]) -> Any:
-    """Return [height, width] of the images after a switch.
+    """Return the sizes after a switch: one size if all branches return the same, else one a sample.
 
-    The result is one size for all samples, (2,), if all branches return the same one; else (B, 2).
-
-    Args:
-        before: The sizes before the switch, (2,) or (B, 2).
-        parts: For each branch, a mask of the samples that took it, bool (B,), and the sizes that it
-            returned, (2,) or (B, 2).
+    `before` are the sizes before the switch. `parts` has, for each branch, a mask of the samples
+    that take it, bool (B,), and their new sizes.
     """
     sizes = [size for _, size in parts]
     if all(size.ndim == 1 and np.array_equal(size, sizes[0]) for size in sizes):

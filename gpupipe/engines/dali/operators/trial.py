@@ -1,8 +1,8 @@
-"""Tries a DALI operator on small images, to learn what it makes of them.
+"""Runs a DALI operator on small images, to find the size, dtype and layout of its output.
 
-DALI's schema does not say which size, dtype and layout the output has. So when a pipeline is
-checked, the operator runs once on DALI's CPU back end, on made images of two sizes and with extreme
-draws. It takes a few milliseconds and needs no GPU.
+DALI's schema does not describe the output. So when a pipeline is checked, the operator runs on
+DALI's CPU back end, on synthetic images of two sizes and with extreme draws. The trial takes a few
+milliseconds and needs no GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Images = list[NDArray[Any]]
 Sampled = Mapping[str, NDArray[Any]]
 
 _SIZES = (((120, 160), (165, 126)), ((1120, 1040), (1040, 1160)))
-"""[height, width] of the images: small ones first; large ones if the operator refuses those."""
+"""[height, width] of small images, and of large images for operators that refuse small ones."""
 _ALMOST_ONE = 1.0 - 2.0**-20
 """The largest draw; as the draw of a normal distribution it is 5.3 standard deviations away."""
 _TILE = 64
@@ -38,7 +38,7 @@ _SIZE_ARGUMENTS = ("size", "keep_size", "resize_x", "crop", "shape")
 def try_operator(
     operator: Operator, make: Callable[..., Any], step: Step, input_spec: Spec
 ) -> Trial:
-    """Run an operator on small images: see TryOperator."""
+    """Run an operator on small images. TryOperator documents the arguments and the result."""
     refusal: StepIncompatibleError | None = None
     for sizes in _SIZES:
         images = _make_images(input_spec, sizes)
@@ -58,7 +58,7 @@ def try_operator(
 
 
 def _make_images(spec: Spec, sizes: Sequence[tuple[int, int]]) -> Images:
-    """Return six images (H, W, C) that such a spec allows, of two sizes where it allows them."""
+    """Return six images (H, W, C) that match `spec`, of two sizes if the spec does not fix one."""
     u = draws.uniform(0, 0, np.arange(_TILE), draws.stream("trial"), _TILE * (spec.channels or 1))
     tile = u.reshape(_TILE, _TILE, -1)
     if spec.kind == "mask":
@@ -76,7 +76,7 @@ def _make_images(spec: Spec, sizes: Sequence[tuple[int, int]]) -> Images:
 
 
 def _make_draws(count: int, num_uniforms: int) -> NDArray[np.float64]:
-    """Return draws (count, num_uniforms): the smallest, largest and middle ones, and others."""
+    """Return draws (count, num_uniforms): a row of 0, of almost 1 and of 0.5, then random rows."""
     u = draws.uniform(0, 1, np.arange(count), draws.stream("trial"), num_uniforms)
     u[:3] = np.array([[0.0], [_ALMOST_ONE], [0.5]])
     return u
@@ -115,7 +115,10 @@ def _run(make: Callable[..., Any], images: Images, sampled: Sampled) -> tuple[Im
 def _check_samples(
     name: str, outputs: Images, alone: NDArray[Any], images: Images, spec: Spec
 ) -> None:
-    """Raise StepIncompatibleError unless outputs depend on their own images, and suit a mask."""
+    """Raise StepIncompatibleError if an output depends on other images, or a mask gets new values.
+
+    `alone` is the output of the first image when it was the only one in its batch.
+    """
     if not np.array_equal(outputs[0], alone, equal_nan=alone.dtype.kind == "f"):
         raise StepIncompatibleError(
             f"what {name} makes of an image depends on the other images of its batch, and so on "
@@ -134,7 +137,7 @@ def _check_samples(
 def _describe(
     operator: Operator, images: Images, outputs: Images, layout: str, input_spec: Spec
 ) -> Trial:
-    """Return what an operator made of images, or raise StepIncompatibleError."""
+    """Return the spec and size of the outputs, or raise StepIncompatibleError if they are unfit."""
     name, arguments = operator.name, operator.arguments
     if any(output.ndim != 3 for output in outputs) or layout != "HWC":
         kind = f"an array with the layout {layout!r}" if layout else "an array without a layout"
@@ -162,7 +165,7 @@ def _describe(
 
 
 def _find_size(images: Images, outputs: Images, axis: int) -> int | None:
-    """Return the size of the outputs along an axis: None if kept, -1 if it is neither."""
+    """Return the size of all outputs along an axis; None if images keep theirs; -1 if it varies."""
     sides = [output.shape[axis] for output in outputs]
     if sides == [image.shape[axis] for image in images]:
         return None
