@@ -30,8 +30,8 @@ class Plan:
         ids: Rows of the index, int64 (B,).
         end: How many samples of the epoch all ranks together have had after this step.
         last: Whether the batch ends the epoch.
-        tag: Whatever the creator of the plan needs to recognise it by when its batch arrives.
-            Engines ignore it and keep it, also if they skip samples.
+        tag: An object by which the creator of the plan recognises it when its batch arrives.
+            Engines pass it on unchanged, also if they skip samples.
         repeats: How often each sample came before in the order of the epoch, int64 (B,). None:
             never. Engines pass it to `Entry.parameters`, so that each repeat gets other draws.
     """
@@ -44,10 +44,10 @@ class Plan:
     repeats: NDArray[np.int64] | None = None
 
     def select(self, chosen: Sequence[int] | NDArray[Any]) -> Plan:
-        """Return a plan of some of the samples.
+        """Return a plan with only some of the samples.
 
         Args:
-            chosen: Positions in `ids`, or a bool for each of them.
+            chosen: Positions in `ids`, or a bool for each id.
         """
         repeats = None if self.repeats is None else self.repeats[chosen]
         return replace(self, ids=self.ids[chosen], repeats=repeats)
@@ -113,20 +113,20 @@ class Sampler:
 
     @property
     def position(self) -> int:
-        """How many samples of that epoch all ranks together had before the next iteration."""
+        """How many samples of `epoch` all ranks together had before the next iteration."""
         return self._position
 
     @property
     def epoch_size(self) -> int:
         """How many samples the whole next epoch has, over all ranks and with repeats.
 
-        What `last_batch` drops counts, and what it pads with does not.
+        Samples that `last_batch` drops are counted; samples that it pads with are not.
         """
         return self._size(self._epoch)
 
     @property
     def left(self) -> int:
-        """The batches of the next iteration on this rank: of the whole epoch, or of its rest."""
+        """The number of batches of the next iteration, on this rank: an epoch or its remainder."""
         return self._layout(self._epoch, self._position).num_steps
 
     @property
@@ -163,15 +163,15 @@ class Sampler:
         return self._plans(epoch, position)
 
     def iter_forever(self) -> Iterator[Plan]:
-        """Return the plans of `begin`, then those of all later epochs; advance nothing."""
+        """Return the plans from the current position on, of all epochs, and advance nothing."""
         return self._iter_epochs(itertools.count(self._epoch + 1))
 
     def plans_ahead(self) -> Iterator[Plan]:
-        """Return the plans of the next epoch, then those of all later ones that need not wait.
+        """Return the plans of the next epoch, then those of later epochs whose samples are ready.
 
-        An engine works ahead on these. It must not wait for samples of a later epoch while the
-        consumer waits for the rest of this one: a cache that is full of this epoch's samples only
-        makes room when this epoch ends.
+        An engine works ahead on these plans. It must not wait for samples of a later epoch while
+        the consumer waits for batches of this epoch: a cache that is full of this epoch's samples
+        makes room only when this epoch ends.
         """
         return self._iter_epochs(
             itertools.takewhile(self._is_ready, itertools.count(self._epoch + 1))
