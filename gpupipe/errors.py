@@ -59,7 +59,7 @@ class ConfigError(GpupipeError, ValueError):
     """A configuration has one or more mistakes; the message has one line for each.
 
     Attributes:
-        problems: All mistakes without duplicates: those in files by line, then all others, then
+        problems: All mistakes without duplicates: first those in files, by line; last those in
             overrides.
     """
 

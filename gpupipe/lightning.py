@@ -88,9 +88,9 @@ class PipeDataModule(LightningDataModule):
             val_overrides: Settings for the validation loader only.
             test_overrides: Settings for the test loader only.
             predict_overrides: Settings for the prediction loader only.
-            allow_same_samples: Whether training and validation may have the same samples. If false,
-                the module then raises ConfigError. Loaders of one data set have different samples
-                if their `subset` settings (a file of ids, or a part of `split`) share no id.
+            allow_same_samples: If false, the module raises ConfigError if training and validation
+                have the same samples. Loaders of one data set have different samples if their
+                `subset` settings, such as two parts of `split` or two files of ids, share no id.
             **more_overrides: More settings for all loaders, as keyword arguments.
 
         Example:
@@ -117,7 +117,7 @@ class PipeDataModule(LightningDataModule):
         self._allow_same_samples = allow_same_samples
         self._loaders: dict[str, Loader] = {}
         if val is None:
-            # With a method of ours Lightning expects validation data, and warns if there is none.
+            # If this method is overridden, Lightning expects validation data, and warns without.
             self.val_dataloader = super().val_dataloader  # type: ignore[method-assign]
 
     def train_dataloader(self) -> Loader:

@@ -231,7 +231,7 @@ class Loader:
         The batch size and the number of ranks may differ from those of the state.
 
         Args:
-            state: What state_dict() of a loader returned.
+            state: The dict from state_dict() of a loader.
             strict: If true, the state must belong to the same data, pipeline and order: seed,
                 shuffle, repeats, weights, epoch_size and subset. If false, the epoch continues at
                 the same position in this loader's own order.

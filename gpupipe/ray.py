@@ -102,7 +102,7 @@ def dataset(
     _check_cpus(connect(settings.address), settings.cpus)
     return ray.data.from_arrow(_order(checked, index, epoch)).map_batches(
         _Worker,
-        batch_size=None,  # the whole block
+        batch_size=None,  # one call for each block, which is one table of ids
         fn_constructor_args=(ray.put((job, epoch)),),
         compute=ray.data.ActorPoolStrategy(**_pool_size(settings.workers)),
         num_cpus=settings.cpus,

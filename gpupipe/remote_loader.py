@@ -1,4 +1,4 @@
-"""Clients of a data processing server: connect(), and ServerDataStream with Fuel's interface."""
+"""Clients of a data processing server: connect(), and ServerDataStream, with Fuel's interface."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def _collect(batches: Iterable[Any], max_samples: float = math.inf) -> _Samples:
 def _iter_samples(
     batches: Iterable[Any], max_samples: float = math.inf
 ) -> Iterator[tuple[int, _Sample]]:
-    """Yield the ids and samples of the batches; stop after the one that reaches `max_samples`."""
+    """Yield each id and sample of the batches; stop after the batch that reaches `max_samples`."""
     count = 0
     for batch in batches:
         for sample in _read_batch(batch):
@@ -263,7 +263,7 @@ def _iter_samples(
 
 
 def _read_batch(batch: Any) -> Iterator[tuple[int, _Sample]]:
-    """Yield the ids and samples of a batch."""
+    """Yield the id, and the label and hash, of each sample in a batch."""
     fields = batch["id"].tolist(), batch["label"].tolist(), next(iter(batch.values())).cpu()
     for id, label, array in zip(*fields, strict=True):
         yield id, (label, _hash(array))

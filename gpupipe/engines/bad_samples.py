@@ -61,10 +61,10 @@ class Quarantine:
     def iter_good_plans(self, plans: Iterator[Plan]) -> Iterator[Plan]:
         """Yield the plans without the samples that are known to be bad, and skip empty plans.
 
-        The generator sets `refusal` and ends in two cases: an empty plan would leave this rank with
-        fewer steps than the others, or no sample of an epoch is left.
+        The generator sets `refusal` and ends in two cases: all samples of a plan are bad, so that
+        this rank would run fewer steps than other ranks; or all samples of an epoch are bad.
         """
-        has_samples = True  # in this epoch; the first one may have begun before this iteration
+        has_samples = True  # in this epoch, which may have begun before this iteration
         for plan in plans:
             good = self.drop_bad(plan)
             if len(good.ids):

@@ -1,6 +1,6 @@
 """The contract between the loader and an engine: BatchStream, Engine and Job.
 
-Protocols that only one command or one kind of source needs are defined beside their users:
+Protocols that only one command or one kind of source needs are defined where they are used:
 `gpupipe.bench.candidates.Tunable`, `gpupipe.bench.compare.Comparable`,
 `gpupipe.bench.plan.Checkable`, `gpupipe.bench.profile.Profilable`,
 `gpupipe.loading.assembly.HoldsFiles`, `gpupipe.loading.assembly.Connects` and
@@ -133,7 +133,7 @@ class EngineTraits:
         return counted(self.parallelism, self.unit)
 
     def with_counts(self, parallelism: int, batches_ahead: int) -> EngineTraits:
-        """Return the traits with the counts of one engine."""
+        """Return the traits with these numbers in place of the class's."""
         return replace(self, parallelism=parallelism, batches_ahead=batches_ahead)
 
 

@@ -25,7 +25,7 @@ from gpupipe.steps.to_dtype import ToDtype
 
 _PART_BYTES = 1 << 20
 _BITS = {torch.bfloat16: torch.int16}
-"""The dtype as which a tensor is viewed for NumPy, which lacks its own. Only bits are copied."""
+"""NumPy lacks these dtypes, so it gets a tensor as integers with the same bits."""
 _CONVERTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _RGB = 3
 _extension = find_extension()

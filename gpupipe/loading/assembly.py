@@ -80,7 +80,7 @@ class LoaderParts:
 
 @runtime_checkable
 class HoldsFiles(Protocol):
-    """An engine that holds files of the data open or mapped."""
+    """An engine that keeps files of the data set open or mapped into memory."""
 
     def unmap_files(self, files: set[int]) -> None:
         """Unmap these files: they are about to be removed or replaced.
@@ -120,8 +120,8 @@ def create_sampler(
     Args:
         config: The config; its shard names a rank.
         index: The samples.
-        population: The samples of each epoch; None if they are always all samples.
-        selection: Which samples an epoch has, and how often; None: as the config says.
+        population: The samples of each epoch; None if every epoch has all samples.
+        selection: Which samples an epoch has, and how often; None takes it from the config.
 
     Raises:
         ConfigError: If the samples cannot be split into equal steps for all ranks, or a setting
@@ -198,7 +198,7 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
 
 
 def refuse_in_worker() -> None:
-    """Raise GpupipeError in a worker process of a DataLoader."""
+    """Raise GpupipeError if this process is a worker of a DataLoader."""
     from torch.utils.data import get_worker_info
 
     if get_worker_info() is not None:

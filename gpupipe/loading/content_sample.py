@@ -23,7 +23,7 @@ _MAX_ROWS, _MAX_HASHES = 1000, 32
 _HEAD_BYTES = 1 << 16
 
 Cell = tuple[str, int]
-"""A field and a row."""
+"""The name of a field, and a row of the index."""
 
 
 def sample_content(index: Index) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def find_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any], index: I
     """Describe how the data has changed since a state was saved; "" if it has not.
 
     Args:
-        theirs: The sizes and hashes in the state, as `sample_content` returned them.
-        ours: The sizes and hashes now.
+        theirs: The sizes and hashes in the state, from `sample_content`.
+        ours: The sizes and hashes of the current data, from `sample_content`.
         index: The index of the data.
     """
     cells = _choose_cells(index)
@@ -115,7 +115,7 @@ def _get_sizes(index: Index, cells: list[Cell]) -> list[int | None]:
 
 def _hash_head(column: Column, row: int) -> tuple[int | None, str | None]:
     """Return the size of a row and the hash of its first 64 KiB; None and None if unknown."""
-    with suppress(Exception):  # of any plugin: the row is reported when its turn comes
+    with suppress(Exception):  # of any plugin: the engine reports the row when it reads it
         if column.can_sample:
             head, _, size = column.read_ends(row, _HEAD_BYTES, 0)
             return size, hashlib.blake2b(head, digest_size=8).hexdigest()

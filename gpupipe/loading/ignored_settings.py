@@ -32,7 +32,7 @@ def list_ignored_settings(config: Config, engine: type[BatchStream]) -> list[str
 
     Args:
         config: The config.
-        engine: Its engine.
+        engine: The class of the config's engine.
     """
     loader = config.loader
     unused = engine.unused(loader) if isinstance(engine, ExplainsUnused) else {}

@@ -74,7 +74,7 @@ class _InEpoch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the consumer has the last batch."""
+        """Whether the consumer has the last batch of the epoch."""
         return self.delivered is not None and self.delivered.last
 
 
@@ -160,7 +160,7 @@ class LifeCycle:
 
         If a daemon thread waits for a batch at that moment, it never gets the batch.
         """
-        with suppress(ValueError):  # a daemon thread runs the engine's generator
+        with suppress(ValueError):  # raised if a daemon thread runs the engine's generator
             self.stop()
 
     def _iterate(self, number: int, convert: Callable[[Plan, Batch], Any]) -> Iterator[Any]:
@@ -178,7 +178,7 @@ class LifeCycle:
             with span("batch stage", "loader", **_describe(plan)):
                 converted = convert(plan, batch)
             self.waited += time.perf_counter() - started
-            # The batch stage makes a new batch: keep the memory of the engine's no longer.
+            # The batch stage makes a new batch, so the memory of the engine's batch can be freed.
             del batch, item
             if state.delivered is None and self._population is not None:
                 self._population.release(state.epoch.__le__)

@@ -115,7 +115,7 @@ class RunState:
         """The step of the run minus the number of batches that this loader delivered."""
         self._history = [{"step": 0, "epoch": 0, "position": 0} | self._settings]
         self._skipped: set[int] = set()
-        """The rows that were skipped before the loaded state."""
+        """The rows that the run skipped before its state was loaded here."""
 
     def make(self, position: Mapping[str, Any], delivered: int) -> dict[str, Any]:
         """Return a state, as plain JSON.

@@ -22,7 +22,10 @@ from numpy.typing import NDArray
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _REPEAT = np.uint64(0xD1B54A32D192ED03)
-"""Odd, and near 2**64 / 1.2207 (the root of x**4 = x + 1): unrelated to the golden ratio."""
+"""Multiplier for repeats: odd, and near 2**64 / 1.2207 (the root of x**4 = x + 1).
+
+It is unrelated to the golden ratio, by which sample ids and lanes are multiplied.
+"""
 ORDER = "order"
 
 
@@ -47,8 +50,8 @@ def uniform(
         ids: The samples' rows in the index, int64 (B,).
         stream: The step's number, from `stream`.
         num_uniforms: How many draws each sample gets.
-        repeats: How often each sample came before in the epoch, int64 (B,); None: never. Repeat 0
-            has the draws that a sample gets without repeats.
+        repeats: How often each sample came before in the epoch, int64 (B,); None is the same as all
+            zeros.
 
     Returns:
         float64 (B, num_uniforms).

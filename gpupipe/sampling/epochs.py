@@ -120,7 +120,7 @@ def _draw_weighted(
     # Sorted, the searches are 5 times as fast: they walk through `sums` in its order.
     ascending = np.argsort(values)
     drawn = np.empty(size, np.int64)
-    # Without the last sum, no rounding can lead beyond the last sample.
+    # Without the last sum, a rounded-up value cannot select a position after the last sample.
     drawn[ascending] = np.searchsorted(sums[:-1], values[ascending], side="right")
     return drawn
 
@@ -200,13 +200,16 @@ class EpochLayout:
         return self.start(step) + int(sizes[:rank].sum()) + mine
 
     def _left_for_last_step(self) -> NDArray[np.int64]:
-        """Return how many samples every rank has left for the last step, with "partial"."""
+        """Return how many samples each rank has left for the last step, with "partial".
+
+        A number below 1 means that the rank takes one sample from its batch of the step before.
+        """
         each, rest = divmod(self.total, self.world_size)
         share = each + (np.arange(self.world_size) < rest)
         return share - (self.num_steps - 1) * self.batch_size
 
     def explain_problem(self) -> str:
-        """Return why the samples cannot be divided this way, or ""."""
+        """Explain why the samples cannot be divided this way; "" if they can."""
         samples, ranks = counted(self.total, "sample"), counted(self.world_size, "rank")
         if self.total < 1:
             return "there are no samples"

@@ -88,7 +88,7 @@ class Sampler:
             last_batch: "partial", "drop" or "pad": see EpochLayout.
             rank: This process's rank, 0 to world_size - 1.
             world_size: The number of ranks.
-            population: The samples of each epoch; None if they are always all samples.
+            population: The samples of each epoch; None if every epoch has all samples.
             selection: Which samples an epoch has, and how often; by default, all once.
 
         Raises:
@@ -126,7 +126,7 @@ class Sampler:
 
     @property
     def left(self) -> int:
-        """The number of batches of the next iteration, on this rank: an epoch or its remainder."""
+        """The number of batches from `position` to the end of `epoch`, on this rank."""
         return self._layout(self._epoch, self._position).num_steps
 
     @property
@@ -157,17 +157,17 @@ class Sampler:
             self._epoch, self._position = int(epoch), 0
 
     def begin(self) -> Iterator[Plan]:
-        """Return the plans of the next epoch, or of its rest, and advance to the epoch after it."""
+        """Return the plans of `epoch` from `position` on, and advance to the next epoch."""
         epoch, position = self._epoch, self._position
         self._epoch, self._position = epoch + 1, 0
         return self._plans(epoch, position)
 
     def iter_forever(self) -> Iterator[Plan]:
-        """Return the plans from the current position on, of all epochs, and advance nothing."""
+        """Return the plans of `epoch` from `position` on, then of later epochs without end."""
         return self._iter_epochs(itertools.count(self._epoch + 1))
 
     def plans_ahead(self) -> Iterator[Plan]:
-        """Return the plans of the next epoch, then those of later epochs whose samples are ready.
+        """Return the plans of `epoch`, then of later epochs while their samples are ready.
 
         An engine works ahead on these plans. It must not wait for samples of a later epoch while
         the consumer waits for batches of this epoch: a cache that is full of this epoch's samples
@@ -178,7 +178,7 @@ class Sampler:
         )
 
     def _iter_epochs(self, later: Iterator[int]) -> Iterator[Plan]:
-        """Return the plans of the next epoch, or of its rest, then those of later epochs."""
+        """Return the plans of `epoch` from `position` on, then of the epochs in `later`."""
         following = (self._plans(epoch, 0) for epoch in later)
         rest = self._plans(self._epoch, self._position)
         return itertools.chain(rest, itertools.chain.from_iterable(following))
@@ -209,15 +209,15 @@ class Sampler:
     def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
         """Continue at a saved position.
 
-        The batch size and the world size may differ from before: the rest of the epoch is divided
-        again.
+        The batch size and the world size may differ from those of the state: the remaining samples
+        of the epoch are divided again.
 
         Args:
-            state: What `state` or `state_after` returned.
+            state: The dict from `state` or `state_after`.
             strict: Refuse a state with another seed, or other settings of the order.
 
         Raises:
-            StateError: If the state does not fit this sampler, or the rest of the epoch cannot be
+            StateError: If the state does not fit this sampler, or the remaining samples cannot be
                 divided into equal steps.
         """
         if strict:
@@ -250,7 +250,7 @@ class Sampler:
         return order if rows is None else rows[order]
 
     def _rows(self, epoch: int) -> tuple[NDArray[np.int64] | None, int]:
-        """Return the rows that an epoch chooses from, None for all, and how many they are."""
+        """Return the rows that an epoch can choose (None: all), and their number."""
         if self.population is None:
             return self.selection.rows, self.count
         rows = self.population.ids(epoch, self._problem)
@@ -272,7 +272,7 @@ class Sampler:
         return self._size(epoch)
 
     def _problem(self, count: int) -> str:
-        """Return why `count` samples cannot be divided into the batches of an epoch, or ""."""
+        """Explain why `count` samples cannot be divided into batches; "" if they can."""
         return self._divide(self.selection.epoch_size_of(count)).explain_problem()
 
     def _layout(self, epoch: int, position: int) -> EpochLayout:

@@ -46,7 +46,7 @@ class Selection:
     def may_repeat(self) -> bool:
         """Whether an epoch may have a sample more than once."""
         if self.mixture is not None:
-            return True  # the rest of one pass through a part and the begin of the next
+            return True  # an epoch may hold the end of a pass through a part, and the next start
         is_part = self.epoch_size not in (None, "all")
         return self.repeats > 1 or self.weights is not None or is_part
 
@@ -66,7 +66,7 @@ class Selection:
         )
 
     def overlaps(self, other: Selection) -> bool:
-        """Whether both can choose the same row of an index."""
+        """Whether this selection and `other` can choose the same row of an index."""
         if self.rows is None or other.rows is None:
             return True
         return bool(np.intersect1d(self.rows, other.rows).size)

@@ -3,7 +3,7 @@
 1. The parent process makes the plans. It sends each worker the columns and draws of its batch.
 2. DataLoader returns batches in the order of their plans: see workers.py.
 3. If a sample fails, the worker makes the batch without that sample, and returns the reason.
-4. If a worker dies, `workers` ends the others. If a sample killed it, `culprits` finds the sample,
+4. If a worker dies, `workers` ends all workers. If a sample killed it, `culprits` finds the sample,
    and new workers make the batches in flight again. Otherwise the iteration raises one error.
 """
 

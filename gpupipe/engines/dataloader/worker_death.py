@@ -55,11 +55,11 @@ def limit_to_one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class DeadWorker:
-    """A worker that ended before its work was done.
+    """A worker process that ended before the iteration did.
 
     Attributes:
-        number: Number of the worker in torch's iterator, from 0; None if it is not known.
-        pid: Its process id.
+        number: Number of the worker in torch's iterator, from 0; None if it is unknown.
+        pid: The worker's process id.
         signal: Name of the signal that killed it, or "".
     """
 

@@ -64,7 +64,7 @@ class PlanSampler:
         ahead: How many plans torch takes when its iterator is created.
 
     Attributes:
-        in_flight: Plans that were taken and whose results torch has not returned, in order.
+        in_flight: Plans that torch has taken and whose results it has not returned, in order.
         error: The error that ended the iteration early. It is stored, because an exception in the
             sampler would leave torch's iterator half initialised.
     """
@@ -136,14 +136,14 @@ class Workers:
         self._job, self._samples, self._count, self._device = job, samples, count, device
         self._sampler = PlanSampler(job, count * job.loader.prefetch)
         self._loader: DataLoader[WorkResult] | None = self._create_loader(samples)
-        """None if the workers were ended."""
+        """Torch's DataLoader; None after its workers were ended."""
         self._results: Iterator[WorkResult] = iter(())
         self._started = False
         """Whether the current workers have made a batch."""
 
     @property
     def in_flight(self) -> list[Plan]:
-        """The plans that were taken and whose results were not yielded, in order."""
+        """The plans that torch has taken and whose results were not yielded, in order."""
         return list(self._sampler.in_flight)
 
     def iterate(
@@ -240,8 +240,8 @@ class Workers:
             if previous is None:
                 numbers = {worker.number for worker in crashed}
                 plans = self._sampler.plans_of_workers(iterator, numbers)
-            # Else a worker died of a cancelled batch, between two iterations. Its sample comes
-            # again, in a later epoch or attempt, and is found then.
+            # Otherwise a sample of a cancelled batch killed the worker, between two iterations. It
+            # kills a worker again in a later epoch or attempt, and is found then.
             engine_error = WorkerCrashError(str(crashed[0]), plans)
         if engine_error is not None:
             pids = {w.pid for w in (*dead, *getattr(iterator, "_workers", ()))}

@@ -221,7 +221,7 @@ def create_actor(cluster: Cluster, options: RayConfig, depth: int) -> Any:
         "num_cpus": options.cpus,
         "num_gpus": options.gpus or None,
         "scheduling_strategy": strategies[options.placement],
-        # Each task waits on a thread of its own; those of an ended iteration may still do so.
+        # Each task waits on its own thread, and tasks of an ended iteration may still wait.
         "max_concurrency": 2 * depth + 4,
         "max_restarts": 0,
         "max_task_retries": 0,

@@ -32,7 +32,7 @@ from gpupipe.sampling.sampler import Plan
 
 LAG_FACTOR = 3.0
 _MIN_LAG = 1.0
-"""A worker that answers within so many seconds does not lag: busy machines pause that long."""
+"""Seconds without an answer before a worker can lag: a busy machine may pause briefly."""
 _TICK = 0.25
 _MAX_DEATHS = 5
 _TIMES_KEPT = 64
@@ -137,7 +137,7 @@ class PlanDispatcher(threading.Thread):
                 self._changed.notify_all()
 
     def _take_plans(self) -> None:
-        """Take plans while there is room, and send each at once if a worker has room for it."""
+        """Take plans until there are `window` tasks; send each to a worker that has room for it."""
         while self._has_room():
             plan = next(self._plans, None)
             with self._changed:

@@ -37,8 +37,8 @@ class PoolWorker:
         actor: Ray's handle of the actor.
         facts: The worker's node, process and versions.
         out: The tasks that the worker has, as positions in the iteration.
-        answered: time.monotonic() of the last answer; before it, of becoming ready. It restarts
-            when an idle worker gets a task.
+        answered: time.monotonic() of the last of these events: the worker became ready, answered,
+            or got a task while it had none.
         is_leaving: Whether the worker gets no more tasks, and ends after those that it has.
     """
 
@@ -217,7 +217,7 @@ class RayWorkerPool:
         done = [worker for worker in self.ready if worker.is_leaving and not worker.out]
         self.ready = [worker for worker in self.ready if worker not in done]
         for worker in done:
-            worker.actor.close.remote()  # Ray ends an actor to which nothing refers, after this
+            worker.actor.close.remote()  # then Ray ends the actor, to which nothing refers any more
 
     def _take_answer(self, worker: _StartingWorker) -> None:
         """Take the next step of a starting worker whose call of `describe` or `build` ended."""

@@ -87,7 +87,7 @@ class StoreReader:
             self._asked = time.monotonic()
             try:
                 self._store = read_object_store()
-            except Exception:  # the rest of the status is known without the counters
+            except Exception:  # a status without the counters is still useful
                 self._store = None
                 _log.debug("Ray's counters are not known", exc_info=True)
         return self._store

@@ -77,7 +77,7 @@ class BatchMaker:
             "device": device,
             "engine": engine,
             "max_bad": 1.0,
-            # The trainer lists them. A worker that is killed must leave no file.
+            # The trainer lists the bad samples. A worker that is killed must leave no file.
             "quarantine": Path(os.devnull),
         }
         loader = job.loader.model_copy(update=settings)
@@ -165,7 +165,7 @@ class BatchMaker:
     def _run(self) -> None:
         while self._wait_for_plan():
             try:
-                # The trainer counts the bad samples of all workers: for it, these were skipped.
+                # The trainer counts the bad samples of all workers, and enforces loader.max_bad.
                 with (
                     suppress(TooManyBadError),
                     closing(self.engine.batches(self._take())) as batches,

@@ -158,7 +158,7 @@ def _check_agree(servers: list[ConnectedServer]) -> None:
 
 
 def _check_own(own: Config, served: Config, address: str) -> None:
-    """Raise ServerError if the pipeline or the batch stage of a config is not the server's."""
+    """Raise ServerError if `own` and `served` differ in their pipeline or batch stage."""
     if own.pipeline.fingerprint != served.pipeline.fingerprint:
         raise ServerError(
             f"pipeline '{own.pipeline.name}' of this config is not the one that {address} "

@@ -231,7 +231,7 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
 def _build_batch_stage(
     described: Mapping[str, Any], pipeline: Pipeline, loader: LoaderConfig
 ) -> BatchStage:
-    """Build the batch stage of the server, which this client runs."""
+    """Build the server's batch stage, whose steps this client runs."""
     fields = list_batch_fields(pipeline, loader)
 
     def build(steps: Sequence[Any]) -> BatchStage:

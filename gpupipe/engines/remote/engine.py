@@ -1,14 +1,14 @@
 """The remote engine and its sampler: deliver batches from one or several data processing servers.
 
 1. The servers decide the order. An iteration starts at the position of the loader's sampler, and
-   each batch says which plan it belongs to.
+   the client makes the plan of each batch from the ids and the position that the server sends.
 2. Several servers have one shard each. Their batches come in turn, in the order of the ranks within
    a global step.
 3. A batch is consumed when the loader calls mark_consumed(), not when it is received.
 4. The connection's thread runs the steps that the server leaves to the client (`ship: uint8`), and
-   copies the batch to the GPU, on a CUDA stream of its own (batch_finisher.py). It then waits for
-   that stream. So the batch is complete before the consumer gets it, and the receive buffer can be
-   used again.
+   copies the batch to the GPU, on a separate CUDA stream (batch_finisher.py). The thread then waits
+   for that stream. So the batch is complete before the consumer gets it, and the receive buffer can
+   be used again.
 5. The consumer's thread records each batch on the consumer's stream, so that its memory is not
    freed before the kernels that are queued there have run.
 """
