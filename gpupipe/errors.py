@@ -44,7 +44,7 @@ class Problem:
 
     Attributes:
         where: Location of the mistake: `file:line:column`, an override in quotes, the name of
-            what was called, or empty.
+            the called function, or empty.
         what: What is wrong, and what to write instead.
     """
 
@@ -59,7 +59,7 @@ class ConfigError(GpupipeError, ValueError):
     """A configuration has one or more mistakes; the message has one line for each.
 
     Attributes:
-        problems: All mistakes without duplicates: those in files by line, then all others, then
+        problems: All mistakes without duplicates: first those in files, by line; last those in
             overrides.
     """
 
@@ -69,7 +69,7 @@ class ConfigError(GpupipeError, ValueError):
 
     @classmethod
     def at(cls, where: str, what: str) -> ConfigError:
-        """Return the error of a single mistake: see `Problem`."""
+        """Return a ConfigError with a single `Problem`."""
         return cls([Problem(where, what)])
 
 
@@ -244,7 +244,7 @@ def shown(value: Any) -> str:
 
 
 def describe_error(error: Exception) -> str:
-    """Return why a sample cannot be read or decoded, from the exception that says so."""
+    """Return the reason why a sample cannot be read or decoded, from its exception."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__

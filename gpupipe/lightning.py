@@ -1,7 +1,7 @@
 """Lightning integration: a data module over configs, and a callback that measures waiting for data.
 
-It works with the packages `lightning` and `pytorch_lightning`: it takes the one that is imported
-already, else the one that is installed.
+It uses the package `lightning` or `pytorch_lightning`: the one that is already imported, otherwise
+the one that is installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _import_lightning() -> Any:
-    """Import Lightning. Raises ModuleNotFoundError, which says what to install."""
+    """Import Lightning, or raise a ModuleNotFoundError that names the command to install it."""
     loaded = [name for name in _PACKAGES if name in sys.modules]
     installed = [name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None]
     if not (loaded or installed):
@@ -69,27 +69,28 @@ class PipeDataModule(LightningDataModule):
     ) -> None:
         """Describe the loaders; each is created when the trainer requests it.
 
-        A config is what gpupipe.load() takes: a path, a shipped name, or a dict. Later settings
-        win: config, then device and rank of the trainer, then the settings for all loaders, then
-        those for one.
+        A config is a path, a shipped name or a dict, as for gpupipe.load(). Later settings override
+        earlier ones: config, then device and rank of the trainer, then the settings for all
+        loaders, then the settings for one loader.
 
         Args:
             train: Config of the training loader.
             val: Config of the validation loader.
             test: Config of the test loader.
             predict: Config of the prediction loader.
-            batch_size: Samples per batch on each rank; None keeps what the configs say.
-            seed: Seed of the order and of every random step; None keeps what the configs say.
-            engine: dali, dataloader or auto; None keeps what the configs say.
-            format: What a batch is: "tuple", (first field, label), or "dict".
-            overrides: More settings for all loaders: {"threads": 4}.
-            train_overrides: Settings for the training loader only: {"data": {"root": "/train"}}.
+            batch_size: Samples per batch on each rank; None keeps the value of each config.
+            seed: Seed of the order and of every random step; None keeps the value of each config.
+            engine: dali, dataloader or auto; None keeps the value of each config.
+            format: Format of a batch: "tuple" for (first field, label), or "dict".
+            overrides: More settings for all loaders, such as {"threads": 4}.
+            train_overrides: Settings for the training loader only, such as
+                {"data": {"root": "/train"}}.
             val_overrides: Settings for the validation loader only.
             test_overrides: Settings for the test loader only.
             predict_overrides: Settings for the prediction loader only.
-            allow_same_samples: If false, the module raises ConfigError if the training and the
-                validation loader have the same samples. They do not if each has a `subset` of its
-                own, and no id is in both: a file of ids, or a part of `split`.
+            allow_same_samples: If false, the module raises ConfigError if training and validation
+                have the same samples. Loaders of one data set have different samples if their
+                `subset` settings, such as two parts of `split` or two files of ids, share no id.
             **more_overrides: More settings for all loaders, as keyword arguments.
 
         Example:
@@ -116,7 +117,7 @@ class PipeDataModule(LightningDataModule):
         self._allow_same_samples = allow_same_samples
         self._loaders: dict[str, Loader] = {}
         if val is None:
-            # With a method of ours Lightning expects validation data, and warns if there is none.
+            # If this method is overridden, Lightning expects validation data, and warns without.
             self.val_dataloader = super().val_dataloader  # type: ignore[method-assign]
 
     def train_dataloader(self) -> Loader:
@@ -126,7 +127,7 @@ class PipeDataModule(LightningDataModule):
         each epoch has the same batches.
 
         Raises:
-            ConfigError: If it has the same samples as the validation loader.
+            ConfigError: If the loader has the same samples as the validation loader.
             ValueError: If the module has no config for training.
         """
         overfit = self.trainer is not None and getattr(self.trainer, "overfit_batches", 0) > 0
@@ -137,7 +138,7 @@ class PipeDataModule(LightningDataModule):
         return loader
 
     def val_dataloader(self) -> Loader:
-        """Create the validation loader. Raises as train_dataloader() does."""
+        """Create the validation loader. Raises the same exceptions as train_dataloader()."""
         return self._load("val")
 
     def test_dataloader(self) -> Loader:
@@ -216,8 +217,8 @@ class PipeDataModule(LightningDataModule):
 def _correct_batch_count(trainer: Trainer, loader: Loader) -> None:
     """Correct the trainer's batch counts when it resumes with another batch size or world size.
 
-    The trainer ends an epoch after len(loader) batches. So it must count len(loader) minus the
-    batches that are left as done; otherwise it ends the epoch too early, or misses its end.
+    The trainer ends an epoch after len(loader) batches. So its count of finished batches must be
+    len(loader) minus the remaining batches. Otherwise it ends the epoch too early or never.
     """
     resume = loader.load_state_dict
 
@@ -236,11 +237,11 @@ def _correct_batch_count(trainer: Trainer, loader: Loader) -> None:
 class DataWaitMonitor(Callback):
     """Callback that logs how long training waits for data, and prints a summary at the end.
 
-    It logs what Monitor.metrics() returns, such as data/wait_share, as often as the trainer logs.
+    It logs the values of Monitor.metrics(), such as data/wait_share, as often as the trainer logs.
 
     Attributes:
         watch: The gpupipe.Monitor of the training loader; None before training, and if the training
-            loader is not one of gpupipe's.
+            loader is not a gpupipe.Loader.
 
     Example:
         >>> Trainer(callbacks=[gpupipe.lightning.DataWaitMonitor()])
@@ -276,7 +277,7 @@ class DataWaitMonitor(Callback):
             pl_module.log_dict(self.watch.metrics(), on_step=True, on_epoch=False, batch_size=1)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the time of validation out."""
+        """Exclude the time of validation from the measurement."""
         if self.watch is not None and not trainer.sanity_checking:
             self.watch.resume()
 

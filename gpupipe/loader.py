@@ -1,7 +1,7 @@
 """load() turns a config into a Loader, which delivers epochs of batches.
 
 A Loader joins three parts: a sampler decides the order, an engine makes the batches, and a life
-cycle keeps track of what was delivered, for state_dict(). Start reading at `load`, then in
+cycle tracks which batches were delivered, for state_dict(). Start reading at `load`, then in
 gpupipe/loading/life_cycle.py.
 """
 
@@ -42,12 +42,12 @@ def load(
     setting of the config that has no effect.
 
     Args:
-        config: Path of a YAML file, a shipped name such as "lfw", a dict of the same shape, or a
-            Config that was read already; overrides and changes do not apply to the last.
+        config: Path of a YAML file, a shipped name such as "lfw", a dict with the content of such a
+            file, or a Config. `overrides` and `changes` do not apply to a Config.
         *overrides: Texts "key=value", as on the command line: "loader.batch_size=64".
         progress: Called with (action, done, total) while the samples are indexed or fetched; total
-            is None if it is not known. By default a notebook shows a bar if that takes longer than
-            half a second, and nothing is shown elsewhere.
+            is None if it is unknown. By default, a notebook shows a progress bar after half a
+            second, and nothing is shown elsewhere.
         **changes: Overrides as keyword arguments: batch_size=64, data={"root": "/images"}.
 
     Returns:
@@ -74,7 +74,7 @@ def load(
 
 
 def open_loader(config: Config, progress: Progress = ignore_progress) -> Loader:
-    """Do what load() does, without its StandInWarning.
+    """Create a Loader as load() does, but issue no StandInWarning.
 
     For callers that print `index.note` themselves.
     """
@@ -91,7 +91,7 @@ def create_loader(
     Args:
         config: The config.
         index: The samples, if the index was built already.
-        progress: As for load().
+        progress: Called with (action, done, total) while the samples are indexed or fetched.
     """
     resolved = resolve(config)
     if not resolved.reads_data:
@@ -101,7 +101,7 @@ def create_loader(
 
 
 def warn_about_data(loader: Loader) -> Loader:
-    """Return the loader; issue the warning of its index as a StandInWarning."""
+    """Return the loader; if its index has a warning, issue it as a StandInWarning."""
     if loader.index.warning:
         warn(loader.index.warning, StandInWarning)
     return loader
@@ -113,13 +113,13 @@ def connect_loader(
     """Connect to data processing servers, and return a Loader over them.
 
     Args:
-        options: Settings of the loader; `options.engine` connects.
-        own: A config whose pipeline must be the one of the servers; None: no check.
+        options: Settings of the loader; `options.engine` names the engine that connects.
+        own: A config that must have the servers' pipeline and batch stage; None: no check.
         patience: Seconds without a message from a server after which the loader raises ServerError.
 
     Raises:
         DeviceError: If the device is not available.
-        ServerError: If a server cannot be reached, or serves something else.
+        ServerError: If a server cannot be reached, or serves another pipeline than `own`.
     """
     return Loader(connect(registry.find(options.engine), options, own, patience))
 
@@ -145,8 +145,8 @@ class Loader:
         config: The configuration, with the rank and world size that the loader found.
         index: The table of samples; `len(loader.index)` is the size of the data set.
         sampler: The order of the samples; `sampler.set_epoch(n)` chooses the next epoch.
-        engine: What makes the batches.
-        mixer: What runs the steps under `batch:` on the engine's batches.
+        engine: Makes the batches.
+        mixer: Runs the steps under `batch:` on the engine's batches.
         threads: CPU threads of the engine.
         as_tuple: Whether a batch is a tuple.
         waited: Seconds that iterations have waited for batches so far.
@@ -231,13 +231,13 @@ class Loader:
         The batch size and the number of ranks may differ from those of the state.
 
         Args:
-            state: What state_dict() of a loader returned.
+            state: The dict from state_dict() of a loader.
             strict: If true, the state must belong to the same data, pipeline and order: seed,
                 shuffle, repeats, weights, epoch_size and subset. If false, the epoch continues at
                 the same position in this loader's own order.
 
         Raises:
-            StateError: If the state does not fit this loader, or is no state.
+            StateError: If `state` does not fit this loader, or is not a state.
         """
         self._run_state.check(state, self._life_cycle.position, strict)
         self._life_cycle.stop()

@@ -1,4 +1,4 @@
-"""Monitor measures how long a training loop waits for data; exporters hand its numbers on."""
+"""Measures how long a training loop waits for data, for TensorBoard and Prometheus too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Monitor:
         loader: The loader that the monitor measures.
         steps: Number of steps measured.
         seconds: Duration of all steps, including the waiting.
-        waited: Seconds of that spent waiting for batches.
+        waited: Seconds spent waiting for batches, a part of `seconds`.
         on_step: Functions that are called after each step, without arguments.
 
     Example:
@@ -55,7 +55,7 @@ class Monitor:
             self.step()
 
     def resume(self) -> None:
-        """Start the next step now, and leave out the time since the end of the last one."""
+        """Start the next step now, so that the time since the last step is not measured."""
         self._since, self._waited_before = time.perf_counter(), self.loader.waited
 
     def step(self) -> None:
@@ -84,10 +84,10 @@ class Monitor:
     def accelerator_utilisation(self) -> float:
         """Share of the step time that was not spent waiting, 0 to 1; 0 if no step was measured.
 
-        This is the accelerator utilisation (AU) of MLPerf Storage: the time of computing divided by
-        the time of the run. There the time of computing is that of a simulated accelerator; here it
-        is what is left of the steps without the waiting. Source: github.com/mlcommons/storage,
-        Rules.md: AU = total_compute_time / total_benchmark_running_time.
+        This is the accelerator utilisation (AU) of MLPerf Storage: the computing time divided by
+        the running time. MLPerf Storage simulates the computing time of an accelerator. Here, it is
+        the step time minus the waiting time. Source: github.com/mlcommons/storage, Rules.md:
+        AU = total_compute_time / total_benchmark_running_time.
         """
         return 1 - self.share if self.seconds else 0.0
 
@@ -95,9 +95,9 @@ class Monitor:
         """Return the measurements for a logger.
 
         Returns:
-            "data/wait_share": the share, 0 to 1; "data/accelerator_utilisation": MLPerf Storage's
-            AU, 0 to 1; "data/wait_ms" and "data/step_ms": the mean waiting and the mean duration
-            of a step, in milliseconds.
+            "data/wait_share": the share of the step time spent waiting, 0 to 1;
+            "data/accelerator_utilisation": MLPerf Storage's AU, 0 to 1; "data/wait_ms" and
+            "data/step_ms": the mean waiting time and the mean duration of a step, in milliseconds.
         """
         return _metrics(*self._totals())
 
@@ -128,9 +128,9 @@ def _metrics(steps: int, seconds: float, waited: float) -> dict[str, float]:
 class TensorBoardExporter:
     """Writes the measurements of a monitor as scalars that TensorBoard shows.
 
-    It writes what Monitor.metrics() returns: data/wait_share and data/accelerator_utilisation from
-    0 to 1, data/wait_ms and data/step_ms in milliseconds. Each is the mean over the steps since the
-    last time, at the number of the step. Needs the extra `tensorboard`.
+    It writes the values of Monitor.metrics(): data/wait_share and data/accelerator_utilisation from
+    0 to 1, data/wait_ms and data/step_ms in milliseconds. Each point is the mean over the steps
+    since the last point, at the number of the step. Needs the extra `tensorboard`.
 
     Example:
         >>> monitor = gpupipe.Monitor(loader)
@@ -140,10 +140,10 @@ class TensorBoardExporter:
     """
 
     def __init__(self, monitor: Monitor, writer: Any, every: int = 50) -> None:
-        """Write from the next step on.
+        """Start to write, from the next step on.
 
         Args:
-            monitor: What measures.
+            monitor: The monitor whose measurements are written.
             writer: A folder for event files, or a torch.utils.tensorboard.SummaryWriter.
             every: Steps between two points, at least 1.
 
@@ -164,7 +164,7 @@ class TensorBoardExporter:
         monitor.on_step.append(self._on_step)
 
     def close(self) -> None:
-        """Write the steps since the last point, and write no more. Idempotent."""
+        """Write a point for the steps since the last point, and stop writing. Idempotent."""
         if self._on_step not in self._monitor.on_step:
             return
         self._monitor.on_step.remove(self._on_step)
@@ -200,11 +200,11 @@ class PrometheusExporter:
     gpupipe_monitor_wait_seconds_total, with the label `rank`. The share of waiting over five
     minutes is rate(gpupipe_monitor_wait_seconds_total[5m]) divided by
     rate(gpupipe_monitor_step_seconds_total[5m]). The gauges gpupipe_monitor_wait_ratio and
-    gpupipe_monitor_accelerator_utilisation_ratio, 0 to 1, are those of all steps so far. Needs
-    the extra `prometheus`.
+    gpupipe_monitor_accelerator_utilisation_ratio, 0 to 1, cover all steps so far. Needs the extra
+    `prometheus`.
 
     Attributes:
-        port: The port.
+        port: The port at which the measurements are served.
 
     Example:
         >>> monitor = gpupipe.Monitor(loader)
@@ -214,10 +214,10 @@ class PrometheusExporter:
     """
 
     def __init__(self, monitor: Monitor, port: int = 0) -> None:
-        """Start to serve, on the loopback interface alone.
+        """Start to serve, on the loopback interface only.
 
         Args:
-            monitor: What measures.
+            monitor: The monitor whose measurements are served.
             port: The port; 0 takes a free one.
 
         Raises:

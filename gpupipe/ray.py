@@ -1,8 +1,9 @@
 """Ray Data integration: the samples of a config as a `ray.data.Dataset`.
 
-`dataset()` indexes the samples and chooses their order here. Ray Data's actor pool then makes them
-with gpupipe's engines, wherever in the cluster its actors are. To train on a Ray cluster, use
-`load()` with `engine: ray`, or with any other engine inside a Ray Train worker function.
+`dataset()` indexes the samples and chooses their order in this process. The actors of Ray Data's
+pool then read and transform the samples with gpupipe's engines, on any node of the cluster. To
+train on a Ray cluster, use `load()` with `engine: ray`, or with any other engine inside a Ray Train
+worker function.
 """
 
 from __future__ import annotations
@@ -40,9 +41,12 @@ if TYPE_CHECKING:
     from gpupipe.engines.ray.cluster import Cluster
 
 _MAX_BATCHES = 4
-"""The most batches of one task of an actor: its engine reads the next one while it runs one."""
+"""The maximum number of batches in one task of an actor.
+
+The engine reads the next batch while it runs the steps of the current one.
+"""
 _MIN_TASKS = 16
-"""Tasks that a small data set is divided into at least, so that several actors have work."""
+"""The minimum number of tasks, if there are as many batches, so that several actors have work."""
 
 
 def dataset(
@@ -50,8 +54,8 @@ def dataset(
 ) -> Dataset:
     """Return the samples of one epoch as a lazy `ray.data.Dataset`.
 
-    Nothing but the index is read before the Dataset is consumed. Ray Data's own actor pool then
-    runs the pipeline of the config. Each sample gets the draws that load() gives it in this epoch.
+    Before the Dataset is consumed, only the index is read. Ray Data's own actor pool then runs the
+    pipeline of the config. Each sample gets the draws that load() gives it in this epoch.
     Use it for batch inference and for offline preprocessing, with `map_batches`, `write_parquet`
     and Ray Data's other methods.
 
@@ -59,10 +63,10 @@ def dataset(
     load(), set `ray.data.DataContext.get_current().execution_options.preserve_order = True` first.
 
     Args:
-        config: As for load().
-        *overrides: As for load().
-        epoch: The epoch whose order and draws the samples have, from 0.
-        **changes: As for load().
+        config: Path of a YAML file, a shipped name, a dict, or a Config, as for load().
+        *overrides: Texts "key=value", as for load().
+        epoch: The epoch, from 0, whose order and random draws the samples get.
+        **changes: Overrides as keyword arguments, as for load().
 
     The settings of `loader.ray` apply: `workers` and `cpus` of the actor pool, `engine`, `gpus` and
     `address`. With `workers: auto` the pool grows while there is work and free CPUs. `ship`, `wait`
@@ -74,8 +78,8 @@ def dataset(
         row of the sample in the index.
 
     Raises:
-        ConfigError: If the config is wrong, or asks for what a Dataset does not have: steps on
-            whole batches, a server, a source that grows, or bfloat16.
+        ConfigError: If the config is wrong, or has a setting that a Dataset does not support: steps
+            on whole batches, a server, a source that grows, or bfloat16.
         DataError: If there is nothing to read.
         EngineError: If Ray is not installed, or there is no cluster at the address.
 
@@ -98,7 +102,7 @@ def dataset(
     _check_cpus(connect(settings.address), settings.cpus)
     return ray.data.from_arrow(_order(checked, index, epoch)).map_batches(
         _Worker,
-        batch_size=None,  # the whole block
+        batch_size=None,  # one call for each block, which is one table of ids
         fn_constructor_args=(ray.put((job, epoch)),),
         compute=ray.data.ActorPoolStrategy(**_pool_size(settings.workers)),
         num_cpus=settings.cpus,
@@ -107,7 +111,7 @@ def dataset(
 
 
 def _create_job(config: Config, index: Index) -> Job:
-    """Return what a worker builds its engine from."""
+    """Return the job from which a worker builds its engine."""
     options = config.loader
     cpus, own = options.ray.cpus, options.engine
     settings: dict[str, Any] = {
@@ -132,7 +136,7 @@ def _pool_size(workers: str | int | tuple[int, int]) -> dict[str, int]:
 def _order(config: Config, index: Index, epoch: int) -> list[Any]:
     """Return the order of an epoch as tables of ids, one for each task of an actor.
 
-    It is the order of all ranks, unless the config names one.
+    The order has the samples of all ranks, unless the config sets a rank.
     """
     import pyarrow
 
@@ -160,7 +164,7 @@ def _count_repeats(plan: Plan) -> NDArray[np.int64]:
 
 
 def _check_cpus(cluster: Cluster, cpus: int) -> None:
-    """Raise EngineError if no node can hold an actor: Ray Data would wait for one without end."""
+    """Raise EngineError if no node has enough CPUs for an actor: Ray Data would wait forever."""
     if (largest := int(cluster.largest_node_cpus())) < cpus:
         raise EngineError(
             f"loader.ray.cpus={cpus}: the largest node of the Ray cluster has "
@@ -214,7 +218,7 @@ class _Worker:
         """Yield the samples of a task, a batch at a time.
 
         Raises:
-            GpupipeError: What load() raises for these samples, with the name of this node.
+            GpupipeError: A sample or a step failed. The message names this node.
         """
         from gpupipe.engines.ray.actor import add_node_name
 

@@ -1,4 +1,4 @@
-"""Clients of a data processing server: connect(), and ServerDataStream with Fuel's interface."""
+"""Clients of a data processing server: connect(), and ServerDataStream, with Fuel's interface."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def connect(
         transport: shm (shared memory), tcp (socket), or auto, which is shm if possible.
         key: File with the secret key of this client, for a server that has keys.
         server_key: File with the public key of the server.
-        format: What a batch is: "dict", or "tuple", (first field, label).
+        format: Format of a batch: "dict", or "tuple" for (first field, label).
         ids: If true, batches also have "id", int64 (B,).
         patience: Seconds without a message from the server after which the loader raises
             ServerError.
@@ -80,7 +80,7 @@ def connect(
 
 
 class ServerDataStream:
-    """A data stream with Fuel's interface over a server of gpupipe.
+    """Delivers the batches of a gpupipe server, with the interface of Fuel's data streams.
 
     It delivers epochs of tuples of NumPy arrays. The arguments are those of
     `fuel.streams.ServerDataStream`, in the same order.
@@ -125,7 +125,8 @@ class ServerDataStream:
         """Iterate over the next epoch.
 
         Yields:
-            A tuple with one array for each source: (B, ...) for batches, else one sample's.
+            A tuple with one array for each source: (B, ...) of a batch, or (...) of one sample if
+            `produces_examples` is true.
 
         Raises:
             ServerError: If a batch lacks one of the sources.

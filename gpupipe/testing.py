@@ -38,11 +38,11 @@ class _Case:
     """The loaders under test, and the first two epochs that one of them delivered.
 
     Attributes:
-        make: Creates a loader with the settings that it gets.
-        count: Samples in the data set.
+        make: Creates a loader with the settings that it gets as keyword arguments.
+        count: Number of samples in the data set.
         size: Batch size.
-        max_samples: Samples of an epoch that most rules look at; infinity for all.
-        epochs: Samples of epochs 0 and 1.
+        max_samples: How many samples of an epoch most rules look at; infinity for all.
+        epochs: The samples of epochs 0 and 1.
     """
 
     make: Make
@@ -71,14 +71,14 @@ def check_loader(make: Make) -> None:
 
     The rules: every sample comes once per epoch; draws do not depend on the batch size; len() is
     exact; iterations, set_epoch(), state_dict() and close() work as documented; ranks share an
-    epoch; with `repeats` a sample that comes again has other draws. It takes as long as about
+    epoch; with `repeats`, each repeat of a sample has other draws. The check takes as long as about
     twelve epochs, or longer if there are at most 100 samples.
 
     Args:
         make: Creates a Loader with the settings that it gets as keyword arguments: batch_size,
-            seed, shard, ids, format, last_batch, repeats. The data set must have at least 8
-            samples, none of them corrupt, and without `repeats` among the settings an epoch must be
-            every sample once: no weights, epoch_size or subset. It is called about 25 times.
+            seed, shard, ids, format, last_batch, repeats. It is called about 25 times. The data set
+            must have at least 8 samples, all of them readable. Without `repeats`, an epoch must
+            have every sample once, so the config may set no weights, epoch_size or subset.
 
     Raises:
         AssertionError: If a rule is broken; the message names the rule.
@@ -214,7 +214,7 @@ def _repeats(case: _Case) -> None:
 
 
 def _record_states(loader: Loader, states: list[dict[str, Any]]) -> Iterator[Any]:
-    """Yield the batches, and append the state of the loader after each."""
+    """Yield the batches, and append the loader's state after each batch to `states`."""
     for batch in loader:
         states.append(json.loads(json.dumps(loader.state_dict())))
         yield batch
@@ -252,7 +252,7 @@ def _collect(batches: Iterable[Any], max_samples: float = math.inf) -> _Samples:
 def _iter_samples(
     batches: Iterable[Any], max_samples: float = math.inf
 ) -> Iterator[tuple[int, _Sample]]:
-    """Yield the ids and samples of the batches; stop after the one that reaches `max_samples`."""
+    """Yield each id and sample of the batches; stop after the batch that reaches `max_samples`."""
     count = 0
     for batch in batches:
         for sample in _read_batch(batch):
@@ -263,7 +263,7 @@ def _iter_samples(
 
 
 def _read_batch(batch: Any) -> Iterator[tuple[int, _Sample]]:
-    """Yield the ids and samples of a batch."""
+    """Yield the id, and the label and hash, of each sample in a batch."""
     fields = batch["id"].tolist(), batch["label"].tolist(), next(iter(batch.values())).cpu()
     for id, label, array in zip(*fields, strict=True):
         yield id, (label, _hash(array))

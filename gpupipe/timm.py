@@ -37,7 +37,7 @@ class TimmLoader:
 
     Attributes:
         loader: The gpupipe.Loader that makes the batches.
-        dataset: What create_loader() got as `dataset`.
+        dataset: The argument `dataset` of create_loader().
 
     Example:
         >>> for images, labels in loader:
@@ -50,9 +50,9 @@ class TimmLoader:
         """Create a loader; users call create_loader() instead.
 
         Args:
-            loader: What makes the batches.
-            dataset: What the samples come from.
-            finish: Called in order with (images, labels); each returns both.
+            loader: Makes the batches.
+            dataset: The argument `dataset` of create_loader().
+            finish: Functions that are called in order with (images, labels), and return both.
         """
         self.loader, self.dataset = loader, dataset
         self._finish = tuple(finish)
@@ -159,14 +159,14 @@ def create_loader(  # noqa: PLR0913, PLR0917  # timm's arguments
 
     - `num_workers` is the number of CPU threads of the engine, at least 1; with
       engine="dataloader" it is the number of processes.
-    - `pin_memory`, `use_multi_epochs_loader`, `worker_seeding`, and with other engines
-      `persistent_workers`, have nothing to change: draws depend on `seed`, the epoch and the sample
-      alone, and threads live on between epochs.
+    - `pin_memory`, `use_multi_epochs_loader` and `worker_seeding` have no effect, and
+      `persistent_workers` only has one with engine="dataloader". Draws depend only on `seed`, the
+      epoch and the sample, and threads live on between epochs.
     - `collate_fn` takes timm's FastCollateMixup, which then mixes normalized images on `device`.
     - In evaluation over several ranks no sample comes twice.
 
     Args:
-        dataset: What timm's create_dataset returned for a folder of images; torchvision's
+        dataset: A data set from timm's create_dataset() for a folder of images; a torchvision
             ImageFolder; the path of such a folder; or a dict, the `data` of a config.
         input_size: (channels, height, width), (height, width), or the side of a square, in pixels.
         batch_size: Samples per batch on each rank.
@@ -174,7 +174,7 @@ def create_loader(  # noqa: PLR0913, PLR0917  # timm's arguments
         **settings: More settings of `loader:`, such as engine="cpu", on_error="skip".
 
     Raises:
-        ConfigError: If an argument cannot be honoured; it names each of them.
+        ConfigError: If arguments are not supported; the message names each of them.
         DataError: If there is nothing to read.
         DeviceError: If the device or engine is not available.
 

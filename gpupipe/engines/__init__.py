@@ -1,10 +1,10 @@
 """Engines: each turns the sampler's plans into batches of tensors.
 
-`base` is the contract that the loader relies on, and `registry` finds engines by name. `batch` is
-what all engines do to a batch. `bad_samples` decides what happens to a sample that cannot be read
-or decoded: it is skipped and listed, or it ends the run; `failure_reasons` says why. The other
-folders are the engines, which only `registry` imports. The loader and the folders above it import
-this one.
+`base` is the contract that the loader relies on, and `registry` finds engines by name. `batch` has
+the parts of a batch that all engines share. `batch_finisher` and `uint8_conversion` run the last
+steps on batches from other processes. `bad_samples` skips and lists samples that cannot be read or
+decoded, or ends the run; `failure_reasons` explains why they failed. Each folder is an engine,
+which only `registry` imports. The loader and the folders above it import this folder.
 
 Start reading in base.py.
 """

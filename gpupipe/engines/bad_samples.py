@@ -1,4 +1,4 @@
-"""Samples that cannot be read or decoded: skips or names them, and enforces `loader.max_bad`.
+"""Skips samples that cannot be read or decoded, or raises; enforces `loader.max_bad`.
 
 `failure_reasons` finds out why a sample failed.
 """
@@ -32,8 +32,8 @@ class Quarantine:
     Attributes:
         settings: The `loader:` settings that this class uses.
         reasons: Why each bad sample was skipped, by its row in the index.
-        refusal: Why `iter_good_plans` ended early, or None. The engine raises it after it has
-            delivered all earlier batches.
+        refusal: The error that ended `iter_good_plans` early, or None. The engine raises it after
+            it has delivered all earlier batches.
         file: The JSON lines file that lists the samples. By default it is in the cache folder,
             under the fingerprint of the index.
     """
@@ -61,10 +61,10 @@ class Quarantine:
     def iter_good_plans(self, plans: Iterator[Plan]) -> Iterator[Plan]:
         """Yield the plans without the samples that are known to be bad, and skip empty plans.
 
-        The generator sets `refusal` and ends in two cases: an empty plan would leave this rank with
-        fewer steps than the others, or no sample of an epoch is left.
+        The generator sets `refusal` and ends in two cases: all samples of a plan are bad, so that
+        this rank would run fewer steps than other ranks; or all samples of an epoch are bad.
         """
-        has_samples = True  # in this epoch; the first one may have begun before this iteration
+        has_samples = True  # in this epoch, which may have begun before this iteration
         for plan in plans:
             good = self.drop_bad(plan)
             if len(good.ids):
@@ -95,7 +95,7 @@ class Quarantine:
 
         Raises:
             SampleError: `loader.on_error` is "raise".
-            TooManyBadError: As for `check`.
+            TooManyBadError: All samples are bad, or more than `loader.max_bad` allows.
             DataError: `file` cannot be written.
         """
         path = self._job.index.location(id)
@@ -136,7 +136,7 @@ class Quarantine:
 
 
 class QuarantiningEngine(Engine, abstract=True):
-    """An engine that skips bad samples, and says which.
+    """An engine that skips bad samples, and lists them in `quarantine`.
 
     Args:
         job: The samples, the steps and the loader settings.
@@ -166,7 +166,7 @@ class QuarantiningEngine(Engine, abstract=True):
 
     @abstractmethod
     def _batches(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
-        """Yield each plan with its batch, as `batches` does. The plans have no known bad sample."""
+        """Yield each plan with its batch, in order. `plans` holds no sample known to be bad."""
 
     def _quarantine_failed(self, plan: Plan, failed: Mapping[int, str]) -> Plan:
         """Quarantine the samples that failed; return the plan without their ids.
@@ -187,5 +187,5 @@ class QuarantiningEngine(Engine, abstract=True):
 
 
 def list_skipped(engine: BatchStream) -> Mapping[int, str]:
-    """Return why each sample was skipped, in one line, by its row in the index."""
+    """Return a one-line reason for each skipped sample, by the sample's row in the index."""
     return engine.quarantine.reasons if isinstance(engine, QuarantiningEngine) else {}

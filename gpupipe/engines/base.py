@@ -1,6 +1,6 @@
 """The contract between the loader and an engine: BatchStream, Engine and Job.
 
-A protocol that one command or one kind of source needs stands beside its user:
+Protocols that only one command or one kind of source needs are defined where they are used:
 `gpupipe.bench.candidates.Tunable`, `gpupipe.bench.compare.Comparable`,
 `gpupipe.bench.plan.Checkable`, `gpupipe.bench.profile.Profilable`,
 `gpupipe.loading.assembly.HoldsFiles`, `gpupipe.loading.assembly.Connects` and
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 Batch = dict[str, "Tensor"]
 Operator = tuple[str, str, tuple[str, ...]]
-"""An operator that runs, its own device, and the keys of the steps that it implements."""
+"""The name of an operator, the device on which it runs, and the keys of its steps."""
 
 
 class DrawnStep(NamedTuple):
-    """A step, and what it drew for the samples of a batch.
+    """A step, with the random parameters that it drew for the samples of a batch.
 
     Attributes:
-        entry: The step, with the numbers that its schedules have in the epoch of the batch.
+        entry: The step. Its scheduled numbers have their values of the batch's epoch.
         parameters: Arrays by name, each with B as its first axis.
     """
 
@@ -65,14 +65,14 @@ class Job:
     cache_decoded: DecodedCacheOptions | None = None
 
     def steps_for(self, plan: Plan) -> dict[str, list[DrawnStep]]:
-        """Draw the steps of a batch: the only way in which an engine gets them.
+        """Draw the random parameters of a batch's steps. Engines get the steps only from here.
 
-        The steps are those of the plan's epoch, where schedules may have changed numbers. A sample
-        that comes again in the epoch gets other draws.
+        The scheduled numbers of the steps have their values of the plan's epoch. If a sample comes
+        twice in the epoch, it gets different draws.
 
         Returns:
-            The steps in order, by field, and by view. The steps of a view begin with the output of
-            its field's steps.
+            The steps in order, by the name of the field or view. The steps of a view begin with the
+            output of its field's steps.
 
         Raises:
             StepError: The code of a step failed.
@@ -87,7 +87,7 @@ class Job:
         }
 
     def list_phases(self) -> list[Job]:
-        """Return the job in each span of epochs in which no schedule changes a number, in order."""
+        """Return one job for each phase: a span of epochs in which no scheduled number changes."""
         return [replace(self, pipeline=pipeline) for pipeline in self.pipeline.phases]
 
 
@@ -95,24 +95,24 @@ class Job:
 class EngineTraits:
     """Facts about an engine, for messages and for the loader.
 
-    The class attribute `traits` says what is true of all engines of the class. The constructor of
-    an engine replaces `parallelism` and `batches_ahead` by its own.
+    The class attribute `traits` holds for all engines of the class. The constructor of an engine
+    replaces `parallelism` and `batches_ahead` by its own numbers.
 
     Attributes:
         parallelism: How many threads, workers or servers produce the batches.
-        batches_ahead: How many finished batches can wait until the loader asks for them, at most.
-        unit: What `parallelism` counts, in the singular.
+        batches_ahead: The maximum number of finished batches that wait for the loader.
+        unit: The unit of `parallelism`, in the singular: "thread", "worker" or "server".
         parallelism_setting: The setting of `loader:` that changes `parallelism`.
         backends: Where the engine can run the steps: "cpu", "gpu", or both.
         native_memory_format: The memory format of images that costs the engine no copy.
-        reads_elsewhere: Whether the engine reads the data on other machines: its index is what
-            Source.read_through returns, and has all samples in every epoch.
+        reads_elsewhere: Whether the engine reads the data on other machines. Its index then comes
+            from the source's `read_through`, if it has one, and has all samples in every epoch.
         keeps_decoded: Whether the engine uses the decoded cache, Job.cache_decoded.
-        overruled_settings: Those of the engine's settings that a server decides, whatever this
-            side sets.
+        overruled_settings: The settings that a server decides. Values in the client's config have
+            no effect.
         reference_settings: Settings with which the engine runs the reference of each step,
             Step.torch, for `gpupipe parity`; None if it does not run the reference.
-        comparison_note: What a reader of `gpupipe compare` must know about the engine, or "".
+        comparison_note: A remark on the engine for readers of `gpupipe compare`, or "".
     """
 
     parallelism: int = 1
@@ -133,23 +133,23 @@ class EngineTraits:
         return counted(self.parallelism, self.unit)
 
     def with_counts(self, parallelism: int, batches_ahead: int) -> EngineTraits:
-        """Return the traits with the counts of one engine."""
+        """Return the traits with these numbers in place of the class's."""
         return replace(self, parallelism=parallelism, batches_ahead=batches_ahead)
 
 
 class BatchStream(ABC):
-    """Delivers batches. Everything that uses a loader's engine needs only this.
+    """Delivers batches: the interface through which a loader uses its engine.
 
     Life cycle: `batches` may be called again and again, one generator at a time. Closing a
-    generator cancels the batches in flight. After `close` no method may be called but `close`.
+    generator cancels the batches in flight. After `close`, only `close` may be called again.
 
-    A class that lacks a part of the contract raises TypeError when it is made, unless it is a base
-    for others, `class MyBase(Engine, abstract=True)`.
+    Python raises TypeError when it defines a subclass that lacks a part of the contract. A base
+    class for other engines avoids this with `class MyBase(Engine, abstract=True)`.
 
     Attributes:
         name: The engine's name in the YAML, as in `loader.engine`.
-        settings: The names of the `loader:` settings that this engine uses. The settings that the
-            loader itself uses, such as `format`, are not among them.
+        settings: The names of the `loader:` settings that this engine uses, without those that the
+            loader itself uses, such as `format`.
         traits: Facts about the engine, for messages and for the loader.
         device: The device of the batches: "cpu", or "gpu:0" and so on. The constructor sets it.
     """
@@ -177,7 +177,7 @@ class BatchStream(ABC):
         The ids stay on the CPU, because most users do not ask for them.
 
         The engine takes up to `loader.prefetch` plans ahead of the delivered batch. An engine that
-        reads files ahead of its steps takes as many again.
+        reads files ahead of its steps takes up to twice as many.
 
         Args:
             plans: The plans of one or more epochs. `Job.steps_for` draws the steps of each.
@@ -204,7 +204,7 @@ class BatchStream(ABC):
 class Engine(BatchStream, abstract=True):
     """A BatchStream that reads the data itself, built from a Job.
 
-    docs/howto/engine_plugin.md has a whole one.
+    docs/howto/engine_plugin.md shows a complete engine.
     """
 
     @classmethod
@@ -223,9 +223,9 @@ class Engine(BatchStream, abstract=True):
 
     @classmethod
     def can_run(cls, entry: Entry, device: str) -> bool:
-        """Whether the engine runs a step on a device; by default it runs all.
+        """Whether the engine can run a step on a device; by default true for all steps.
 
-        `engine: auto` takes no engine that cannot run one of the steps.
+        `engine: auto` prefers an engine that can run all steps of the pipeline.
 
         Args:
             entry: The step at its position in a pipeline.
@@ -235,7 +235,7 @@ class Engine(BatchStream, abstract=True):
 
 
 def _iter_missing(cls: type[BatchStream]) -> Iterator[str]:
-    """Yield what a class lacks of the contract."""
+    """Yield the parts of the contract that a class lacks, as texts for an error message."""
     if not isinstance(getattr(cls, "name", None), str):
         yield "`name`, a text"
     if not isinstance(getattr(cls, "settings", None), frozenset):

@@ -1,16 +1,17 @@
-"""What all engines share of a batch: memory that is used again, labels, and the check of shapes.
+"""The parts of a batch that all engines share: reusable memory, labels, and a check of shapes.
 
-The memory of a large batch that is new costs as much time as the work on it, since the system
-clears each page at its first use. So BatchMemory keeps blocks that no tensor refers to any more.
+New memory for a large batch costs as much time as the work on the batch, because the system clears
+each page at its first use. So BatchMemory keeps the blocks that no tensor refers to any more, and
+uses them for new batches.
 
-A block belongs to the tensors over it: views, slices, NumPy arrays and other threads share the
-tensor's storage, and the storage holds the NumPy array that it was made from. When that array
-dies, its block returns to the pool. So a user who keeps batches costs memory, never wrong pixels.
+A block is in use while any tensor over it lives. Views, slices and NumPy arrays share the tensor's
+storage, also in other threads, and the storage refers to one NumPy array over the block. When that
+array is freed, its block returns to the pool. So a batch that the user keeps is never overwritten.
 A forked child has its own copy of the pool and of all blocks. Pickling copies the pixels.
 
-Batches differ in size where samples do, where a schedule changes their size, and at the end of an
-epoch. So a batch may take a block that is up to twice as large, and the pool drops the blocks that
-have waited longest, whatever their size.
+Batches differ in size if samples differ, if a schedule changes their size, and at the end of an
+epoch. So a batch may use a block of up to twice its size. If too many blocks are unused, the pool
+drops the one that has been unused longest.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Shapes = dict[str, tuple[int, ...]]
 """The shape of each field of one delivered sample, by field name."""
 Block = NDArray[np.uint8]
 _MAX_WASTE = 2
-"""How many times as large as a batch its block may be."""
+"""The maximum size of a batch's block, as a multiple of the batch's size."""
 
 
 def new_block(size: int) -> Block:
@@ -43,7 +44,7 @@ def new_block(size: int) -> Block:
 
 
 def new_pinned_block(size: int) -> Block:
-    """Return new page-locked memory, from which copies to a GPU need not wait."""
+    """Return new page-locked memory of `size` bytes, which allows asynchronous copies to a GPU."""
     return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
 
 
@@ -51,17 +52,17 @@ class BatchMemory:
     """A pool of blocks of memory.
 
     Args:
-        spare: How many unused blocks are kept.
-        new: Makes a block of a number of bytes.
+        spare: The maximum number of unused blocks in the pool.
+        new: Allocates a block of the given number of bytes.
     """
 
     def __init__(self, spare: int, new: Callable[[int], Block] = new_block) -> None:
         self._spare, self._new = spare, new
         self._free: deque[Block] = deque()
-        """The unused blocks. Those that have waited longest come first."""
+        """The unused blocks. The one that has been unused longest comes first."""
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor of any content, in memory that no other tensor uses."""
+        """Return an uninitialised tensor in memory that no other tensor uses."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if not size:
             return torch.empty(shape, dtype=dtype)
@@ -73,18 +74,18 @@ class BatchMemory:
         return torch.from_numpy(owner).view(dtype).view(shape)
 
     def count_free(self) -> int:
-        """Return how many blocks wait to be used again."""
+        """Return the number of unused blocks in the pool."""
         return len(self._free)
 
     def release(self) -> None:
-        """Give back all blocks that no tensor uses, and keep none of those that return later."""
+        """Free all unused blocks; from now on, free each block as soon as no tensor uses it."""
         self._spare = 0
         self._free.clear()
 
     def _take(self, size: int) -> Block:
-        """Return a block: the smallest unused one that fits, or a new one.
+        """Return a block for `size` bytes: the smallest unused block that fits, or a new one.
 
-        Of several of that size, it is the one that has waited shortest.
+        Of several blocks of that size, it returns the one that was in use last.
         """
         unused = []
         with suppress(IndexError):
@@ -97,10 +98,10 @@ class BatchMemory:
         return block
 
     def _return(self, block: Block) -> None:
-        """Put a block back into the pool. Beyond `spare` unused blocks, drop the oldest.
+        """Put a block into the pool. If it then has over `spare` blocks, drop the longest unused.
 
-        `weakref.finalize` calls this when the block's tensor is deleted: on any thread, even during
-        another method of this class. So it takes no lock.
+        `weakref.finalize` calls this when the block's last tensor is freed: on any thread, even
+        during another method of this class. So this method takes no lock.
         """
         self._free.append(block)
         with suppress(IndexError):

@@ -1,7 +1,7 @@
-"""Finishes batches that were made elsewhere: the last steps, and the copy to the device.
+"""Finishes batches from another process: runs the last steps, and copies them to the device.
 
-Batches travel as uint8 if the last steps of the pipeline can run on whole batches: `find_tail`
-finds these steps, and `leave_steps` makes the receiver's job of them.
+Batches travel as uint8 if the last steps of the pipeline can run on whole batches. `find_tail`
+finds these steps, and `leave_steps` returns the receiver's job, which has only these steps.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gpupipe.runtime.memory import on_stream
 from gpupipe.sampling.sampler import Plan
 
 _SPARE_BATCHES = 4
-"""Finished batches whose memory waits to be used again: the loader's prefetch, and some more."""
+"""For how many batches the finisher keeps unused memory: the usual prefetch, and some more."""
 
 
 def find_tail(pipeline: Pipeline) -> tuple[int, ...]:
-    """Return the positions of the last entries that can run on uint8 batches.
+    """Return the positions in `pipeline.entries` of the last steps that can run on uint8 batches.
 
     Each field of a batch, such as a view, has last steps of its own.
     """
@@ -43,7 +43,7 @@ def find_larger_output(pipeline: Pipeline) -> Spec | None:
 
 
 def _find_tail(pipeline: Pipeline, name: str) -> list[int]:
-    """Return the positions of the last steps on a field, if they can run on uint8 batches of it."""
+    """Return the positions of the last steps on field `name` that can run on uint8 batches."""
     positions = [n for n, entry in enumerate(pipeline.entries) if entry.field == name]
     tail: list[int] = []
     while positions and pipeline.entries[positions[-1]].step.can_run_on_batches:
@@ -56,12 +56,12 @@ def _is_uint8(spec: Spec) -> bool:
 
 
 def leave_steps(job: Job, positions: Collection[int]) -> Job:
-    """Return the job of a receiver to whom some steps are left, and `loader.dtype` after them.
+    """Return the receiver's job: the steps at `positions`, then the conversion to `loader.dtype`.
 
     Args:
-        job: The whole job.
-        positions: The positions of those steps among its entries. If there are none, the sender
-            has converted the dtype.
+        job: The job with all steps.
+        positions: Positions in `pipeline.entries` of the steps that the receiver runs. If there are
+            none, the sender has converted the dtype, and the receiver's job has no dtype.
     """
     others = set(range(len(job.pipeline.entries))).difference(positions)
     loader = job.loader if positions else job.loader.model_copy(update={"dtype": None})
@@ -69,16 +69,16 @@ def leave_steps(job: Job, positions: Collection[int]) -> Job:
 
 
 class BatchFinisher:
-    """Finishes received batches: copies them to the device, and runs the steps left to this side.
+    """Finishes received batches: copies them to the device, and runs the receiver's steps.
 
     Args:
-        job: The steps that are left to this side: see `leave_steps`. They draw nothing, so that
-            each runs on a whole batch.
+        job: The receiver's job, from `leave_steps`. Its steps have no random parameters, so each
+            runs on a whole batch.
         gpu: Number of the GPU; None for the CPU.
 
     Attributes:
         device: The device of finished batches, "cpu" or "gpu:N".
-        torch_device: The same for torch.
+        torch_device: The same device as a torch.device.
     """
 
     def __init__(self, job: Job, gpu: int | None) -> None:
@@ -108,7 +108,7 @@ class BatchFinisher:
         }
 
     def _finish(self, name: str, images: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:
-        """Run steps on a field, and convert it to the last dtype."""
+        """Run steps on the images of a field; convert a main output to `loader.dtype`."""
         pipeline = self._job.pipeline
         dtype = self._job.loader.dtype if name in pipeline.main_outputs else None
         if not steps and dtype in (None, str(images.dtype).removeprefix("torch.")):

@@ -1,7 +1,7 @@
 """Why a sample failed, in one line: from the engine's message, and from the bytes of its file.
 
 explain_sample_failure ─> find_cause        the line of the message that states a cause
-                       └> describe_damage   what the first and last bytes of the file say
+                       └> describe_damage   damage that the file's first and last bytes show
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _UNINFORMATIVE = (
     'Assert on "fp_ != nullptr" failed',
     'Assert on "read_nbytes == file_size" failed',
 )
-"""Beginnings of messages that name no cause. The file's own bytes say as much, or more."""
+"""Prefixes of messages that name no cause. `describe_damage` then explains as much, or more."""
 
 
 def find_suspects(index: Index, ids: NDArray[np.int64]) -> list[bool]:
-    """Return which samples look broken without decoding them; see `describe_damage`.
+    """Return for each sample whether the first and last bytes of one of its files look broken.
 
-    A suspect may still decode: the engine runs each one alone before it blames it.
+    Such a sample may still decode. So the engine runs it alone before it reports it as bad.
     """
     return [
         any(describe_damage(column, int(i)) for column in _image_columns(index).values())
@@ -44,7 +44,7 @@ def find_suspects(index: Index, ids: NDArray[np.int64]) -> list[bool]:
 
 
 def _image_columns(index: Index) -> dict[str, Column]:
-    """Return the columns of image files."""
+    """Return the columns of image files, by field."""
     return {name: column for name, column in index.columns.items() if column.array is None}
 
 
@@ -68,9 +68,9 @@ def explain_sample_failure(index: Index, id: int, message: str) -> str:
 
 
 def describe_damage(column: Column, row: int) -> str:
-    """Return what looks wrong with an image file, judged by its first and last bytes, or "".
+    """Describe the damage that an image file's first and last bytes show; "" if they look right.
 
-    It notices files that are missing, empty, too short, of no known format, or cut off.
+    It detects files that are missing, empty, too short, of no known format, or cut off.
 
     Raises:
         EngineError: The process lacks memory or open files, so that the file cannot be read.
@@ -104,7 +104,7 @@ def explain_image_failure(column: Column, row: int, message: str) -> str:
 
     Args:
         column: The column of the image file.
-        row: Its row.
+        row: The row of the image file in the column.
         message: The engine's message.
     """
     line, suspected = find_cause(message), describe_damage(column, row)
@@ -125,14 +125,14 @@ _DTYPE = re.compile(
     r"|accepts the following input types|accept only uint8 tensors"
 )
 _TORCHVISION_SOURCE = re.compile(r"^\w+, \S+\.cpp:\d+, ")
-"""Where in torchvision's sources an error was raised, on the machine that compiled them."""
+"""The prefix of torchvision's errors that names a C++ file and line; `find_cause` removes it."""
 
 _FILE_OPERATORS = (
     "nvidia.dali.fn.decoders.",
     "nvidia.dali.fn.peek_image_shape",
     "nvidia.dali.fn.io.",
 )
-"""Operators whose input is a file. They refuse the type of one file, not of all samples."""
+"""Operators that read files. If one refuses a dtype, it is that of a single file."""
 
 
 def find_refused_dtype(message: str) -> str:

@@ -20,8 +20,8 @@ def find(name: str) -> type[BatchStream]:
     """Import and return the class of an engine.
 
     Built-in engines come first (`gpupipe/engines/NAME/`), then entry points of the group
-    `gpupipe.engines`. A class that is no Engine connects to servers, which read the data: see
-    `gpupipe.loading.assembly`.
+    `gpupipe.engines`. A class that is no subclass of Engine connects to servers, which read the
+    data.
 
     Args:
         name: The engine's name.
@@ -40,10 +40,11 @@ def find(name: str) -> type[BatchStream]:
 
 
 def choose(name: str, device: str = AUTO, pipeline: Pipeline | None = None) -> type[BatchStream]:
-    """Return the class of an engine that may be "auto".
+    """Return the class of the engine with a name, or the best one for "auto".
 
     "auto" is the installed engine with the highest priority on the device that can run all steps.
-    If none can run them, it is the one with the highest priority, which then says what it lacks.
+    If none can run all steps, it is the one with the highest priority, whose constructor then
+    raises the error.
 
     Args:
         name: The engine's name, or "auto".
@@ -51,7 +52,7 @@ def choose(name: str, device: str = AUTO, pipeline: Pipeline | None = None) -> t
         pipeline: The steps; None: any engine can run them.
 
     Raises:
-        What find() raises.
+        GpupipeError: The engine does not exist, or cannot be imported: see find().
     """
     if name != AUTO:
         return find(name)
@@ -65,11 +66,11 @@ def choose(name: str, device: str = AUTO, pipeline: Pipeline | None = None) -> t
 
 
 def find_reader(name: str, device: str = AUTO, pipeline: Pipeline | None = None) -> type[Engine]:
-    """Return the class of an engine that reads the data itself, as choose() does.
+    """Return the class that choose() returns, if that engine reads the data itself.
 
     Raises:
         EngineError: The engine connects to servers.
-        GpupipeError: What find() raises.
+        GpupipeError: The engine does not exist, or cannot be imported: see find().
     """
     return _check_reads(choose(name, device, pipeline))
 
@@ -98,7 +99,7 @@ def get_title(name: str) -> str:
 
 
 def find_preferred() -> str:
-    """Return the name of the engine that `auto` would take if all were installed."""
+    """Return the name of the engine that `auto` would take if all engines were installed."""
     return list_by_priority(backend_of(AUTO))[0]
 
 

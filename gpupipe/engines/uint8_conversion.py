@@ -1,10 +1,10 @@
-"""What the last steps of a pipeline make of uint8: to_dtype, normalize, and a last conversion.
+"""Runs the last steps of a pipeline on uint8 batches: to_dtype, normalize, and a change of dtype.
 
-For each value there is a table, which is computed once with torchvision's own numbers. With it the
-extension `gpupipe._kernels` converts batches in the CPU's memory, in one pass. Without the
-extension, torch converts a few images at a time, so that what the steps make in between stays in
-the processor's cache. The memory of the result is used again, since new memory of that size takes
-longer than the work.
+A table holds the result for each of the 256 values, in each channel. It is computed once, with
+torchvision's arithmetic. With the table, the extension `gpupipe._kernels` converts batches in the
+CPU's memory, in one pass. Without the extension, torch converts a few images at a time, so that
+intermediate results stay in the processor's cache. The memory of the result is reused, because
+allocating it takes longer than the conversion.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from gpupipe.steps.to_dtype import ToDtype
 
 _PART_BYTES = 1 << 20
 _BITS = {torch.bfloat16: torch.int16}
-"""NumPy has no such dtype, and the extension copies bits."""
+"""NumPy lacks these dtypes, so it gets a tensor as integers with the same bits."""
 _CONVERTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _RGB = 3
 _extension = find_extension()
 
 VALUES = torch.arange(256, dtype=torch.uint8)[None, None]
 Conversions = tuple[tuple[str, Any], ...]
-"""The name and the options of each call of to_dtype and normalize."""
+"""Each step in order: ("to_dtype", (dtype, scale)) or ("normalize", (mean, std))."""
 _MAX_VALUE = 255
 Convert = Callable[[torch.Tensor], torch.Tensor]
 
 
 def find_conversions(steps: Sequence[Step]) -> Conversions | None:
-    """Return what steps compute of uint8; None if one is neither to_dtype nor normalize."""
+    """Return the steps as Conversions; None if a step is neither to_dtype nor normalize."""
     conversions: list[tuple[str, Any]] = []
     for step in steps:
         if type(step) is ToDtype:
@@ -52,11 +52,11 @@ def find_conversions(steps: Sequence[Step]) -> Conversions | None:
 
 @lru_cache(maxsize=64)
 def make_table(conversions: Conversions, dtype: str | None, channels: int) -> torch.Tensor:
-    """Return what conversions make of each value of uint8: a tensor (channels, 1, 256).
+    """Convert each of the 256 values of uint8; return a tensor (channels, 1, 256).
 
     Args:
-        conversions: What is computed.
-        dtype: The dtype to deliver; None keeps that of the last call.
+        conversions: The steps that are applied.
+        dtype: The dtype of the result; None keeps the dtype of the last step.
         channels: The number of channels.
     """
     values = VALUES.expand(channels, 1, 256).contiguous()
@@ -69,10 +69,10 @@ def make_table(conversions: Conversions, dtype: str | None, channels: int) -> to
 
 
 def _convert(values: torch.Tensor, dtype: str, scale: bool) -> torch.Tensor:
-    """Return what to_dtype makes of values.
+    """Apply to_dtype to a tensor.
 
-    Most pipelines need nothing else of torchvision, whose import takes a second and 110 MiB. So the
-    usual conversion is written here, with torchvision's numbers.
+    The conversion of uint8 to floats is written here, with torchvision's arithmetic: importing
+    torchvision takes a second and 110 MiB, and most pipelines use it for nothing else.
     """
     new_dtype: torch.dtype = getattr(torch, dtype)
     if values.dtype == torch.uint8 and new_dtype.is_floating_point:
@@ -92,8 +92,8 @@ def make_coefficients(
     float32 and then converted to the table's dtype. Returns None if a value would differ.
 
     Args:
-        conversions: As `make_table` takes them.
-        dtype: As `make_table` takes it.
+        conversions: The steps that are applied.
+        dtype: The dtype of the table; None: the dtype of the last step.
         channels: The number of channels.
     """
     table = make_table(conversions, dtype, channels)
@@ -113,7 +113,7 @@ def make_coefficients(
 
 
 def can_convert_values(images: torch.Tensor, conversions: Conversions, dtype: str | None) -> bool:
-    """Whether `convert_values` takes these images."""
+    """Whether `convert_values` supports these images, steps and dtype."""
     return (
         _extension is not None
         and images.dtype == torch.uint8
@@ -129,13 +129,13 @@ def can_convert_values(images: torch.Tensor, conversions: Conversions, dtype: st
 def convert_values(
     images: torch.Tensor, conversions: Conversions, dtype: str | None, memory: BatchMemory
 ) -> torch.Tensor:
-    """Return what to_dtype and normalize make of images, in their memory format.
+    """Apply to_dtype and normalize to images; the result has the memory format of the images.
 
     Args:
-        images: A batch (B, 3, H, W) that `can_convert_values`.
-        conversions: What is computed.
-        dtype: The dtype of the result; None keeps that of the last call.
-        memory: Where the result's memory comes from.
+        images: A uint8 batch (B, 3, H, W) for which `can_convert_values` is true.
+        conversions: The steps that are applied.
+        dtype: The dtype of the result; None keeps the dtype of the last step.
+        memory: Provides the memory of the result.
     """
     table = make_table(conversions, dtype, _RGB)
     coefficients = make_coefficients(conversions, dtype, _RGB)
@@ -165,12 +165,12 @@ def _as_numpy(tensor: torch.Tensor) -> Any:
 
 
 def convert_in_parts(images: torch.Tensor, convert: Convert, memory: BatchMemory) -> torch.Tensor:
-    """Return `convert(images)`, made a few images at a time.
+    """Return `convert(images)`, computed for a few images at a time.
 
     Args:
         images: A batch (B, ...).
-        convert: A function of images (n, ...) that treats each alone. Its result is dense.
-        memory: Where the result's memory comes from.
+        convert: Converts images (n, ...), each independently of all others, to a dense tensor.
+        memory: Provides the memory of the result.
     """
     count = len(images)
     if count < 2:

@@ -1,8 +1,8 @@
-"""Creates what a loader is made of, for the rank that this process is.
+"""Creates the parts of a loader, for the rank of this process.
 
-`resolve` says what this process takes where a config says `auto`; load() and all commands ask it.
-`assemble` creates the sampler and the engine of a loader that reads the data itself. `connect` asks
-data processing servers, which read the data and decide the order.
+`resolve` replaces `auto` in a config by this process's values; load() and all commands call it.
+`assemble` creates the sampler and the engine of a loader that reads the data itself. `connect`
+connects to data processing servers, which read the data and decide the order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpupipe.sampling.selection import Selection
 
 @dataclass(frozen=True)
 class ResolvedConfig:
-    """A config, and what this process takes where it says `auto`.
+    """A config, with this process's values in place of `auto`.
 
     Attributes:
         config: The config, with the rank and world size of this process.
@@ -45,11 +45,11 @@ class ResolvedConfig:
 
 
 def resolve(config: Config) -> ResolvedConfig:
-    """Return what a config means on this machine, for the rank that this process is.
+    """Replace `auto` in a config by the values for this machine and the rank of this process.
 
     Raises:
-        DeviceError: A package that the engine needs is not installed, or the environment of the
-            launcher contradicts itself.
+        DeviceError: A package that the engine needs is not installed, or the environment variables
+            of the launcher contradict each other.
         EngineError: There is no such engine, or its package is broken.
         ServerError: A package that connecting to a server needs is not installed.
     """
@@ -61,13 +61,13 @@ def resolve(config: Config) -> ResolvedConfig:
 
 @dataclass(frozen=True)
 class LoaderParts:
-    """What a loader is made of.
+    """The parts of a loader.
 
     Attributes:
         config: The configuration, with the rank and world size of the loader.
         index: The samples.
-        sampler: Their order.
-        engine: What delivers the batches.
+        sampler: The order of the samples.
+        engine: Delivers the batches.
         population: The samples of each epoch, if the source grows.
     """
 
@@ -80,7 +80,7 @@ class LoaderParts:
 
 @runtime_checkable
 class HoldsFiles(Protocol):
-    """An engine that holds files of the data open or mapped."""
+    """An engine that keeps files of the data set open or mapped into memory."""
 
     def unmap_files(self, files: set[int]) -> None:
         """Unmap these files: they are about to be removed or replaced.
@@ -96,7 +96,7 @@ def resolve_shard(options: LoaderConfig) -> LoaderConfig:
     """Return the settings with `shard: auto` replaced by the actual rank and world size.
 
     Raises:
-        DeviceError: If the environment of the launcher contradicts itself.
+        DeviceError: If the environment variables of the launcher contradict each other.
     """
     if not isinstance(options.shard, AutoShard):
         return options
@@ -120,12 +120,12 @@ def create_sampler(
     Args:
         config: The config; its shard names a rank.
         index: The samples.
-        population: The samples of each epoch; None if they are always all samples.
-        selection: Which samples an epoch has, and how often; None: as the config says.
+        population: The samples of each epoch; None if every epoch has all samples.
+        selection: Which samples an epoch has, and how often; None takes it from the config.
 
     Raises:
-        ConfigError: If the samples cannot be split into equal steps for all ranks, or chosen as
-            the config says.
+        ConfigError: If the samples cannot be split into equal steps for all ranks, or a setting
+            that chooses samples is wrong.
         DataError: If the weights or the file of ids are wrong.
     """
     options = config.loader
@@ -198,7 +198,7 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
 
 
 def refuse_in_worker() -> None:
-    """Raise GpupipeError in a worker process of a DataLoader."""
+    """Raise GpupipeError if this process is a worker of a DataLoader."""
     from torch.utils.data import get_worker_info
 
     if get_worker_info() is not None:
@@ -220,15 +220,15 @@ class Connects(Protocol):
         Args:
             loader: Settings of this side, which name the servers.
             patience: Seconds without a message from a server after which a call fails.
-            own: A config whose pipeline must be the one of the servers; None: no check.
+            own: A config that must have the servers' pipeline and batch stage; None: no check.
 
         Returns:
             The engine, the config of the servers with the shard of this side, the samples that they
-            serve, and the position in their order.
+            serve, and the sampler, which keeps the position in their order.
 
         Raises:
             DeviceError: The device is not available.
-            ServerError: A server cannot be reached, or serves something else.
+            ServerError: A server cannot be reached, or serves another pipeline than `own`.
         """
 
 
@@ -243,14 +243,14 @@ def connect(
     Args:
         engine_type: The engine that connects.
         options: Settings of this side, which name the servers.
-        own: A config whose pipeline must be the one of the servers; None: no check.
+        own: A config that must have the servers' pipeline and batch stage; None: no check.
         patience: Seconds without a message from a server after which a call fails.
 
     Raises:
         ConfigError: If the labels of the servers cannot be mixed.
         DeviceError: If the device is not available.
         EngineError: If the engine reads the data itself.
-        ServerError: If a server cannot be reached, or serves something else.
+        ServerError: If a server cannot be reached, or serves another pipeline than `own`.
     """
     refuse_in_worker()
     if not isinstance(engine_type, Connects):

@@ -1,9 +1,10 @@
-"""A sample of a data set's contents, by which a state recognises the data that it was made with.
+"""Sizes and hashes of some samples, by which a loader checks that a state belongs to its data.
 
-Names and labels may be equal where the files are not: a data set that was prepared again at another
-size, or with another quality. So a state holds the sizes of 1,000 rows, and hashes of the first
-64 KiB of 32 of them. The rows depend on the index's fingerprint alone: every rank, and every later
-run, looks at the same ones. Times of files are left out: cp, git and rsync change them.
+Names and labels can be equal although the files differ, such as after images are prepared again at
+another size or quality. So a state holds the sizes of up to 1,000 rows, and hashes of the first
+64 KiB of up to 32 of them. The choice of rows depends only on the index's fingerprint, so every
+rank and every later run checks the same rows. Modification times do not count, because cp, git and
+rsync change them.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ _MAX_ROWS, _MAX_HASHES = 1000, 32
 _HEAD_BYTES = 1 << 16
 
 Cell = tuple[str, int]
-"""A field and a row."""
+"""The name of a field, and a row of the index."""
 
 
 def sample_content(index: Index) -> dict[str, Any]:
     """Return the sizes and hashes of some rows, as plain JSON.
 
-    A row that is missing or cannot be read has None. Nothing is downloaded: rows of a remote data
-    set have the sizes of its listing, and no hashes, so that ranks with other caches agree. Nothing
-    is read either where a read decodes a whole row group. Where no file holds the rows, only the
-    sizes of those are known whose hashes are.
+    A row that is missing or cannot be read has None. The function downloads nothing: rows of a
+    remote data set have the sizes of its listing, and no hashes, so that ranks with different
+    caches agree. It also reads no column in which a read decodes a whole row group. If a column
+    stores no sizes, only the hashed rows have sizes.
 
     Returns:
         {"sizes": [bytes, ...], "hashes": [hexadecimal, ...]}, a few kB.
@@ -52,8 +53,8 @@ def find_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any], index: I
     """Describe how the data has changed since a state was saved; "" if it has not.
 
     Args:
-        theirs: The sizes and hashes in the state, as `sample_content` returned them.
-        ours: The sizes and hashes now.
+        theirs: The sizes and hashes in the state, from `sample_content`.
+        ours: The sizes and hashes of the current data, from `sample_content`.
         index: The index of the data.
     """
     cells = _choose_cells(index)
@@ -77,7 +78,7 @@ def find_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any], index: I
 def _list_differences(
     theirs: Any, ours: list[Any], cells: list[Cell]
 ) -> list[tuple[Cell, Any, Any]]:
-    """Return the cells whose values are known on both sides, and differ."""
+    """Return (cell, their value, our value) of each cell whose two values are known and differ."""
     if not isinstance(theirs, list) or len(theirs) != len(ours):
         return []
     return [
@@ -88,7 +89,7 @@ def _list_differences(
 
 
 def _choose_cells(index: Index) -> list[Cell]:
-    """Choose rows by the fingerprint, ascending, and a field of each, in turn."""
+    """Choose up to 1,000 rows by the index's fingerprint, ascending; the fields take turns."""
     rows: Any = range(len(index))
     if len(index) > _MAX_ROWS:
         bits = hashlib.shake_256(index.fingerprint.encode()).digest(8 * _MAX_ROWS)
@@ -98,7 +99,7 @@ def _choose_cells(index: Index) -> list[Cell]:
 
 
 def _iterate_hashed(count: int) -> Iterator[int]:
-    """Yield the positions of the cells that are hashed, at equal distances."""
+    """Yield the positions of up to 32 of `count` cells, at equal distances: these are hashed."""
     return iter(range(0, count, max(1, -(-count // _MAX_HASHES))))
 
 
@@ -113,8 +114,8 @@ def _get_sizes(index: Index, cells: list[Cell]) -> list[int | None]:
 
 
 def _hash_head(column: Column, row: int) -> tuple[int | None, str | None]:
-    """Return the size of a row, and the hash of its first bytes; None if they are not known."""
-    with suppress(Exception):  # of any plugin: the row is reported when its turn comes
+    """Return the size of a row and the hash of its first 64 KiB; None and None if unknown."""
+    with suppress(Exception):  # of any plugin: the engine reports the row when it reads it
         if column.can_sample:
             head, _, size = column.read_ends(row, _HEAD_BYTES, 0)
             return size, hashlib.blake2b(head, digest_size=8).hexdigest()

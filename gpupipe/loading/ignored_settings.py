@@ -1,4 +1,4 @@
-"""Settings that a config has and that have no effect: which, why, and the log line for each."""
+"""Finds the settings of a config that have no effect, and logs a line with the reason for each."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LOADER_SETTINGS = frozenset({"engine", "device", "shard", "format", "ids"})
 
 @runtime_checkable
 class ExplainsUnused(Protocol):
-    """An engine with settings that have no effect beside others."""
+    """An engine whose settings can make other settings ineffective."""
 
     def unused(self, loader: LoaderConfig) -> dict[str, str]:
-        """Return those of `settings` that have no effect beside the others. A class method.
+        """Return the settings that have no effect because of other settings. A class method.
 
         Returns:
             The reason by setting, such as {"pin_memory": "device is cpu"}.
@@ -32,7 +32,7 @@ def list_ignored_settings(config: Config, engine: type[BatchStream]) -> list[str
 
     Args:
         config: The config.
-        engine: Its engine.
+        engine: The class of the config's engine.
     """
     loader = config.loader
     unused = engine.unused(loader) if isinstance(engine, ExplainsUnused) else {}

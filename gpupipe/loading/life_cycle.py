@@ -43,8 +43,8 @@ class _Run:
     """One run of the engine over one or more epochs.
 
     Attributes:
-        batches: What the engine delivers.
-        early: A batch that was taken from `batches` too early, and is delivered next.
+        batches: The plans and batches that the engine delivers.
+        early: A plan and batch that were taken from `batches` too early; they are delivered next.
     """
 
     batches: Generator[_Item, None, None]
@@ -62,7 +62,7 @@ class _InEpoch:
 
     Attributes:
         epoch: The epoch.
-        state_at_start: The sampler's state before the epoch, or before the rest of it.
+        state_at_start: The sampler's state before the first batch of this iteration.
         run: The engine's run.
         delivered: The plan of the batch that the consumer has; None before the first batch.
     """
@@ -74,7 +74,7 @@ class _InEpoch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the consumer has the last batch."""
+        """Whether the consumer has the last batch of the epoch."""
         return self.delivered is not None and self.delivered.last
 
 
@@ -95,7 +95,7 @@ class LifeCycle:
     """Iterates over epochs, and lets the engine run from one epoch into the next.
 
     Args:
-        engine: What makes the batches.
+        engine: Makes the batches.
         sampler: The order of the samples.
         population: The samples of each epoch, for a source that grows.
 
@@ -129,10 +129,10 @@ class LifeCycle:
         return self._sampler.state_after(self._state.delivered)
 
     def iterate(self, convert: Callable[[Plan, Batch], Any]) -> Iterator[Any]:
-        """Return an iterator over the next epoch. Older ones raise GpupipeError from now on.
+        """Return an iterator over the next epoch. Older iterators raise GpupipeError from now on.
 
         Args:
-            convert: Makes of a batch and its plan what the consumer gets.
+            convert: Converts a batch, given its plan, to the object that the consumer gets.
 
         Raises:
             GpupipeError: If the loader is closed.
@@ -158,9 +158,9 @@ class LifeCycle:
     def _stop_at_exit(self) -> None:
         """Stop before the interpreter clears modules, which the engine needs in order to stop.
 
-        A daemon thread that waits for a batch at that moment never gets it.
+        If a daemon thread waits for a batch at that moment, it never gets the batch.
         """
-        with suppress(ValueError):  # a daemon thread runs the engine's generator
+        with suppress(ValueError):  # raised if a daemon thread runs the engine's generator
             self.stop()
 
     def _iterate(self, number: int, convert: Callable[[Plan, Batch], Any]) -> Iterator[Any]:
@@ -178,7 +178,7 @@ class LifeCycle:
             with span("batch stage", "loader", **_describe(plan)):
                 converted = convert(plan, batch)
             self.waited += time.perf_counter() - started
-            # The batch stage makes a new batch: keep the memory of the engine's no longer.
+            # The batch stage makes a new batch, so the memory of the engine's batch can be freed.
             del batch, item
             if state.delivered is None and self._population is not None:
                 self._population.release(state.epoch.__le__)
@@ -199,7 +199,7 @@ class LifeCycle:
             )
 
     def _start_epoch(self) -> _InEpoch:
-        """Start the sampler's next epoch, on the run that goes on if that delivers it."""
+        """Start the sampler's next epoch; continue the current run if it delivers that epoch."""
         epoch, state_at_start = self._sampler.epoch, self._sampler.state()
         run = self._find_run(epoch)
         if run is None:
@@ -214,8 +214,8 @@ class LifeCycle:
     def _find_run(self, epoch: int) -> _Run | None:
         """Return the engine's current run if its next batch is the first of the epoch, else None.
 
-        For a growing source, this waits for that batch. The run has ended if the epoch's samples
-        were not settled when the engine asked for its plans.
+        For a growing source, this waits for that batch, because the run may have ended: it ends if
+        the epoch's samples are not settled yet when the engine asks for the epoch's plans.
         """
         state = self._state
         if not isinstance(state, _Between):
@@ -263,5 +263,5 @@ class LifeCycle:
 
 
 def _describe(plan: Plan) -> dict[str, int]:
-    """Return what tells a batch from others in a trace."""
+    """Return the epoch and end position, which identify a batch in a trace."""
     return {"epoch": plan.epoch, "end": plan.end}

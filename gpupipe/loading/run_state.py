@@ -1,4 +1,4 @@
-"""The state of a loader: what identifies its data and pipeline, a history, and skipped samples."""
+"""The state of a loader: fingerprints of data and pipeline, a history, and skipped samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("gpupipe")
 _MAX_HISTORY, _MAX_SKIPPED = 32, 1000
 _VERSION = 2
 _VERSIONS = (1, _VERSION)
-"""Those that can be loaded. A state of version 1 ends at "shuffle" of `_IS_VALID`."""
+"""The versions that can be loaded. Version 1 has only the keys of `_IS_VALID` up to "shuffle"."""
 _EXPECTED = "load_state_dict() takes the dict that state_dict() of a loader returned"
 _ENTRY = ("step", "epoch", "position", "world_size", "batch_size")
 """Keys of an entry of the history."""
@@ -56,15 +56,15 @@ _DIFFERENCES = {
     "pipeline": "another pipeline (its steps or their parameters differ)",
     "batch": "another batch stage (its steps or their parameters differ)",
 }
-"""What differs if a state has another value of a key."""
+"""For error messages: the difference between two states with different values of a key."""
 
 
 def check_state(state: object, own: Mapping[str, Any], strict: bool) -> Mapping[str, Any]:
-    """Return a state; raise StateError if it is none, or does not fit a loader.
+    """Return `state` if it is a valid state and fits a loader; otherwise raise StateError.
 
     Args:
         state: The argument of load_state_dict().
-        own: A state of the loader itself, or the part of it that has no defaults.
+        own: The loader's own state, of which keys that have defaults may be missing.
         strict: Whether the state must belong to the same data and pipeline.
     """
     if not isinstance(state, Mapping):
@@ -92,7 +92,7 @@ def check_state(state: object, own: Mapping[str, Any], strict: bool) -> Mapping[
 
 
 class RunState:
-    """Makes the states of a loader, and checks those that it gets.
+    """Makes the states of a loader, and checks the states that a user loads into it.
 
     Args:
         parts: The config, the samples, their order and the engine.
@@ -112,10 +112,10 @@ class RunState:
             "batch_size": parts.sampler.batch_size,
         }
         self._offset = 0
-        """The step of the run, less the batches that this loader delivered."""
+        """The step of the run minus the number of batches that this loader delivered."""
         self._history = [{"step": 0, "epoch": 0, "position": 0} | self._settings]
         self._skipped: set[int] = set()
-        """The rows that were skipped before the loaded state."""
+        """The rows that the run skipped before its state was loaded here."""
 
     def make(self, position: Mapping[str, Any], delivered: int) -> dict[str, Any]:
         """Return a state, as plain JSON.
@@ -136,7 +136,7 @@ class RunState:
         }
 
     def check(self, state: object, position: Mapping[str, Any], strict: bool) -> None:
-        """Raise StateError if a state is none, or does not fit the loader.
+        """Raise StateError if `state` is not a state, or does not fit the loader.
 
         Args:
             state: The argument of load_state_dict().
@@ -155,7 +155,7 @@ class RunState:
             )
 
     def resume(self, state: Mapping[str, Any], position: Mapping[str, Any], delivered: int) -> None:
-        """Take over what a checked state says of the run so far, and log which rows it skipped.
+        """Take over the step, history and skipped rows of a checked state; log the skipped rows.
 
         Args:
             state: The state.
@@ -181,5 +181,5 @@ class RunState:
 
     @cached_property
     def _content(self) -> dict[str, Any]:
-        """The sample of the data's contents; {} if they are read by a server."""
+        """The sizes and hashes of some rows, from `sample_content`; {} if a server reads them."""
         return sample_content(self._index) if isinstance(self._engine, Engine) else {}

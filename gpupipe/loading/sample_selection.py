@@ -1,6 +1,6 @@
 """Reads the settings repeats, weights, epoch_size, subset and split of `loader:` into a Selection.
 
-Shares of samples, and weights that balance the classes, are drawn from each class alike.
+A share of the samples is drawn from each class separately.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLASS_BALANCED = "class_balanced"
 
 
 def select_samples(config: Config, index: Index) -> Selection:
-    """Return which samples an epoch has, and how often.
+    """Return the Selection of a config: which samples an epoch has, and how often.
 
     Args:
         config: The config.
@@ -34,7 +34,7 @@ def select_samples(config: Config, index: Index) -> Selection:
 
     Raises:
         ConfigError: If weights names no column of the index, or the source cannot have a subset.
-        DataError: If a weight is no weight, or the file of ids is missing or wrong.
+        DataError: If a weight is negative or not finite, or the file of ids is missing or wrong.
     """
     options = config.loader
     if options.subset is not None and isinstance(config.source, Growing):
@@ -173,14 +173,15 @@ def choose_share(share: float, labels: NDArray[np.int64], seed: int) -> NDArray[
 def choose_part(
     name: str, shares: Mapping[str, float], labels: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Choose the samples of one of several parts, which are drawn at random from each class.
+    """Choose the samples of one part of a split, at random from each class.
 
-    Each class is cut where the sums of the shares fall, rounded to whole samples. So a part has no
-    sample of a class that is too small. The draw depends on nothing but the shares and the labels.
+    Each class is shuffled, and cut at the cumulative sums of the shares, rounded to whole samples.
+    So a part may have no sample of a small class. The result depends only on the shares and the
+    labels.
 
     Args:
-        name: The part.
-        shares: The share of each part, above 0; at most 1 in all.
+        name: The name of the part.
+        shares: The share of each part, above 0, by name; at most 1 in all.
         labels: The class of each sample, int64 (N,).
 
     Returns:
@@ -195,11 +196,16 @@ def choose_part(
 def _shuffle_classes(
     labels: NDArray[np.int64], seed: int, purpose: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Permute all samples.
+    """Permute all samples at random.
+
+    Args:
+        labels: The class of each sample, int64 (N,).
+        seed: The seed of the permutation.
+        purpose: Permutations for different purposes are unrelated.
 
     Returns:
-        The rows in their new order; the position of each in its own class; the size of that class.
-        All are int64 (N,).
+        The rows in their new order; for each of them its position in its class, and the size of
+        that class. All are int64 (N,).
     """
     order = draws.permutation(seed, 0, len(labels), purpose)
     _, members, sizes = np.unique(labels[order], return_inverse=True, return_counts=True)
@@ -213,7 +219,7 @@ def balance_classes(
 
     Args:
         labels: The class of each sample, int64 (N,).
-        rows: The samples to choose from; None: all. The others do not count.
+        rows: The samples to choose from; None: all. Only these count for the size of a class.
 
     Returns:
         1 / the number of samples to choose from in the sample's class, float64 (N,).

@@ -22,7 +22,10 @@ from numpy.typing import NDArray
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _REPEAT = np.uint64(0xD1B54A32D192ED03)
-"""Odd, and near 2**64 / 1.2207 (the root of x**4 = x + 1): unrelated to the golden ratio."""
+"""Multiplier for repeats: odd, and near 2**64 / 1.2207 (the root of x**4 = x + 1).
+
+It is unrelated to the golden ratio, by which sample ids and lanes are multiplied.
+"""
 ORDER = "order"
 
 
@@ -47,8 +50,8 @@ def uniform(
         ids: The samples' rows in the index, int64 (B,).
         stream: The step's number, from `stream`.
         num_uniforms: How many draws each sample gets.
-        repeats: How often each sample came before in the epoch, int64 (B,); None: never. Repeat 0
-            has the draws that a sample gets without repeats.
+        repeats: How often each sample came before in the epoch, int64 (B,); None is the same as all
+            zeros.
 
     Returns:
         float64 (B, num_uniforms).
@@ -62,7 +65,8 @@ def uniform(
 def hash_ids(ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Hash the ids of a batch, in their order, to one id for `uniform`.
 
-    Draws that belong to a whole batch take it. They depend on which samples share the batch.
+    A step that draws once for a whole batch uses this id. So its draws depend on the samples of the
+    batch and on their order.
 
     Args:
         ids: The samples' rows in the index, int64 (B,).
@@ -115,7 +119,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class Distribution(Protocol):
-    """Turns uniform draws into values.
+    """Turns uniform draws into one value per sample.
 
     Attributes:
         num_uniforms: The number of uniform draws that one value needs.
@@ -134,8 +138,8 @@ class Uniform:
 
     Attributes:
         min: The smallest number.
-        max: The largest. A whole number can be drawn; another cannot, as `u` is below 1.
-        whole: Whether only whole numbers are drawn, int64.
+        max: The largest number. It is drawn only if `whole` is true, because `u` is below 1.
+        whole: Whether the values are whole numbers, int64; otherwise they are float64.
     """
 
     min: float
@@ -156,7 +160,7 @@ class Normal:
     Attributes:
         mean: The mean.
         std: The standard deviation, 0 or more.
-        whole: Whether the numbers are rounded to whole ones, int64.
+        whole: Whether the values are rounded to whole numbers, int64; otherwise they are float64.
     """
 
     mean: float
@@ -202,7 +206,7 @@ class Vector:
     """Several values side by side, (B, n), some of them the same for all samples.
 
     Attributes:
-        parts: For each of the n values its distribution, or a number.
+        parts: For each of the n values its distribution, or a number that all samples get.
     """
 
     parts: tuple[Distribution | float, ...]

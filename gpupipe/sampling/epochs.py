@@ -1,7 +1,7 @@
 """The order of the samples in an epoch, and how ranks and batches divide it.
 
-Without weights, all epochs are consecutive parts of one endless sequence of passes, and each has
-`epoch_size` samples of it:
+Without weights, the epochs are consecutive parts of one endless sequence of passes, and each epoch
+has `epoch_size` samples:
 
     ┌──────────── pass 0 ────────────┬──────────── pass 1 ────────────┬────────── ...
     │ all samples, permuted          │ all samples, permuted again    │
@@ -13,10 +13,10 @@ the size of an epoch is. If an epoch is as large as the data set, and repeats is
 e. If the number of samples changes between epochs, epoch e is cut from the sequence that is built
 with epoch e's own number of samples.
 
-Of a mixed data set, each part has such a sequence of its own. An epoch takes a fixed number of
-samples of each, and interleaves them evenly.
+In a mixed data set, each part has such a sequence of its own. An epoch takes a fixed number of
+samples of each part, and interleaves them evenly.
 
-With weights, each epoch is drawn by itself, with replacement.
+With weights, the samples of each epoch are drawn with replacement, independently of other epochs.
 
 An EpochLayout then cuts the order into steps, and each step into a batch for every rank.
 """
@@ -50,13 +50,13 @@ def order_epoch(
     Args:
         selection: Which samples an epoch has, and how often.
         count: The number of samples to choose from.
-        rows: Their rows in the index, int64 (count,); None: 0 .. count - 1.
+        rows: The rows in the index of these samples, int64 (count,); None: 0 .. count - 1.
         seed: The loader's seed.
         epoch: The epoch, from 0.
-        shuffle: Permute each pass; else its order is that of `rows`.
+        shuffle: Permute each pass; otherwise a pass has the order of `rows`.
 
     Returns:
-        Numbers from 0 to count - 1, int64 (n,); n is `selection.epoch_size_of(count)`.
+        Positions in `rows`, from 0 to count - 1, int64 (n,); n is `selection.epoch_size_of(count)`.
 
     Raises:
         DataError: If no sample to choose from has a weight above 0.
@@ -72,7 +72,7 @@ def order_epoch(
 
 
 def _mix_parts(selection: Selection, seed: int, epoch: int, shuffle: bool) -> NDArray[np.int64]:
-    """Take samples of each part from its own passes, and interleave them."""
+    """Return the order of an epoch of a mixed data set: samples of all parts, interleaved."""
     assert selection.mixture is not None
     mixture, sizes = selection.mixture, selection.count_of_parts()
     parts = interleave(sizes)
@@ -108,7 +108,7 @@ def _take_from_passes(
 def _draw_weighted(
     weights: NDArray[np.float64], size: int, seed: int, epoch: int
 ) -> NDArray[np.int64]:
-    """Draw with replacement by inverting the cumulative sum of the weights."""
+    """Draw `size` positions in `weights` with replacement, by inverting their cumulative sum."""
     sums = np.cumsum(weights)
     if not sums[-1] > 0:
         raise DataError(
@@ -120,13 +120,13 @@ def _draw_weighted(
     # Sorted, the searches are 5 times as fast: they walk through `sums` in its order.
     ascending = np.argsort(values)
     drawn = np.empty(size, np.int64)
-    # Without the last sum, no rounding can lead beyond the last sample.
+    # Without the last sum, a rounded-up value cannot select a position after the last sample.
     drawn[ascending] = np.searchsorted(sums[:-1], values[ascending], side="right")
     return drawn
 
 
 def count_earlier(ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each element how often its number came before, int64 (n,)."""
+    """Return for each position in `ids` how often its id occurs earlier in `ids`, int64 (n,)."""
     by_id = np.argsort(ids, kind="stable")
     ordered, positions = ids[by_id], np.arange(len(ids))
     is_first = np.ones(len(ids), bool)
@@ -140,8 +140,8 @@ def count_earlier(ids: NDArray[np.int64]) -> NDArray[np.int64]:
 class EpochLayout:
     """The division of samples into batches, over all ranks.
 
-    All ranks take the same number of steps, and no batch is empty. All batches are full but those
-    of the last step, and `last_batch` says what happens to the rest of the samples:
+    All ranks take the same number of steps, and no batch is empty. All batches are full until the
+    last step. `last_batch` decides about the remaining samples:
 
     - "partial" divides them as evenly as possible. A rank that would get none takes one sample from
       its own batch of the step before, which is then one short.
@@ -153,8 +153,8 @@ class EpochLayout:
         batch_size: Samples per batch and rank.
         world_size: The number of ranks.
         last_batch: "partial", "drop" or "pad".
-        is_dealt: Whether the ranks take the samples of a step in turns, one each; else each takes
-            a block.
+        is_dealt: Whether the ranks take the samples of a step in turn, one each; otherwise each
+            rank takes a contiguous block.
     """
 
     total: int
@@ -188,9 +188,10 @@ class EpochLayout:
         return self.start(step) + int(self.batch_sizes(step).sum())
 
     def positions(self, step: int, rank: int) -> NDArray[np.int64]:
-        """Return which samples a rank gets at a step, int64 (B,); with "pad" also beyond the last.
+        """Return the positions of the samples that a rank gets at a step, int64 (B,).
 
-        No rank gets more than the rank before it, so taking turns leaves no gap.
+        With "pad", positions may be `total` or larger. No rank gets more samples than the rank
+        before it, so no position is skipped when the ranks take turns.
         """
         sizes = self.batch_sizes(step)
         mine = np.arange(sizes[rank])
@@ -199,13 +200,16 @@ class EpochLayout:
         return self.start(step) + int(sizes[:rank].sum()) + mine
 
     def _left_for_last_step(self) -> NDArray[np.int64]:
-        """Return how many samples every rank has left for the last step, with "partial"."""
+        """Return how many samples each rank has left for the last step, with "partial".
+
+        A number below 1 means that the rank takes one sample from its batch of the step before.
+        """
         each, rest = divmod(self.total, self.world_size)
         share = each + (np.arange(self.world_size) < rest)
         return share - (self.num_steps - 1) * self.batch_size
 
     def explain_problem(self) -> str:
-        """Return why the samples cannot be divided this way, or ""."""
+        """Explain why the samples cannot be divided this way; "" if they can."""
         samples, ranks = counted(self.total, "sample"), counted(self.world_size, "rank")
         if self.total < 1:
             return "there are no samples"

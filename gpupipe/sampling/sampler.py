@@ -30,8 +30,8 @@ class Plan:
         ids: Rows of the index, int64 (B,).
         end: How many samples of the epoch all ranks together have had after this step.
         last: Whether the batch ends the epoch.
-        tag: Whatever the creator of the plan needs to recognise it by when its batch arrives.
-            Engines ignore it and keep it, also if they skip samples.
+        tag: An object by which the creator of the plan recognises it when its batch arrives.
+            Engines pass it on unchanged, also if they skip samples.
         repeats: How often each sample came before in the order of the epoch, int64 (B,). None:
             never. Engines pass it to `Entry.parameters`, so that each repeat gets other draws.
     """
@@ -44,10 +44,10 @@ class Plan:
     repeats: NDArray[np.int64] | None = None
 
     def select(self, chosen: Sequence[int] | NDArray[Any]) -> Plan:
-        """Return a plan of some of the samples.
+        """Return a plan with only some of the samples.
 
         Args:
-            chosen: Positions in `ids`, or a bool for each of them.
+            chosen: Positions in `ids`, or a bool for each id.
         """
         repeats = None if self.repeats is None else self.repeats[chosen]
         return replace(self, ids=self.ids[chosen], repeats=repeats)
@@ -88,7 +88,7 @@ class Sampler:
             last_batch: "partial", "drop" or "pad": see EpochLayout.
             rank: This process's rank, 0 to world_size - 1.
             world_size: The number of ranks.
-            population: The samples of each epoch; None if they are always all samples.
+            population: The samples of each epoch; None if every epoch has all samples.
             selection: Which samples an epoch has, and how often; by default, all once.
 
         Raises:
@@ -113,20 +113,20 @@ class Sampler:
 
     @property
     def position(self) -> int:
-        """How many samples of that epoch all ranks together had before the next iteration."""
+        """How many samples of `epoch` all ranks together had before the next iteration."""
         return self._position
 
     @property
     def epoch_size(self) -> int:
         """How many samples the whole next epoch has, over all ranks and with repeats.
 
-        What `last_batch` drops counts, and what it pads with does not.
+        Samples that `last_batch` drops are counted; samples that it pads with are not.
         """
         return self._size(self._epoch)
 
     @property
     def left(self) -> int:
-        """The batches of the next iteration on this rank: of the whole epoch, or of its rest."""
+        """The number of batches from `position` to the end of `epoch`, on this rank."""
         return self._layout(self._epoch, self._position).num_steps
 
     @property
@@ -157,28 +157,28 @@ class Sampler:
             self._epoch, self._position = int(epoch), 0
 
     def begin(self) -> Iterator[Plan]:
-        """Return the plans of the next epoch, or of its rest, and advance to the epoch after it."""
+        """Return the plans of `epoch` from `position` on, and advance to the next epoch."""
         epoch, position = self._epoch, self._position
         self._epoch, self._position = epoch + 1, 0
         return self._plans(epoch, position)
 
     def iter_forever(self) -> Iterator[Plan]:
-        """Return the plans of `begin`, then those of all later epochs; advance nothing."""
+        """Return the plans of `epoch` from `position` on, then of later epochs without end."""
         return self._iter_epochs(itertools.count(self._epoch + 1))
 
     def plans_ahead(self) -> Iterator[Plan]:
-        """Return the plans of the next epoch, then those of all later ones that need not wait.
+        """Return the plans of `epoch`, then of later epochs while their samples are ready.
 
-        An engine works ahead on these. It must not wait for samples of a later epoch while the
-        consumer waits for the rest of this one: a cache that is full of this epoch's samples only
-        makes room when this epoch ends.
+        An engine works ahead on these plans. It must not wait for samples of a later epoch while
+        the consumer waits for batches of this epoch: a cache that is full of this epoch's samples
+        makes room only when this epoch ends.
         """
         return self._iter_epochs(
             itertools.takewhile(self._is_ready, itertools.count(self._epoch + 1))
         )
 
     def _iter_epochs(self, later: Iterator[int]) -> Iterator[Plan]:
-        """Return the plans of the next epoch, or of its rest, then those of later epochs."""
+        """Return the plans of `epoch` from `position` on, then of the epochs in `later`."""
         following = (self._plans(epoch, 0) for epoch in later)
         rest = self._plans(self._epoch, self._position)
         return itertools.chain(rest, itertools.chain.from_iterable(following))
@@ -209,15 +209,15 @@ class Sampler:
     def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
         """Continue at a saved position.
 
-        The batch size and the world size may differ from before: the rest of the epoch is divided
-        again.
+        The batch size and the world size may differ from those of the state: the remaining samples
+        of the epoch are divided again.
 
         Args:
-            state: What `state` or `state_after` returned.
+            state: The dict from `state` or `state_after`.
             strict: Refuse a state with another seed, or other settings of the order.
 
         Raises:
-            StateError: If the state does not fit this sampler, or the rest of the epoch cannot be
+            StateError: If the state does not fit this sampler, or the remaining samples cannot be
                 divided into equal steps.
         """
         if strict:
@@ -250,7 +250,7 @@ class Sampler:
         return order if rows is None else rows[order]
 
     def _rows(self, epoch: int) -> tuple[NDArray[np.int64] | None, int]:
-        """Return the rows that an epoch chooses from, None for all, and how many they are."""
+        """Return the rows that an epoch can choose (None: all), and their number."""
         if self.population is None:
             return self.selection.rows, self.count
         rows = self.population.ids(epoch, self._problem)
@@ -272,7 +272,7 @@ class Sampler:
         return self._size(epoch)
 
     def _problem(self, count: int) -> str:
-        """Return why `count` samples cannot be divided into the batches of an epoch, or ""."""
+        """Explain why `count` samples cannot be divided into batches; "" if they can."""
         return self._divide(self.selection.epoch_size_of(count)).explain_problem()
 
     def _layout(self, epoch: int, position: int) -> EpochLayout:

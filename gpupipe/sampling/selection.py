@@ -24,15 +24,15 @@ class Selection:
     """Which samples an epoch has, and how often each of them; by default, all once.
 
     Attributes:
-        repeats: How often a sample comes in a row in the order, at least 1.
-        epoch_size: Samples of an epoch, over all ranks and with repeats; None: as many as there
-            are samples; "all": every sample `repeats` times.
+        repeats: How many times in a row each sample comes, at least 1.
+        epoch_size: The number of samples of an epoch, over all ranks and with repeats; None: the
+            number of samples that can be chosen; "all": every sample `repeats` times.
         rows: The rows of the index that can be chosen, ascending, int64 (n,); None: all.
-        weights: How likely each row of the index is drawn, up to a factor, float64 (N,): the
-            samples of an epoch are then drawn with replacement. None: they come equally often.
+        weights: The relative probability of each row of the index, float64 (N,); samples are then
+            drawn with replacement. None: all samples come equally often.
         mixture: The proportions of the parts of a mixed data set; None: it is not mixed.
-        settings: The settings behind all this that differ from DEFAULTS, as a state has them. A
-            subset from a file or of a split is the number of its ids and their hash.
+        settings: The settings of the selection that differ from DEFAULTS, as a state holds them. A
+            subset from a file, or of a split, is stored as the number and the hash of its ids.
     """
 
     repeats: int = 1
@@ -46,12 +46,12 @@ class Selection:
     def may_repeat(self) -> bool:
         """Whether an epoch may have a sample more than once."""
         if self.mixture is not None:
-            return True  # the rest of one pass through a part and the begin of the next
+            return True  # an epoch may hold the end of a pass through a part, and the next start
         is_part = self.epoch_size not in (None, "all")
         return self.repeats > 1 or self.weights is not None or is_part
 
     def epoch_size_of(self, count: int) -> int:
-        """Return how many samples an epoch has that chooses from `count` samples."""
+        """Return how many samples an epoch has if `count` samples can be chosen."""
         if self.mixture is not None:
             return int(self.count_of_parts().sum())
         if self.epoch_size == "all":
@@ -66,7 +66,7 @@ class Selection:
         )
 
     def overlaps(self, other: Selection) -> bool:
-        """Whether both can choose the same row of an index."""
+        """Whether this selection and `other` can choose the same row of an index."""
         if self.rows is None or other.rows is None:
             return True
         return bool(np.intersect1d(self.rows, other.rows).size)
@@ -76,11 +76,11 @@ ALL_ONCE = Selection()
 
 
 def check_settings(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Raise StateError if a state was made with another order.
+    """Raise StateError if a state has other settings of the order than a sampler.
 
     Args:
         state: The state.
-        own: A state of the sampler itself.
+        own: The sampler's own state.
     """
     theirs, ours = (s.get(MIXTURE) for s in (state, own))
     if theirs != ours:

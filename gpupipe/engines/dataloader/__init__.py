@@ -1,8 +1,8 @@
-"""The DataLoader engine: the pipeline in worker processes of torch.utils.data.DataLoader.
+"""The DataLoader engine: runs pipelines in worker processes of torch.utils.data.DataLoader.
 
-`engine` is the parent's side. `workers` holds torch's DataLoader, and `samples` is what it runs in
-the workers. `worker_death` explains why a worker ended, and `culprits` finds samples that crash a
-process.
+`engine` runs in the parent process. `workers` holds torch's DataLoader, and `samples` the Dataset
+that makes batches in the workers. `worker_death` explains why a worker ended, and `culprits` finds
+samples that crash a process.
 Only the registry imports this folder, by name. Start reading in samples.py.
 """
 

@@ -2,9 +2,9 @@
 
 A decoder or step that accesses invalid memory is killed by a signal, which its process cannot
 catch. So the suspects, the samples that a dead worker may have had, go to a new process with one
-thread. It forks one child after another. A child writes one byte to a pipe before each sample, so
-the number of bytes says which sample it died of. The next child starts with that sample, which
-shows whether the sample crashes a process on its own.
+thread. That process forks one child after another. A child writes one byte to a pipe before each
+sample, so the number of bytes tells which sample killed it. The next child starts with that sample,
+to test whether the sample alone crashes a process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpupipe.sampling.sampler import Plan
 CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"})
 """Signals that faulty code raises in its own process.
 
-SIGKILL is not among them: it comes from the kernel when memory runs out, or from a user.
+SIGKILL is missing, because it comes from the kernel when memory runs out, or from a user.
 """
 _SECONDS = 300
 _START = (
@@ -54,18 +54,18 @@ class WorkerCrashError(EngineError):
 def find_killers(
     samples: Samples, items: Sequence[WorkItem], seconds: float = _SECONDS
 ) -> list[tuple[int, str]]:
-    """Find the work items that crash a process on their own, without any work item before them.
+    """Find the work items that crash a process in which no other work item ran before.
 
     Args:
         samples: The data set that the workers use.
         items: Work items of one sample each.
-        seconds: Time limit for all of them.
+        seconds: Time limit for all work items together.
 
     Returns:
         For each work item that crashes: its position in `items`, and the name of the signal.
 
     Raises:
-        EngineError: If the other process does not start, fails in another way, or takes too long.
+        EngineError: If the new process does not start, fails without a crash, or takes too long.
     """
     try:
         content = pickle.dumps((samples, list(items)))
@@ -103,7 +103,10 @@ def explain_survival(crash: WorkerCrashError, count: int) -> EngineError:
 
 
 def child() -> None:
-    """Run the other process of `find_killers`: suspects on stdin, JSON on stdout."""
+    """Try the pickled work items from stdin, and print those that crash, as JSON.
+
+    `find_killers` runs this in a new process.
+    """
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # so that what a step prints does not get into the JSON
     samples, items = pickle.load(sys.stdin.buffer)
@@ -129,7 +132,7 @@ def _run_in_children(samples: Samples, items: Sequence[WorkItem]) -> list[tuple[
 def _fork(samples: Samples, items: Sequence[WorkItem]) -> tuple[int, str]:
     """Process work items in a forked child.
 
-    Returns how many items it survived, and the name of the signal that killed it, or "".
+    Returns how many items the child survived, and the name of the signal that killed it, or "".
     """
     reading, writing = os.pipe()
     if not (pid := os.fork()):

@@ -1,9 +1,9 @@
 """The DataLoader engine: runs pipelines with torch's DataLoader and torchvision v2's transforms.
 
-1. The parent process makes plans, columns and draws. A worker gets them with its batch.
+1. The parent process makes the plans. It sends each worker the columns and draws of its batch.
 2. DataLoader returns batches in the order of their plans: see workers.py.
-3. A sample that fails costs only itself: the worker leaves it out and returns the reason.
-4. If a worker dies, `workers` ends the others. If a sample killed it, `culprits` finds the sample,
+3. If a sample fails, the worker makes the batch without that sample, and returns the reason.
+4. If a worker dies, `workers` ends all workers. If a sample killed it, `culprits` finds the sample,
    and new workers make the batches in flight again. Otherwise the iteration raises one error.
 """
 
@@ -136,7 +136,7 @@ class DataLoaderEngine(QuarantiningEngine):
         return self._iter_counts(plans, Samples(self._job, deliver=False))
 
     def _iter_counts(self, plans: Iterator[Plan], samples: Samples) -> Generator[int, None, None]:
-        """Yield how many samples of each plan did not fail."""
+        """Yield for each plan how many of its samples did not fail."""
         with closing(self._workers.iterate(plans, samples)) as results:
             for plan, result in results:
                 yield len(plan.ids) - len(result.failed)

@@ -40,10 +40,10 @@ class WorkItem:
     """One batch of work for a worker.
 
     Attributes:
-        columns: The column of each recipe, with a row for each sample of the batch.
+        columns: One column for each field of the pipeline, with a row for each sample of the batch.
         parameters: Drawn parameters of each field and view, as parameters[field][step][name]:
             arrays (B, ...).
-        phase: The position of the pipeline of its epoch in Pipeline.phases.
+        phase: The position in Pipeline.phases of the pipeline for the batch's epoch.
     """
 
     columns: list[Column]
@@ -78,7 +78,7 @@ class Recipe:
         steps: Steps to apply, in order; the first step of an image file decodes it. If an image
             file has no steps, its bytes are delivered.
         layout: Axes of the stored array, such as "CHW"; None for an image file.
-        dtype: Dtype to deliver; None keeps the dtype that the steps make.
+        dtype: Dtype to deliver; None keeps the dtype of the last step's output.
         channels_last: Whether batches are stored as channels_last.
         views: How to make each view of this field from the output of `steps`. If there are any,
             they are delivered, and the field itself is not.
@@ -93,23 +93,23 @@ class Recipe:
 
     @property
     def outputs(self) -> tuple[Recipe, ...]:
-        """The recipes of what is delivered: the views, or this field."""
+        """The recipes whose outputs are delivered: the views, or this recipe if there are none."""
         return self.views or (self,)
 
     @property
     def runs_foreign_steps(self) -> bool:
-        """Whether a step of another package may change its input, which the cache owns."""
+        """Whether a step comes from another package: it may change its input in place."""
         steps = (entry.step for recipe in (self, *self.views) for entry in recipe.steps)
         return any(is_foreign(type(step)) for step in steps)
 
 
 def choose_decoder(loader: LoaderConfig) -> str:
-    """Return the decoder that workers ask first: by default that of the reference."""
+    """Return the name of the decoder that workers try first; "auto" is the reference decoder."""
     return REFERENCE if loader.decoder == AUTO else loader.decoder
 
 
 def _list_recipes(job: Job, pipeline: Pipeline, steps: bool) -> list[Recipe]:
-    """Return how a pipeline makes each field; without `steps`, workers only read it."""
+    """Return the recipe of each field of a pipeline; without its steps if `steps` is false."""
     channels_last = job.loader.memory_format == "channels_last"
     recipes = []
     for name, spec in pipeline.fields.items():
@@ -133,11 +133,11 @@ class WorkResult:
     """The result of a WorkItem.
 
     Attributes:
-        fields: Tensors (B, ...) of the samples that did not fail; None if there are none, if their
-            shapes differ, or if nothing is delivered.
+        fields: Tensors (B, ...) of the samples that did not fail. None if all samples failed, if
+            their shapes differ, or if the Samples were created with `deliver=False`.
         failed: For each sample that failed: its position in the batch, and the reason.
         shapes: Shapes of each sample that did not fail, by field, if the shapes differ; else empty.
-        error: An error that no sample caused, and that ends the iteration.
+        error: An error that ends the iteration, because no sample caused it.
     """
 
     fields: dict[str, Tensor] | None = None
@@ -157,8 +157,8 @@ class Samples(Dataset[WorkResult]):
 
     Args:
         job: Samples, steps and settings of the loader.
-        steps: If false, workers only read each field.
-        deliver: If false, workers return only which samples failed: for profiling.
+        steps: If false, workers read each field and run no steps.
+        deliver: If false, workers return only which samples failed, and no tensors: for profiling.
         cache: The decoded cache, or None.
     """
 
@@ -213,7 +213,7 @@ class Samples(Dataset[WorkResult]):
         return fields
 
     def _field(self, recipe: Recipe, column: Column, row: int, item: WorkItem) -> Tensor:
-        """Read a field, and run its steps; a view begins with the result."""
+        """Read a field of one sample, and run its steps; use the decoded cache if it has one."""
         if self._cache is None or recipe.name not in self._cache.prefixes:
             image = self._decode(recipe, column, row, item)
             return _run_steps(recipe, image, row, item, int(recipe.layout is None))
@@ -230,9 +230,9 @@ class Samples(Dataset[WorkResult]):
         return _run_steps(recipe, image, row, item, count)
 
     def _decode(self, recipe: Recipe, column: Column, row: int, item: WorkItem) -> Tensor:
-        """Return a stored array; of an image file what its first step makes, or its bytes.
+        """Return a stored array; for an image file the output of its first step.
 
-        Raises OSError, ValueError, EngineError.
+        Without steps, return the bytes of the image file. Raises OSError, ValueError, EngineError.
         """
         data = read_bytes(column, row)
         if column.array is not None:
@@ -252,7 +252,7 @@ class Samples(Dataset[WorkResult]):
 def _run_steps(
     recipe: Recipe, image: Tensor, row: int, item: WorkItem, first: int = 0, end: int | None = None
 ) -> Tensor:
-    """Run the steps of a recipe from number `first` on, up to `end`."""
+    """Run the steps `recipe.steps[first:end]` on the image of row `row`."""
     steps = zip(recipe.steps[first:end], item.parameters[recipe.name][first:end], strict=False)
     for entry, parameters in steps:
         image = entry.torch(image, _select_row(parameters, row))
@@ -264,7 +264,7 @@ def _select_row(parameters: dict[str, NDArray[Any]], row: int) -> dict[str, Any]
 
 
 def _finish(image: Tensor, recipe: Recipe) -> Tensor:
-    """Return an image in the axis order and the dtype in which it is delivered."""
+    """Convert an image to the axis order and the dtype of its recipe."""
     image = image if recipe.layout is None else from_steps(image, recipe.layout)
     image = image if recipe.dtype is None else image.to(getattr(torch, recipe.dtype))
     return image.contiguous()

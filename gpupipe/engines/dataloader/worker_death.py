@@ -1,6 +1,7 @@
-"""The death of DataLoader workers: finds the dead, explains it, and removes what they left.
+"""Finds DataLoader workers that died, explains why, and removes the files that they left.
 
-`limit_to_one_thread` makes the parent process work as a worker does, for `workers: 0`.
+With `workers: 0`, `limit_to_one_thread` limits torch to one thread in the parent process, as torch
+does in workers.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ _KILLED = re.compile(r"\(pid (\d+)\) is killed by signal: ([^.]+)")
 _SECONDS_TO_DIE = 5
 _NO_MEMORY = "out of memory, perhaps; try fewer loader.workers or a smaller batch"
 _UNFINISHED = "bootstrapping phase"
-"""Part of the error of multiprocessing if a process starts another while it imports the script."""
+"""Part of multiprocessing's error for a process that starts another while it imports the script."""
 
 
 @contextmanager
 def limit_to_one_thread() -> Iterator[None]:
-    """Limit torch's operators to one thread, as torch does in workers, and restore the number.
+    """Limit torch's operators to one thread, as torch does in workers; then restore the number.
 
     OpenMP's threads wait for each other in every operator. On two cores with another busy process,
-    that takes 20 times as long as the work. Changing the number costs less than a microsecond. The
-    number belongs to the calling thread. But another thread that runs its first torch operator
-    meanwhile keeps one thread for good.
+    that takes 20 times as long as the work. Changing the number costs less than a microsecond, and
+    affects only the calling thread. But a thread that runs its first torch operator in this context
+    keeps the limit of one thread for good.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -54,11 +55,11 @@ def limit_to_one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class DeadWorker:
-    """A worker that ended before its work was done.
+    """A worker process that ended before the iteration did.
 
     Attributes:
-        number: Number of the worker in torch's iterator, from 0; None if it is not known.
-        pid: Its process id.
+        number: Number of the worker in torch's iterator, from 0; None if it is unknown.
+        pid: The worker's process id.
         signal: Name of the signal that killed it, or "".
     """
 
@@ -90,7 +91,7 @@ def find_dead_workers(iterator: Any, error: Exception) -> list[DeadWorker]:
 
     Args:
         iterator: Torch's iterator; None if torch raised `error` before it created one.
-        error: What torch or multiprocessing raised.
+        error: The exception from torch or multiprocessing.
     """
     workers = getattr(iterator, "_workers", [])
     if workers and _is_broken(error):  # the connection ends before the process does
@@ -117,10 +118,10 @@ def _signal_name(number: int) -> str:
 def explain_failure(
     error: Exception, dead: list[DeadWorker], method: str | None, started: bool
 ) -> EngineError | None:
-    """Return the error to raise if the end of a worker caused an error of torch's iterator.
+    """Return the error to raise, if an error of torch's iterator comes from a worker that ended.
 
     Args:
-        error: What torch or multiprocessing raised.
+        error: The exception from torch or multiprocessing.
         dead: The workers that have died.
         method: How workers start: fork, spawn or forkserver; None for the platform's default.
         started: Whether one of the workers has made a batch already.
@@ -147,7 +148,7 @@ def explain_failure(
 
 
 def _is_broken(error: Exception) -> bool:
-    """Whether the pipe to a worker or to the fork server broke."""
+    """Whether the error means that the pipe to a worker or to the fork server broke."""
     return isinstance(error, EOFError | ConnectionError)
 
 

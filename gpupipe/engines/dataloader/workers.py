@@ -15,12 +15,12 @@ Invariants:
 
 1. Torch returns results in the order of the plans. So a result belongs to the first plan in flight.
 2. The end of an iteration cancels the batches in flight. Persistent workers stay for the next one.
-3. If a worker dies, the others are ended, and the iteration raises one error. It is a
-   WorkerCrashError if a sample most likely killed the worker. The next iteration starts others, and
-   can make the plans in flight again.
-4. Workers are ended explicitly. A traceback may keep torch's iterator alive, and its workers with
-   it. If the cyclic garbage collector frees the iterator, the queue that tells workers to stop is
-   freed first: ending them takes five seconds each, and on Python 3.13 a thread of torch fails.
+3. If a worker dies, all workers are ended, and the iteration raises one error. It is a
+   WorkerCrashError if a sample most likely killed the worker. The next iteration starts new
+   workers, which can make the plans in flight again.
+4. Workers are ended explicitly. Otherwise a traceback may keep torch's iterator and its workers
+   alive. If the cyclic garbage collector frees the iterator, it frees the queue that stops the
+   workers first: each worker then takes five seconds, and on Python 3.13 a thread of torch fails.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PlanSampler:
         ahead: How many plans torch takes when its iterator is created.
 
     Attributes:
-        in_flight: Plans that were taken and whose results torch has not returned, in order.
+        in_flight: Plans that torch has taken and whose results it has not returned, in order.
         error: The error that ended the iteration early. It is stored, because an exception in the
             sampler would leave torch's iterator half initialised.
     """
@@ -105,11 +105,11 @@ class PlanSampler:
         return self.in_flight.popleft()
 
     def plans_of_workers(self, iterator: Any, numbers: set[int | None]) -> list[Plan]:
-        """Return the plans in flight that these workers got; all plans in flight if not known.
+        """Return the plans in flight that some workers have; all plans in flight if none is found.
 
         Args:
             iterator: Torch's iterator.
-            numbers: Numbers of the workers.
+            numbers: Numbers of the workers in torch's iterator, from 0.
         """
         # By number of the task: (worker,), or (worker, batch) if the batch has arrived.
         tasks = getattr(iterator, "_task_info", {})
@@ -127,22 +127,23 @@ class Workers:
     Args:
         job: Samples, steps and settings of the loader.
         samples: Makes the result of a work item.
-        count: How many worker processes there are.
-        device: Where batches go. For a GPU they are in page-locked memory.
+        count: The number of worker processes; 0 runs the plans in this process.
+        device: The device to which batches are copied later. For a GPU, they are in page-locked
+            memory, if `loader.pin_memory` is set.
     """
 
     def __init__(self, job: Job, samples: Samples, count: int, device: torch.device) -> None:
         self._job, self._samples, self._count, self._device = job, samples, count, device
         self._sampler = PlanSampler(job, count * job.loader.prefetch)
         self._loader: DataLoader[WorkResult] | None = self._create_loader(samples)
-        """None if the workers were ended."""
+        """Torch's DataLoader; None after its workers were ended."""
         self._results: Iterator[WorkResult] = iter(())
         self._started = False
         """Whether the current workers have made a batch."""
 
     @property
     def in_flight(self) -> list[Plan]:
-        """The plans that were taken and whose results were not yielded, in order."""
+        """The plans that torch has taken and whose results were not yielded, in order."""
         return list(self._sampler.in_flight)
 
     def iterate(
@@ -152,7 +153,7 @@ class Workers:
 
         Args:
             plans: The plans, in order.
-            samples: Makes results of another kind, in workers of their own.
+            samples: Makes the results, in new workers; None: the `samples` of the constructor.
 
         Raises:
             StepError: The code of a step failed.
@@ -198,7 +199,13 @@ class Workers:
         return result
 
     def _call(self, function: Callable[[], _T], previous: Any = None) -> _T:
-        """Call a function of torch. If a worker died, raise the error that says so."""
+        """Call a function of torch. If a worker died, raise an error that explains the death.
+
+        Args:
+            function: The function.
+            previous: Torch's last iterator, if the function starts the next iteration with its
+                persistent workers; else None.
+        """
         try:
             return function()
         except (RuntimeError, OSError, EOFError) as e:
@@ -217,8 +224,8 @@ class Workers:
         """Return the error to raise if a worker died, and end the other workers; else None.
 
         Args:
-            error: What torch's iterator raised.
-            previous: The last iterator, if persistent workers died when an iteration started.
+            error: The exception from torch's iterator.
+            previous: Torch's last iterator, if persistent workers died when an iteration started.
         """
         if not self._count:
             return None
@@ -233,8 +240,8 @@ class Workers:
             if previous is None:
                 numbers = {worker.number for worker in crashed}
                 plans = self._sampler.plans_of_workers(iterator, numbers)
-            # Else a worker died of a cancelled batch, between two iterations. Its sample comes
-            # again, in a later epoch or attempt, and is found then.
+            # Otherwise a sample of a cancelled batch killed the worker, between two iterations. It
+            # kills a worker again in a later epoch or attempt, and is found then.
             engine_error = WorkerCrashError(str(crashed[0]), plans)
         if engine_error is not None:
             pids = {w.pid for w in (*dead, *getattr(iterator, "_workers", ()))}
@@ -244,7 +251,7 @@ class Workers:
         return engine_error
 
     def _create_loader(self, samples: Samples) -> DataLoader[WorkResult]:
-        """Create torch's DataLoader. Only workers that make whole batches may stay."""
+        """Create torch's DataLoader. Only workers with the constructor's `samples` can persist."""
         options, is_main = self._job.loader, samples is self._samples
         worker_options: dict[str, Any] = {}
         if self._count:
@@ -279,7 +286,7 @@ def _init_worker(number: int) -> None:
 
 @contextmanager
 def _ignore_torch_warning() -> Iterator[None]:
-    """Ignore torch's warning of more workers than cores: the engine has one of its own."""
+    """Ignore torch's warning of more workers than cores: the engine issues its own warning."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         yield

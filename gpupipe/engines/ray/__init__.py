@@ -1,5 +1,7 @@
 """The Ray engine: workers of a Ray cluster make the batches, in the order of the plans.
 
+A plan holds the ids of the samples of one batch.
+
 In the trainer's process, `engine` creates and connects all other parts. `cluster` connects to Ray.
 `pool` starts the workers, and replaces those that die. `dispatcher` sends each plan to a worker.
 `delivery` finishes the batches in the order of the plans. `status` writes the file for

@@ -1,7 +1,7 @@
-"""The actor: what runs in a worker's process, with the name and the versions of its node.
+"""The Ray actor that runs in each worker's process, and the versions of the worker's packages.
 
-It imports torch and DALI only when it builds its engine. So a worker says early that it is placed,
-and which versions it has.
+The actor imports torch and DALI only when it builds its engine. So the trainer learns early that
+Ray has placed the worker, and which versions the worker has.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _PACKAGES = {
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """What a worker says of itself before it gets any work.
+    """The node, process and package versions that a worker reports before its first task.
 
     Attributes:
-        node: The name of its node, for messages: host name and address.
+        node: Host name and address of the worker's node, for messages.
         node_id: Ray's id of the node.
-        pid: Its process.
-        versions: The version of each package on which the pixels depend; "none" if missing.
+        pid: Id of the worker's process.
+        versions: The version of each package that affects pixels, by package name; "none" if it
+            is not installed.
     """
 
     node: str
@@ -46,10 +47,10 @@ class WorkerFacts:
 
 
 class WorkerActor:
-    """Holds one engine. Its methods return errors, and raise none.
+    """Holds one engine. `build` and `make` return exceptions in place of raising them.
 
-    The trainer calls `describe` and `build` first. It discards plans of workers that it has built,
-    and lets only these end their engine.
+    The trainer calls `describe`, then `build`. All other methods need the engine that `build`
+    creates.
     """
 
     _maker: BatchMaker
@@ -65,13 +66,13 @@ class WorkerActor:
     def build(
         self, jobs: Sequence[Any], engine: str, device: str, paths: Sequence[str]
     ) -> Exception | None:
-        """Build the engine; return why it cannot be built, or None.
+        """Build the engine; return the exception if that fails, else None.
 
         Args:
-            jobs: Ray's reference of the job, which Ray keeps once on each node.
+            jobs: A list of one Ray reference, of the Job. Each node stores one copy of the Job.
             engine: The name of the engine, or "auto".
             device: "cpu" or "gpu:0".
-            paths: Files and folders that the trainer sees, and this worker must see.
+            paths: Files and folders that this worker must be able to read.
         """
         from gpupipe.engines.ray.worker import BatchMaker
 
@@ -89,10 +90,10 @@ class WorkerActor:
         return None
 
     def make(self, run: int, step: int, plan: Plan) -> BatchAnswer | None:
-        """Make the batch of a plan; None if the trainer no longer wants it.
+        """Return the batch of a plan, or the error; None if the plan was discarded.
 
         Args:
-            run: The number of the iteration that asks. Plans of earlier ones are discarded.
+            run: The number of the trainer's iteration. It discards plans of earlier iterations.
             step: The position of the plan in that iteration.
             plan: The plan.
         """
@@ -104,15 +105,15 @@ class WorkerActor:
             return BatchAnswer(error=add_node_name(e, self._node))
 
     def discard(self, run: int, step: int) -> None:
-        """Discard a plan, if its batch is not begun."""
+        """Discard a plan, unless the engine has taken it already."""
         self._maker.discard((run, step))
 
     def discard_before(self, run: int) -> None:
-        """Discard the plans of earlier iterations whose batches are not begun."""
+        """Discard the plans of earlier iterations that the engine has not taken yet."""
         self._maker.discard_before(run)
 
     def close(self) -> None:
-        """End the engine."""
+        """Finish the batches that the engine has begun, and close the engine."""
         self._maker.close()
 
 
@@ -122,7 +123,7 @@ def get_node_name() -> str:
 
 
 def add_node_name(error: Exception, node: str) -> Exception:
-    """Return the same exception with the name of the node where it was raised.
+    """Return an exception of the same type whose message names the node where it was raised.
 
     An exception that is no GpupipeError becomes an EngineError with the traceback.
     """
@@ -140,10 +141,7 @@ def add_node_name(error: Exception, node: str) -> Exception:
 
 
 def list_versions() -> dict[str, str]:
-    """Return the version of each package on which the pixels of a batch depend, "none" if missing.
-
-    The names of the packages are the keys.
-    """
+    """Return the version of each package that affects pixels, by name; "none" if not installed."""
     versions = {
         name: installed_version(*distributions) or "none"
         for name, distributions in _PACKAGES.items()
@@ -154,7 +152,14 @@ def list_versions() -> dict[str, str]:
 def explain_difference(
     one: Mapping[str, str], one_node: str, other: Mapping[str, str], other_node: str
 ) -> str:
-    """Return how the versions of two nodes differ, or ""."""
+    """Describe the versions in `one` that differ from those in `other`; "" if none does.
+
+    Args:
+        one: The version of each package, by package name.
+        one_node: The name of the node with these versions.
+        other: The versions on another node.
+        other_node: The name of the other node.
+    """
     differences = [
         f"{name} is {one[name]} on {one_node} and {other.get(name, 'none')} on {other_node}"
         for name in one

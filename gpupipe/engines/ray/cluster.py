@@ -1,4 +1,4 @@
-"""Connects to a Ray cluster, or starts a Ray on this machine; the actors that it has room for."""
+"""Connects to a Ray cluster, or starts Ray on this machine; creates and ends the actors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Cluster:
     """A connection to Ray.
 
     Attributes:
-        is_own: Whether this process started the Ray, and this connection uses it.
+        is_own: Whether this connection uses a Ray that this process started. `close` resets it.
         node_id: Ray's id of the node of this process.
     """
 
@@ -41,7 +41,7 @@ class Cluster:
     node_id: str
 
     def free_cpus(self) -> float:
-        """Return how many CPUs no actor and no task holds."""
+        """Return how many CPUs no actor and no task has reserved."""
         return float(ray.available_resources().get("CPU", 0))
 
     def total_cpus(self) -> float:
@@ -53,12 +53,12 @@ class Cluster:
         return float(max((node["Resources"].get("CPU", 0) for node in self.nodes()), default=0))
 
     def object_store_bytes(self) -> int:
-        """Return the size of the object store of this process's node."""
+        """Return the capacity of the object store of this process's node, in bytes."""
         (own,) = (node for node in self.nodes() if node["NodeID"] == self.node_id)
         return int(own["Resources"].get("object_store_memory", 0))
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return the nodes that are alive, as Ray describes them."""
+        """Return Ray's description of each node that is alive."""
         return [node for node in ray.nodes() if node["Alive"]]
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ def connect(address: str) -> Cluster:
 
 
 def _connect(address: str) -> bool:
-    """Connect, and return whether the Ray is this process's own."""
+    """Connect; return whether this process started the Ray. The caller holds `_lock`."""
     global _users_of_own_ray  # noqa: PLW0603
     if ray.is_initialized():
         if address not in ("auto", ray.get_runtime_context().gcs_address):
@@ -125,10 +125,10 @@ def _connect(address: str) -> bool:
 
 
 def _is_listening(address: str) -> bool:
-    """Return whether anything listens at HOST:PORT; True for other forms of an address.
+    """Return whether anything listens at HOST:PORT; True for an address of another format.
 
-    Ray writes the address of the newest cluster of this machine to a file, which a cluster that was
-    killed leaves behind. Ray itself would try such an address for four minutes.
+    Ray stores the address of this machine's newest cluster in a file. The file remains after the
+    cluster is killed, and Ray would then try the dead address for four minutes.
     """
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or "/" in host:
@@ -146,11 +146,12 @@ def _init(**options: Any) -> None:
 
 @contextmanager
 def _only_loopback() -> Iterator[None]:
-    """Let a Ray that is started here bind its ports to 127.0.0.1.
+    """Make a Ray that starts in this context bind its ports to 127.0.0.1.
 
-    Ray does so on macOS and Windows only. Elsewhere it listens on all networks, and replaces a
-    `_node_ip_address` of 127.0.0.1 by the address of this machine. Ray's daemons and workers read
-    the variable when they start, and this process has read it when it imported ray.
+    By default, Ray does so on macOS and Windows only. Elsewhere it listens on all networks, and
+    replaces a `_node_ip_address` of 127.0.0.1 by the address of this machine. Ray's daemons and
+    workers read the environment variable when they start. This process read it when it imported
+    ray, so Ray's constant changes too.
     """
     name, before = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", ray_constants.ENABLE_RAY_CLUSTER
     variable = os.environ.get(name)
@@ -165,7 +166,10 @@ def _only_loopback() -> Iterator[None]:
 
 
 def count_workers(options: LoaderConfig, cluster: Cluster) -> int:
-    """Return how many workers this trainer starts with."""
+    """Return how many workers this trainer starts with.
+
+    "auto" means as many as the free CPUs hold, at most an equal share of all CPUs for each rank.
+    """
     workers = options.ray.workers
     if isinstance(workers, tuple):
         return workers[0]
@@ -179,14 +183,14 @@ def count_workers(options: LoaderConfig, cluster: Cluster) -> int:
 def explain_no_room(
     cluster: Cluster, options: RayConfig, wanted: int, missing: int, gave_up: bool
 ) -> str:
-    """Return what the trainer waits for, or why it gave up.
+    """Return the message that the cluster has no room for some workers.
 
     Args:
         cluster: The cluster.
-        options: The settings.
-        wanted: How many workers there should be.
-        missing: How many of them have no place.
-        gave_up: Whether it gave up.
+        options: The settings `loader.ray`.
+        wanted: The target number of workers.
+        missing: How many of them Ray has not placed yet.
+        gave_up: Whether the trainer gave up; otherwise it still waits.
     """
     gpus = f" and {options.gpus:g} GPUs" if options.gpus else ""
     text = (
@@ -205,7 +209,7 @@ def explain_no_room(
 
 
 def create_actor(cluster: Cluster, options: RayConfig, depth: int) -> Any:
-    """Ask Ray for an actor, and return its handle at once."""
+    """Ask Ray for an actor for up to `depth` tasks; return its handle without waiting."""
     strategies = {
         "spread": "SPREAD",
         "pack": "DEFAULT",
@@ -217,7 +221,7 @@ def create_actor(cluster: Cluster, options: RayConfig, depth: int) -> Any:
         "num_cpus": options.cpus,
         "num_gpus": options.gpus or None,
         "scheduling_strategy": strategies[options.placement],
-        # Each task waits on a thread of its own; those of an ended iteration may still do so.
+        # Each task waits on its own thread, and tasks of an ended iteration may still wait.
         "max_concurrency": 2 * depth + 4,
         "max_restarts": 0,
         "max_task_retries": 0,
@@ -226,7 +230,7 @@ def create_actor(cluster: Cluster, options: RayConfig, depth: int) -> Any:
 
 
 def end_actors(actors: list[Any]) -> None:
-    """Let actors end their engines, which may have processes of their own, then end them."""
+    """Close the engine of each actor, which may have child processes; then kill the actors."""
     closing = [actor.close.remote() for actor in actors]
     if closing:
         ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)

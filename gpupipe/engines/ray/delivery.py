@@ -1,6 +1,6 @@
-"""Finishes the answers of workers in the order of the plans, and measures the trainer's waiting.
+"""Finishes the batches of workers in the order of the plans, and measures the trainer's waiting.
 
-With `workers: [min, max]` the number of workers follows that waiting.
+With `workers: [min, max]`, an Autoscaler adds and removes workers by the measured waiting.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _log = logging.getLogger("gpupipe")
 MORE_ABOVE = 0.05
 FEWER_BELOW = 0.01
 PERIOD = 10.0
-"""Seconds of training after which the number of workers is decided again."""
+"""Seconds of training between two decisions on the number of workers."""
 _CPU = torch.device("cpu")
 _Finished = tuple[Plan, Batch]
 
 
 class Delivery(threading.Thread):
-    """Takes the answers of a dispatcher, and finishes them ahead of the consumer.
+    """A thread that finishes the batches from workers before the consumer asks for them.
 
-    Iterating over it yields the finished batches, in order.
+    Iterating over it yields each plan with its finished batch, in the order of the plans.
 
     Args:
-        job: The whole job.
-        dispatcher: What collects the answers. This thread starts and ends it.
-        finish: Runs the steps that are left to the trainer.
-        quarantine: Lists the samples that were skipped.
+        job: The job with all steps, those of the workers and those of the trainer.
+        dispatcher: Collects the workers' answers. This thread starts and ends it.
+        finish: Runs the trainer's steps, and copies the batch to the trainer's device.
+        quarantine: Lists the samples that workers skipped.
 
     Attributes:
-        dispatcher: What collects the answers.
+        dispatcher: The dispatcher that collects the workers' answers.
     """
 
     def __init__(
@@ -105,7 +105,10 @@ class Delivery(threading.Thread):
             return not self._is_ended
 
     def _to_batch(self, plan: Plan, answer: BatchAnswer) -> _Finished | None:
-        """Return the finished batch; None if all its samples were skipped."""
+        """Return the plan and its finished batch; None if all its samples were skipped.
+
+        Raises the answer's error if it has one.
+        """
         if answer.error is not None:
             raise answer.error
         for id, reason in answer.skipped.items():
@@ -121,13 +124,14 @@ class Delivery(threading.Thread):
 
 
 class Autoscaler:
-    """Adds a worker while the trainer waits in over 5 % of its time, removes one under 1 %.
+    """Adds a worker if the trainer waits over 5 % of its time, and removes one if under 1 %.
 
-    The time until a new worker is ready does not count.
+    It decides after every 10 seconds of training. The time until a new worker is ready does not
+    count.
 
     Args:
         pool: The workers.
-        limits: The smallest and the largest number of workers.
+        limits: The minimum and the maximum number of workers.
     """
 
     def __init__(self, pool: RayWorkerPool, limits: tuple[int, int]) -> None:
@@ -135,11 +139,11 @@ class Autoscaler:
         self._seconds = self._waited = 0.0
 
     def step(self, waited: float, used: float) -> None:
-        """Count a step of the trainer.
+        """Record a training step; change the number of workers if 10 seconds are recorded.
 
         Args:
-            waited: Seconds in which it waited for its batch.
-            used: Seconds in which it used the batch before.
+            waited: Seconds that the trainer waited for its batch.
+            used: Seconds that the trainer used the previous batch.
         """
         if not self._pool.is_settled:
             self._seconds = self._waited = 0.0
@@ -189,12 +193,12 @@ class WaitMeter:
 
     @property
     def wait_share(self) -> float:
-        """The share of waiting, 0 to 1; 0 before the first batch."""
+        """The share of the time spent waiting for batches, 0 to 1; 0 before the first batch."""
         total = self.waited + self.used
         return self.waited / total if total else 0.0
 
     def measure(self, batches: Iterable[_Finished]) -> Iterator[_Finished]:
-        """Yield the batches, and measure."""
+        """Yield the plans and batches unchanged, and measure the times between them."""
         asked = self._clock()
         used: float | None = None
         for plan, batch in batches:

@@ -1,10 +1,13 @@
-"""Gives each plan to a worker, and collects the answers in the order of the plans.
+"""Sends each plan to a worker, and collects the answers in the order of the plans.
 
-1. At most `window` tasks are out: sent, or answered and not yet taken by the consumer.
+A task is a plan that the dispatcher has taken and whose batch the consumer has not taken yet.
+
+1. There are at most `window` tasks.
 2. A task goes to the worker with the fewest tasks, and a worker has at most `depth` of them.
-3. A worker that dies answers with an error of Ray. Its tasks go to others.
-4. A worker lags if its next answer takes over three times the median of all answers. Its tasks then
-   go to others too, and the first answer counts. It gets no new task until it answers.
+3. If a worker dies, Ray reports an error, and the worker's tasks go to other workers.
+4. A worker lags if its next answer takes over three times the median time of recent answers. Its
+   tasks then go to other workers too, and the first answer counts. A lagging worker gets no new
+   task until it answers.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from gpupipe.sampling.sampler import Plan
 
 LAG_FACTOR = 3.0
 _MIN_LAG = 1.0
-"""Seconds below which a worker does not lag: a short pause of a busy machine is none."""
+"""Seconds without an answer before a worker can lag: a busy machine may pause briefly."""
 _TICK = 0.25
 _MAX_DEATHS = 5
 _TIMES_KEPT = 64
@@ -38,13 +41,13 @@ _runs = itertools.count()
 
 @dataclass(eq=False)
 class _OpenTask:
-    """A task that is not delivered.
+    """A plan whose batch the consumer has not taken yet.
 
     Attributes:
-        plan: Its plan.
-        refs: Ray's reference of each worker's answer.
-        answer: The first answer.
-        deaths: How many workers died while they had it.
+        plan: The plan.
+        refs: Ray's reference of the pending answer, by the worker that has the task.
+        answer: The first answer; None until it arrives.
+        deaths: How many workers died while they had this task.
     """
 
     plan: Plan
@@ -54,12 +57,12 @@ class _OpenTask:
 
 
 class PlanDispatcher(threading.Thread):
-    """Dispatches the plans of one iteration.
+    """A thread that sends the plans of one iteration to workers, and collects the answers.
 
     Args:
         pool: The workers.
         plans: The plans. Only this thread iterates over them.
-        window: How many tasks may be out.
+        window: The maximum number of tasks.
     """
 
     def __init__(self, pool: RayWorkerPool, plans: Iterator[Plan], window: int) -> None:
@@ -71,7 +74,7 @@ class PlanDispatcher(threading.Thread):
         self._open: dict[int, _OpenTask] = {}
         self._times: deque[float] = deque(maxlen=_TIMES_KEPT)
         self._answers: deque[tuple[int, PoolWorker, Future[BatchAnswer | None]]] = deque()
-        """What Ray delivered and this thread has not looked at."""
+        """Step, worker and answer of each task that this thread has not processed yet."""
         self._wakeup = threading.Event()
         self._has_more = True
         self._is_ended = False
@@ -79,14 +82,14 @@ class PlanDispatcher(threading.Thread):
 
     @property
     def tasks_out(self) -> int:
-        """How many tasks are sent, or answered and not taken."""
+        """How many plans the dispatcher has taken whose batches the consumer has not taken."""
         return len(self._open)
 
     def take(self) -> tuple[Plan, BatchAnswer] | None:
         """Return the next plan with its answer, in order; None after the last, or after `end`.
 
         Raises:
-            Exception: What ended the dispatcher, or the iterator of plans.
+            Exception: The error that ended the dispatcher or the iterator of plans.
         """
         with self._changed:
             while not self._is_ended:
@@ -134,7 +137,7 @@ class PlanDispatcher(threading.Thread):
                 self._changed.notify_all()
 
     def _take_plans(self) -> None:
-        """Take plans while there is room, and send each at once if a worker has room for it."""
+        """Take plans until there are `window` tasks; send each to a worker that has room for it."""
         while self._has_room():
             plan = next(self._plans, None)
             with self._changed:
@@ -150,7 +153,7 @@ class PlanDispatcher(threading.Thread):
             return self._has_more and not self._is_ended and len(self._open) < self._window
 
     def _assign(self) -> None:
-        """Send the tasks that no worker has, or none but workers that lag, to others with room."""
+        """Send each task that no worker has, or only lagging ones, to a worker with room."""
         lagging = self._find_lagging()
         for step, task in self._open.items():
             if task.answer is None and lagging.issuperset(task.refs):
@@ -166,7 +169,7 @@ class PlanDispatcher(threading.Thread):
                 self._send(step, task, min(able, key=lambda worker: len(worker.out)))
 
     def _find_lagging(self) -> set[PoolWorker]:
-        """Return the workers whose next answer takes long."""
+        """Return the workers that lag: their next answer takes over 3 times the median time."""
         if not self._times:
             return set()
         patience = max(_MIN_LAG, LAG_FACTOR * statistics.median(self._times))
@@ -181,10 +184,10 @@ class PlanDispatcher(threading.Thread):
         answer.add_done_callback(partial(self._receive, step, worker))
 
     def _receive(self, step: int, worker: PoolWorker, answer: Future[BatchAnswer | None]) -> None:
-        """Take an answer.
+        """Queue an answer for this thread.
 
-        Ray calls this on the thread of its own messages. So this may neither call Ray nor wait for
-        a lock that another thread holds while it calls Ray.
+        Ray calls this method on Ray's message thread. So the method may neither call Ray nor wait
+        for a lock that another thread holds while it calls Ray.
         """
         if not self._is_ended:
             self._answers.append((step, worker, answer))
@@ -222,7 +225,7 @@ class PlanDispatcher(threading.Thread):
         task.refs.clear()
 
     def _requeue(self, step: int, worker: PoolWorker, is_death: bool) -> None:
-        """Make a task ready to be sent again, since its worker or its answer is lost."""
+        """Mark a task as not sent to a worker, because the worker died or its answer is lost."""
         worker.out.discard(step)
         task = self._open.get(step)
         if task is None or task.answer is not None or task.refs.pop(worker, None) is None:

@@ -1,15 +1,15 @@
 """The Ray engine: batches come from workers of a Ray cluster.
 
-1. The trainer's sampler makes the plans, as always. A task is one plan; the job (index and steps)
-   is in the object store once, and each node fetches it once.
-2. A worker runs an engine of its own, which gets the plans as a stream, and answers with arrays in
-   the object store (actor.py, worker.py).
-3. The dispatcher's thread keeps every worker supplied, and gives the tasks of workers that die or
-   lag to others (dispatcher.py).
-4. The delivery's thread maps the answers without a copy, runs the steps that were left to the
-   trainer, and copies to the GPU (delivery.py). The training thread only takes finished batches.
-5. The state is the sampler's position alone. Plans and draws are functions of it, so the
-   batches are the same whichever worker makes them.
+1. The trainer's sampler makes the plans. A task is one plan. The object store holds the job (index
+   and steps) once, and each node fetches it once.
+2. Each worker runs its own engine, which gets the plans as a stream. The worker answers with arrays
+   in the object store (actor.py, worker.py).
+3. The dispatcher's thread keeps every worker supplied. It sends the tasks of workers that die or
+   lag to other workers (dispatcher.py).
+4. The delivery's thread maps the answers without a copy, runs the steps that the workers leave to
+   the trainer, and copies to the GPU (delivery.py). The training thread takes finished batches.
+5. The state is only the sampler's position. Plans and draws are functions of it, so every worker
+   makes the same batch from a plan.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RayEngine(QuarantiningEngine):
         pool: The workers.
 
     Raises:
-        EngineError: The workers cannot be placed, or cannot do the job.
+        EngineError: The cluster has no room for the workers, or a worker cannot run the job.
     """
 
     name = "ray"
@@ -113,7 +113,10 @@ class RayEngine(QuarantiningEngine):
             delivery.end()
 
     def _choose_window(self, worker_job: Job) -> int:
-        """Return how many tasks may be out. Raises EngineError if their batches do not fit."""
+        """Return the maximum number of tasks.
+
+        Raises EngineError if their batches do not fit into the object store.
+        """
         options = self._job.loader
         is_explicit = "hwm" in options.model_fields_set
         limits = options.ray.workers
@@ -133,7 +136,7 @@ class RayEngine(QuarantiningEngine):
         )
 
     def _describe(self) -> TrainerStatus:
-        """Return the status of this moment. Only rank 0 asks for the object stores."""
+        """Return the current status. Only rank 0 reads the counters of the object stores."""
         shard = self._job.loader.shard
         with self.pool.changed:
             workers = [(worker.facts.node, len(worker.out)) for worker in self.pool.ready]
@@ -157,9 +160,10 @@ class RayEngine(QuarantiningEngine):
 
 
 def split_job(job: Job) -> tuple[Job, Job]:
-    """Return the job of the workers, and the job that is left to the trainer.
+    """Split a job into the workers' job and the trainer's job.
 
-    With `ray.ship: uint8` those are the last steps that can run on uint8 batches.
+    With `ray.ship: uint8`, the trainer runs the last steps, if they can run on uint8 batches.
+    Otherwise the workers run all steps.
     """
     options = job.loader
     positions = find_tail(job.pipeline) if options.ray.ship == "uint8" else ()

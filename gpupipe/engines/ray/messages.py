@@ -1,8 +1,8 @@
-"""What a worker answers: a batch as NumPy arrays, which Ray's object store keeps without a copy.
+"""A worker's answer: a batch as NumPy arrays, which Ray's object store holds without a copy.
 
-Ray writes objects to disk once a store is fuller than its spilling threshold, which costs more time
-than any batch. So `choose_window` limits how many answers may wait, before any batch is made, such
-that this never happens.
+If the store is fuller than its spilling threshold, Ray writes objects to disk, which takes longer
+than making a batch. To prevent that, `choose_window` limits the number of waiting answers before
+any batch is made.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from gpupipe.errors import EngineError
 
 _log = logging.getLogger("gpupipe")
 USABLE_SHARE = 0.8
-"""Ray's default of `object_spilling_threshold`."""
+"""The share of the object store that Ray fills before it writes to disk.
+
+It is Ray's default of `object_spilling_threshold`.
+"""
 _MB = 1e6
 _HELD = 2
 """Batches that the consumer holds: the current one and the one before it."""
@@ -35,8 +38,8 @@ class PackedTensor:
 
     Attributes:
         array: The array, with its axes in the order of memory.
-        axes: Where each axis of the tensor is in `array`.
-        dtype: The torch dtype, if NumPy has no such dtype; else None.
+        axes: The axis of `array` that holds each axis of the tensor, for `torch.Tensor.permute`.
+        dtype: Name of the tensor's dtype if NumPy has no such dtype, such as "bfloat16"; else None.
     """
 
     array: NDArray[Any]
@@ -46,14 +49,14 @@ class PackedTensor:
 
 @dataclass(frozen=True)
 class BatchAnswer:
-    """The batch of a plan, or why there is none.
+    """A worker's answer to a plan: the batch, or the error.
 
     Attributes:
-        fields: The fields of the pipeline, by name. Empty if all samples were skipped. The trainer
-            knows the ids, the labels and the other values of the index.
-        kept: Positions in the plan's ids of the samples that the batch has; None: all.
-        skipped: Why each other sample was skipped, by its row in the index.
-        error: Why there is no batch, or None.
+        fields: The output fields of the pipeline, by name. Empty if all samples were skipped. The
+            trainer adds the ids, the labels and the other values of the index.
+        kept: Positions in `Plan.ids` of the samples in the batch, int64; None: all.
+        skipped: The reason for each skipped sample, by the sample's row in the index.
+        error: The exception because of which there is no batch, or None.
     """
 
     fields: dict[str, PackedTensor] = field(default_factory=dict)
@@ -63,12 +66,12 @@ class BatchAnswer:
 
     @property
     def nbytes(self) -> int:
-        """The size of the batch."""
+        """The size of the batch in bytes."""
         return sum(packed.array.nbytes for packed in self.fields.values())
 
 
 def pack(tensor: torch.Tensor) -> PackedTensor:
-    """Return a tensor as an array over the same memory.
+    """Return a tensor as an array, which shares the memory of a tensor without gaps.
 
     Ray stores contiguous arrays without pickling them. So an array whose strides are permuted, such
     as images in channels_last, is sent with its axes in the order of memory.
@@ -86,12 +89,11 @@ def pack(tensor: torch.Tensor) -> PackedTensor:
 
 
 def unpack(packed: PackedTensor) -> torch.Tensor:
-    """Return the tensor over the memory of an array.
+    """Return a writable tensor over the memory of an array.
 
     An array from the object store is read-only, because other processes may map the same object.
-    No other process reads this one: each answer is made for one trainer. So the tensor may be
-    written in place, as those of other engines. The memory belongs to the object store until the
-    last tensor over it dies.
+    Only one trainer reads an answer, so the tensor may be changed in place. The object store keeps
+    the memory until the last tensor over it is freed.
     """
     array = packed.array
     tensor = torch.from_numpy(array if array.flags.writeable else _as_writable(array))
@@ -100,7 +102,7 @@ def unpack(packed: PackedTensor) -> torch.Tensor:
 
 
 def _as_writable(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a writable array over the memory of a read-only one, which it keeps alive."""
+    """Return a writable array over the memory of a read-only array, and keep that array alive."""
     if not array.nbytes:
         return array.copy()
     memory = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
@@ -118,15 +120,15 @@ def choose_window(
     trainers: int,
     store_bytes: int,
 ) -> int:
-    """Return how many tasks of a trainer may be out.
+    """Return the maximum number of tasks of one trainer: plans whose batches it has not taken.
 
     Args:
-        wanted: The number that keeps all workers busy, or `loader.hwm`.
-        is_explicit: Whether the config has `loader.hwm`.
-        batch_bytes: The size of a batch as workers send it.
-        finished: Finished batches that wait for the consumer.
+        wanted: The number of tasks that keeps all workers busy, or `loader.hwm`.
+        is_explicit: Whether the config sets `loader.hwm`, so that the number may not be lowered.
+        batch_bytes: The size in bytes of a batch as workers send it.
+        finished: The number of finished batches that wait for the consumer.
         trainers: How many trainers share the node.
-        store_bytes: The size of the node's object store.
+        store_bytes: The size of the node's object store in bytes.
 
     Raises:
         EngineError: The object store is too small.
@@ -156,9 +158,9 @@ def choose_window(
 
 
 def batch_bytes_of(job: Job) -> int | None:
-    """Return the size of the largest batch of any epoch, from the specs of its fields.
+    """Return the size in bytes of the largest batch of any epoch, from the specs of its fields.
 
-    None if the specs leave a size open.
+    Returns None if a spec leaves a size open, or a field holds encoded files.
     """
     sizes = []
     for pipeline in job.pipeline.phases:

@@ -1,4 +1,4 @@
-"""The workers of one trainer: starts them, replaces those that die, and ends them."""
+"""The Ray workers of one trainer: starts them, replaces those that die, and ends them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ _MAX_FAILED_STARTS = 5
 
 @dataclass(eq=False)
 class PoolWorker:
-    """A worker that is ready.
+    """A worker that is ready for tasks.
 
     Attributes:
-        actor: Ray's handle.
-        facts: What it says of itself.
-        out: Its tasks, by their step.
-        answered: When it answered last, or became ready.
-        is_leaving: It gets no more tasks, and ends after those that it has.
+        actor: Ray's handle of the actor.
+        facts: The worker's node, process and versions.
+        out: The tasks that the worker has, as positions in the iteration.
+        answered: time.monotonic() of the last of these events: the worker became ready, answered,
+            or got a task while it had none.
+        is_leaving: Whether the worker gets no more tasks, and ends after those that it has.
     """
 
     actor: Any
@@ -48,19 +49,19 @@ class PoolWorker:
     is_leaving: bool = False
 
     def send(self, run: int, step: int, plan: Plan) -> tuple[Any, Future[BatchAnswer | None]]:
-        """Send a task; return Ray's reference, which must be kept, and the answer."""
+        """Send a plan; return Ray's reference, which the caller keeps alive, and the answer."""
         ref = self.actor.make.remote(run, step, replace(plan, tag=None))
         return ref, ref.future()
 
 
 @dataclass(eq=False)
 class _StartingWorker:
-    """A worker that is not ready.
+    """A worker that is not ready yet.
 
     Attributes:
-        actor: Ray's handle.
-        ref: Ray's reference of its facts; once these are known, of the answer to `build`.
-        facts: What it says of itself; None as long as it has no place in the cluster.
+        actor: Ray's handle of the actor.
+        ref: Ray's reference of the result of `describe`; after that call, of `build`.
+        facts: The result of `describe`; None until the cluster has placed the worker.
     """
 
     actor: Any
@@ -69,7 +70,7 @@ class _StartingWorker:
 
 
 def list_visible_paths(index: Index) -> tuple[str, ...]:
-    """Return files and folders of the data that this process sees: each root, and a first file."""
+    """Return each column's root folder and first file, if they exist on this machine."""
     paths = []
     for column in index.columns.values():
         root = getattr(column, "root", "")
@@ -82,19 +83,20 @@ def list_visible_paths(index: Index) -> tuple[str, ...]:
 class RayWorkerPool:
     """Starts and ends the workers of one trainer.
 
-    A worker starts in steps, which `poll` takes: its actor gets a place, says which versions it
-    has, and builds its engine. Then it is ready. The dispatcher polls.
+    A worker starts in three steps: Ray places its actor, the actor reports its package versions,
+    and it builds its engine. Then the worker is ready. Each call of `poll` takes the steps that are
+    due; the dispatcher calls it regularly.
 
     Args:
         cluster: The cluster.
-        job: What every worker builds. Each node fetches it once from the object store.
-        count: How many workers there should be.
+        job: The job of every worker. Each node fetches it once from the object store.
+        count: The target number of workers.
 
     Attributes:
-        depth: How many tasks a worker may have at once.
-        changed: Its lock guards the pool and the tasks of its workers.
-        ready: The workers that are ready.
-        target: How many workers there should be. `resize` changes it.
+        depth: The maximum number of tasks that a worker has at once.
+        changed: A condition whose lock guards the pool and the tasks of its workers.
+        ready: The workers that are ready for tasks.
+        target: The target number of workers. `resize` changes it.
     """
 
     def __init__(self, cluster: Cluster, job: Job, count: int) -> None:
@@ -108,12 +110,12 @@ class RayWorkerPool:
         self._starting: list[_StartingWorker] = []
         self._failed_starts = 0
         self._reference: WorkerFacts | None = None
-        """The facts of the first worker, whose versions all others must have."""
+        """The facts of the first worker. All later workers must have its versions."""
         self._empty_since = time.monotonic()
 
     @property
     def is_settled(self) -> bool:
-        """Whether as many workers are ready as there should be."""
+        """Whether the number of ready workers equals `target`."""
         with self.changed:
             return len(self.ready) == self.target
 
@@ -121,8 +123,9 @@ class RayWorkerPool:
         """Start the workers, and wait until all are ready.
 
         Raises:
-            EngineError: The cluster cannot place them within `ray.wait` seconds, or a worker cannot
-                do the job.
+            EngineError: The cluster cannot place them within `ray.wait` seconds, or a worker has
+                other versions.
+            GpupipeError: A worker cannot build its engine.
         """
         started = time.monotonic()
         log_after = _PATIENCE_BEFORE_LOG
@@ -137,14 +140,14 @@ class RayWorkerPool:
                 log_after = float("inf")
 
     def poll(self, seconds: float = 0.0) -> None:
-        """Bring up the workers that start, and end those that leave and have no task.
+        """Take the next step of each starting worker, and end leaving workers without tasks.
 
         Args:
-            seconds: How long it waits for an answer of a worker that starts.
+            seconds: How long to wait for an answer of a starting worker.
 
         Raises:
-            EngineError: A worker cannot do the job, or the cluster has had no place for any worker
-                for `ray.wait` seconds.
+            EngineError: A worker has other versions, several workers in a row ended before they
+                were ready, or the cluster had no room for any worker for `ray.wait` seconds.
             GpupipeError: A worker cannot build its engine.
         """
         with self.changed:
@@ -159,7 +162,7 @@ class RayWorkerPool:
             self._end_leaving()
 
     def measure_sample(self) -> int:
-        """Return the bytes of the first sample as a worker sends it; 0 if the worker fails."""
+        """Return the size in bytes of the first sample from a worker; 0 if the worker fails."""
         ref, _ = self.ready[0].send(-1, 0, Plan(0, np.zeros(1, np.int64), 1, False))
         try:
             answer: BatchAnswer | None = ray.get(ref)
@@ -168,7 +171,7 @@ class RayWorkerPool:
         return 0 if answer is None else answer.nbytes
 
     def resize(self, count: int) -> None:
-        """Change the number of workers. Those that leave finish their tasks first."""
+        """Change the target number of workers. Workers that leave finish their tasks first."""
         with self.changed:
             self.target = count
             staying = [worker for worker in self.ready if not worker.is_leaving]
@@ -203,21 +206,21 @@ class RayWorkerPool:
                 ray.kill(worker.actor)
 
     def _start_missing(self) -> None:
-        """Start workers until there are as many as there should be. The caller has the lock."""
+        """Start workers until `target` workers are ready or starting, without leaving ones."""
         staying = sum(not worker.is_leaving for worker in self.ready)
         for _ in range(self.target - staying - len(self._starting)):
             actor = create_actor(self._cluster, self._options, self.depth)
             self._starting.append(_StartingWorker(actor, actor.describe.remote()))
 
     def _end_leaving(self) -> None:
-        """Let the workers end that leave and have no task. The caller has the lock."""
+        """End the leaving workers that have no task. The caller holds the lock of `changed`."""
         done = [worker for worker in self.ready if worker.is_leaving and not worker.out]
         self.ready = [worker for worker in self.ready if worker not in done]
         for worker in done:
-            worker.actor.close.remote()  # Ray ends an actor to which nothing refers, after this
+            worker.actor.close.remote()  # then Ray ends the actor, to which nothing refers any more
 
     def _take_answer(self, worker: _StartingWorker) -> None:
-        """Take the next step with a worker that has answered."""
+        """Take the next step of a starting worker whose call of `describe` or `build` ended."""
         try:
             answer: Any = ray.get(worker.ref)
         except ray.exceptions.RayTaskError as e:
@@ -258,7 +261,7 @@ class RayWorkerPool:
                 )
 
     def _count_unplaced(self) -> int:
-        """Return how many workers have no place yet."""
+        """Return how many starting workers Ray has not placed yet."""
         return sum(worker.facts is None for worker in self._starting)
 
     def _explain_no_room(self, gave_up: bool) -> str:

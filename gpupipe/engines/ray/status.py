@@ -1,8 +1,8 @@
-"""What a trainer says of its Ray workers, for `gpupipe status ray`.
+"""The status of a trainer's Ray workers, for `gpupipe status ray`.
 
-A trainer with `engine: ray` has no port at which it could be asked. While its loader is open, it
-writes its status to a file in the cache folder once a second. `gpupipe status ray` reads the files
-of all trainers that share this cache folder. Only `read_object_store` needs Ray.
+A trainer with `engine: ray` listens at no port. While its loader is open, it writes its status to a
+file in the cache folder once a second. `gpupipe status ray` reads the files of all trainers that
+share this cache folder. Only `read_object_store` needs Ray.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _file_numbers = count()
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """The object stores of all nodes together, by Ray's own counters, in bytes.
+    """Ray's counters of the object stores, summed over all nodes.
 
     Attributes:
-        used: What they hold.
-        size: What they can hold.
-        spilled: What Ray has written from them to disks since the cluster began.
+        used: Bytes that the stores hold.
+        size: Bytes that the stores can hold.
+        spilled: Bytes that Ray has written from the stores to disks since the cluster started.
     """
 
     used: int
@@ -54,13 +54,13 @@ class TrainerStatus:
     Attributes:
         rank: The trainer's rank.
         world_size: How many trainers share the samples.
-        workers: The node of each worker that is ready, and how many tasks it has.
-        target: How many workers there should be.
-        tasks_out: Tasks that are sent, or answered and not delivered.
-        window: The most tasks that may be out.
-        batches: Batches that were delivered.
-        wait_share: The share of the time of its iterations in which the trainer waited for batches.
-        store: The object stores. Only rank 0 asks for them; None elsewhere.
+        workers: For each ready worker: the name of its node, and the number of its tasks.
+        target: The target number of workers.
+        tasks_out: The number of plans taken from the sampler whose batches are not delivered yet.
+        window: The maximum of `tasks_out`.
+        batches: The number of delivered batches.
+        wait_share: The share of the iterations' time that the trainer waited for batches, 0 to 1.
+        store: The counters of the object stores on rank 0; None on all other ranks.
     """
 
     rank: int
@@ -75,19 +75,19 @@ class TrainerStatus:
 
 
 class StoreReader:
-    """Reads the counters of the object stores, once in five seconds: it asks all nodes."""
+    """Reads the object stores' counters at most every five seconds: a read asks all nodes."""
 
     def __init__(self) -> None:
         self._store: ObjectStore | None = None
         self._asked = 0.0
 
     def read(self) -> ObjectStore | None:
-        """Return the newest counters, or None if Ray does not tell them."""
+        """Return the newest counters, or None if reading them failed."""
         if time.monotonic() > self._asked + _STORE_SECONDS:
             self._asked = time.monotonic()
             try:
                 self._store = read_object_store()
-            except Exception:  # the rest of the status is known without the counters
+            except Exception:  # a status without the counters is still useful
                 self._store = None
                 _log.debug("Ray's counters are not known", exc_info=True)
         return self._store
@@ -96,7 +96,7 @@ class StoreReader:
 def read_object_store() -> ObjectStore:
     """Ask all nodes for the counters of their object stores, through the node of this process.
 
-    Ray by itself would ask the first node that is listed, which may have died seconds ago.
+    By default, Ray asks the first listed node, which may have died seconds ago.
     """
     import ray
     from ray._private.internal_api import get_memory_info_reply, get_state_from_address
@@ -113,7 +113,7 @@ def read_object_store() -> ObjectStore:
 
 
 class StatusFile:
-    """Writes the status of this process's trainer on a thread, until it is closed.
+    """Writes the status of this process's trainer to a file every second, on a thread.
 
     Args:
         describe: Returns the status.
@@ -158,10 +158,10 @@ class StatusFile:
 
 
 def read_statuses() -> list[dict[str, Any]]:
-    """Return what the trainers that share this cache folder say of themselves, by rank.
+    """Return the status of each trainer that shares this cache folder, by start time and rank.
 
-    Each is the dict of a TrainerStatus, with "host", "pid", and the times "started" and "written".
-    Files of trainers that have ended are removed.
+    Each status is a TrainerStatus as a dict, with the keys of its process: "host", "host_id",
+    "pid", "start_time", and the times "started" and "written". Removes files of ended trainers.
     """
     statuses = []
     for path in sorted(_folder().glob("*.json")):
@@ -204,7 +204,7 @@ def _format(status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _has_ended(status: Mapping[str, Any]) -> bool:
-    """Whether a trainer has ended. One elsewhere counts as ended after ten silent minutes."""
+    """Whether a trainer has ended; on another host, whether it was silent for ten minutes."""
     if host_id() and status["host_id"] == host_id():
         return bool(start_time(status["pid"]) != status["start_time"])
     return bool(time.time() - status["written"] > _FORGOTTEN_SECONDS)

@@ -1,12 +1,13 @@
 """The worker's side: an engine built from a Job makes the batches of the plans that arrive.
 
 An engine reads and decodes ahead on an iterator of plans. A worker gets its plans one by one, and
-only while the trainer has room for more batches. So a thread gives the engine all plans that wait,
-the earliest first. If none waits, it ends the engine's iteration, which finishes the batches that
-it has begun. So the engine never waits for a plan while the trainer waits for a batch.
+only while the trainer has room for more batches. So a thread passes all waiting plans to the
+engine, the earliest first. If no plan waits, the thread ends the iterator, and the engine finishes
+the batches that it has begun. So the engine never waits for a plan while the trainer waits for a
+batch.
 
-A worker keeps no state between plans but its engine and which samples that engine skipped. So any
-worker can make any batch, and makes the same one again. This module needs no Ray.
+Between plans, a worker keeps only its engine and the list of samples that the engine skipped. So
+every worker makes the same batch from a plan. This module needs no Ray.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from gpupipe.runtime.registry import AUTO
 from gpupipe.sampling.sampler import Plan
 
 Order = tuple[int, int]
-"""Plans with the smallest order come first: (run, step)."""
+"""(run, step): the number of the iteration, and the plan's position in it. Smaller comes first."""
 
 
 @dataclass(eq=False)
@@ -47,7 +48,7 @@ class _Task:
 class BatchMaker:
     """Makes batches of a job on any machine that sees the data.
 
-    Several threads may ask at once: the engine then works ahead.
+    Several threads may call `make` at once: the engine then works ahead.
 
     Args:
         job: The samples, the steps and the loader settings. The shard is ignored: plans say which
@@ -76,7 +77,7 @@ class BatchMaker:
             "device": device,
             "engine": engine,
             "max_bad": 1.0,
-            # The trainer lists them. A worker that is killed must leave no file.
+            # The trainer lists the bad samples. A worker that is killed must leave no file.
             "quarantine": Path(os.devnull),
         }
         loader = job.loader.model_copy(update=settings)
@@ -87,7 +88,7 @@ class BatchMaker:
         self._waiting: list[_Task] = []
         """The tasks that the engine has not taken."""
         self._taken: deque[_Task] = deque()
-        """The tasks that the engine has taken and not answered, in its order."""
+        """The tasks that the engine has taken and not answered, in the order it took them."""
         self._newest_run = -1
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="gpupipe plans", daemon=True)
@@ -96,7 +97,7 @@ class BatchMaker:
     def make(self, plan: Plan, order: Order = (0, 0)) -> BatchAnswer | None:
         """Make the batch of a plan, and wait for it; None if the plan was discarded.
 
-        Samples that are skipped (`loader.on_error: skip`) are not in it.
+        The batch lacks the samples that the engine skips (`loader.on_error: skip`).
 
         Raises:
             SampleError: A sample cannot be read or decoded, and `loader.on_error` is "raise".
@@ -119,11 +120,11 @@ class BatchMaker:
 
         Args:
             plan: The plan.
-            order: Plans with a smaller one are taken first; equal ones as they come.
+            order: The engine takes plans with a smaller order first, and equal ones as they come.
 
         Returns:
-            The plan without the samples that were skipped, and its batch, which is empty if all
-            were; None if the plan was discarded.
+            A future of the plan without skipped samples, and of its batch. The batch is empty if
+            all samples were skipped. The future's result is None if the plan was discarded.
         """
         task = _Task(order, plan)
         with self._changed:
@@ -164,7 +165,7 @@ class BatchMaker:
     def _run(self) -> None:
         while self._wait_for_plan():
             try:
-                # The trainer counts the bad samples of all workers: for it, these were skipped.
+                # The trainer counts the bad samples of all workers, and enforces loader.max_bad.
                 with (
                     suppress(TooManyBadError),
                     closing(self.engine.batches(self._take())) as batches,
@@ -183,7 +184,7 @@ class BatchMaker:
             return bool(self._waiting)
 
     def _take(self) -> Iterator[Plan]:
-        """Yield the plans that wait. The engine may iterate on a thread of its own."""
+        """Yield the waiting plans, until none waits. The engine may call this on any thread."""
         while True:
             with self._changed:
                 if not self._waiting:
@@ -203,11 +204,11 @@ class BatchMaker:
         task.result.set_result((replace(plan, tag=task.plan.tag), batch))
 
     def _finish_empty(self, task: _Task) -> None:
-        """Answer a plan of which the engine skipped all samples."""
+        """Answer a task with an empty batch, because the engine skipped all its samples."""
         task.result.set_result((task.plan.select([]), {}))
 
     def _fail(self, error: Exception) -> None:
-        """Give the error to the first plan that is not answered; the others run again."""
+        """Answer the first open task with the error, and queue all other open tasks again."""
         with self._changed:
             if not (self._taken or self._waiting):
                 return

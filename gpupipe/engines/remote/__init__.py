@@ -1,8 +1,9 @@
 """The remote engine: batches come from a data processing server, or from several in turn.
 
-`connecting` connects to the servers and checks that they fit together. `engine` receives batches
-through gpupipe.client, and its sampler keeps the position in their order. `description` describes
-the served data set. The registry imports this folder by name. Start reading in engine.py.
+`connecting` connects to the servers, and checks that their configs agree and their shards differ.
+`engine` receives batches through gpupipe.client, and its sampler keeps the position in their order.
+`description` describes the served data set. The registry imports this folder by name. Start reading
+in engine.py.
 """
 
 from __future__ import annotations

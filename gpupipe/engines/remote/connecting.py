@@ -1,4 +1,4 @@
-"""Connects to one or several servers, and checks that they fit together."""
+"""Connects to one or several servers; checks that their configs agree and their shards differ."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class ConnectedServer:
     Attributes:
         connection: The connection.
         answer: The server's answer to the opening of the session.
-        dataset: What it serves.
-        finisher: Runs the steps that are left to this client, and copies batches to its device.
+        dataset: The data set that the server serves.
+        finisher: Runs the steps that the server leaves to this client, and copies batches to its
+            device.
     """
 
     connection: Connection
@@ -34,7 +35,7 @@ class ConnectedServer:
 
     @property
     def address(self) -> str:
-        """Its address."""
+        """The address of the server."""
         return self.connection.options.address
 
 
@@ -46,7 +47,7 @@ def connect_servers(
     Args:
         loader: Settings of this side; `loader.server` names the servers.
         patience: Seconds without a message from a server after which a call fails.
-        own: A config whose pipeline must be the one of the servers; None: no check.
+        own: A config that must have the pipeline and batch stage of the servers; None: no check.
 
     Returns:
         The servers in the order of their ranks, and the config that they serve, with the shard of
@@ -54,8 +55,8 @@ def connect_servers(
 
     Raises:
         DeviceError: If the device is not available.
-        ServerError: If a server cannot be reached, if servers do not fit together, or if they serve
-            another pipeline than `own`.
+        ServerError: If a server cannot be reached, if the servers have different configs or equal
+            shards, or if they serve another pipeline or batch stage than `own`.
     """
     gpu = resolve(loader.device)
     connections: list[Connection] = []
@@ -102,7 +103,7 @@ def _open(connection: Connection, loader: LoaderConfig, gpu: int | None) -> Conn
 
 
 def _warn_of_missed_batches(server: ConnectedServer) -> None:
-    """Warn if a client joins in the middle of an epoch."""
+    """Warn if this client joins in the middle of an epoch."""
     late, epoch = server.answer.joined, server.answer.epoch
     if late is None:
         return
@@ -125,7 +126,7 @@ def _warn_of_missed_batches(server: ConnectedServer) -> None:
 
 
 def _check_agree(servers: list[ConnectedServer]) -> None:
-    """Raise ServerError unless several servers have one shard each of the same work."""
+    """Raise ServerError if several servers have different configs, or not one shard each."""
     count = len(servers)
     if count == 1:
         return
@@ -157,7 +158,7 @@ def _check_agree(servers: list[ConnectedServer]) -> None:
 
 
 def _check_own(own: Config, served: Config, address: str) -> None:
-    """Raise ServerError if the pipeline or the batch stage of a config is not the server's."""
+    """Raise ServerError if `own` and `served` differ in their pipeline or batch stage."""
     if own.pipeline.fingerprint != served.pipeline.fingerprint:
         raise ServerError(
             f"pipeline '{own.pipeline.name}' of this config is not the one that {address} "

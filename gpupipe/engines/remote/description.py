@@ -64,9 +64,10 @@ class RemoteDataset:
     Attributes:
         config: The config of the server, with the client's own settings of `loader`.
         index: An index of the server's size, without paths and labels.
-        count: How many of its samples the server uses: all, or those of loader.subset.
-        selection: How often each comes, without the rows and weights, which the server alone has.
-        tail: The job that the server leaves to the client: see `leave_steps`.
+        count: How many samples the server uses: all, or those of loader.subset.
+        selection: How often each sample comes. It lacks the rows and weights, which only the server
+            has.
+        tail: The job with the last steps of the pipeline, which the server leaves to the client.
     """
 
     config: Config
@@ -85,9 +86,9 @@ def split_pipeline(config: Config) -> tuple[Config, tuple[int, ...]]:
         config: The whole config.
 
     Returns:
-        The config without those last steps that can run on batches, and their numbers among the
-        entries of the whole pipeline. Its dtype setting is removed: the client applies it after
-        its steps.
+        The config without the last steps that can run on batches, and the positions of these steps
+        in the `entries` of the whole pipeline. The config has no dtype setting, because the client
+        converts the dtype after its steps.
 
     Raises:
         ServerError: If the pipeline does not end in such steps, or they do not follow uint8 images.
@@ -107,7 +108,7 @@ def split_pipeline(config: Config) -> tuple[Config, tuple[int, ...]]:
 
 
 def _names_on_batches() -> list[str]:
-    """The built-in steps that a client can run."""
+    """Return the names of the built-in steps that can run on whole batches."""
     names = sorted(STEPS.builtin_names)
     return [name for name in names if STEPS.find(name).can_run_on_batches]
 
@@ -118,7 +119,7 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
     Args:
         config: The whole config.
         index: The samples.
-        tail: Numbers of the pipeline entries that the server leaves to its clients.
+        tail: Positions of the pipeline entries that the server leaves to its clients.
         sampler: The order of the samples.
     """
     pipeline = config.pipeline
@@ -150,7 +151,7 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
 
 
 def _describe_steps(pipeline: Pipeline) -> dict[str, Any]:
-    """Return the steps and views of a pipeline without schedules, as YAML has them."""
+    """Return the steps and views of a pipeline in one phase, in the structure of the YAML."""
     steps: dict[str, dict[str, Any]] = {}
     for entry in pipeline.entries:
         if entry.field not in pipeline.views:
@@ -173,7 +174,7 @@ def parse_description(
     """Build the client's objects from the description of a server.
 
     Args:
-        description: The description.
+        description: The description from `describe`.
         loader: Settings of this side; the server overrules those of SERVER_SETTINGS.
         address: Address of the server, for error messages.
 
@@ -230,7 +231,7 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
 def _build_batch_stage(
     described: Mapping[str, Any], pipeline: Pipeline, loader: LoaderConfig
 ) -> BatchStage:
-    """Build the batch stage of the server, which this client runs."""
+    """Build the server's batch stage, whose steps this client runs."""
     fields = list_batch_fields(pipeline, loader)
 
     def build(steps: Sequence[Any]) -> BatchStage:
@@ -243,16 +244,16 @@ def _build_batch_stage(
 def _build_phases(
     name: str, described: Mapping[str, Any], first: Any, build: Callable[[Any], _Phases]
 ) -> _Phases:
-    """Build what is served in each phase of its schedules.
+    """Build a pipeline or a batch stage, in each phase of its schedules.
 
     Args:
-        name: What it is, for messages.
-        described: Its description.
+        name: The object's name for messages, such as "batch stage".
+        described: The part of the description with the object's later phases and fingerprint.
         first: The steps of epoch 0.
-        build: Builds it from the steps of a phase.
+        build: Builds the object from the steps of one phase.
 
     Raises:
-        ServerError: It is not what the server has.
+        ServerError: The built object has another fingerprint than the server's.
     """
     later = {int(epoch): build(steps) for epoch, steps in described["later"]}
     phases = replace(build(first), later=later)

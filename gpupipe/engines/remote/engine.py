@@ -1,14 +1,14 @@
-"""The remote engine and its sampler: batches that one or several data processing servers make.
+"""The remote engine and its sampler: deliver batches from one or several data processing servers.
 
 1. The servers decide the order. An iteration starts at the position of the loader's sampler, and
-   each batch says which plan it belongs to.
+   the client makes the plan of each batch from the ids and the position that the server sends.
 2. Several servers have one shard each. Their batches come in turn, in the order of the ranks within
    a global step.
 3. A batch is consumed when the loader calls mark_consumed(), not when it is received.
 4. The connection's thread runs the steps that the server leaves to the client (`ship: uint8`), and
-   copies the batch to the GPU, on a CUDA stream of its own (batch_finisher.py). It then waits for
-   that stream. So the batch is complete before the consumer gets it, and the receive buffer can be
-   used again.
+   copies the batch to the GPU, on a separate CUDA stream (batch_finisher.py). The thread then waits
+   for that stream. So the batch is complete before the consumer gets it, and the receive buffer can
+   be used again.
 5. The consumer's thread records each batch on the consumer's stream, so that its memory is not
    freed before the kernels that are queued there have run.
 """
@@ -41,14 +41,14 @@ from gpupipe.sampling.selection import Selection
 
 @dataclass(frozen=True)
 class ServerBatch:
-    """The `tag` of the plan of a batch that a server made.
+    """The tag of a plan whose batch comes from a server.
 
     Attributes:
         server: Number of the server, in the order of ranks.
         key: The protocol's key of the batch.
-        before: `end` of the previous step: the samples that all servers delivered before this step.
-        ahead: Servers that have delivered their batch of this step, this one included; 0 if all
-            have.
+        before: How many samples of the epoch all servers together delivered before this step.
+        ahead: How many servers have delivered their batch of this step, including this batch; 0 if
+            all have.
     """
 
     server: int
@@ -63,14 +63,15 @@ class RemoteSampler(Sampler):
     Args:
         count: The number of samples that the servers use.
         options: The settings of the loader that the servers decide.
-        selection: How often each sample comes; the servers have its rows and weights.
-        answers: The answer of each server: where it is, and which pass this client joins.
+        selection: How often each sample comes. Only the servers have its rows and weights.
+        answers: Each server's answer to the opening of the session: its shard, its position, and
+            how much of the epoch is left.
 
     Attributes:
         servers: Number of servers.
-        ahead: Servers that have delivered their batch of the current step; 0 between two steps.
-        batches_left: Batches left for the first iteration, if this client joins others in the
-            middle of an epoch; else None, and None after that iteration.
+        ahead: How many servers have delivered their batch of the current step; 0 between two steps.
+        batches_left: How many batches the first iteration has, if this client joins in the middle
+            of an epoch. None otherwise, and after that iteration.
         is_explicit: Whether the user chose the position of the next iteration, with set_epoch() or
             load_state().
 
@@ -170,7 +171,7 @@ class RemoteEngine(BatchStream):
     Args:
         servers: The connected servers, in the order of their ranks. The engine closes their
             connections.
-        sampler: The position in their order.
+        sampler: Keeps the position in the order of the servers' batches.
     """
 
     name = "remote"
@@ -200,7 +201,7 @@ class RemoteEngine(BatchStream):
     def connect(
         cls, loader: LoaderConfig, patience: float, own: Config | None
     ) -> tuple[RemoteEngine, Config, Index, Sampler]:
-        """Connect to servers: see `gpupipe.loading.assembly.Connects`."""
+        """Connect to servers; implements `gpupipe.loading.assembly.Connects`."""
         servers, config = connect_servers(loader, patience, own)
         dataset, answers = servers[0].dataset, [server.answer for server in servers]
         try:
@@ -212,10 +213,10 @@ class RemoteEngine(BatchStream):
         return cls(servers, sampler), config, dataset.index, sampler
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        """Yield batches from the sampler's position on; the servers make their plans themselves.
+        """Yield batches from the sampler's position on.
 
-        If the iteration starts within a step, the servers that have delivered their batch of that
-        step start after it.
+        The servers make the plans, so this ignores `plans`. If the iteration starts within a step,
+        the servers that have delivered their batch of that step start with the next step.
         """
         ahead = self._sampler.ahead
         end = self._sampler.end_of_step if ahead else 0
@@ -243,10 +244,10 @@ class RemoteEngine(BatchStream):
                 server.connection.end_iteration()
 
     def _epoch(self, before: int, turn: int) -> Iterator[tuple[Plan, Batch]]:
-        """Yield the rest of an epoch.
+        """Yield the remaining plans and batches of an epoch.
 
         Args:
-            before: Samples of the epoch that all servers delivered before this step.
+            before: How many samples of the epoch all servers delivered before the first step.
             turn: Number of the server whose batch comes first.
         """
         servers = len(self._servers)
@@ -291,5 +292,5 @@ class RemoteEngine(BatchStream):
 
 
 def _finish(finisher: BatchFinisher, tensors: dict[str, torch.Tensor], epoch: int) -> Batch:
-    """Finish a batch that the server planned."""
+    """Run the client's steps on a received batch, and copy it to the client's device."""
     return finisher(tensors, Plan(epoch, tensors["id"].numpy(), 0, last=False))
