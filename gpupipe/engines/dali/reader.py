@@ -178,7 +178,7 @@ class FileReader(Reader):
         fields: Mapping[str, FieldReader],
         checks_jpegs: bool,
     ) -> None:
-        self._threads = ThreadPoolExecutor(job.threads, "gpupipe-pillow")
+        self._threads = ThreadPoolExecutor(job.threads, "gpupipe-decoders")
         limit = job.max_pixels
         self._files = {
             name: ImageFiles(len(job.index), how, limit, self._threads, checks_jpegs)
