@@ -54,7 +54,10 @@ class ColorStep(Step):
         return check_color(input_spec, dtypes, self.takes_any_values)
 
     def op_values(self, p: Params) -> tuple[Any, ...]:
-        """Return the arguments of `op`, by default from `p`, or else from the step's fields.
+        """Return the arguments of `op`.
+
+        By default each argument is the array of its name in `p`, or else the step's field of its
+        name.
 
         Args:
             p: The arrays that `sample` returned, (B, ...), or one sample's entry of each, (...).

@@ -296,5 +296,5 @@ def min_sizes(specs: Sequence[Spec]) -> tuple[int, ...]:
 
 
 def merge_values(specs: Sequence[Spec]) -> Values:
-    """Return "usual" if the values of all specs are usual, else the first other `values`."""
+    """Return the first `pixels.values` among the specs that is not "usual", or else "usual"."""
     return next((s.pixels.values for s in specs if s.pixels.values != "usual"), "usual")

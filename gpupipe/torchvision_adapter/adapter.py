@@ -109,7 +109,11 @@ class _Adapted:
     nested: Sequence[_Adapted] = ()
 
     def list_places(self, loc: Loc) -> dict[Loc, str]:
-        """Return `where` by path, for this item, which is at the path `loc`, and those inside."""
+        """Return `where` of this item and of all nested ones, by their paths in the pipeline.
+
+        Args:
+            loc: The path of this item.
+        """
         places = {loc: self.where}
         for number, part in enumerate(self.nested):
             inner = (*loc, next(iter(self.item)), "transforms", number)

@@ -60,7 +60,7 @@ class PlanSampler:
     """The sampler of torch's DataLoader: yields a work item for each plan.
 
     Args:
-        job: Draws the steps of each plan.
+        job: The job, which draws the parameters of the steps for each plan.
         ahead: How many plans torch takes when its iterator is created.
 
     Attributes:

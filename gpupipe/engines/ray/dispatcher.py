@@ -184,7 +184,7 @@ class PlanDispatcher(threading.Thread):
         answer.add_done_callback(partial(self._receive, step, worker))
 
     def _receive(self, step: int, worker: PoolWorker, answer: Future[BatchAnswer | None]) -> None:
-        """Queue an answer for this thread.
+        """Queue an answer of a worker, and wake the dispatcher's thread.
 
         Ray calls this method on Ray's message thread. So the method may neither call Ray nor wait
         for a lock that another thread holds while it calls Ray.

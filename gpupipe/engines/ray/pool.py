@@ -220,7 +220,11 @@ class RayWorkerPool:
             worker.actor.close.remote()  # then Ray ends the actor, to which nothing refers any more
 
     def _take_answer(self, worker: _StartingWorker) -> None:
-        """Take the next step of a starting worker whose call of `describe` or `build` ended."""
+        """Process the answer of a starting worker to `describe` or `build`.
+
+        After `describe`, call `build`; after `build`, move the worker to `ready`. If the worker
+        died, start another one.
+        """
         try:
             answer: Any = ray.get(worker.ref)
         except ray.exceptions.RayTaskError as e:

@@ -111,7 +111,10 @@ class Operator:
         return {name: _argument(schema, name) for name in names}
 
     def successor_of(self, argument: str) -> str:
-        """Return advice in place of a deprecated argument; "" if it is not deprecated."""
+        """Return what to do about a deprecated argument, such as "leave it out".
+
+        Return "" if the argument is not deprecated.
+        """
         schema = self.schema
         if argument not in schema.GetArgumentNames() or not schema.IsDeprecatedArg(argument):
             return ""
