@@ -259,11 +259,11 @@ class Way:
 
 
 def merge_specs(input_spec: Spec, ways: Sequence[Way]) -> Spec:
-    """Return one spec for samples that took different ways.
+    """Return one spec for samples that took different ways through a container.
 
     Args:
-        input_spec: The spec of the samples before the ways part.
-        ways: The ways.
+        input_spec: The spec of the container's input.
+        ways: The ways, at least one.
 
     Returns:
         The spec, with None for each size that differs. Its values are from `merge_values`.

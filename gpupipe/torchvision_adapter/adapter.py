@@ -54,8 +54,8 @@ def from_torchvision(
     It reads transforms of torchvision.transforms.v2, those of torchvision.transforms, and
     `weights.transforms()` of classification models. The parameters are the attributes of the
     objects; those that have their defaults are left out. ToImage, PILToTensor and ToPureTensor need
-    no step. The steps work on the image: torchvision also moves masks with it, which here needs
-    `on: [image, mask]` (docs/configuration.md).
+    no step. torchvision moves masks together with the image. Here a step works on the image alone,
+    unless it has `on: [image, mask]` (docs/configuration.md).
 
     Args:
         transform: A Compose, another container, or a single transform.

@@ -251,7 +251,10 @@ class Workers:
         return engine_error
 
     def _create_loader(self, samples: Samples) -> DataLoader[WorkResult]:
-        """Create torch's DataLoader. Only workers with the constructor's `samples` can persist."""
+        """Create torch's DataLoader.
+
+        Workers persist, if the config says so, only for the `samples` of the constructor.
+        """
         options, is_main = self._job.loader, samples is self._samples
         worker_options: dict[str, Any] = {}
         if self._count:

@@ -140,7 +140,7 @@ class RayWorkerPool:
                 log_after = float("inf")
 
     def poll(self, seconds: float = 0.0) -> None:
-        """Take the next step of each starting worker, and end leaving workers without tasks.
+        """Process the answers of starting workers, and end leaving workers without tasks.
 
         Args:
             seconds: How long to wait for an answer of a starting worker.

@@ -220,7 +220,7 @@ def _takes_image(schema: Any) -> bool:
 
 
 def _instead(schema: Any) -> str:
-    """Return advice in place of an operator that draws random numbers itself."""
+    """Return what to write instead of an operator that draws random numbers itself."""
     words = sorted((*schema.ModulePath(), *_to_snake_case(schema.OperatorName()).split("_")))
     step = next((s for s in STEPS.names() if sorted(s.split("_")) == words), None)
     if step:
