@@ -2,9 +2,9 @@
 
 A row has the arguments of a function, its dtypes, and what it computes. `apply` is the reference.
 The engines have kernels and operators of their own for most functions. They derive the other ones
-from the row: a pointwise function of uint8 is a table of 256 levels for the CPU
-engine, and DALI computes a formula. So a new function is one row, here or in the module of a step
-of another package, which calls `register`.
+from the row: the CPU engine makes a table of 256 values for a pointwise function of uint8, and DALI
+computes the formula. So a new function is one row, here or in the module of a step of another
+package, which calls `register`.
 """
 
 from __future__ import annotations
@@ -52,20 +52,21 @@ class ColorValue:
 class ColorFunction:
     """A function of images of 1 or 3 channels. It keeps shape and dtype.
 
-    Floats are in 0..1, and results are clamped to the range of the dtype. A back end may differ
-    from the reference by one level of uint8; by more in single pixels, for a saturation above 2.
+    Floats are in 0..1, and results are clamped to the range of the dtype. The uint8 values of a
+    back end may differ from the reference by 1. For a saturation above 2, single pixels may differ
+    by more.
 
     Attributes:
         values: The arguments of the function, which may differ between samples.
         dtypes: The dtypes of images that the function supports.
         is_pointwise: Whether each value of the result depends only on the image's value at the
             same pixel and channel.
-        formula: For a pointwise function: computes the new numbers from those of the image, in
-            0..1, and one number for each of `values`, with + - * / ** and comparisons alone. They
-            are tensors of torch, or nodes of DALI. uint8 is scaled to 0..1 before, and truncated
-            afterwards.
-        reference: Computes one image, a tensor (C, H, W). By default it is the function of
-            torchvision.transforms.v2.functional with the row's name, or else the formula.
+        formula: For a pointwise function: formula(pixels, *values) returns the new pixels. The
+            arguments are tensors of torch or nodes of DALI, so it uses only + - * / ** and
+            comparisons. Pixels are in 0..1: uint8 is scaled before, and truncated afterwards.
+        reference: reference(image, *values) returns the new image, a tensor (C, H, W). By default
+            it is the function of torchvision.transforms.v2.functional that has the same name in
+            `COLOR_OPS`, or else the formula.
     """
 
     values: tuple[ColorValue, ...] = ()
@@ -148,7 +149,7 @@ _UINT8 = ("uint8",)
 
 
 def _factor(name: str) -> tuple[ColorValue, ...]:
-    """Return the only argument of a function: a factor, of which 1 changes nothing."""
+    """Return the only argument of a function: a factor, 0 or more; 1 keeps the image."""
     return (ColorValue(name, "float64", 0.0, math.inf),)
 
 

@@ -32,9 +32,10 @@ from gpupipe.schema.field_types import (
 class ColorStep(Step):
     """The base of steps that change colours. On a mask they do nothing, as in torchvision.
 
-    Subclasses define `op`, and draw its values under their names or have fields of these names, or
-    define `op_values`. If they are more than one function, they define `lower_color` and
-    `torch_color`. They override `infer_color` if they refuse more.
+    A subclass that applies one function defines `op`. It draws the function's arguments under their
+    names, has fields of these names, or defines `op_values`. A subclass that applies several
+    functions defines `lower_color` and `torch_color`. A subclass that refuses further inputs
+    overrides `infer_color`.
 
     Attributes:
         op: The function, a name of `COLOR_OPS`; "" for none.
@@ -54,7 +55,10 @@ class ColorStep(Step):
         return check_color(input_spec, dtypes, self.takes_any_values)
 
     def op_values(self, p: Params) -> tuple[Any, ...]:
-        """Return the arguments of `op`, by default from `p`, or else from the step's fields.
+        """Return the arguments of `op`.
+
+        By default each argument is the array of its name in `p`, or else the step's field of its
+        name.
 
         Args:
             p: The arrays that `sample` returned, (B, ...), or one sample's entry of each, (...).

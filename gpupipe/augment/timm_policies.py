@@ -131,7 +131,12 @@ def read_policy(text: str) -> TimmPolicy:
 
 
 def _read_sections(kind: str, sections: list[str]) -> tuple[str, dict[str, float]]:
-    """Return the name of the weighted set, or "", and the number of each other section by key."""
+    """Parse the sections of a policy string, such as "m9" and "mstd0.5" of "rand-m9-mstd0.5".
+
+    Returns:
+        The name of the operation set from the section "tNAME", or "", and the number of each
+        section by its key, such as {"m": 9.0, "mstd": 0.5}.
+    """
     op_set, numbers = "", dict[str, float]()
     for section in sections:
         parts = re.fullmatch(r"([a-z]+)([0-9]+(?:\.[0-9]+)?)", section)

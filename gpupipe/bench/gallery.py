@@ -84,7 +84,10 @@ class Gallery:
     seed: int = DEFAULT_SEED
 
     def draw_step(self, name: str, parameters: Mapping[str, Any] | None = None) -> StepPictures:
-        """Run one step after decode; if it refuses decoded images, on floats, a crop, or both.
+        """Run one step after decode.
+
+        If the step refuses the decoded images, run it on float images, on a crop, or on a crop in
+        floats: the first of these that it takes.
 
         Args:
             name: The step's name.

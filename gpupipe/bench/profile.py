@@ -122,7 +122,7 @@ class Profile:
 
     @property
     def is_by_parts(self) -> bool:
-        """Whether there are stages before whole batches: only a Profilable engine has them."""
+        """Whether the first stage does only a part of the work, as for a Profilable engine."""
         return self.stages[0].name not in (WHOLE, RECEIVE)
 
     @property

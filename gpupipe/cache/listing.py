@@ -179,7 +179,10 @@ def file_version(info: dict[str, Any]) -> str:
 
 
 def hash_file_version(info: dict[str, Any]) -> int:
-    """Return the hash of a file's version without its kind, or 0 if the store reports none."""
+    """Return the hash of a file's best version; 0 if the store reports none.
+
+    Only the value is hashed, such as "4f2a", and not its kind, such as "ETag".
+    """
     return next((hash_version(text) for _, text in _list_versions(info)), 0)
 
 

@@ -98,7 +98,8 @@ def write_parts(path: Path, key: Sequence[Any], reason: str) -> Iterator[tuple[P
 
     Args:
         path: The shard.
-        key: A name and options that identify the file beside the state of the shard. Plain JSON.
+        key: A name and options, as plain JSON. With the shard's path and `file_state`, they
+            identify the new file.
         reason: Why the file is needed, for the error message.
 
     Raises:

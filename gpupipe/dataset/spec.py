@@ -31,8 +31,8 @@ class Pixels:
             for floats; every source delivers this. "unscaled": floats converted from integers
             without scaling. "filled": floats with a fill value outside 0 to 1. "normalized": a
             mean was subtracted.
-        at_least: The minimum size along each spatial axis. () stands for each fixed size, and for
-            1 where the size differs between samples.
+        at_least: The minimum size along each spatial axis. () means the default: the size itself,
+            or 1 for a size that differs between samples.
     """
 
     values: Values = "usual"
@@ -73,7 +73,10 @@ class Spec:
         width: int | None = None,
         dtype: str = "uint8",
     ) -> Spec:
-        """Return the spec of decoded images; None for a size that differs between samples."""
+        """Return the spec of decoded images, in layout CHW.
+
+        Pass None for a size that differs between samples.
+        """
         return cls((channels, height, width), dtype, "CHW")
 
     @classmethod

@@ -138,10 +138,10 @@ def _map_array(
 
 
 def compute_checksum(array: NDArray[Any]) -> int:
-    """Return the CRC-32 of one sum per 4 KiB block, followed by the bytes after the last block.
+    """Return a checksum of an array: the CRC-32 of the sums of its 4 KiB blocks.
 
-    The sum of a block's 64-bit words changes with every bit of the block. It takes a tenth of the
-    time of a CRC of the words.
+    Bytes after the last whole block enter the CRC as they are. The sum of a block's 64-bit words
+    changes with every bit of the block. It takes a tenth of the time of a CRC of the words.
     """
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     end = len(data) - len(data) % _BLOCK_BYTES

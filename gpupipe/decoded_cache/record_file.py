@@ -176,7 +176,7 @@ class RecordFile:
         self._is_full = True
 
     def _count_all_records(self) -> None:
-        """Raise counters that are older than the slots, as they may be after a power failure."""
+        """Increase counters that are older than the slots, as after a power failure."""
         slots = self._bytes[SLOTS_OFFSET : SLOTS_OFFSET + self.header.slots * SLOT_SIZE]
         table = slots.view(RECORD_DTYPE)
         ends = table["offset"] + table["shape"].astype(np.uint64).prod(axis=1)

@@ -120,7 +120,8 @@ class Decoder(ABC):
             header: The header that `probe` returned.
             data: All bytes of the file, uint8 (bytes,).
             mode: "rgb" for 3 channels, "gray" for 1.
-            dtype: The requested dtype, "uint8" or "uint16". The chain converts the other one.
+            dtype: The requested dtype, "uint8" or "uint16". If the decoder returns the other one,
+                the chain converts the pixels.
             window: [top, left, height, width] of the pixels that are needed, in the stored
                 orientation; None for all. Pixels outside the window may have any value.
             out: Memory of the image's size that the decoder may return, uint8 (H, W, C).

@@ -1,8 +1,8 @@
 """Parse the headers of image files: format, size, and whether the image is plain.
 
-Every decoder of every engine reads a plain image alike. Only plain images may reach DALI, which
-sets up a large batch on several threads: if it rejected an image there, the process would end.
-DALI accepts plain images there. Pillow decodes most other images on every engine: see pillow.py.
+Every decoder of every engine reads a plain image alike. DALI sets up a large batch on several
+threads, and the process ends if DALI rejects an image there. It rejects no plain image there, so
+only plain images may reach DALI. Pillow decodes most other images on every engine: see pillow.py.
 
 These images are plain:
 

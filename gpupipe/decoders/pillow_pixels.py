@@ -51,7 +51,8 @@ def read_pixels(
         data: The bytes of the file.
         kind: The format, as in `Header.format`.
         mode: "rgb" or "gray".
-        dtype: "uint8", or "uint16" to get all bits of colours. Deep gray is always uint16.
+        dtype: "uint8", or "uint16" to get all bits of colours. Gray of over 8 bits is returned as
+            uint16 in both cases.
 
     Raises:
         CannotDecodeError: "uint16" is requested, but Pillow reads only 8 bits of the samples.

@@ -37,7 +37,7 @@ _FEW = 8
 
 
 def read_tar_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source webdataset for a shard, and notes about doubts.
+    """Return the options of the source webdataset for a shard, and notes on what is uncertain.
 
     Raises:
         DataError: The shard cannot be read.
@@ -91,7 +91,7 @@ def _json_label(members: dict[str, bytes]) -> str | None:
 
 
 def read_tfrecord_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source tfrecord for a shard, and notes about doubts.
+    """Return the options of the source tfrecord for a shard, and notes on what is uncertain.
 
     Raises:
         DataError: The shard cannot be read.
@@ -135,7 +135,7 @@ _PARTS = ("train", "training", "trn")
 
 
 def read_zip_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source zip for an archive, and notes about doubts.
+    """Return the options of the source zip for an archive, and notes on what is uncertain.
 
     Raises:
         DataError: The archive cannot be read, or holds no image.
@@ -161,7 +161,7 @@ def read_zip_options(file: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def read_lmdb_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source lmdb for a database, and notes about doubts.
+    """Return the options of the source lmdb for a database, and notes on what is uncertain.
 
     Raises:
         DataError: The database cannot be read.
@@ -212,7 +212,7 @@ def read_parquet_options(file: Path) -> tuple[dict[str, Any], list[str]]:
     """Choose options of the source parquet from the columns of a shard.
 
     Returns:
-        The options, and notes about doubts.
+        The options, and notes on what is uncertain.
     """
     import pyarrow.parquet
 
@@ -222,7 +222,10 @@ def read_parquet_options(file: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def read_arrow_options(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of the source hf for a file of a saved data set, and notes about doubts.
+    """Return the options of the source hf for a file of a saved data set.
+
+    Returns:
+        The options, and notes on what is uncertain.
 
     Raises:
         DataError: The file cannot be read.

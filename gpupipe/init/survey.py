@@ -130,9 +130,9 @@ def _find_min_sizes(index: Index, spec: Spec) -> list[int]:
 
 
 def iter_doubts(part: str, detected: Detected, found: Survey) -> Iterator[str]:
-    """Yield sentences about doubts: the data may not be as it was detected.
+    """Yield sentences for the user on what may be wrong about the detected data.
 
-    Labels are questioned in training data only: validation data may lack some classes.
+    Sentences about labels are for training data only: validation data may lack some classes.
     """
     yield from detected.notes
     yield from found.doubts

@@ -229,7 +229,7 @@ def holds_parts(texts: Sequence[str]) -> bool:
 
 
 def _check(label: str, texts: Sequence[str]) -> LabelChoice:
-    """Choose a column named like labels: as values if its numbers cannot be classes."""
+    """Decide whether a column with a name such as "label" holds labels, numbers or captions."""
     fault = _find_fault(texts)
     if fault and not all(map(_is_number, texts)):
         return LabelChoice(label, fault=f"the column '{label}': {fault}")

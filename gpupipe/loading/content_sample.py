@@ -89,7 +89,7 @@ def _list_differences(
 
 
 def _choose_cells(index: Index) -> list[Cell]:
-    """Choose up to 1,000 rows by the index's fingerprint, ascending; the fields take turns."""
+    """Choose up to 1,000 rows by the index's fingerprint, and one field of each in rotation."""
     rows: Any = range(len(index))
     if len(index) > _MAX_ROWS:
         bits = hashlib.shake_256(index.fingerprint.encode()).digest(8 * _MAX_ROWS)

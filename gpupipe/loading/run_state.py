@@ -64,7 +64,7 @@ def check_state(state: object, own: Mapping[str, Any], strict: bool) -> Mapping[
 
     Args:
         state: The argument of load_state_dict().
-        own: The loader's own state, of which keys that have defaults may be missing.
+        own: The loader's own state. `state` must have its keys, except those with a default.
         strict: Whether the state must belong to the same data and pipeline.
     """
     if not isinstance(state, Mapping):

@@ -238,10 +238,11 @@ def add_views(pipeline: Pipeline, views: Mapping[str, ViewField]) -> Pipeline:
 
 
 def _select_view(first: ParsedStep[Step], view: ViewField) -> ParsedStep[Step]:
-    """Return a view's first step; if it makes several images, a copy that makes this field's one.
+    """Return the first step for one field of a view.
 
-    If the step's number of images is not the view's count, return the step unchanged: its
-    `infer_spec` then raises StepIncompatibleError.
+    A step that makes several images, one per field of the view, is replaced by a copy that makes
+    the image of this field. If it makes another number of images than the view's count, the step
+    stays as it is: its `infer_spec` then raises StepIncompatibleError.
     """
     if first.step is None or first.step.num_views == 1 or first.step.num_views != view.count:
         return first

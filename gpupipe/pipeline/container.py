@@ -259,11 +259,11 @@ class Way:
 
 
 def merge_specs(input_spec: Spec, ways: Sequence[Way]) -> Spec:
-    """Return one spec for samples that took different ways.
+    """Return one spec for samples that took different ways through a container.
 
     Args:
-        input_spec: The spec of the samples before the ways part.
-        ways: The ways.
+        input_spec: The spec of the container's input.
+        ways: The ways, at least one.
 
     Returns:
         The spec, with None for each size that differs. Its values are from `merge_values`.
@@ -296,5 +296,5 @@ def min_sizes(specs: Sequence[Spec]) -> tuple[int, ...]:
 
 
 def merge_values(specs: Sequence[Spec]) -> Values:
-    """Return "usual" if the values of all specs are usual, else the first other `values`."""
+    """Return the first `pixels.values` among the specs that is not "usual", or else "usual"."""
     return next((s.pixels.values for s in specs if s.pixels.values != "usual"), "usual")

@@ -105,7 +105,8 @@ def parse_schedule(node: Node, name: str, begins: int = 0) -> Schedule | None:
     Args:
         node: The mapping of the schedule in the document.
         name: The schedule's name in messages, such as "resize.size".
-        begins: The epoch in which it begins: 0, or `until` of the jump whose `then` it is.
+        begins: The epoch in which the schedule begins: 0; for a schedule under the `then` of a
+            jump, the `until` of that jump.
 
     Returns:
         The schedule; None if it has mistakes, or a value that could not be resolved.

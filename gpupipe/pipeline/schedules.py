@@ -185,9 +185,10 @@ def refuse_schedules(document: Document, loc: Loc, problems: list[Problem]) -> N
 
 
 def _name(loc: Loc) -> str:
-    """Return the name of a schedule in messages, from the step's name on: "resize.size.0".
+    """Return a schedule's path without the keys before its step, such as "resize.size.0".
 
-    The step is the last key that follows the number of an item of a list.
+    A step is an item of a list, so its name is the key after the item's number. Of nested steps,
+    the innermost counts.
     """
     pairs = enumerate(pairwise(loc))
     steps = [n for n, (a, b) in pairs if isinstance(a, int) and isinstance(b, str)]
@@ -241,9 +242,10 @@ def _name_epoch(
     epoch: int,
     build: Callable[[Document], Any],
 ) -> list[Problem]:
-    """Return the problems of an epoch; add the epoch's numbers to those that a schedule causes.
+    """Return the problems of an epoch, with the epoch's numbers appended to the messages.
 
-    `build` tries another epoch, to tell which problems of epoch 0 do not depend on schedules.
+    A problem of epoch 0 that the last phase has too stays as it is: no schedule causes it. To find
+    such problems, this function calls `build` with the document of the last phase.
     """
     changes = schedules.list_changes()
     if not changes:

@@ -88,8 +88,8 @@ def check_axis(axis: str, input_spec: Spec) -> Spec:
 def is_video_like(layout: str) -> bool:
     """Return whether primitives that work along spatial axes support a layout.
 
-    They do for up to two axes before the spatial axes and none after, or for one axis after and up
-    to one before.
+    A supported layout has one of these numbers of axes (before, after) the spatial axes: (0, 0),
+    (1, 0), (2, 0), (0, 1) or (1, 1). For two spatial axes these are HW, CHW, FCHW, HWC and FHWC.
     """
     before, _, after = layout.partition(spatial_axes(layout))
     return (len(before), len(after)) in ((0, 0), (1, 0), (2, 0), (0, 1), (1, 1))
@@ -246,7 +246,11 @@ def check_fill(fill: tuple[float, ...], input_spec: Spec, name: str = "fill") ->
 
 
 def add_fill(fill: tuple[float, ...], spec: Spec) -> Spec:
-    """Return `spec` with values "filled" if `fill` takes usual floats out of 0..1, else `spec`."""
+    """Return the spec of an image after a border of the value `fill` was added.
+
+    If the image has floats from 0 to 1, and `fill` is outside this range, `pixels.values` becomes
+    "filled". Else the spec stays the same.
+    """
     if (
         spec.dtype in FLOATS
         and spec.pixels.values == "usual"

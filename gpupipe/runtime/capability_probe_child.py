@@ -2,9 +2,9 @@
 
 nvImageCodec prepares samples on several threads only if the batch has more than 4 * (num_threads +
 1) samples (DALI's image_decoder.h). Its code path also depends on the batch size, on mixed chroma
-subsampling, and on `hw_decoder_load`. The child therefore decodes batches of 1
-image, of 128 equal images and of 132 different ones, on 16 threads, with several values of
-`hw_decoder_load`. This file imports nothing from gpupipe, because the child runs it by its path.
+subsampling, and on `hw_decoder_load`. The child therefore decodes batches of 1 image, of 128 equal
+images and of 132 different ones, on 16 threads, with several values of `hw_decoder_load`. This
+file imports nothing from gpupipe, because the child runs it by its path.
 """
 
 from __future__ import annotations

@@ -87,7 +87,10 @@ def origin(cls: type) -> str:
 
 
 def _distribution_of_module(module: str) -> str:
-    """Return name and version of the distribution with a step in this top-level module, or ""."""
+    """Return the name and version of the package that offers a step from a top-level module.
+
+    Return "" if no entry point of a step is in the module.
+    """
     for entry in (*list_entries(STEP_GROUP), *list_entries(BATCH_STEP_GROUP)):
         if entry.module.partition(".")[0] == module and entry.dist:
             return f"{entry.dist.name} {entry.dist.version}"

@@ -200,9 +200,10 @@ class EpochLayout:
         return self.start(step) + int(sizes[:rank].sum()) + mine
 
     def _left_for_last_step(self) -> NDArray[np.int64]:
-        """Return how many samples each rank has left for the last step, with "partial".
+        """Return how many samples each rank has left for the last step, int64 (ranks,).
 
-        A number below 1 means that the rank takes one sample from its batch of the step before.
+        Valid with `last_batch: partial`. A rank whose number is below 1 takes one sample from its
+        batch of the step before.
         """
         each, rest = divmod(self.total, self.world_size)
         share = each + (np.arange(self.world_size) < rest)

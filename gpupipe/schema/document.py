@@ -108,9 +108,10 @@ class Document:
         return holders[-1], tuple(real)
 
     def _inside(self, holder: Any, loc: list[Key], following: Key, location: str) -> Any:
-        """Return the value at `loc`, which is in `holder`, as a parent for the key `following`.
+        """Return the value at `loc`, an item of `holder`, ready to contain the key `following`.
 
-        An empty value becomes a mapping. So does the step `following` without parameters.
+        If the value is empty, {} replaces it. If it is a step without parameters, such as "decode"
+        in a list, and `following` is "decode", {"decode": {}} replaces it.
         """
         key: Any = loc[-1]
         old = holder.get(key) if isinstance(holder, dict) else holder[key]

@@ -133,11 +133,11 @@ def spread(
 
 
 class Short(tuple[int, ...]):
-    """The numbers for an image, expanded from a short form in YAML.
+    """The sides or margins of a 2-D image, expanded from fewer numbers in the YAML.
 
     Attributes:
-        written: The short form. `expand_sides` and `expand_margins` expand it for other axes than
-            those of an image.
+        written: The numbers in the YAML. For inputs with other spatial axes, such as volumes,
+            `expand_sides` and `expand_margins` start from these.
     """
 
     written: tuple[int, ...]

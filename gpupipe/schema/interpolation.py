@@ -63,7 +63,7 @@ def resolve(document: Document) -> tuple[Document, list[Problem]]:
 
 
 class _ReferenceCounter:
-    """Counts the steps that resolve the plain references (${key.key}) of a document."""
+    """Counts the plain references (${key.key}) that resolving a document follows."""
 
     def __init__(self, document: Document) -> None:
         self._document = document

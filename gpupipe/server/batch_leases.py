@@ -128,8 +128,8 @@ class BatchLeases:
         """Reconcile a client's leases with the batches that it still holds after a reconnect.
 
         Requeues the leases of all other batches. Leases a held batch to the client again if its
-        step was requeued and not taken since. If the client is alone in its partition, it does so
-        only if all earlier steps are leased or done.
+        step was requeued and not taken since. If the client is alone in its partition, all earlier
+        steps must also be leased or done.
 
         Args:
             client: The client that has reconnected.
@@ -198,7 +198,7 @@ class BatchLeases:
 
 
 def _count_steps_taken(current: EpochPass, client: Client) -> int | None:
-    """Return the number of steps taken of the client's pass, if that starts where `current` does.
+    """Return how many steps of a client's pass are taken, if it starts where `current` starts.
 
     Returns 0 if the client has just finished the epoch before, and None in all other cases.
     """

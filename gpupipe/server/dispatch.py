@@ -64,7 +64,12 @@ class FinalError:
         self._deadline = 0.0
 
     def announce(self, message: messages.Failed, tokens: set[str]) -> None:
-        """Set the error message, which was sent to the clients with these tokens."""
+        """Store the error message, and start to wait until clients acknowledge it.
+
+        Args:
+            message: The message, which the caller has sent.
+            tokens: The tokens of the clients that it was sent to.
+        """
         self.message, self._uninformed = message, tokens
         self._deadline = time.monotonic() + _FAREWELL_SECONDS
 

@@ -103,8 +103,9 @@ class WriteAheadLog:
         Args:
             state: A new state, without clients.
             now: Seconds, of a monotonic clock.
-            after_stop: Whether new clients may continue after a server that was stopped, as after
-                a crash. If False, only that server's clients may; see LeaseState.stopped_at.
+            after_stop: Whether new clients may continue the work of a server that was stopped. If
+                False, only its own clients may; see LeaseState.stopped_at. After a crash, new
+                clients may always continue.
 
         Returns:
             True if the file held records, and new clients may continue from them.

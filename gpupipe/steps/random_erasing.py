@@ -73,7 +73,7 @@ class RandomErasing(Step):
 
     @property
     def speed_advice(self) -> str:  # type: ignore[override]
-        """A faster alternative to noise; "" for one value."""
+        """Advice for `value: random`, which is slow; "" if `value` is numbers."""
         return noise.SPEED_ADVICE if self.value == RANDOM else ""
 
     @property

@@ -2,6 +2,5 @@
 
 `transform_steps` builds the steps that replace timm's create_transform. `arguments` reads the
 arguments that are not about steps, and refuses those that gpupipe cannot honour. Both import timm
-only when called. Start reading in
-transform_steps.py.
+only when called. Start reading in transform_steps.py.
 """

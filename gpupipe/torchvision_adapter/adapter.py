@@ -54,8 +54,8 @@ def from_torchvision(
     It reads transforms of torchvision.transforms.v2, those of torchvision.transforms, and
     `weights.transforms()` of classification models. The parameters are the attributes of the
     objects; those that have their defaults are left out. ToImage, PILToTensor and ToPureTensor need
-    no step. The steps work on the image: torchvision also moves masks with it, which here needs
-    `on: [image, mask]` (docs/configuration.md).
+    no step. torchvision moves masks together with the image. Here a step works on the image alone,
+    unless it has `on: [image, mask]` (docs/configuration.md).
 
     Args:
         transform: A Compose, another container, or a single transform.
@@ -109,7 +109,11 @@ class _Adapted:
     nested: Sequence[_Adapted] = ()
 
     def list_places(self, loc: Loc) -> dict[Loc, str]:
-        """Return `where` by path, for this item, which is at the path `loc`, and those inside."""
+        """Return `where` of this item and of all nested ones, by their paths in the pipeline.
+
+        Args:
+            loc: The path of this item.
+        """
         places = {loc: self.where}
         for number, part in enumerate(self.nested):
             inner = (*loc, next(iter(self.item)), "transforms", number)

@@ -162,7 +162,11 @@ class _Delivery:
 
     @cached_property
     def _tables(self) -> tuple[torch.dtype, Array | None, NDArray[np.float32] | None]:
-        """The delivered dtype, the table (None if values stay) and the coefficients or None."""
+        """(dtype of the batch, lookup table, coefficients); see gpupipe.engines.uint8_conversion.
+
+        Table and coefficients are None if the uint8 values stay as they are. The coefficients
+        alone are None if only the table gives the exact values.
+        """
         conversions, table = self.conversion.conversions, self.conversion.table(_RGB)
         if table.dtype == torch.uint8 and not conversions:
             return table.dtype, None, None

@@ -110,7 +110,7 @@ def _equalize(plane: Array) -> Array:
 def _run_by_plane(
     make_table: Callable[[Array], Array], op: ColorOp, pixels: Pixels, row: int
 ) -> Pixels:
-    """Apply a table to each channel that `make_table` computes from the channel."""
+    """Apply to each channel the table that `make_table` computes from that channel."""
     array = as_packed(pixels)
     planes = cv2.split(array)
     return _apply_table(array, np.stack([make_table(plane) for plane in planes], -1)[None])

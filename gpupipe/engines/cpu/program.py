@@ -242,14 +242,14 @@ class BranchingOp(Op):
 
 @dataclass(frozen=True)
 class SwitchOp(BranchingOp):
-    """`index[row]` is the number of the branch that a sample takes."""
+    """Runs one branch for each sample: the sample in `row` takes `branches[index[row]]`."""
 
     index: Sequence[int]
 
 
 @dataclass(frozen=True)
 class BlendOp(BranchingOp):
-    """`weights[row]` has a factor for each branch."""
+    """Sums the results of all branches, each times its weight in `weights[row]`."""
 
     weights: Sequence[Sequence[float]]
 

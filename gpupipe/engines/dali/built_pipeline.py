@@ -32,8 +32,8 @@ class BuildOptions:
     Attributes:
         device_id: The GPU's number, or None for DALI's CPU back end.
         may_cut: Whether the decoder may decode a region of an image.
-        checks_jpegs: Whether to refuse JPEGs without an end marker, and to decode JPEGs that look
-            damaged without DALI.
+        checks_jpegs: Whether to refuse JPEGs without an end marker, and to let gpupipe.decoders
+            decode JPEGs that look damaged.
         warm_up: Whether to decode a full batch first if the first batch is short.
         fields: The readers of the fields that DALI does not read itself, by field name.
         cache: The decoded cache, or None.

@@ -148,7 +148,7 @@ class CachedReader(Reader):
 
 
 def _find_missing(samples: Cached) -> list[int]:
-    """Return the positions in a plan of the samples with a field that is not cached."""
+    """Return the rows of the samples that have at least one uncached field."""
     of_sample = zip(*samples.values(), strict=True)
     return [row for row, fields in enumerate(of_sample) if any(f.pixels is None for f in fields)]
 

@@ -87,8 +87,8 @@ class DaliEngine(QuarantiningEngine):
         job: The samples, the steps and the loader settings.
         device_id: The GPU's number, or None for DALI's CPU back end.
         may_cut: Whether the decoder may decode a region of an image.
-        checks_jpegs: Whether to refuse JPEGs without an end marker, and to decode JPEGs that look
-            damaged without DALI. By default only on a GPU; see jpeg_checks.py.
+        checks_jpegs: Whether to refuse JPEGs without an end marker, and to let gpupipe.decoders
+            decode JPEGs that look damaged. By default only on a GPU; see jpeg_checks.py.
         warm_up: Whether to decode a full batch first if the first batch is short. By default only
             if the hardware decoder may be used; see GraphRunner.
     """

@@ -152,7 +152,11 @@ class MmapReader:
 
 
 def _open_map(path: str) -> NDArray[np.uint8]:
-    """Map a file. If that fails, return an empty array, so that errors name its samples."""
+    """Map a file into memory.
+
+    If that fails, return an empty array: each sample in the file then counts as truncated, and its
+    error names the sample.
+    """
     try:
         with open_regular(path, buffering=0) as f:
             return np.frombuffer(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)

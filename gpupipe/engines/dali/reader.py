@@ -101,8 +101,8 @@ def make_reader(
         job: The job.
         decoding: How each of these fields is decoded, by field name.
         fields: The readers of the fields that DALI does not read itself, by field name.
-        checks_jpegs: Whether to refuse JPEGs without an end marker, and to decode JPEGs that look
-            damaged with gpupipe.decoders; see jpeg_checks.py.
+        checks_jpegs: Whether to refuse JPEGs without an end marker, and to let gpupipe.decoders
+            decode JPEGs that look damaged; see jpeg_checks.py.
     """
     return FileReader(job, decoding, fields, checks_jpegs) if decoding else NoReader()
 

@@ -60,7 +60,7 @@ class PlanSampler:
     """The sampler of torch's DataLoader: yields a work item for each plan.
 
     Args:
-        job: Draws the steps of each plan.
+        job: The job, which draws the parameters of the steps for each plan.
         ahead: How many plans torch takes when its iterator is created.
 
     Attributes:
@@ -251,7 +251,10 @@ class Workers:
         return engine_error
 
     def _create_loader(self, samples: Samples) -> DataLoader[WorkResult]:
-        """Create torch's DataLoader. Only workers with the constructor's `samples` can persist."""
+        """Create torch's DataLoader.
+
+        Workers persist, if the config says so, only for the `samples` of the constructor.
+        """
         options, is_main = self._job.loader, samples is self._samples
         worker_options: dict[str, Any] = {}
         if self._count:

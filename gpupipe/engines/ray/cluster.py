@@ -150,8 +150,8 @@ def _only_loopback() -> Iterator[None]:
 
     By default, Ray does so on macOS and Windows only. Elsewhere it listens on all networks, and
     replaces a `_node_ip_address` of 127.0.0.1 by the address of this machine. Ray's daemons and
-    workers read the environment variable when they start. This process read it when it imported
-    ray, so Ray's constant changes too.
+    workers read RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER when they start. This process read it when it
+    imported ray, so this function also changes the constant in which Ray keeps the value.
     """
     name, before = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", ray_constants.ENABLE_RAY_CLUSTER
     variable = os.environ.get(name)

@@ -153,7 +153,7 @@ class PlanDispatcher(threading.Thread):
             return self._has_more and not self._is_ended and len(self._open) < self._window
 
     def _assign(self) -> None:
-        """Send each task that no worker has, or only lagging ones, to a worker with room."""
+        """Send each open task to a worker with room, unless a worker that does not lag has it."""
         lagging = self._find_lagging()
         for step, task in self._open.items():
             if task.answer is None and lagging.issuperset(task.refs):
@@ -184,7 +184,7 @@ class PlanDispatcher(threading.Thread):
         answer.add_done_callback(partial(self._receive, step, worker))
 
     def _receive(self, step: int, worker: PoolWorker, answer: Future[BatchAnswer | None]) -> None:
-        """Queue an answer for this thread.
+        """Queue an answer of a worker, and wake the dispatcher's thread.
 
         Ray calls this method on Ray's message thread. So the method may neither call Ray nor wait
         for a lock that another thread holds while it calls Ray.

@@ -140,7 +140,7 @@ class RayWorkerPool:
                 log_after = float("inf")
 
     def poll(self, seconds: float = 0.0) -> None:
-        """Take the next step of each starting worker, and end leaving workers without tasks.
+        """Process the answers of starting workers, and end leaving workers without tasks.
 
         Args:
             seconds: How long to wait for an answer of a starting worker.
@@ -220,7 +220,11 @@ class RayWorkerPool:
             worker.actor.close.remote()  # then Ray ends the actor, to which nothing refers any more
 
     def _take_answer(self, worker: _StartingWorker) -> None:
-        """Take the next step of a starting worker whose call of `describe` or `build` ended."""
+        """Process the answer of a starting worker to `describe` or `build`.
+
+        After `describe`, call `build`; after `build`, move the worker to `ready`. If the worker
+        died, start another one.
+        """
         try:
             answer: Any = ray.get(worker.ref)
         except ray.exceptions.RayTaskError as e:

@@ -116,7 +116,7 @@ def get_default_root(name: str) -> Path:
 
 
 def describe_absence(root: Path, name: str | None, images: int | None) -> str:
-    """Return a sentence that announces the download, or the drawing, that `locate` would do.
+    """Return a sentence saying that the first run downloads the data, or makes stand-in images.
 
     Return "" if the data exists, or `name` is None.
     """

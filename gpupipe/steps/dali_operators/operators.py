@@ -111,7 +111,10 @@ class Operator:
         return {name: _argument(schema, name) for name in names}
 
     def successor_of(self, argument: str) -> str:
-        """Return advice in place of a deprecated argument; "" if it is not deprecated."""
+        """Return what to do about a deprecated argument, such as "leave it out".
+
+        Return "" if the argument is not deprecated.
+        """
         schema = self.schema
         if argument not in schema.GetArgumentNames() or not schema.IsDeprecatedArg(argument):
             return ""
@@ -217,7 +220,7 @@ def _takes_image(schema: Any) -> bool:
 
 
 def _instead(schema: Any) -> str:
-    """Return advice in place of an operator that draws random numbers itself."""
+    """Return what to write instead of an operator that draws random numbers itself."""
     words = sorted((*schema.ModulePath(), *_to_snake_case(schema.OperatorName()).split("_")))
     step = next((s for s in STEPS.names() if sorted(s.split("_")) == words), None)
     if step:

@@ -155,8 +155,9 @@ class FlipsNode:
 class NormalizeNode:
     """Arithmetic on pixels: x / divide, then (x - mean) / std, then a cast to `dtype`.
 
-    `ImageTracer.finish` adds one for the delivery, even if there is nothing to compute. The node
-    also cuts and mirrors if operations before it fused with it.
+    `ImageTracer.finish` adds one that converts to the batch's layout and dtype, if the operator
+    crop_mirror_normalize supports the dtypes. The node also cuts or mirrors if a WindowNode or a
+    FlipsNode fused with it.
 
     Attributes:
         steps: The keys of the steps.
@@ -164,7 +165,7 @@ class NormalizeNode:
         divide: 255 to scale uint8 to 0..1, else 1.
         mean: One number, or one per channel. None if there is no normalize yet.
         std: One number, or one per channel.
-        layout: The layout of the delivered image, or None if other operations follow.
+        layout: The layout of the batch, or None if other operations follow.
         window: The window to cut, or None.
         mirror: Whether to mirror each sample left to right, (B,), or None.
     """

@@ -52,7 +52,10 @@ Made = tuple[Make, tuple[Array, ...]]
 def python_function(
     displacement: NDArray[np.float32], reach: tuple[int, int], interpolation: str, fill: ops.Fill
 ) -> Made:
-    """Return `make` and its arrays, to call torchvision's functional.elastic on each image."""
+    """Return a function that adds torchvision's elastic to the graph, and the arrays to feed to it.
+
+    The function takes the pixels, and one DataNode for each array.
+    """
 
     def move(image: Tensor, moves: NDArray[np.float32]) -> Tensor:
         import torch
@@ -69,11 +72,12 @@ def python_function(
 def remap(
     displacement: NDArray[np.float32], reach: tuple[int, int], interpolation: str, fill: ops.Fill
 ) -> Made:
-    """Return `make` and its arrays, to run DALI's remap on a GPU.
+    """Return a function that adds DALI's remap for GPUs to the graph, and the arrays to feed to it.
 
-    DALI does not fill pixels that come from outside the image. So `make` first adds a border of
-    `fill`, and cuts it off at the end. The border has the size `reach`, the longest move. A pixel
-    from half-way over the image's edge is a mean of image and `fill`; in torchvision it is darker.
+    DALI does not fill pixels that come from outside the image. So the function adds a border of
+    `fill` before the remap, and cuts it off afterwards. The border has the size `reach`, the
+    longest move. A pixel from half-way over the image's edge is a mean of image and `fill`; in
+    torchvision it is darker.
     """
     count, height, width, _ = displacement.shape
     top, left = reach
