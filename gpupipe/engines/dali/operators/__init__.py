@@ -11,6 +11,6 @@
             v
     DALI's operators          ops, color, color_functions, torch_functions, dtypes
 
-`trial` runs the operator of a `dali` step on small images. The DALI engine, one folder up, imports
+`trial` runs the operator of a step on small images. The DALI engine, one folder up, imports
 this folder. Start reading in image.py.
 """
