@@ -61,7 +61,7 @@ PYTEST = $(BIN)/python -m pytest -o faulthandler_exit_on_timeout=true
 
 test-main: $(VENV)/.installed-test
 	$(BIN)/python -m compileall -q gpupipe
-	$(PYTEST) -n 4 --dist worksteal --durations 40 $(RAY_TESTS:%=--ignore=%)
+	$(PYTEST) -n 3 --dist worksteal --durations 20 $(RAY_TESTS:%=--ignore=%)
 
 test-ray: $(VENV)/.installed-test
 	$(PYTEST) -n 0 --durations 10 $(RAY_TESTS)
