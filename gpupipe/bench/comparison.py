@@ -2,7 +2,6 @@
 
     Comparison          the results of all contestants, and the conditions of the measurement
       Result            the outcomes of one contestant, one per round
-    Rates               images per second, measured several times, with mean and deviation
     Ratio               the speed of one contestant over another, with its confidence interval
     describe_verdict    the comparison in sentences
 
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -21,6 +19,7 @@ from typing import Any
 
 from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.machine import machine
+from gpupipe.bench.measure import Rates
 from gpupipe.errors import counted
 
 SCHEMA = "gpupipe-compare-1"
@@ -74,11 +73,6 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
     return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
-def deviation(values: Sequence[float]) -> float | None:
-    """Return the standard deviation of values; None for a single one."""
-    return statistics.stdev(values) if len(values) > 1 else None
-
-
 def t_95(freedom: int) -> float:
     """Return the two-sided 95 % quantile of Student's t; approximate above 20 degrees."""
     if freedom <= len(_T_95):
@@ -99,29 +93,6 @@ class Contestant:
     name: str
     changes: dict[str, Any]
     workers: int | None = None
-
-
-class Rates(ABC):
-    """Images per second, measured several times."""
-
-    @property
-    @abstractmethod
-    def rates(self) -> list[float]:
-        """One rate for each round or pass."""
-
-    @property
-    def mean(self) -> float:
-        """The mean of the rates."""
-        return statistics.fmean(self.rates)
-
-    @property
-    def deviation(self) -> float | None:
-        """The standard deviation of the rates; None for a single one."""
-        return deviation(self.rates)
-
-    def rates_as_json(self, name: str) -> dict[str, Any]:
-        """Return mean, standard deviation and, below the key `name`, all rates, as plain JSON."""
-        return {"mean": self.mean, "standard_deviation": self.deviation, name: self.rates}
 
 
 @dataclass

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gpupipe.bench.comparison import Rates
 from gpupipe.bench.machine import cpu_seconds, machine
 from gpupipe.bench.memory import OWN_PEAKS, PeakMemory
 from gpupipe.engines.bad_samples import list_skipped
@@ -27,6 +27,34 @@ shorter pass, most batches were prepared before it began, so it measures no rate
 
 Tick = Callable[[str, int, int], None]
 """Called after each batch with the pass ("warm-up", "1/3"), its images so far, and their total."""
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Return the standard deviation of values; None for a single one."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+class Rates(ABC):
+    """Images per second, measured several times."""
+
+    @property
+    @abstractmethod
+    def rates(self) -> list[float]:
+        """One rate for each round or pass."""
+
+    @property
+    def mean(self) -> float:
+        """The mean of the rates."""
+        return statistics.fmean(self.rates)
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation of the rates; None for a single one."""
+        return deviation(self.rates)
+
+    def rates_as_json(self, name: str) -> dict[str, Any]:
+        """Return mean, standard deviation and, below the key `name`, all rates, as plain JSON."""
+        return {"mean": self.mean, "standard_deviation": self.deviation, name: self.rates}
 
 
 @dataclass(frozen=True)

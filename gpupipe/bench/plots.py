@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.bench.comparison import Comparison, Result, deviation
+from gpupipe.bench.comparison import Comparison, Result
 from gpupipe.bench.machine import machine
+from gpupipe.bench.measure import deviation
 from gpupipe.errors import counted
 
 if TYPE_CHECKING:

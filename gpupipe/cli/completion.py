@@ -85,17 +85,17 @@ def complete_override(ctx: Any, param: Any, incomplete: str) -> list[CompletionI
 
 def complete_target(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
     """Complete the name of a pipeline or step."""
-    from gpupipe.cli import listing
+    from gpupipe.cli import catalog
 
-    items = [item.name for kind in ("pipeline", "step") for item in listing.list_items(kind)]
+    items = [item.name for kind in ("pipeline", "step") for item in catalog.list_items(kind)]
     return [CompletionItem(name) for name in _matching(items, incomplete)]
 
 
 def complete_name(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
     """Complete the name of a config, pipeline, step, source or engine."""
-    from gpupipe.cli import listing
+    from gpupipe.cli import catalog
 
-    items = [item for kind in listing.KINDS for item in listing.list_items(kind)]
+    items = [item for kind in catalog.KINDS for item in catalog.list_items(kind)]
     kinds = {item.name: item.kind for item in reversed(items)}
     names = _matching(sorted(kinds), incomplete)
     return [CompletionItem(name, help=kinds[name]) for name in names]

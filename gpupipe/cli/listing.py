@@ -1,138 +1,26 @@
 """The commands list and show: configs, pipelines, steps, sources and engines, and their parameters.
 
-Summaries of gpupipe's own items are read from the text of their files, so that `gpupipe list`
-imports neither pydantic nor NumPy. Only classes of plugins are imported.
+catalog.py finds them.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib
-import inspect
 import json
-import pkgutil
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpupipe.cli.arguments import AsJson, options
+from gpupipe.cli.catalog import FOLDERS, KINDS, OWN_PACKAGE, Item, find_file, list_items
 from gpupipe.cli.completion import complete_name
 from gpupipe.cli.console import console
 from gpupipe.errors import GpupipeError, did_you_mean, nearest
-from gpupipe.runtime.registry import (
-    ENGINE_GROUP,
-    SOURCE_GROUP,
-    STEP_GROUP,
-    find_packages,
-    find_plugin,
-)
-from gpupipe.schema import yaml_files
 
 if TYPE_CHECKING:
     import pydantic
 
-OWN_PACKAGE = "gpupipe"
-_FOLDERS: dict[str, yaml_files.Kind] = {"config": "configs", "pipeline": "pipelines"}
-_GROUPS = {"step": STEP_GROUP, "source": SOURCE_GROUP, "engine": ENGINE_GROUP}
-KINDS = (*_FOLDERS, *_GROUPS)
-"""The kinds of items, in the order in which they are listed."""
 _LOADER = "loader"
-_MODELINE = "# yaml-language-server:"
-"""The beginning of the comment that tells an editor the schema of a file."""
-_SENTENCE = re.compile(r"(?<=[^.]\.)\s|(?<=:)$")
-
-
-@dataclass(frozen=True)
-class Item:
-    """A config, pipeline, step, source or engine.
-
-    Attributes:
-        kind: "config", "pipeline", "step", "source" or "engine".
-        name: Its name in YAML, or on the command line.
-        summary: Its description, in one sentence.
-        package: The package that it comes from.
-    """
-
-    kind: str
-    name: str
-    summary: str
-    package: str = OWN_PACKAGE
-
-
-def list_items(kind: str) -> list[Item]:
-    """Return all items of a kind: those that ship with gpupipe, then those of plugins."""
-    items = _list_files(kind) if kind in _FOLDERS else _list_classes(kind)
-    return sorted(items, key=lambda item: (item.package != OWN_PACKAGE, item.name))
-
-
-def _list_files(kind: str) -> Iterator[Item]:
-    for name in yaml_files.names(_FOLDERS[kind]):
-        text = _find_file(kind, name).read_text(encoding="utf-8")
-        yield Item(kind, name, first_sentence(_read_comment(text)))
-
-
-def _find_file(kind: str, name: str) -> Path:
-    return yaml_files.folder(_FOLDERS[kind]) / f"{name}.yaml"
-
-
-def _list_classes(kind: str) -> Iterator[Item]:
-    """Yield gpupipe's own steps, sources or engines, one per module, then those of plugins."""
-    group = _GROUPS[kind]
-    builtin = _module_files(group)
-    for name, path in builtin.items():
-        yield Item(kind, name, first_sentence(_read_docstring(name, path)))
-    for name, package in find_packages(group).items():
-        if name not in builtin:
-            summary = _summarize_plugin(group, name)
-            yield Item(kind, name, summary, package.removeprefix("the package "))
-
-
-def _module_files(group: str) -> dict[str, Path]:
-    """Return the file of each module of a package; for an engine, its folder's `__init__.py`."""
-    package = importlib.import_module(group)
-    (folder,) = map(Path, package.__path__)
-    modules = [m for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_")]
-    if group == ENGINE_GROUP:
-        return {m.name: folder / m.name / "__init__.py" for m in modules if m.ispkg}
-    return {m.name: folder / f"{m.name}.py" for m in modules if not m.ispkg}
-
-
-def _read_docstring(name: str, path: Path) -> str:
-    """Return the docstring of the class with the module's name, or else of the module."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    class_name = name.replace("_", "")
-    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    own = next((node for node in classes if node.name.lower() == class_name), None)
-    of_module = (ast.get_docstring(tree) or "").removeprefix(f"{name}: ")
-    return (own and ast.get_docstring(own)) or of_module
-
-
-def _summarize_plugin(group: str, name: str) -> str:
-    try:
-        plugin = find_plugin(group, name, object)
-    except LookupError as e:
-        return str(e.args[0])
-    return first_sentence(inspect.getdoc(plugin) or "")
-
-
-def _read_comment(text: str) -> str:
-    """Return the comment at the beginning of a YAML file."""
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("#") or line.startswith(_MODELINE):
-            break
-        lines.append(line.removeprefix("#").strip())
-    return " ".join(lines)
-
-
-def first_sentence(text: str) -> str:
-    """Return the first sentence of a docstring or comment, on one line."""
-    paragraph = text.strip().partition("\n\n")[0]
-    return _SENTENCE.split(" ".join(paragraph.split()), maxsplit=1)[0]
 
 
 def _load_class(kind: str, name: str) -> type[Any]:
@@ -144,9 +32,6 @@ def _load_class(kind: str, name: str) -> type[Any]:
         return STEPS.find(name) if kind == "step" else SOURCES.find(name)
     except LookupError as e:
         raise GpupipeError(str(e.args[0])) from e
-
-
-# --- the commands
 
 
 def _parse_kind(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -231,7 +116,7 @@ def _explain_unknown(name: str, kinds: Sequence[str]) -> str:
 
 
 def _show_item(item: Item, is_single: bool) -> None:
-    if item.kind in _FOLDERS:
+    if item.kind in FOLDERS:
         _show_file(item, is_single)
         return
     origin = "" if item.package == OWN_PACKAGE else f" of {item.package}"
@@ -243,7 +128,7 @@ def _show_item(item: Item, is_single: bool) -> None:
 
 
 def _show_file(item: Item, is_single: bool) -> None:
-    path = _find_file(item.kind, item.name)
+    path = find_file(item.kind, item.name)
     if not is_single:
         click.echo(f"# {item.kind} {item.name}: {path}")
     click.echo(path.read_text(encoding="utf-8"), nl=False)
