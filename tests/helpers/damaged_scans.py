@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,8 @@ def _check_as_on_a_gpu() -> None:
     from gpupipe.engines.dali import engine
 
     initialise = engine.DaliEngine.__init__
-    engine.DaliEngine.__init__ = lambda self, *given: initialise(self, *given, checks_jpegs=True)  # type: ignore[method-assign,assignment,misc]
+    checking = partialmethod(initialise, checks_jpegs=True)
+    setattr(engine.DaliEngine, "__init__", checking)  # noqa: B010  # mypy forbids the assignment
 
 
 if __name__ == "__main__":

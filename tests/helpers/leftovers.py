@@ -19,7 +19,8 @@ def _left() -> tuple[list[str], list[str], set[str]]:
     open_files = []
     for fd in os.listdir("/proc/self/fd"):
         try:
-            name = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115  # Path takes five times as long
+            # Path takes five times as long.
+            name = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
         except OSError:
             continue
         if "memfd:gpupipe" in name or name.startswith("socket:"):

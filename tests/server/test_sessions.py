@@ -82,10 +82,11 @@ def test_a_broadcast_goes_no_further_than_its_slowest_client() -> None:
     leases = leases_with(ServerOptions(mode="broadcast", hwm=4))
     fast, slow = joined(leases, 1), joined(leases, 2)
     partition = leases.state.clients[fast].partition
+    assert partition.current is not None
     for step in range(4):
-        assert leases.batches.take(partition) == (partition.current.number, step)  # type: ignore[union-attr]
-        leases.batches.lease((partition.current.number, step))  # type: ignore[union-attr]
-        leases.batches.acknowledge(fast, [(partition.current.number, step)])  # type: ignore[union-attr]
+        assert leases.batches.take(partition) == (partition.current.number, step)
+        leases.batches.lease((partition.current.number, step))
+        leases.batches.acknowledge(fast, [(partition.current.number, step)])
     assert leases.batches.neediest() is leases.state.clients[slow].partition
     assert leases.batches.partition_to_prefetch() is leases.state.clients[slow].partition
 

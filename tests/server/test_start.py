@@ -24,7 +24,9 @@ def test_paths_and_mappings_of_a_config_reach_the_process(
 ) -> None:
     data = MappingProxyType(config["data"] | {"root": Path(config["data"]["root"])})
     state = tmp_path / "state"
-    with start_server(config | {"data": data}, port=0, state=state) as server:  # type: ignore[union-attr]
+    server = start_server(config | {"data": data}, port=0, state=state)
+    assert server is not None
+    with server:
         with gpupipe.connect(server.address, device="cpu") as loader:
             assert len(loader.index) == 23
         assert state.exists()
