@@ -151,6 +151,23 @@ def test_an_exception_in_an_operator_that_a_step_applies(plugin: Plugin, faces: 
     assert f'{name}.py", line' in said.traceback
 
 
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("warp(np.eye(2), [0, 0], [0, 0], 'lanczos', None)", "KeyError: 'lanczos'"),
+        ("pad([1, 1], [1, 1], 'wrap')", "KeyError: 'wrap'"),
+        ("erase([0, 0], [1, 1], ('red',))", "ValueError: "),
+    ],
+)
+def test_an_argument_that_no_operator_accepts(
+    plugin: Plugin, faces: Path, call: str, error: str
+) -> None:
+    """Its operator is made while the graph is built."""
+    name = plugin(lower=f"    def lower(self, image, p):\n        image.{call}")
+    said = failure(faces, name, engine="dali")
+    assert f"its lower() raised {error}" in str(said)
+
+
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_an_exception_in_a_later_batch(

@@ -140,8 +140,8 @@ def _deliver_planes(conversion: Conversion, planes: Array, row: int) -> None:
         width = planes.shape[2]
         cv2.LUT(planes.reshape(-1, width), values[0], dst=slot.reshape(-1, width))
         return
-    for plane, table, part in zip(planes, values, slot, strict=True):
-        cv2.LUT(plane, table, dst=part)
+    for plane, entries, part in zip(planes, values, slot, strict=True):
+        cv2.LUT(plane, entries, dst=part)
 
 
 def _as_bits(array: Array) -> Array:

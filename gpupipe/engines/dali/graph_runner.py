@@ -48,7 +48,7 @@ Outcome = Tensors | RuntimeError
 
 
 class GraphRunner:
-    """Runs plans through a built graph.
+    """Builds the graph of a job, and runs plans through it.
 
     Args:
         job: The job.

@@ -13,7 +13,7 @@ operators/subgraph.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -207,6 +207,7 @@ class Lowering:
                 entry.lower(tracer, sampled)
             on_step(entry, before, tracer.size)
         tracer.spec, tracer.step = self._job.pipeline.output_spec_of(name), ""
+        tracer.blame = nullcontext
 
     @contextmanager
     def _blame(self, entry: Entry) -> Iterator[None]:

@@ -79,13 +79,7 @@ class DaliTracer(ABC):
         return self._size[..., ::-1]
 
     def apply(self, op: str, make: Make, *values: Array, size: Any = None) -> None:
-        blame = self.blame
-
-        def make_blamed(pixels: Any, *nodes: Any) -> Any:
-            with blame():
-                return make(pixels, *nodes)
-
-        self._on_pixels(op, make_blamed, *map(_convert_argument, values))
+        self._on_pixels(op, make, *map(_convert_argument, values))
         if size is not None:
             self._size = np.asarray(size, np.float64)
 
@@ -207,8 +201,14 @@ class DaliTracer(ABC):
         """Add an operator; `make` gets and returns a DataNode of layout HWC."""
 
     def _emit(self, op: str, make: Make, *arguments: Value) -> None:
-        """Add an operator of the current step."""
-        self._add(subgraph.operator(op, self.device, self._steps, make, *arguments))
+        """Add an operator of the current step. Errors while the graph is built name the step."""
+        blame = self.blame
+
+        def make_blamed(pixels: Any, *nodes: Any) -> Any:
+            with blame():
+                return make(pixels, *nodes)
+
+        self._add(subgraph.operator(op, self.device, self._steps, make_blamed, *arguments))
 
     @property
     def _steps(self) -> tuple[str, ...]:
