@@ -47,7 +47,7 @@ class CacheOptions(_Frozen):
         low_water: Share of max_bytes, 0 to 1, down to which a full cache evicts shards. Only shards
             that an epoch has trained on are evicted.
         policy: Which shards are evicted first. fifo: those published first; lru: those that no
-            epoch has used for longest; random.
+            epoch has used for longest; random. With engine: ray, random works as fifo.
         epoch: Which samples an epoch has. grow: those that are published when it begins; full: all,
             and it begins once the whole data set is in the cache.
         workers: Number of download workers that rank 0 starts, 0 to 256. With 0, run `gpupipe cache

@@ -132,7 +132,7 @@ class RateLimit:
 
     def _remaining_seconds(self, stored: bytes) -> float:
         """Return the seconds until recorded transfers are within the limit; negative if now."""
-        if len(stored) != _FORMAT.size:  # a new file, or one of an earlier version
+        if len(stored) != _FORMAT.size:  # a new file, or a damaged one
             return -_BURST_SECONDS
         until, monotonic_until, boot = _FORMAT.unpack(stored)
         if self._boot.strip(b"\0") and boot == self._boot:

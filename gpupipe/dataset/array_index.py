@@ -201,8 +201,9 @@ def build_index(
     )
     names = _name_samples(files, parts, file, row)
     if files.labels is None or files.classes is None:
-        where = lambda i: f"data.labels: sample {i} ({names[i]})"  # noqa: E731
-        sample_labels, classes = labels.number_classes(numbers, total, where)
+        sample_labels, classes = labels.number_classes(
+            numbers, total, lambda i: f"data.labels: sample {i} ({names[i]})"
+        )
     else:
         sample_labels, classes = np.repeat(files.labels, counts), files.classes
     return build(

@@ -94,6 +94,23 @@ def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
         raise DamagedError(f"cannot be read as .parquet: {str(e).partition(chr(10))[0]}") from e
 
 
+def iter_rows(table: Any, columns: list[str], rows_at_once: int) -> Iterator[Any]:
+    """Yield the record batches of an open Parquet file, with up to `rows_at_once` rows each.
+
+    An OSError of pyarrow becomes a DamagedError. So a caller that writes the rows to a file can
+    tell it from an OSError of that file.
+
+    Raises:
+        DamagedError: The rows cannot be read.
+    """
+    try:
+        # pyarrow's threads would still exist when the DataLoader forks its workers.
+        yield from table.iter_batches(rows_at_once, columns=columns, use_threads=False)
+    except OSError as e:
+        first_line = str(e).partition("\n")[0]
+        raise DamagedError(f"rows that cannot be read: {first_line}") from e
+
+
 def read_schema(path: Path) -> Any:
     """Return the pyarrow.Schema of an Arrow file.
 
@@ -194,31 +211,47 @@ def read_labels(array: Any, column: str) -> list[str] | NDArray[np.int64]:
     """Return a column of labels: int64 (N,) for whole numbers, a list for names.
 
     Raises:
-        ValueError: The column holds neither whole numbers nor names, or a row has no label.
+        ValueError: The column holds neither whole numbers nor names, or a row has no label or one
+            beyond int64.
     """
     import pyarrow as pa
 
+    wanted = "whole numbers or names: set data.label to another column, or to null"
     if pa.types.is_integer(_find_kind(array, column)):
-        return np.asarray(array.cast(pa.int64()))
-    advice = "whole numbers or names: set data.label to another column, or to null"
-    return read_texts(array, column, advice)
+        return _cast(array, pa.int64(), column, wanted)
+    return read_texts(array, column, wanted)
 
 
-def read_numbers(array: Any, column: str) -> NDArray[Any]:
+def read_numbers(
+    array: Any, column: str, wanted: str = "numbers: leave it out of data.values"
+) -> NDArray[Any]:
     """Return a column of numbers as int64 or float64 (N,).
 
-    Raises ValueError if the column is not numeric, or a row has no value.
+    Args:
+        array: The pyarrow array of the column.
+        column: The name of the column, for messages.
+        wanted: A description of the values that the column should hold, for messages.
+
+    Raises:
+        ValueError: The column is not numeric, or a row has no value or one beyond int64.
     """
     import pyarrow as pa
 
     kind = _find_kind(array, column)
     is_whole = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
     if not (is_whole or pa.types.is_floating(kind)):
-        raise ValueError(
-            f"the column '{column}' holds {kind}, but should hold numbers: leave it out of "
-            "data.values"
-        )
-    return np.asarray(array.cast(kind).cast(pa.int64() if is_whole else pa.float64()))
+        raise ValueError(f"the column '{column}' holds {kind}, but should hold {wanted}")
+    return _cast(array.cast(kind), pa.int64() if is_whole else pa.float64(), column, wanted)
+
+
+def _cast(array: Any, kind: Any, column: str, wanted: str) -> NDArray[Any]:
+    """Return a column of numbers as a pyarrow type. Raises ValueError if a number does not fit."""
+    import pyarrow as pa
+
+    try:
+        return np.asarray(array.cast(kind))
+    except pa.ArrowInvalid as e:
+        raise ValueError(f"the column '{column}' ({e}) should hold {wanted}") from e
 
 
 def _find_kind(array: Any, column: str) -> Any:

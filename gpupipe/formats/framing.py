@@ -65,7 +65,8 @@ def iter_records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
 def _walk(data: Bytes, offset: int) -> tuple[list[int], int, str]:
     """Return the byte offsets of up to 4,096 records, the offset after them, and a fault or "".
 
-    The fault tells where the file is cut off.
+    The fault tells where the file is cut off. The offsets include a record that ends past the
+    file's end: the caller checks its length, and reports a wrong length before this fault.
     """
     starts, view, size = list[int](), data.data, len(data)
     length_at = struct.Struct("<Q").unpack_from

@@ -197,7 +197,8 @@ def _read_columns(rows: ManifestRows, table: Any, wanted: ManifestColumns) -> No
         name: read(arrow_columns.read_numbers, number) for name, number in numbers.values.items()
     }
     if numbers.weight is not None:
-        rows.weights = read(arrow_columns.read_numbers, numbers.weight)
+        name = header[numbers.weight]
+        rows.weights = arrow_columns.read_numbers(columns.column(name), name, "numbers")
     if wanted.keeps_rest:
         rest = columns.select([header[n] for n in numbers.rest.values()])
         rows.rest = rest.to_pylist() if numbers.rest else [{} for _ in range(len(rows))]

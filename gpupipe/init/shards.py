@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ from gpupipe.runtime.installation import require_extra
 _IMAGES = ("jpg", "jpeg", "png", "webp")
 _LABELS = ("cls", "label", "class", "txt")
 _KEYS = ("label", "class", "cls", "class_id", "label_id")
-_FEW = 8
-"""Number of the last member of a tar to look at, from 0."""
+_MAX_MEMBERS = 8
+"""Max number of members of a tar to look at."""
 
 
 def read_tar_options(file: Path) -> tuple[dict[str, Any], list[str]]:
@@ -45,12 +46,10 @@ def read_tar_options(file: Path) -> tuple[dict[str, Any], list[str]]:
     members: dict[str, bytes] = {}
     with name_shard(file):
         data = map_file(file)
-        for number, member in enumerate(tar.iter_members(data)):
+        for member in islice(tar.iter_members(data), _MAX_MEMBERS):
             extension = member.name.rpartition("/")[2].partition(".")[2].lower()
             begin = member.offset
             members.setdefault(extension, data[begin : begin + member.size].tobytes())
-            if number >= _FEW:
-                break
     options: dict[str, Any] = {}
     notes = []
     image = next((e for e in members if e in _IMAGES), None)

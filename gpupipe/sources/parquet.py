@@ -59,8 +59,7 @@ class Parquet(ShardedSource):
         key = ("parquet", list(self.fields.values()))
         reason = f"the images of {path} are unpacked there"
         with write_parts(path, key, reason) as (unpacked, file):
-            # pyarrow's threads would still exist when the DataLoader forks its workers.
-            for rows in table.iter_batches(_ROWS_AT_ONCE, columns=columns, use_threads=False):
+            for rows in arrow_columns.iter_rows(table, columns, _ROWS_AT_ONCE):
                 others.add(rows)
                 for name, column in self.fields.items():
                     for image in arrow_columns.find_bytes(rows.column(column), column):

@@ -196,6 +196,13 @@ def test_files_that_are_no_manifest(
         listed(f"file://{blobs}", manifest=str(tmp_path / "none.csv"))
 
 
+def test_a_weight_of_a_parquet_that_is_no_number_is_named(blobs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "m.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"path": ["a"], "w": ["x"]}), file)
+    with pytest.raises(DataError, match=r"column 'w' holds string, but should hold numbers$"):
+        listed(f"file://{blobs}", manifest=str(file), label=None, weight="w")
+
+
 def test_nothing_to_list_is_named(blobs: Path, tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"no files that end in png: set data.url, or data.extensions"

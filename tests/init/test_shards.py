@@ -53,6 +53,13 @@ def test_members_that_are_not_read_are_named(tmp_path: Path) -> None:
     assert notes == ["other members are not read: pose, box (data.fields, data.values)."]
 
 
+def test_no_more_than_eight_members_are_looked_at(tmp_path: Path) -> None:
+    members = {"jpg": jpeg(), "cls": b"1"} | {f"part{n}": b"." for n in range(8)}
+    _, notes = read_tar_options(write_tar(tmp_path, **members))
+    names = ", ".join(f"part{n}" for n in range(6))
+    assert notes == [f"other members are not read: {names} (data.fields, data.values)."]
+
+
 def test_a_tar_without_an_image_is_a_doubt(tmp_path: Path) -> None:
     _, notes = read_tar_options(write_tar(tmp_path, bin=b"abc", cls=b"1"))
     assert "no member is an image; there are bin, cls." in notes

@@ -164,6 +164,10 @@ def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, kind: str) -> None
         ),
         ({"path": ["a", "b"], "label": [None, 3]}, "row 1: no value in the column 'label'"),
         ({"path": ["a", "b"], "label": [3, -3]}, "row 2: the label '-3' is negative"),
+        (
+            {"path": ["a"], "label": pa.array([2**63], pa.uint64())},
+            "the column 'label' .*9223372036854775808 not in range.* should hold .*set data.label",
+        ),
         ({"path": [b"a", b"b\0"]}, "row 2: a NUL byte"),
     ],
 )

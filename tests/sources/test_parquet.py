@@ -121,7 +121,19 @@ def test_any_change_of_a_byte_is_a_result_or_an_error(tmp_path: Path) -> None:
         try:
             assert len(Parquet(shards=str(path)).index()) > 0
         except DataError as e:
-            assert str(path) in str(e) or "parquet" in str(e)
+            assert str(e).startswith(f"{path}: ")
+
+
+def test_rows_that_are_damaged_are_blamed_on_the_shard_and_not_on_the_cache(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet")
+    with pa.parquet.ParquetFile(path) as table:
+        page = table.metadata.row_group(1).column(0).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[page : page + 40] = b"\xff" * 40
+    path.write_bytes(content)
+    words = "rows that cannot be read: .*; write the shard again, or leave it out of data.shards"
+    with pytest.raises(DataError, match=f"^{path}: {words}"):
+        Parquet(shards=str(path)).index()
 
 
 def test_the_fields_have_the_names_of_the_yaml(tmp_path: Path) -> None:
