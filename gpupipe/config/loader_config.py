@@ -132,10 +132,10 @@ class LoaderConfig(_Frozen):
         last_batch: What to do with the samples that do not fill a step: `partial`, `drop` or `pad`.
             `partial` delivers smaller batches, `drop` leaves the samples out, `pad` fills up with
             samples from the start of the epoch. All ranks have equally many steps in each case.
-        repeats: How often a sample comes in a row in the order, 1 to 1000, with other draws each
-            time. The ranks share the repeats of a sample out. This is repeated augmentation, as
-            torchvision's RASampler and timm's RepeatAugSampler do it. As there, an epoch still has
-            as many samples as the data set, so it sees 1/repeats of them: see `epoch_size`.
+        repeats: How many times each sample comes in a row, 1 to 1000, with new draws each time.
+            The repeats of a sample are dealt out to the ranks. This is repeated augmentation, as in
+            torchvision's RASampler and timm's RepeatAugSampler. An epoch keeps its length, so it
+            has only 1/repeats of the data set's samples: see `epoch_size`.
         weights: How likely each sample is drawn: a column of numbers from 0 on, or
             `class_balanced`. Samples are drawn with replacement, as torch's WeightedRandomSampler
             does it. The column is one of the values of the data set, (N,). `class_balanced` draws
@@ -145,10 +145,11 @@ class LoaderConfig(_Frozen):
             The next epoch goes on where this one ends in the permutation, so that all samples come
             equally often. null: as many as the data set or its subset has. `all`: every sample
             `repeats` times.
-        subset: The samples that are used: a share above 0 and up to 1, or a file of ids. The seed
-            draws the share once, from each class alike and at least one sample of each. The file
-            has one id a line, the sample's row in the index, as in batch["id"]. Ids and draws stay
-            those of the whole data set. null: all samples. With `split`, the name of a part.
+        subset: The samples to use: a share above 0 and up to 1, or the path of a file of ids. A
+            share is drawn once, with `seed`: the same share of each class, at least one sample of
+            each. The file has one id a line, the sample's row in the index, as in batch["id"]. A
+            sample has the same id and the same draws as without `subset`. null: all samples. With
+            `split`, the name of a part.
         split: Named parts of the data set, with the share of each: {train: 0.9, val: 0.1}. `subset`
             names the part that is used. The parts are drawn once, from each class alike, and do
             not depend on `seed`, so no sample is in two of them. All have the classes of the whole
@@ -168,10 +169,10 @@ class LoaderConfig(_Frozen):
             each worker prepares ahead. DALI reads the files of as many batches more.
         workers: Processes of the DataLoader, 0 to 1024; 0 loads in the main process. `auto` starts
             as many as `threads`.
-        decoder: The image decoder that the engines cpu and dataloader ask first, or `auto`. It may
-            be of a plugin; `pil` is Pillow. The others get the files that it does not take, in the
-            order of `auto`: jpeg_window, simplejpeg, torchcodec, torchvision, pillow, imagecodecs.
-            With `auto` the dataloader engine begins with torchvision.
+        decoder: The image decoder that the engines cpu and dataloader try first, or `auto`. It may
+            be from a plugin; `pil` is Pillow. For a file that it does not support, they try the
+            others in the order of `auto`: jpeg_window, simplejpeg, torchcodec, torchvision, pillow,
+            imagecodecs. With `auto`, the dataloader engine tries torchvision first.
         pin_memory: Whether batches are pinned in memory if they go to a GPU, as in torch's
             DataLoader.
         multiprocessing_context: How the workers are started: `fork`, `forkserver` or `spawn`, as in

@@ -72,9 +72,9 @@ class Source(pydantic.BaseModel):
             has under `mask`.
         max_pixels: Image files of more pixels are broken samples. The header is checked before
             anything is decoded. null means no limit; the default is Pillow's limit.
-        cache_decoded: Keep decoded images, {where: memory, max_bytes: 8GB}: what decode, and the
-            steps after it that draw nothing, make of each image. null, the default, decodes in
-            every epoch.
+        cache_decoded: Where to keep decoded images, such as {where: memory, max_bytes: 8GB}. The
+            cache holds the output of `decode`, and of the steps right after it that draw nothing.
+            null, the default: decode in every epoch.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")

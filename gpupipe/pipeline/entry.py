@@ -232,9 +232,9 @@ def _make_entry(
         step, output = _infer(p, step, input_spec)
         return Entry(p.name, p.name, step, p.where, input_spec, output, name)
     except StepIncompatibleError as e:
-        later = next((q.name for q in parsed if name in q.on and _decodes(q)), None)
         why: object = e
-        if input_spec.encoded and later:
+        decoders = (q.name for q in parsed if name in q.on and _decodes(q))
+        if input_spec.encoded and (later := next(decoders, None)):
             why = f"what reaches it are still encoded bytes: move it after '{later}'"
         of = f" on {name}" if len(p.on) > 1 else ""
         problems.append(Problem(e.where or p.where, f"{p.name} cannot stand here{of}: {why}"))

@@ -137,7 +137,7 @@ class MultiCrop(Step):
 
     Attributes:
         size: One number for a square, or [height, width], in pixels.
-        crop: The number of the crop; None if it is not known yet.
+        crop: The index of the crop. By default field n of the view gets crop n.
     """
 
     size: Size

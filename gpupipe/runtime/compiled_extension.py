@@ -12,6 +12,7 @@ import os
 import warnings
 import zlib
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Literal
 
 from gpupipe.errors import EngineError
@@ -58,7 +59,13 @@ def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
 
 def compute_crc32s(buffers: Sequence[Any]) -> list[int]:
     """Return the CRC-32 of each buffer, as zlib.crc32 does; `_kernels` needs no GIL for it."""
-    extension = find_extension()
+    extension = _find_kernels()
     if extension is not None:
         return extension.compute_crc32s(buffers)  # type: ignore[no-any-return]
     return [zlib.crc32(buffer) for buffer in buffers]
+
+
+@cache
+def _find_kernels() -> Any:
+    """Return `_kernels`, or None; look only once, because reads of a batch compute checksums."""
+    return find_extension()

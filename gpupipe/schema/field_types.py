@@ -127,7 +127,9 @@ def spread(
             return check_list(value, (2,), rule)
         if not 0 <= value <= max_spread:
             raise should_be(rule)
-        return [max(lowest, center - value), center + value]
+        # -0.0 for 0.0: the fingerprints of pipelines in saved states have it.
+        low = center - value if center else -value
+        return [max(lowest, low), center + value]
 
     return BeforeValidator(expand)
 

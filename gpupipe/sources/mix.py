@@ -85,9 +85,9 @@ _Part = Annotated[Part, BeforeValidator(_build_part), WithJsonSchema(_PART_SCHEM
 class Mix(Source):
     """The samples of several sources, in the proportions of their weights.
 
-    Each part has a fixed number of samples in an epoch, and goes through all its samples, again and
-    again, before one comes again. Any stretch of the order, and so any batch, has the proportions:
-    of two parts to within a sample each, of more to within as many samples as there are others.
+    Each part has a fixed number of samples in an epoch. No sample of a part comes again before all
+    others of the part have come. Any run of consecutive samples, such as a batch, has the
+    proportions too: with n parts, the count of each part is off by at most n - 1 samples.
 
     Attributes:
         parts: The sources by name. Each has a `weight`, by default 1, beside its own options.

@@ -42,9 +42,9 @@ class Numpy(ArraySource):
             each sample, in the order of the samples.
         values: With `files`: further .npy files with one number or several for each sample, by
             the name of the value in a batch: {target: y.npy}.
-        arrays: Which array of a .npz file is read, by what it is here: the name of the field, of a
-            value, or "labels". {array: x_train, labels: y_train}. By default an array has that
-            name itself. A file with a single array needs no name.
+        arrays: The names of the arrays in .npz files, such as {array: x_train, labels: y_train}.
+            A key is the name of the field, the name of a value, or "labels". By default the array
+            in the file has the same name. A file with a single array needs no name.
         field: Name of the array in a batch.
         layout: One letter for each axis of a sample, such as CHW. By default L, HW, CHW or CDHW,
             by the number of axes.

@@ -23,15 +23,17 @@ _DRAWS_PER_OP = 3
 class AugMix(AugmentPolicy):
     """Blend chains of drawn operations with the image, as torchvision.transforms.v2.AugMix.
 
-    The weights of the chains are drawn from a Dirichlet distribution, and that of the image from a
-    beta distribution. Source: https://arxiv.org/abs/1912.02781. It works on uint8 images of 1 or 3
+    Each chain applies a few drawn operations one after the other. The weights of the chains are
+    drawn from a Dirichlet distribution, and the weight of the unchanged image from a beta
+    distribution. Source: https://arxiv.org/abs/1912.02781. The step works on uint8 images of 1 or 3
     channels, and not on masks.
 
     Attributes:
-        severity: How many of the ten magnitude bins are drawn from, 1 to 10. The default is 3.
+        severity: The number of strengths, 1 to 10, from which each operation draws its own: the
+            weakest `severity` of ten. The default is 3.
         mixture_width: The number of chains, 1 to 16. The default is 3.
-        chain_depth: The number of operations in a chain, 1 to 16. The default, -1, draws it from 1
-            to 3 for each chain.
+        chain_depth: The number of operations in a chain, 1 to 16. With -1, the default, each chain
+            draws it from 1 to 3.
         alpha: The parameter of both distributions, 0.05 to 100. The default is 1.
         all_ops: Whether Brightness, Color, Contrast and Sharpness are among the operations. The
             default is true.

@@ -38,8 +38,9 @@ class Dali(Step):
     {uniform: [min, max]}, {normal: [mean, std]}, {choice: [...]} or {flip: p}. Whole numbers are
     drawn with both ends, and rounded if they are normal.
 
-    The operator runs on small images when the pipeline is checked, which shows what it makes. An
-    operator without a CPU version is taken to keep size, dtype and channels.
+    When the pipeline is checked, the operator runs on small images, to find the size, dtype and
+    channels of its output. If the operator has no CPU version, gpupipe assumes that it keeps all
+    three, and checks this with the first batch.
 
     Attributes:
         op: The operator's name in nvidia.dali.fn, such as color_twist. It takes one image, returns

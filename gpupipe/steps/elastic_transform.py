@@ -38,8 +38,8 @@ class ElasticTransform(WarpingStep):
     holds Python's lock.
 
     Attributes:
-        alpha: The strength: twice the number of pixels by which one moves at most, before the
-            blur. One number, or [x, y]. The default is 50.
+        alpha: The strength in half pixels: one number, or [x, y]. Before the blur, a pixel moves by
+            at most alpha / 2 pixels along each axis. The default is 50.
         sigma: The standard deviation of the blur in pixels: one number, or [x, y]; 0 for no blur.
             An image must have more than 4 sigma pixels a side. The default is 5.
         interpolation: "nearest" or "bilinear" (the default).

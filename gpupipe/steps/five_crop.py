@@ -14,8 +14,7 @@ class FiveCrop(MultiCrop):
 
     Attributes:
         size: One number for a square, or [height, width], in pixels. Each side is 1 to 65535.
-        crop: Which of the crops, 0 to 4. By default each field of the view gets that of its
-            number.
+        crop: The index of the crop, 0 to 4. By default field n of the view gets crop n.
 
     Example:
         ::

@@ -10,7 +10,7 @@ from gpupipe.pipeline.step import Params, Primitives, Step
 class Identity(Step):
     """Leave everything as it is, as torchvision.transforms.v2.Identity.
 
-    It costs nothing. In random_choice it is the way on which nothing happens.
+    It takes no time. In random_choice it is the alternative that changes nothing.
     """
 
     def lower(self, image: Primitives, p: Params) -> None:

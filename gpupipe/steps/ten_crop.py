@@ -14,8 +14,7 @@ class TenCrop(MultiCrop):
 
     Attributes:
         size: One number for a square, or [height, width], in pixels. Each side is 1 to 65535.
-        crop: Which of the crops, 0 to 9. By default each field of the view gets that of its
-            number.
+        crop: The index of the crop, 0 to 9. By default field n of the view gets crop n.
         vertical_flip: Swap top and bottom for the mirrored image, not left and right. The default
             is false.
     """

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpupipe.errors import ConfigError
 from gpupipe.pipeline import step_registry
-from gpupipe.pipeline.step import Spec
+from gpupipe.pipeline.build import build_pipeline
+from gpupipe.pipeline.step import Spec, Step
 from gpupipe.sampling import draws
 from gpupipe.schema import yaml_files
 from helpers.pipeline_texts import FLOAT, NORM, STEPS, build, mistakes
@@ -221,3 +223,22 @@ def test_but_what_is_certain_is_said_at_once() -> None:
         "1:3: unknown step 'resise'; did you mean 'resize'?",
         "2:3: unknown step 'deocde'; did you mean 'decode'?",
     ]
+
+
+class _NeedsChannels(Step):
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return input_spec.with_channels(None) if input_spec.layout.index("C") == 0 else input_spec
+
+
+def test_a_mistake_on_arrays_is_reported_beside_a_step_that_cannot_take_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find = step_registry.STEPS.find
+    monkeypatch.setattr(
+        step_registry.STEPS,
+        "find",
+        lambda name: _NeedsChannels if name == "needs_channels" else find(name),
+    )
+    document = yaml_files.parse("- random_affine: {degrees: 3}\n- needs_channels\n", "p")
+    with pytest.raises(ConfigError, match="p:1:3: random_affine cannot stand here: it works on "):
+        build_pipeline("p", document, (), {"array": Spec.of_array("int64", (3, 8, 8), "CHW")})

@@ -112,3 +112,8 @@ def test_a_later_parameter_changes_the_fingerprint_if_it_is_not_its_default() ->
 
 
 # Draws
+
+
+def test_a_zero_of_a_short_form_keeps_the_fingerprint_of_older_states() -> None:
+    rotation = build("decode", "random_rotation: {degrees: 0.0}")
+    assert rotation.fingerprint == "6d3b236322de6cdd893a45a40de90535"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gpupipe.errors import EngineError
-from gpupipe.runtime.compiled_extension import VARIABLE, compute_crc32s, find_extension
+from gpupipe.runtime import compiled_extension
+from gpupipe.runtime.compiled_extension import compute_crc32s, find_extension
 from gpupipe.runtime.installation import rebuild_command
 
 
@@ -43,7 +44,7 @@ def test_an_extension_of_another_version_is_not_used(
 )
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "python":
-        monkeypatch.setenv(VARIABLE, "off")
+        monkeypatch.setattr(compiled_extension, "_find_kernels", lambda: None)
 
 
 @pytest.mark.usefixtures("implementation")
@@ -54,6 +55,17 @@ def test_every_size_and_alignment_has_the_crc_of_zlib() -> None:
     expected = [zlib.crc32(buffer.tobytes()) for buffer in buffers]
     assert compute_crc32s(buffers) == expected
     assert compute_crc32s([]) == []
+
+
+def test_the_extension_for_checksums_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = []
+    monkeypatch.setattr(compiled_extension, "find_extension", lambda: lookups.append(1))
+    compiled_extension._find_kernels.cache_clear()
+    try:
+        assert [compute_crc32s([b"123456789"]) for _ in range(3)] == [[0xCBF43926]] * 3
+    finally:
+        compiled_extension._find_kernels.cache_clear()
+    assert len(lookups) == 1
 
 
 @pytest.mark.usefixtures("implementation")
