@@ -33,7 +33,7 @@ def gpupipes(*steps: Any) -> Callable[[Batch, int], Any]:
     fields = {"image": Spec.of_array("float32", SHAPE[1:], "CHW")}
     document = Document("benchmark", {"batch": list(steps)})
     stage = build_batch_stage(document, ("batch",), fields, ("image",))
-    mixer = BatchMixer(stage, 0, [str(n) for n in range(NUM_CLASSES)], None)
+    mixer = BatchMixer(stage, 0, [str(n) for n in range(NUM_CLASSES)])
     ids = torch.arange(SHAPE[0]).numpy()
     return lambda batch, number: mixer.mix(number, ids, batch)
 

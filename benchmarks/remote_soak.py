@@ -123,8 +123,8 @@ def soak(data: dict[str, Any], disk: Path, seconds: float) -> dict[str, Any]:
 
 
 def _used(disk: Path) -> int:
-    maintenance = os.statvfs(disk)
-    return (maintenance.f_blocks - maintenance.f_bfree) * maintenance.f_frsize
+    status = os.statvfs(disk)
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
 def _kill_one(folder: Path, dice: random.Random) -> int:

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from gpupipe import config as configs
 from gpupipe.bench import measure, tune
 from gpupipe.bench.comparison import Contestant
 from gpupipe.bench.contestant import Contest, ContestOutcome, run
 from gpupipe.bench.tune import Tuner, TuneResult, describe_tuning
+from gpupipe.cli.app import main
 from gpupipe.cli.console import core_numbers
 from gpupipe.config import LoaderConfig
 from helpers.made_comparison import result
@@ -200,3 +202,18 @@ def test_a_gain_that_may_be_anything_is_not_reported() -> None:
     assert "cannot be determined" in said
     assert "--seconds" in said
     assert "keep the settings" not in said
+
+
+def test_a_setting_that_is_kept_is_not_tried(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def run_none(tuner: Tuner, choices: dict[str, list[Any]]) -> TuneResult:
+        tried.extend(choices)
+        return TuneResult(result("as given", 100))
+
+    monkeypatch.setattr(Tuner, "run", run_none)
+    words = ["tune", "lfw", f"data={{source: folder, root: {faces}}}", "device=cpu"]
+    words += ["engine=dataloader", "--keep", "prefetch", "--keep", "batch_size"]
+    done = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert {*tried} - {"data.cache_decoded"} == {"workers"}

@@ -135,6 +135,17 @@ def test_what_stands_in_backticks_is_there() -> None:
     assert gone == [], "rename them in CONTRIBUTING.md too"
 
 
+def test_what_is_said_to_be_in_a_module_is_defined_there() -> None:
+    said = re.findall(r"`([\w.]+)(?:\(\))?` in\s+`([\w/]+\.py)`", PAGE.read_text())
+    assert len(said) > 10
+    gone = []
+    for name, path in said:
+        (file,) = (ROOT / p for p in list_files() if p in (path, f"gpupipe/{path}"))
+        if not {*name.split(".")} <= _iter_names(ast.parse(file.read_text())):
+            gone.append((name, path))
+    assert gone == [], "name the module that defines them now"
+
+
 def test_what_is_not_there_does_not_resolve() -> None:
     for gone in ("gpupipe/engines/gone.py", "Engine.sides_of()", "make gone", "gpupipe gone"):
         assert not resolves(gone), gone

@@ -24,7 +24,7 @@ with atheris.instrument_imports(
     include=[
         "gpupipe.formats",
         "gpupipe.sources",
-        "gpupipe.dataset.shard_index",
+        "gpupipe.dataset.shards",
         "gpupipe.dataset.labels",
     ]
 ):

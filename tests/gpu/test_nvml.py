@@ -47,7 +47,7 @@ def test_numbers_follow_cuda_visible_devices() -> None:
 def test_the_driver_and_the_cards_are_told() -> None:
     driver = nvml.find_driver()
     assert driver is not None
-    assert driver.version
+    assert driver.version[0].isdigit(), driver.version
     assert len(driver.cards) >= 1
 
 
