@@ -22,7 +22,7 @@ from gpupipe.bench.machine import machine
 from gpupipe.bench.measure import Rates
 from gpupipe.errors import counted
 
-SCHEMA = "gpupipe-compare-1"
+SCHEMA = "gpupipe-compare-2"
 DISTURBED = "DISTURBED"
 """The beginning of a note that puts all figures in doubt."""
 _T_95 = [

@@ -198,9 +198,10 @@ class BatchLeases:
 
 
 def _count_steps_taken(current: EpochPass, client: Client) -> int | None:
-    """Return how many steps of a client's pass are taken, if it starts where `current` starts.
+    """Return how many steps of a client's pass have been taken, to compare with `current`.
 
-    Returns 0 if the client has just finished the epoch before, and None in all other cases.
+    Returns None if the client's pass cannot be compared, since it started elsewhere. Returns 0 if
+    the client has just finished the epoch before.
     """
     other = client.partition.current
     if other is None:

@@ -30,7 +30,7 @@ def no_constant(name: str) -> None:
 
 def test_results_hold_what_was_measured_and_where(report_folder: Path) -> None:
     found = json.loads((report_folder / "results.json").read_text(), parse_constant=no_constant)
-    assert found["schema"] == SCHEMA == "gpupipe-compare-1"
+    assert found["schema"] == SCHEMA == "gpupipe-compare-2"
     assert {
         "time",
         "processor",

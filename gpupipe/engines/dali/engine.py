@@ -236,7 +236,10 @@ class DaliEngine(QuarantiningEngine):
 
 
 def _to_fields(built: BuiltPipeline, tensors: dict[str, Any]) -> Batch:
-    """Return the fields of a batch. No local variable of `_batches` may keep the batch alive."""
+    """Return the fields of a batch.
+
+    This is a function so that `_batches` has no local variable that keeps the batch alive.
+    """
     with span("hand-over", "loader"):
         return built.to_fields(tensors)
 

@@ -104,10 +104,10 @@ def make_reader(
         checks_jpegs: Whether to refuse JPEGs without an end marker, and to let gpupipe.decoders
             decode JPEGs that look damaged; see jpeg_checks.py.
     """
-    return FileReader(job, decoding, fields, checks_jpegs) if decoding else NoReader()
+    return FileReader(job, decoding, fields, checks_jpegs) if decoding else ArrayReader()
 
 
-class NoReader(Reader):
+class ArrayReader(Reader):
     """The Reader for jobs without image files: all fields are arrays."""
 
     def __next__(self) -> Read:
