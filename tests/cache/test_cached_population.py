@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import shutil
-import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,12 +12,10 @@ import pytest
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.cache import evict
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.testing import check_loader
-from helpers.cached_loading import ENGINES, STEPS, Config, alive, complete, ids, load, waited
-from helpers.forked_python import executable
+from helpers.cached_loading import ENGINES, STEPS, Config, complete, ids, load
 from helpers.full_product import IS_FULL
 
 
@@ -262,143 +254,3 @@ def test_a_file_that_changed_after_the_listing_is_a_broken_sample(
     with load(settings, **options, on_error="skip", max_bad=0.1) as loader:
         loader.load_state_dict(state)
         assert sorted(ids(loader)) == [n for n in range(60) if n != 7]
-
-
-TRAIN = """
-import json, sys, gpupipe
-options = dict(device="cpu", ids=True, batch_size=4, engine="dataloader", workers=0)
-with gpupipe.load(json.loads(sys.stdin.readline()), **options) as loader:
-    while True:
-        for batch in loader:
-            print(json.dumps([batch["id"].tolist(), loader.state_dict()]), flush=True)
-            sys.stdin.readline()
-"""
-
-
-class Trainer:
-    """Another process that trains, a step at a time."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self.process = subprocess.Popen(
-            [executable(), "-c", TRAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._say(json.dumps(settings))
-
-    def _say(self, line: str) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def steps(self, count: int) -> list[tuple[list[int], dict[str, Any]]]:
-        assert self.process.stdout
-        found = []
-        for _ in range(count):
-            found.append(tuple(json.loads(self.process.stdout.readline())))
-            self._say("on")
-        return found
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-
-
-@pytest.fixture
-def train() -> Iterator[Callable[[dict[str, Any]], Trainer]]:
-    started: list[Trainer] = []
-
-    def start(settings: dict[str, Any]) -> Trainer:
-        started.append(Trainer(settings))
-        return started[-1]
-
-    yield start
-    for trainer in started:
-        trainer.kill()
-
-
-def test_a_trainer_that_is_killed_leaves_no_workers_and_resumes_with_the_same_ids(
-    config: Config, train: Callable[..., Trainer]
-) -> None:
-    settings = config(max_bytes="600kB")
-    folder = complete(settings)
-    trainer = train(settings)
-    steps = trainer.steps(6)
-    workers = [c["pid"] for c in waited(lambda: folder.read_claims("workers")).values()]
-    trainer.kill()
-    waited(lambda: not any(map(alive, workers)))
-    with load(settings, engine="dataloader", workers=0) as loader:
-        loader.load_state_dict(steps[2][1])
-        iterator = iter(loader)
-        again = [next(iterator)["id"].tolist() for _ in range(3)]
-    assert again == [found for found, _state in steps[3:]]
-    assert steps[2][1]["epoch"] == 0
-
-
-def test_two_trainers_share_one_cache(config: Config, train: Callable[..., Trainer]) -> None:
-    settings = config(max_bytes="600kB", low_water=0.7)
-    folder, trainer = complete(settings), train(settings)
-    mine: set[int] = set()
-    theirs: set[int] = set()
-    with load(settings, engine="dataloader", workers=0) as loader:
-        end = time.monotonic() + 60
-        while min(len(mine), len(theirs)) < 45:
-            assert time.monotonic() < end
-            mine |= set(ids(loader))
-            theirs |= {i for found, _state in trainer.steps(8) for i in found}
-            with folder.lock():
-                assert folder.count_bytes() <= 600_000
-        pids = {c["pid"] for c in folder.read_claims("workers").values()}
-        trainer.kill()
-        waited(lambda: sum(map(alive, pids)) == 1)
-        assert ids(loader)
-
-
-def test_ranks_agree_on_a_generation_though_it_grows_between_them(config: Config) -> None:
-    settings = config(rate_limit="600kB")
-    with (
-        load(settings, shard={"rank": 0, "world_size": 2}) as one,
-        load(settings, shard={"rank": 1, "world_size": 2}) as two,
-    ):
-        for _ in range(4):
-            mine = ids(one)
-            time.sleep(0.15)
-            steps = len(two)
-            theirs = list(two)
-            assert steps == len(theirs)
-            assert not set(mine) & set(ids(theirs))
-            assert abs(len(mine) - len(ids(theirs))) <= 1
-        grown = CacheFolder(CacheOptions(**settings["data"]["cache"]))
-        assert len(list((grown.dir / "runs").glob("*.json"))) == 1
-    assert not list((grown.dir / "runs").glob("*-*"))
-    with load(settings, shard={"rank": 1, "world_size": 2}) as later:
-        assert not list((grown.dir / "runs").glob("*.json"))
-        later.sampler.set_epoch(3)
-        assert len(ids(later)) * 2 + 1 >= len(mine) + len(ids(theirs))
-
-
-def test_a_worker_that_is_killed_is_started_again(config: Config) -> None:
-    settings = config(rate_limit="1MB")
-    with load(settings) as loader:
-        ids(loader)
-        folder = CacheFolder(CacheOptions(**settings["data"]["cache"]))
-        (pid,) = [c["pid"] for c in waited(lambda: folder.read_claims("workers")).values()]
-        os.kill(pid, signal.SIGKILL)
-        waited(lambda: not alive(pid))
-        sizes = [len(ids(loader))]
-        while sizes[-1] < 60:
-            time.sleep(0.1)
-            sizes.append(len(ids(loader)))
-    assert not list((folder.dir / "workers").iterdir())
-
-
-def test_a_damaged_record_of_an_epoch_is_left_out(make: Any) -> None:
-    made = make()
-    (made.folder.dir / "epochs.jsonl").write_text(
-        '[]\n{"generation": "x"}\n'
-        + json.dumps({"generation": 1, "samples": 2, "time": 3.0})
-        + "\n"
-    )
-    assert evict.read_epochs(made.folder) == [evict.Epoch(1, 2, 3.0)]

@@ -2,7 +2,7 @@
 
 - Loaders and batches: loaders, reference (batches of torch's lowerings), cached_loading,
   decoded_caches, dataloader_engine, ray_batches, served (servers in threads), serve_commands
-  (`gpupipe serve` in a process), epochs_of_ranks, init_runs.
+  (`gpupipe serve` in a process), scripted_server, epochs_of_ranks, init_runs.
 - Images: photographs (real ones), image_files, image_fields, many_fields, image_corpus (every
   format, with _other and _tiff; corpus_table, corpus_process), jpeg_kinds, odd_images.
 - Broken images: corrupt_images, cut_jpegs, damaged_scans, mixed_files, png_job.
