@@ -21,7 +21,7 @@ from gpupipe.config import AutoShard, Config, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.population import Growing
 from gpupipe.engines import registry
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import Engine, Job
 from gpupipe.errors import (
     ConfigError,
     EngineError,
@@ -31,7 +31,7 @@ from gpupipe.errors import (
     counted,
     warn,
 )
-from gpupipe.loading.assembly import create_sampler, resolve
+from gpupipe.loading.assembly import create_sampler
 from gpupipe.runtime.installation import require_extra
 from gpupipe.sampling.sampler import Plan
 
@@ -181,7 +181,8 @@ def _check_settings(config: Config) -> None:
             f"batch: {steps}: these steps mix the samples of a batch, and a Dataset has single "
             "samples: leave `batch` out, and mix in map_batches()"
         )
-    if not resolve(config).reads_data:
+    loader = config.loader
+    if not issubclass(registry.choose(loader.engine, loader.device, config.pipeline), Engine):
         problems.append(
             f"loader.engine={config.loader.engine}: a server makes batches for training, and no "
             "Dataset: choose an engine that reads the data, such as engine=auto"

@@ -129,6 +129,14 @@ def test_what_a_dataset_cannot_have(dots: Path, changes: dict[str, Any], message
         gpupipe.ray.dataset(config(dots) | batch, **changes)
 
 
+def test_the_rank_of_the_launcher_does_not_matter(
+    dots: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")  # without RANK, load() refuses it
+    with pytest.raises(ConfigError, match="bfloat16"):
+        gpupipe.ray.dataset(config(dots), dtype="bfloat16")
+
+
 def test_without_ray_it_says_what_to_install(dots: Path) -> None:
     code = (
         "import sys; sys.modules['ray'] = None\n"

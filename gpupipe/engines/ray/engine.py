@@ -84,12 +84,12 @@ class RayEngine(QuarantiningEngine):
             opened.callback(self.pool.close)
             self.pool.start()
             self._window = self._choose_window(worker_job)
+            self.traits = self.traits.with_counts(self.pool.target, self._window)
+            limits = options.workers if isinstance(options.workers, tuple) else None
+            self._meter = WaitMeter(Autoscaler(self.pool, limits) if limits else None)
+            self._store = StoreReader()
+            opened.callback(StatusFile(self._describe).close)
             self._opened = opened.pop_all()
-        self.traits = self.traits.with_counts(self.pool.target, self._window)
-        limits = options.workers if isinstance(options.workers, tuple) else None
-        self._meter = WaitMeter(Autoscaler(self.pool, limits) if limits else None)
-        self._store = StoreReader()
-        self._opened.callback(StatusFile(self._describe).close)
         self._at_exit = ExitHandler(self.close)
 
     @classmethod

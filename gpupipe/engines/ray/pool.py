@@ -230,14 +230,15 @@ class RayWorkerPool:
         except ray.exceptions.RayTaskError as e:
             raise EngineError(f"a Ray worker failed: {e}") from e
         except ray.exceptions.RayError as e:
-            self._starting.remove(worker)
-            self._failed_starts += 1
             _log.info("gpupipe: a Ray worker ended before it was ready: %s", e)
-            if self._failed_starts >= _MAX_FAILED_STARTS:
+            failed_starts = self._failed_starts + 1
+            if failed_starts >= _MAX_FAILED_STARTS:  # the worker stays: later polls raise again
                 raise EngineError(
-                    f"{self._failed_starts} Ray workers in a row ended before they were ready; "
+                    f"{failed_starts} Ray workers in a row ended before they were ready; "
                     f"the last: {e}"
                 ) from e
+            self._failed_starts = failed_starts
+            self._starting.remove(worker)
             self._start_missing()
             return
         if worker.facts is None:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
+from weakref import WeakMethod
 
 from gpupipe.errors import counted
 from gpupipe.protocol.processes import host_id, start_time
@@ -115,12 +116,15 @@ def read_object_store() -> ObjectStore:
 class StatusFile:
     """Writes the status of this process's trainer to a file every second, on a thread.
 
+    The thread does not keep the trainer alive. It ends, and removes the file, after the object of
+    `describe` is gone.
+
     Args:
-        describe: Returns the status.
+        describe: A bound method that returns the status.
     """
 
     def __init__(self, describe: Callable[[], TrainerStatus]) -> None:
-        self._describe = describe
+        self._describe = WeakMethod(describe)
         name = f"{os.uname().nodename}-{os.getpid()}-{next(_file_numbers)}.json"
         self._path = _folder() / name
         self._started = time.time()
@@ -132,18 +136,24 @@ class StatusFile:
         """End the thread, and remove the file. Idempotent."""
         self._closed.set()
         self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.is_set() and self._write_if_alive():
+            self._closed.wait(_SECONDS)
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            try:
-                self._write()
-            except Exception:  # a status must not end a training
-                _log.debug("no status was written", exc_info=True)
-            self._closed.wait(_SECONDS)
+    def _write_if_alive(self) -> bool:
+        """Write the status, and return whether the trainer still exists."""
+        if (describe := self._describe()) is None:
+            return False
+        try:
+            self._write(describe())
+        except Exception:  # a status must not end a training
+            _log.debug("no status was written", exc_info=True)
+        return True
 
-    def _write(self) -> None:
+    def _write(self, status: TrainerStatus) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         process = {
             "host": os.uname().nodename,
@@ -154,7 +164,7 @@ class StatusFile:
             "written": time.time(),
         }
         with write_atomically(self._path) as temporary:
-            temporary.write_text(json.dumps(asdict(self._describe()) | process), encoding="utf-8")
+            temporary.write_text(json.dumps(asdict(status) | process), encoding="utf-8")
 
 
 def read_statuses() -> list[dict[str, Any]]:

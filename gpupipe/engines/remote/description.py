@@ -36,7 +36,7 @@ from gpupipe.schema.document import Document
 SERVER_SETTINGS = (*sorted(Sampler.settings), "dtype", "memory_format")
 """Settings of `loader` that the server decides."""
 _Phases = TypeVar("_Phases", Pipeline, BatchStage)
-_FIELDS = pydantic.TypeAdapter(dict[str, Spec])
+_FIELDS = pydantic.TypeAdapter(dict[str, Spec], config=pydantic.ConfigDict(extra="forbid"))
 _INDEX_ATTRIBUTES = ("root", "classes", "fingerprint", "note", "warning")
 """Attributes of the index that the description holds unchanged."""
 

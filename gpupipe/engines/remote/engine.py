@@ -206,7 +206,7 @@ class RemoteEngine(BatchStream):
         dataset, answers = servers[0].dataset, [server.answer for server in servers]
         try:
             sampler = RemoteSampler(dataset.count, config.loader, dataset.selection, answers)
-        except StateError:
+        except BaseException:
             for server in servers:
                 server.connection.close()
             raise

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gpupipe
 from gpupipe.engines import registry
 from gpupipe.engines.base import Job
-from gpupipe.engines.ray import delivery
-from gpupipe.engines.ray.engine import split_job
+from gpupipe.engines.ray import delivery, engine
+from gpupipe.engines.ray.engine import RayEngine, split_job
 from gpupipe.errors import EngineError
 from gpupipe.runtime.installation import install_command
 from helpers.loaders import load
@@ -27,7 +30,7 @@ from helpers.ray_batches import (
     local_batches,
     ray_options,
 )
-from helpers.ray_cluster import RayCluster
+from helpers.ray_cluster import RayCluster, wait_until
 
 
 def test_epochs_are_those_of_the_local_engine_also_after_leaving_one_early(
@@ -165,3 +168,48 @@ def test_a_dataloader_in_a_worker_does_not_fork_it(faces: Path) -> None:
     for context, theirs in ((None, "forkserver"), ("fork", "forkserver"), ("spawn", "spawn")):
         job = job_of(faces, engine="dataloader", multiprocessing_context=context, workers=2)
         assert split_job(job)[0].loader.multiprocessing_context == theirs
+
+
+class Opened:
+    """In place of a cluster or of the workers: notes its name when it is closed."""
+
+    def __init__(self, name: str, closed: list[str]) -> None:
+        self.name, self.closed = name, closed
+        self.target, self.depth, self.ready = 1, 2, list[Any]()
+        self.changed = threading.Condition()
+
+    def start(self) -> None:
+        pass
+
+    def object_store_bytes(self) -> int:
+        return 10**9
+
+    def close(self) -> None:
+        self.closed.append(self.name)
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch, cache: Path) -> list[str]:
+    """The order in which an engine without Ray closes what it opened."""
+    names: list[str] = []
+    monkeypatch.setattr(engine, "connect", lambda address: Opened("cluster", names))
+    monkeypatch.setattr(engine, "RayWorkerPool", lambda *arguments: Opened("workers", names))
+    monkeypatch.setattr(RayEngine, "_choose_window", lambda self, worker_job: 2)
+    return names
+
+
+def test_an_engine_without_a_thread_for_its_status_closes_what_it_opened(
+    faces: Path, closed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(describe: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(engine, "StatusFile", fail)
+    with pytest.raises(RuntimeError, match="new thread"):
+        RayEngine(job_of(faces, ray={"workers": 1}), None)
+    assert closed == ["workers", "cluster"]
+
+
+def test_an_engine_that_is_dropped_is_freed(faces: Path, closed: list[str]) -> None:
+    dropped = weakref.ref(RayEngine(job_of(faces, ray={"workers": 1}), None))
+    wait_until(lambda: dropped() is None, "the engine stays")

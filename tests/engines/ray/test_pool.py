@@ -9,16 +9,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
 import torch
 
 from gpupipe.config import RayConfig
+from gpupipe.engines.ray import pool
 from gpupipe.engines.ray.actor import list_versions
 from gpupipe.engines.ray.cluster import connect, create_actor, end_actors
 from gpupipe.engines.ray.messages import unpack
-from gpupipe.engines.ray.pool import PoolWorker, list_visible_paths
+from gpupipe.engines.ray.pool import PoolWorker, RayWorkerPool, list_visible_paths
 from gpupipe.errors import EngineError
 from helpers.batch_makers import make_batch, maker, plan
 from helpers.loaders import load
@@ -108,3 +110,22 @@ def test_it_describes_itself_builds_its_engine_answers_and_ends(
         while True:  # Ray ends it some time after it was asked to
             ray.get(actor.describe.remote())
     trainer.close()
+
+
+def test_workers_that_end_before_they_are_ready_are_an_error_of_each_later_poll(
+    faces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor = SimpleNamespace(describe=SimpleNamespace(remote=object))
+
+    def fail(ref: object) -> None:
+        raise ray.exceptions.RayActorError(error_msg="no memory")
+
+    fake_ray = SimpleNamespace(
+        exceptions=ray.exceptions, put=id, wait=lambda refs, timeout: (refs[:1], refs[1:]), get=fail
+    )
+    monkeypatch.setattr(pool, "ray", fake_ray)
+    monkeypatch.setattr(pool, "create_actor", lambda *arguments: actor)
+    workers = RayWorkerPool(SimpleNamespace(), job_of(faces), 1)  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(EngineError, match=r"^5 Ray workers in a row .* no memory"):
+            workers.start()

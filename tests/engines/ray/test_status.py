@@ -31,6 +31,13 @@ STATUS = TrainerStatus(
 )
 
 
+class Trainer:
+    """Something whose status is always the same."""
+
+    def describe(self) -> TrainerStatus:
+        return STATUS
+
+
 def printed(*words: str) -> str:
     result = CliRunner().invoke(main, ["status", "ray", *words], catch_exceptions=False)
     assert result.exit_code == 0
@@ -38,7 +45,8 @@ def printed(*words: str) -> str:
 
 
 def test_a_status_is_shown_while_the_trainer_lives(cache: Path) -> None:
-    file = StatusFile(lambda: STATUS)
+    trainer = Trainer()
+    file = StatusFile(trainer.describe)
     wait_until(read_statuses, "the file does not come")
     text = printed()
     file.close()
@@ -50,8 +58,21 @@ def test_a_status_is_shown_while_the_trainer_lives(cache: Path) -> None:
     assert not list((cache / "ray").iterdir())
 
 
+def test_the_file_of_a_trainer_that_was_dropped_is_removed(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "_SECONDS", 0.01)
+    trainer = Trainer()
+    file = StatusFile(trainer.describe)
+    wait_until(read_statuses, "the file does not come")
+    del trainer
+    wait_until(lambda: not list((cache / "ray").iterdir()), "the file stays")
+    file.close()
+
+
 def test_a_status_of_a_process_that_was_killed_is_removed(cache: Path) -> None:
-    file = StatusFile(lambda: STATUS)
+    trainer = Trainer()
+    file = StatusFile(trainer.describe)
     wait_until(read_statuses, "the file does not come")
     path = next((cache / "ray").iterdir())
     killed = json.loads(path.read_text()) | {"start_time": "1"}

@@ -9,8 +9,9 @@ import pytest
 
 from gpupipe import config as configs
 from gpupipe.config import Config
-from gpupipe.engines.remote.description import split_pipeline
+from gpupipe.engines.remote.description import describe, parse_description, split_pipeline
 from gpupipe.errors import ServerError
+from gpupipe.loading.assembly import create_sampler
 
 SCALE: dict[str, Any] = {"to_dtype": {"dtype": "float32", "scale": True}}
 NORMALIZE: dict[str, Any] = {"normalize": {"mean": [0.5], "std": [0.5]}}
@@ -68,3 +69,13 @@ def test_what_sends_no_uint8_is_refused(tmp_path: Path, pipeline: Any, spec: str
     message = rf"ends in normalize and to_dtype after uint8 images; .* {spec} before them.*batch$"
     with pytest.raises(ServerError, match=message):
         split_pipeline(read(tmp_path, pipeline))
+
+
+def test_a_field_with_an_unknown_property_is_not_understood(faces: Path) -> None:
+    config = read(faces, ["decode"])
+    index = config.source.index()
+    description = describe(config, index, (), create_sampler(config, index))
+    assert parse_description(description, config.loader, "a server").count == len(index)
+    description["pipeline"]["fields"]["image"]["depth"] = 3
+    with pytest.raises(ServerError, match=r"(?s)a server says .* not understood.*depth"):
+        parse_description(description, config.loader, "a server")
