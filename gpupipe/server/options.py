@@ -19,7 +19,7 @@ _COUNT = range(1, 1_000_001)
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """The options of a server. Each has a help text for the command line, and may have a range.
+    """The options of a server. Most have a help text for the command line, and some a range.
 
     Attributes:
         address: Address to listen on: tcp://HOST:PORT (port 0 for any free port) or ipc://FILE.
