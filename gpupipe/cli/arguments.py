@@ -146,6 +146,8 @@ def options_of(model: Callable[..., Any]) -> Callable[[_Command], _Command]:
             - the help text, the last string;
             - names, such as "-q" or "--json". Without a name that begins with "--", the parameter
               `max_diff` becomes the option --max-diff;
+            - a name of the value for the help, in capitals, such as "SETTING". With "FILE", a path
+              that is a folder is a usage error; with "DIRECTORY", a path that is a file;
             - a click type or a `range`, if the parameter's type allows too many values;
             - or a click decorator, in place of all these.
 
@@ -176,7 +178,9 @@ def _decorator(name: str, annotation: Any, default: Any) -> Callable[[_Command],
     kind, *metadata = get_args(annotation)
     if callable(metadata[0]) and not isinstance(metadata[0], click.ParamType):
         return metadata[0]  # type: ignore[no-any-return]
-    *names, text = [part for part in metadata if isinstance(part, str)]
+    *texts, text = [part for part in metadata if isinstance(part, str)]
+    names = [part for part in texts if part.startswith("-")]
+    metavar = next((part for part in texts if part not in names), None)
     if not any(part.startswith("--") for part in names):
         names.append(f"--{name.replace('_', '-')}")
     if kind is bool:
@@ -186,6 +190,7 @@ def _decorator(name: str, annotation: Any, default: Any) -> Callable[[_Command],
         *names,
         name,
         type=_find_type(kind, metadata),
+        metavar=metavar,
         multiple=get_origin(kind) is tuple,
         help=text,
         show_default=True,
@@ -205,5 +210,7 @@ def _find_type(kind: Any, metadata: list[Any]) -> Any:
         if get_origin(part) is Literal:
             return click.Choice(get_args(part))
     if Path in kinds:
-        return click.Path(path_type=Path)
-    return kind if isinstance(kind, type) else str
+        is_file, is_folder = "FILE" in metadata, "DIRECTORY" in metadata
+        return click.Path(dir_okay=not is_file, file_okay=not is_folder, path_type=Path)
+    # In Python 3.10, tuple[str, ...] is an instance of `type`, too.
+    return kind if isinstance(kind, type) and get_origin(kind) is None else str

@@ -46,9 +46,9 @@ RAY = "ray"
 class _Options:
     """The options of `gpupipe compare` that control the measurement."""
 
-    cpu_workers: Annotated[str, "Workers of the DataLoader: N, or N,N... to see how it scales."] = (
-        "4"
-    )
+    cpu_workers: Annotated[
+        str, "N[,N]...", "Workers of the DataLoader; several to see how it scales."
+    ] = "4"
     repeats: Annotated[int | None, _FROM_1, "Rounds.  [default: 5, with --quick 3]"] = None
     batches: Annotated[
         int | None, _FROM_1, "Batches that are timed in a round.  [default: 100, with --quick 15]"

@@ -134,7 +134,9 @@ def tune(
     overrides: Overrides,
     seconds: Annotated[float, click.FloatRange(1), "Time to use, about."] = 180.0,
     keep: Annotated[
-        tuple[str, ...], "A setting not to change, such as batch_size. May be given several times."
+        tuple[str, ...],
+        "SETTING",
+        "A setting not to change, such as batch_size. May be given several times.",
     ] = (),
     json_path: JsonFile = None,
 ) -> None:

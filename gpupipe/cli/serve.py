@@ -32,7 +32,7 @@ def serve(
         "127.0.0.1"
     ),
     port: Annotated[int, range(65536), "0: any that is free."] = 5557,
-    ipc: Annotated[Path | None, "Listen on this socket file in place of a port."] = None,
+    ipc: Annotated[Path | None, "FILE", "Listen on this socket file in place of a port."] = None,
     quiet: Annotated[bool, "-q", "Print only the address."] = False,
     **values: Any,
 ) -> None:
@@ -123,8 +123,8 @@ def _show_in_place(text: str) -> None:
 @options
 def status(
     address: str,
-    key: Annotated[Path | None, "Your secret key, for a server that has keys."] = None,
-    server_key: Annotated[Path | None, "The server's public key."] = None,
+    key: Annotated[Path | None, "FILE", "Your secret key, for a server that has keys."] = None,
+    server_key: Annotated[Path | None, "FILE", "The server's public key."] = None,
     as_json: Annotated[bool, "--json", "Print everything, as JSON."] = False,
     patience: Annotated[float, click.FloatRange(0.01), "Seconds to wait for the answer."] = 5.0,
 ) -> None:
@@ -168,7 +168,9 @@ def keys() -> None:
 @keys.command()
 @click.argument("name")
 @options
-def new(name: str, folder: Annotated[Path, "Where to put them."] = Path("keys")) -> None:
+def new(
+    name: str, folder: Annotated[Path, "DIRECTORY", "Where to put them."] = Path("keys")
+) -> None:
     """Make NAME.key, which others may know, and NAME.key_secret, which stays where it is."""
     from gpupipe.protocol import keys as key_files
 

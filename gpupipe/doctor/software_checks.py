@@ -178,14 +178,13 @@ def judge_kernels(variants: Sequence[str] | None, is_off: bool, rebuild: str) ->
         is_off: Whether GPUPIPE_KERNELS=off.
         rebuild: The command that compiles the extensions again.
     """
-    purpose, install = "of engine: cpu, in C++", "apt-get install g++ python3-dev"
-    return judge(
+    return _judge_extension(
         "kernels",
-        f"{purpose}: not built",
-        (variants, "ok", f"{purpose}, with {variants and variants[0]}", ""),
-        (is_off, "ok", f"{purpose}: off", "unset GPUPIPE_KERNELS"),
-        advice="for a faster engine: cpu: install a C++ compiler and Python's headers "
-        f"({install}), then {rebuild}",
+        "of engine: cpu, in C++",
+        variants[0] if variants else "",
+        is_off,
+        "for a faster engine: cpu: install a C++ compiler and Python's headers "
+        f"(apt-get install g++ python3-dev), then {rebuild}",
     )
 
 
@@ -197,12 +196,25 @@ def judge_region_decoding(is_built: bool, is_off: bool, rebuild: str) -> Finding
         is_off: Whether GPUPIPE_KERNELS=off.
         rebuild: The command that compiles the extensions again.
     """
-    purpose, install = "of engine: cpu", "apt-get install g++ python3-dev libjpeg-dev"
-    return judge(
+    return _judge_extension(
         "region decoding",
+        "of engine: cpu",
+        "libjpeg-turbo" if is_built else "",
+        is_off,
+        "to decode only the window of a crop: install a C++ compiler, Python's headers and "
+        "libjpeg-turbo 2.1 or newer (apt-get install g++ python3-dev libjpeg-dev), then "
+        f"{rebuild}",
+    )
+
+
+def _judge_extension(
+    subject: str, purpose: str, component: str, is_off: bool, advice: str
+) -> Finding:
+    """Report on an extension that uses `component`, which is "" if it is off or not built."""
+    return judge(
+        subject,
         f"{purpose}: not built",
-        (is_built, "ok", f"{purpose}, with libjpeg-turbo", ""),
+        (component, "ok", f"{purpose}, with {component}", ""),
         (is_off, "ok", f"{purpose}: off", "unset GPUPIPE_KERNELS"),
-        advice="to decode only the window of a crop: install a C++ compiler, Python's headers and "
-        f"libjpeg-turbo 2.1 or newer ({install}), then {rebuild}",
+        advice=advice,
     )

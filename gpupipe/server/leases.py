@@ -1,7 +1,7 @@
-"""Batch leases: the server's half of the protocol, without sockets, threads or clocks.
+"""Batch leases: the server's half of the protocol, and how it is restored from a state file.
 
-`open_leases` restores them from a state file. `Leases` composes three subjects over one state. Each
-uses those below it:
+`Leases` needs no sockets, threads or clocks. It composes three subjects over one state. Each uses
+those below it:
 
     Sessions (sessions.py)           a client joins, falls silent, leaves, starts an iteration
       └─ BatchLeases (batch_leases.py)     a batch: lease, acknowledge, requeue

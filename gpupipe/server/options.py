@@ -19,7 +19,7 @@ _COUNT = range(1, 1_000_001)
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """The options of a server. Each has a help text for the command line, and may have a range.
+    """The options of a server. Most have a help text for the command line, and some a range.
 
     Attributes:
         address: Address to listen on: tcp://HOST:PORT (port 0 for any free port) or ipc://FILE.
@@ -55,6 +55,7 @@ class ServerOptions:
     max_clients: Annotated[int, _COUNT, "Clients at once."] = 64
     state: Annotated[
         Path | None,
+        "FILE",
         "Where to keep what a server goes on from after a crash.  [default: in the cache folder]",
     ] = None
     resume: Annotated[
@@ -69,9 +70,12 @@ class ServerOptions:
     wire: Annotated[Literal["gpupipe", "fuel"], "fuel: for Fuel's original ServerDataStream."] = (
         "gpupipe"
     )
-    keys: Annotated[Path | None, "This server's secret key (gpupipe keys new)."] = None
+    keys: Annotated[Path | None, "FILE", "This server's secret key (gpupipe keys new)."] = None
     allowed: Annotated[
-        Path | None, "--allow", "Folder of the public keys of the clients that may connect."
+        Path | None,
+        "--allow",
+        "DIRECTORY",
+        "Folder of the public keys of the clients that may connect.",
     ] = None
     heartbeat_timeout: Annotated[
         float, "Seconds of silence after which a client's prefetched batches go to others."

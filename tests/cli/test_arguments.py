@@ -7,9 +7,14 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from gpupipe.cli.app import main
+from gpupipe.cli.arguments import options
 from helpers import disks, forked_python
 from helpers.forked_python import executable
 
@@ -148,3 +153,50 @@ def test_results_go_to_a_pipe(config: Path, tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         assert json.loads(fifo.read_text())["what"]["images"] == 60
         assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["serve", "lfw", "--ipc", "folder"],
+        ["serve", "lfw", "--state", "folder"],
+        ["serve", "lfw", "--keys", "folder"],
+        ["serve", "lfw", "--allow", "file"],
+        ["status", "tcp://127.0.0.1:1", "--key", "folder"],
+        ["status", "tcp://127.0.0.1:1", "--server-key", "folder"],
+        ["keys", "new", "me", "--folder", "file"],
+    ],
+    ids=" ".join,
+)
+def test_a_folder_for_a_file_is_a_usage_mistake(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{words[-2]}'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("serve", "--state FILE"),
+        ("serve", "--allow DIRECTORY"),
+        ("tune", "--keep SETTING"),
+        ("compare", "--cpu-workers N[,N]..."),
+    ],
+)
+def test_help_names_the_values_of_options(command: str, shown: str) -> None:
+    assert shown in CliRunner().invoke(main, [command, "--help"]).output
+
+
+def test_an_option_of_several_values_takes_texts() -> None:
+    @click.command()
+    @options
+    def print_names(names: Annotated[tuple[str, ...], "--name", "Names."] = ()) -> None:
+        click.echo(names)
+
+    result = CliRunner().invoke(print_names, ["--name", "one", "--name", "two"])
+    assert result.output == "('one', 'two')\n"
