@@ -151,7 +151,7 @@ def _read_part(span: Span) -> Any:
             data = np.empty(length, np.uint8)
             f.seek(span.offset)
             received = 0
-            while received < length and (count := os.readv(f.fileno(), [data[received:]])):
+            while received < length and (count := os.readv(f.fileno(), [data[received:].data])):
                 received += count
             return data[:received]
     except OSError as e:
