@@ -196,6 +196,7 @@ class _Unpacker:
         Raises:
             KeyError, TypeError, ValueError: A part is missing, or of another type.
         """
+        hint = _expand_alias(hint)
         origin = get_origin(hint)
         if isinstance(hint, UnionType):
             hint = next(kind for kind in get_args(hint) if kind is not type(None))
@@ -227,6 +228,12 @@ class _Unpacker:
         if dtype is not Any and array.dtype != dtype:
             raise TypeError(f"'{entry}' is of another dtype")
         return array
+
+
+def _expand_alias(hint: Any) -> Any:
+    """Return what a generic alias stands for; from numpy 2.5 on, `NDArray` is one."""
+    model = getattr(get_origin(hint), "__value__", None)
+    return hint if model is None else model[get_args(hint)]
 
 
 def _join(key: str, name: str) -> str:
