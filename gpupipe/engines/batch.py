@@ -1,4 +1,4 @@
-"""The parts of a batch that all engines share: reusable memory, labels, and a check of shapes.
+"""What all engines share to make a batch: reusable memory, labels, and a check of shapes.
 
 New memory for a large batch costs as much time as the work on the batch, because the system clears
 each page at its first use. So BatchMemory keeps the blocks that no tensor refers to any more, and
@@ -34,6 +34,8 @@ from gpupipe.sampling.sampler import Plan
 Shapes = dict[str, tuple[int, ...]]
 """The shape of each field of one delivered sample, by field name."""
 Block = NDArray[np.uint8]
+_PART_BYTES = 1 << 20
+"""About how many bytes of results `convert_in_parts` computes at a time, to stay in the cache."""
 _MAX_WASTE = 2
 """The maximum size of a batch's block, as a multiple of the batch's size."""
 
@@ -107,6 +109,31 @@ class BatchMemory:
         with suppress(IndexError):
             while len(self._free) > self._spare:
                 self._free.popleft()
+
+
+def convert_in_parts(
+    images: torch.Tensor, convert: Callable[[torch.Tensor], torch.Tensor], memory: BatchMemory
+) -> torch.Tensor:
+    """Return `convert(images)`, computed for a few images at a time.
+
+    Args:
+        images: A batch (B, ...).
+        convert: Converts images (n, ...), each independently of all others, to a dense tensor.
+        memory: Provides the memory of the result.
+    """
+    count = len(images)
+    if count < 2:
+        return convert(images)
+    first = convert(images[:1])
+    shape, strides = first.shape[1:], first.stride()[1:]
+    order = sorted(range(len(shape)), key=lambda axis: -strides[axis])
+    block = memory.allocate((count, *(shape[axis] for axis in order)), first.dtype)
+    batch = block.permute(0, *(order.index(axis) + 1 for axis in range(len(shape))))
+    batch[:1] = first
+    part = max(1, _PART_BYTES // max(1, first.nbytes))
+    for start in range(1, count, part):
+        batch[start : start + part] = convert(images[start : start + part])
+    return batch
 
 
 def labels_and_values(index: Index, plan: Plan, where: torch.device) -> Batch:

@@ -16,10 +16,10 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job
-from gpupipe.engines.batch_finisher import BatchFinisher, find_tail, leave_steps
 from gpupipe.engines.cpu.gpu_copier import GpuCopier
 from gpupipe.engines.dataloader.samples import Samples
 from gpupipe.engines.dataloader.workers import Workers
+from gpupipe.engines.last_steps import BatchFinisher, find_tail, leave_steps
 from gpupipe.sampling.sampler import Plan
 from helpers.fake_cuda import FakeCuda
 from helpers.fake_gpu import FakeGpu

@@ -19,7 +19,7 @@ from gpupipe import config as configs
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job
 from gpupipe.engines.batch import labels_and_values
-from gpupipe.engines.batch_finisher import BatchFinisher, copy_to_gpu, find_tail, leave_steps
+from gpupipe.engines.last_steps import BatchFinisher, copy_to_gpu, find_tail, leave_steps
 from gpupipe.runtime.memory import record_stream
 from gpupipe.sampling.sampler import Plan
 from helpers.fake_gpu import GPU, STREAM, FakeGpu

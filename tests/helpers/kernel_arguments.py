@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.engines.uint8_conversion import make_coefficients, make_table
+from gpupipe.engines.last_steps import make_coefficients, make_table
 
 NUMBERS = (
     ("to_dtype", ("float32", True)),

@@ -53,7 +53,7 @@ from gpupipe.engines.cpu.program import (
     Task,
     match_pattern,
 )
-from gpupipe.engines.uint8_conversion import make_coefficients
+from gpupipe.engines.last_steps import make_coefficients
 from gpupipe.runtime.compiled_extension import find_extension
 
 _RGB = 3
@@ -162,7 +162,7 @@ class _Delivery:
 
     @cached_property
     def _tables(self) -> tuple[torch.dtype, Array | None, NDArray[np.float32] | None]:
-        """(dtype of the batch, lookup table, coefficients); see gpupipe.engines.uint8_conversion.
+        """(dtype of the batch, lookup table, coefficients); see gpupipe.engines.last_steps.
 
         Table and coefficients are None if the uint8 values stay as they are. The coefficients
         alone are None if only the table gives the exact values.

@@ -26,7 +26,7 @@ from gpupipe.engines.batch import BatchMemory
 from gpupipe.engines.cpu.ops import EraseOp, NormalizeOp, Op, ToDtypeOp
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_tensor, view_as_array
 from gpupipe.engines.cpu.program import Content, Kernel, Match, Maybe, Pattern, Prepare
-from gpupipe.engines.uint8_conversion import Conversions, make_table
+from gpupipe.engines.last_steps import Conversions, make_table
 from gpupipe.pipeline.tensors import from_steps
 
 _DTYPES = ("uint8", "float16", "float32", "float64", "bfloat16")

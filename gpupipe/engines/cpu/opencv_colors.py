@@ -20,7 +20,7 @@ from gpupipe.augment.color_ops import COLOR_OPS, LUMA
 from gpupipe.engines.cpu.ops import ColorMatrixOp, ColorOp
 from gpupipe.engines.cpu.pixels import Array, Pixels, as_packed, scratch, with_channels
 from gpupipe.engines.cpu.program import Rule, single
-from gpupipe.engines.uint8_conversion import VALUES
+from gpupipe.engines.last_steps import VALUES
 
 _RGB, _FULL = 3, 255
 _CIRCLE = 360  # degrees

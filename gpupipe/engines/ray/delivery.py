@@ -16,7 +16,7 @@ import torch
 from gpupipe.engines.bad_samples import Quarantine
 from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.batch import labels_and_values
-from gpupipe.engines.batch_finisher import BatchFinisher
+from gpupipe.engines.last_steps import BatchFinisher
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
 from gpupipe.engines.ray.messages import BatchAnswer, unpack
 from gpupipe.engines.ray.pool import RayWorkerPool

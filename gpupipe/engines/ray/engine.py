@@ -23,7 +23,7 @@ import torch
 
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job
-from gpupipe.engines.batch_finisher import (
+from gpupipe.engines.last_steps import (
     BatchFinisher,
     find_larger_output,
     find_tail,

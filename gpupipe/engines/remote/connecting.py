@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from gpupipe.client.connection import Connection
 from gpupipe.client.session import ConnectionOptions
 from gpupipe.config import Config, LoaderConfig, Shard
-from gpupipe.engines.batch_finisher import BatchFinisher
+from gpupipe.engines.last_steps import BatchFinisher
 from gpupipe.engines.remote.description import RemoteDataset, parse_description
 from gpupipe.errors import ServerError, warn
 from gpupipe.protocol.messages import SessionOpened

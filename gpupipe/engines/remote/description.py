@@ -22,7 +22,7 @@ from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.engines.base import Job
-from gpupipe.engines.batch_finisher import find_larger_output, find_tail, leave_steps
+from gpupipe.engines.last_steps import find_larger_output, find_tail, leave_steps
 from gpupipe.errors import ConfigError, ServerError
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.entry import Entry

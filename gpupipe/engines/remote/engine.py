@@ -6,7 +6,7 @@
    a global step.
 3. A batch is consumed when the loader calls mark_consumed(), not when it is received.
 4. The connection's thread runs the steps that the server leaves to the client (`ship: uint8`), and
-   copies the batch to the GPU, on a separate CUDA stream (batch_finisher.py). The thread then waits
+   copies the batch to the GPU, on a separate CUDA stream (last_steps.py). The thread then waits
    for that stream. So the batch is complete before the consumer gets it, and the receive buffer can
    be used again.
 5. The consumer's thread records each batch on the consumer's stream, so that its memory is not
@@ -28,7 +28,7 @@ from gpupipe.client.iteration import ReceivedBatch
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Batch, BatchStream, EngineTraits
-from gpupipe.engines.batch_finisher import BatchFinisher
+from gpupipe.engines.last_steps import BatchFinisher
 from gpupipe.engines.remote.connecting import ConnectedServer, connect_servers
 from gpupipe.engines.remote.description import SERVER_SETTINGS
 from gpupipe.errors import ServerError, StateError, warn

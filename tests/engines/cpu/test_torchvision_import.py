@@ -10,7 +10,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
 
-from gpupipe.engines.uint8_conversion import make_table
+from gpupipe.engines.last_steps import make_table
 from helpers.fresh_python import Program, run_each
 
 FLOATS = [{"to_dtype": {"dtype": "float32", "scale": True}}, {"normalize": {"mean": 0, "std": 1}}]

@@ -14,11 +14,17 @@ from torchvision.transforms.v2 import functional as F
 
 from gpupipe import config as configs
 from gpupipe.dataset.index import build_empty
-from gpupipe.engines import uint8_conversion
+from gpupipe.engines import batch as batch_module
+from gpupipe.engines import last_steps
 from gpupipe.engines.base import Job
-from gpupipe.engines.batch import BatchMemory
-from gpupipe.engines.batch_finisher import BatchFinisher, find_tail, leave_steps
-from gpupipe.engines.uint8_conversion import convert_in_parts, make_coefficients, make_table
+from gpupipe.engines.batch import BatchMemory, convert_in_parts
+from gpupipe.engines.last_steps import (
+    BatchFinisher,
+    find_tail,
+    leave_steps,
+    make_coefficients,
+    make_table,
+)
 from gpupipe.sampling.sampler import Plan
 
 FLOATS: dict[str, Any] = {"to_dtype": {"dtype": "float32", "scale": True}}
@@ -36,10 +42,10 @@ FIRST = Plan(0, np.arange(2), 0, last=False)
 @pytest.fixture(params=[True, False], ids=["extension", "torch"])
 def extension(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if not request.param:
-        monkeypatch.setattr(uint8_conversion, "_extension", None)
-    elif uint8_conversion._extension is None:
+        monkeypatch.setattr(last_steps, "_extension", None)
+    elif last_steps._extension is None:
         pytest.skip("the extension is not built")
-    return uint8_conversion._extension
+    return last_steps._extension
 
 
 def finisher(steps: list[Any], dtype: str | None = None) -> BatchFinisher:
@@ -126,7 +132,7 @@ AXES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_parts_make_the_whole(
     monkeypatch: pytest.MonkeyPatch, convert: Callable[[torch.Tensor], torch.Tensor], count: int
 ) -> None:
-    monkeypatch.setattr(uint8_conversion, "_PART_BYTES", 1000)
+    monkeypatch.setattr(batch_module, "_PART_BYTES", 1000)
     batch = torch.arange(count * 12 * 11, dtype=torch.float32).view(count, 12, 11)
     made, expected = convert_in_parts(batch, convert, BatchMemory(2)), convert(batch)
     assert torch.equal(made, expected)
