@@ -5,8 +5,8 @@ asks for them, and reconnects.
    and wake the thread.
 2. The condition `_changed` guards the session. The thread notifies it after each message, finished
    batch and error, since the consumer may wait for one.
-3. The thread handles arriving messages (receiver.py) and finishes each batch: it runs the client's
-   steps and copies the batch to its device. The consumer takes the finished batch.
+3. The thread joins the pieces of each batch (reading.py) and finishes it: it runs the client's
+   steps, and copies the batch to its device. The consumer takes the finished batch.
 4. If no message of the server arrives for `patience` seconds, the consumer's call raises
    ServerError. The thread keeps trying to reach the server.
 5. close() repeats CloseSession until the server answers, for at most two seconds, and ends the
@@ -24,12 +24,13 @@ from contextlib import suppress
 from typing import Any
 
 import zmq
+from torch import Tensor
 
-from gpupipe.client.iteration import ReceivedBatch
-from gpupipe.client.receiver import Receiver, wrap_error
-from gpupipe.client.session import ConnectionOptions, Finish, Session
-from gpupipe.errors import ServerError
-from gpupipe.protocol import codec, messages, sockets
+from gpupipe.client.reading import Reassembly, ReceivedBatch, Whole
+from gpupipe.client.session import ConnectionOptions, Finish, Session, wrap_error
+from gpupipe.errors import GpupipeError, ServerError
+from gpupipe.protocol import batch_bytes, codec, messages, sockets
+from gpupipe.protocol.batch_layout import MalformedMessage
 from gpupipe.protocol.messages import Key
 
 HEARTBEAT_SECONDS = 1.0
@@ -38,8 +39,6 @@ _CLOSE_SECONDS = 2.0
 _MAX_RECEIVES = 64
 _LOG_AFTER = 3.0
 """Seconds without a session after which open() logs a warning."""
-_LINGER_MS = 500
-_SOCKET_BUFFER = 4 << 20
 _log = logging.getLogger("gpupipe")
 
 
@@ -57,12 +56,13 @@ class Connection:
         self.options = options
         self._changed = threading.Condition()
         self._session = Session(options)
-        self._receiver = Receiver(self._session, self._changed, self._reopen_session)
-        self._last_heard = time.monotonic()
+        self._reassembly = Reassembly(options.hwm + 2, options.gpu)
+        self._wants_shared_memory = options.transport != "tcp"
+        self._created = self._last_heard = time.monotonic()
         self._last_request = 0.0
         self._closing = False
         self._context = zmq.Context(io_threads=2)
-        self._socket = dial(self._context, options)
+        self._socket = sockets.dial(self._context, options.address, options.key, options.server_key)
         self._waker = sockets.Waker()
         self._thread = threading.Thread(
             target=self._run_thread, name=f"gpupipe {options.address}", daemon=True
@@ -102,15 +102,7 @@ class Connection:
     def start_iteration(
         self, epoch: int, position: int, finish: Finish, is_explicit: bool = False
     ) -> None:
-        """Start an iteration.
-
-        Args:
-            epoch: Epoch to read.
-            position: Number of samples to skip at the start of the epoch.
-            finish: Called in the connection's thread with the tensors of each batch, by field
-                name, and its epoch. Its return value is the batch that the consumer gets.
-            is_explicit: The user named this position, so the server must not choose another one.
-        """
+        """Start an iteration; see Session.start_iteration. The thread calls `finish`."""
         with self._changed:
             self._session.start_iteration(epoch, position, finish, is_explicit)
         self._waker.wake()
@@ -138,7 +130,7 @@ class Connection:
         """Acknowledge a batch that the consumer has consumed. Idempotent."""
         with self._changed:
             if self._session.inbox.consume(key):
-                freed = self._receiver.reassembly.take_freed_slots()
+                freed = self._reassembly.take_freed_slots()
                 self._session.outgoing.append(messages.Acknowledge([key], freed))
         self._waker.wake()
 
@@ -163,13 +155,8 @@ class Connection:
     def _wait(self, is_ready: Callable[[], bool], since: float | None = None) -> None:
         """Wait until `is_ready` returns True. The caller holds the lock.
 
-        Args:
-            is_ready: Called under the lock, repeatedly.
-            since: Start of the wait, in seconds of the monotonic clock; by default now.
-
-        Raises:
-            ServerError: The server is silent for `patience` seconds, or the connection is closed.
-            GpupipeError: The server sent this error, or it occurred in the connection's thread.
+        `since`: start of the wait, in seconds of the monotonic clock; by default now. Raises the
+        error of the session, or ServerError if the server is silent or the connection is closed.
         """
         since = time.monotonic() if since is None else since
         while not is_ready():
@@ -198,7 +185,7 @@ class Connection:
                 self._session.thread_error = error
                 self._changed.notify_all()
         finally:
-            self._socket.close(_LINGER_MS)
+            self._socket.close(sockets.LINGER_MS)
             self._context.term()
 
     def _loop(self) -> None:
@@ -234,14 +221,17 @@ class Connection:
         """Send a heartbeat, or OpenSession before the first session. False if it cannot be sent."""
         if self._session.opened is None:
             return self._open_session()
-        freed = self._receiver.reassembly.take_freed_slots()
+        freed = self._reassembly.take_freed_slots()
         return self._send(messages.Acknowledge([], freed) if freed else messages.Ping())
 
-    def _open_session(self) -> bool:
+    def _open_session(self, min_pause: float = 0.0) -> bool:
+        """Send OpenSession. False if it cannot be sent, or was sent less than `min_pause` s ago."""
+        if time.monotonic() - self._last_request < min_pause:
+            return False
         with self._changed:
-            request = self._session.request(self._receiver.wants_shared_memory)
+            request = self._session.request(self._wants_shared_memory)
         self._last_request = time.monotonic()
-        self._receiver.reassembly.drop_incomplete()
+        self._reassembly.drop_incomplete()
         return self._send(request)
 
     def _send_all(self) -> None:
@@ -256,41 +246,68 @@ class Connection:
         return False
 
     def _receive_some(self) -> None:
-        for _ in range(_MAX_RECEIVES):
-            try:
+        with suppress(zmq.Again):
+            for _ in range(_MAX_RECEIVES):
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            self._last_heard = time.monotonic()
-            self._receiver.receive(frames, is_closing=self._closing)
+                self._last_heard = time.monotonic()
+                self._handle(frames)
 
-    def _reopen_session(self, is_urgent: bool) -> None:
-        """Send OpenSession again; at most four times a second unless `is_urgent`."""
-        if is_urgent or time.monotonic() - self._last_request > HEARTBEAT_SECONDS / 4:
+    def _handle(self, frames: list[Any]) -> None:
+        """Handle the frames of a message, as recv_multipart(copy=False) returns them."""
+        address = self.options.address
+        context = f"a message of {address} cannot be taken"
+        try:
+            message = codec.decode_from_server([frame.buffer for frame in frames])
+            match message:
+                case messages.UnknownSession():
+                    self._open_session(HEARTBEAT_SECONDS / 4)
+                case messages.BatchHeader() | messages.BatchPart():
+                    if (whole := self._join(message, frames)) is not None:
+                        context = f"what is left to the client failed on a batch of {address}"
+                        self._finish_batch(*whole)
+                case _:
+                    is_impatient = time.monotonic() - self._created > self.options.patience
+                    with self._changed:
+                        if isinstance(message, messages.SessionOpened):
+                            self._reassembly.connect(message.pid)
+                        self._session.handle(message, is_impatient)
+                        self._changed.notify_all()
+        except MalformedMessage as e:
+            self._fail(ServerError(f"{address} does not speak as a server of gpupipe does: {e}"))
+        except Exception as e:  # the consumer gets the error, and may start another iteration
+            self._fail(wrap_error(context, e))
+
+    def _join(
+        self, message: messages.BatchHeader | messages.BatchPart, frames: list[Any]
+    ) -> Whole | None:
+        """Add a header or a piece to the batch that arrives. Return the batch if it is complete."""
+        if self._closing or not self._session.is_open:
+            return None
+        if isinstance(message, messages.BatchPart):
+            return self._reassembly.add_part(message, frames[1].buffer)
+        try:
+            return self._reassembly.start(message)
+        # The slot of a live server cannot be opened: ask for batches over the socket instead.
+        except MalformedMessage:
+            self._wants_shared_memory = not self._reassembly.is_server_alive
             self._open_session()
+            return None
 
+    def _finish_batch(self, head: messages.BatchHeader, memory: Tensor) -> None:
+        session = self._session
+        # The batch belongs to an iteration that has ended, or in which an earlier batch failed.
+        if head.key[0] != session.iteration.pass_number or session.error is not None:
+            return
+        assert session.finish is not None
+        batch = session.finish(batch_bytes.views(memory, head.fields), head.epoch)
+        with self._changed:
+            if head.key[0] == session.iteration.pass_number:
+                session.inbox.add(
+                    ReceivedBatch(head.key, head.epoch, head.end, head.is_last, batch)
+                )
+                self._changed.notify_all()
 
-def dial(context: Any, options: ConnectionOptions) -> Any:
-    """Return a DEALER socket that connects and reconnects to a server. Raises ServerError."""
-    socket = context.socket(zmq.DEALER)
-    for option, value in (
-        (zmq.LINGER, _LINGER_MS),
-        (zmq.RCVHWM, 0),
-        (zmq.SNDHWM, 1000),
-        (zmq.IMMEDIATE, 1),
-        (zmq.MAXMSGSIZE, codec.MESSAGE_LIMIT),
-        (zmq.RCVBUF, _SOCKET_BUFFER),
-        (zmq.RECONNECT_IVL, 100),
-        (zmq.RECONNECT_IVL_MAX, 2000),
-        (zmq.HEARTBEAT_IVL, 2000),
-        (zmq.HEARTBEAT_TIMEOUT, 10000),
-        (zmq.IPV6, int("[" in options.address)),
-    ):
-        socket.setsockopt(option, value)
-    try:
-        sockets.connect(socket, options.address, options.key, options.server_key)
-    except BaseException:
-        socket.close(0)
-        context.term()
-        raise
-    return socket
+    def _fail(self, error: GpupipeError) -> None:
+        with self._changed:
+            self._session.iteration_error = error
+            self._changed.notify_all()

@@ -14,20 +14,10 @@ from typing import Any
 from torch import Tensor
 
 from gpupipe import errors
-from gpupipe.client.iteration import Inbox, Iteration, ReceivedBatch
-from gpupipe.errors import GpupipeError, SampleError, ServerError, short
+from gpupipe.client.reading import Inbox, Iteration, ReceivedBatch
+from gpupipe.errors import EngineError, GpupipeError, SampleError, ServerError, short
 from gpupipe.protocol import batch_bytes, messages, processes
-
-_COMPARED = {
-    "data": ("data", "fingerprint"),
-    "pipeline": ("pipeline", "fingerprint"),
-    "steps left to clients": ("pipeline", "tail"),
-    "batch": ("batch", "fingerprint"),
-    "mode": ("mode",),
-}
-"""Paths of values in a server's description, by their names in error messages. find_differences()
-compares these values, and those of `loader`.
-"""
+from gpupipe.runtime.failures import machine_failure
 
 Finish = Callable[[dict[str, Tensor], int], Any]
 """Finishes a batch: (tensors by field name, epoch) to the batch that the consumer gets."""
@@ -115,7 +105,8 @@ class Session:
         Args:
             epoch: The epoch to read.
             position: Number of samples to skip at the start of the epoch.
-            finish: Finishes the batches of the iteration.
+            finish: Called with the tensors of each batch, by field name, and its epoch. Its return
+                value is the batch that the consumer gets.
             is_explicit: The user named the position, so the server must not choose another one.
         """
         self.finish = finish
@@ -170,9 +161,19 @@ class Session:
 
         Sets `thread_error` if the server serves something else than before.
         """
+        if message.version != messages.VERSION:
+            self.iteration_error = ServerError(
+                f"{self.options.address} speaks version {message.version} of the protocol, and "
+                f"this is version {messages.VERSION}"
+            )
+            return
         if self.opened is not None and (differences := find_differences(self.opened, message)):
             self.inbox = Inbox()
-            self.thread_error = self._serves_something_else(differences)
+            self.thread_error = ServerError(
+                f"{self.options.address} was started again, and serves something else than before "
+                f"({differences}): start it with the same config and options as before, or "
+                "connect() again to begin with what it serves now"
+            )
             return
         is_same_history = self.opened is not None and self.opened.history == message.history
         self.opened, self.is_open, self.server_error = message, True, None
@@ -187,13 +188,15 @@ class Session:
             self.outgoing.append(start)
 
     def handle(self, message: messages.ToClient, is_impatient: bool) -> None:
-        """Handle a message that is no SessionOpened, UnknownSession, BatchHeader or BatchPart.
+        """Handle a message that is no UnknownSession, BatchHeader or BatchPart.
 
         Args:
             message: The message.
             is_impatient: Whether a temporary refusal ends the iteration, as a permanent one does.
         """
         match message:
+            case messages.SessionOpened():
+                self.reopen(message)
             case messages.SessionClosed():
                 self.is_closed = True
             case messages.Confirm():
@@ -216,13 +219,6 @@ class Session:
                 if not message.is_temporary or is_impatient:
                     self.iteration_error = ServerError(f"{self.options.address}: {message.reason}")
 
-    def _serves_something_else(self, differences: str) -> ServerError:
-        return ServerError(
-            f"{self.options.address} was started again, and serves something else than before "
-            f"({differences}): start it with the same config and options as before, or connect() "
-            "again to begin with what it serves now"
-        )
-
     def _has_no_record(self) -> ServerError:
         epoch = self.iteration.position[0] if self.iteration.position is not None else 0
         return ServerError(
@@ -231,6 +227,20 @@ class Session:
             f"with epoch {epoch + 1}, which the next iteration begins; a server with --state keeps "
             "the record"
         )
+
+
+def wrap_error(context: str, cause: Exception) -> GpupipeError:
+    """Return the GpupipeError that reports `cause`, and chain `cause` to it.
+
+    Returns `cause` itself if it is a GpupipeError. Returns an EngineError if this machine failed,
+    for instance its GPU, and else a ServerError that begins with `context`.
+    """
+    if isinstance(cause, GpupipeError):
+        return cause
+    failure = machine_failure(cause)
+    error = EngineError(failure) if failure else ServerError(f"{context}: {cause!r}")
+    error.__cause__ = cause
+    return error
 
 
 def rebuild_error(failed: messages.Failed) -> GpupipeError:
@@ -261,19 +271,17 @@ def find_differences(before: messages.SessionOpened, now: messages.SessionOpened
 
 
 def _identify(opened: messages.SessionOpened) -> dict[str, Any]:
-    # `subset` may be a path on the server; the selection's settings hold a hash of its ids
-    loader = {k: v for k, v in _get(opened, ("loader",), {}).items() if k != "subset"}
+    parts = ("data", "pipeline", "batch", "loader", "selection")
+    data, pipeline, batch, loader, selection = (opened.description.get(n, {}) for n in parts)
     return {
-        **{key: _get(opened, path) for key, path in _COMPARED.items()},
-        **loader,
-        **_get(opened, ("selection", "settings"), {}),
+        "data": data.get("fingerprint"),
+        "pipeline": pipeline.get("fingerprint"),
+        "steps left to clients": pipeline.get("tail"),
+        "batch": batch.get("fingerprint"),
+        "mode": opened.description.get("mode"),
+        # `subset` may be a path on the server; the selection's settings hold a hash of its ids
+        **{name: value for name, value in loader.items() if name != "subset"},
+        **selection.get("settings", {}),
         "rank": opened.rank,
         "world_size": opened.world_size,
     }
-
-
-def _get(opened: messages.SessionOpened, path: tuple[str, ...], default: Any = None) -> Any:
-    value: Any = opened.description
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-    return default if value is None else value

@@ -22,8 +22,10 @@ from urllib.parse import urlsplit
 import zmq
 
 from gpupipe.errors import ServerError
-from gpupipe.protocol import keys
+from gpupipe.protocol import codec, keys
 
+LINGER_MS = 500
+_SOCKET_BUFFER = 4 << 20
 _TIMEOUT_SECONDS = 1.0
 _SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
 _MECHANISM = slice(12, 32)
@@ -73,6 +75,35 @@ def connect(to: Any, address: str, key: Path | None, server_key: Path | None) ->
             f"'{address}' is no address of a server: {e}; write tcp://HOST:PORT, for instance "
             "tcp://127.0.0.1:5557"
         ) from None
+
+
+def dial(context: Any, address: str, key: Path | None, server_key: Path | None) -> Any:
+    """Return a DEALER socket that connects and reconnects to a server.
+
+    The arguments are those of connect(). Raises ServerError, and then ends the context.
+    """
+    to = context.socket(zmq.DEALER)
+    for option, value in (
+        (zmq.LINGER, LINGER_MS),
+        (zmq.RCVHWM, 0),
+        (zmq.SNDHWM, 1000),
+        (zmq.IMMEDIATE, 1),
+        (zmq.MAXMSGSIZE, codec.MESSAGE_LIMIT),
+        (zmq.RCVBUF, _SOCKET_BUFFER),
+        (zmq.RECONNECT_IVL, 100),
+        (zmq.RECONNECT_IVL_MAX, 2000),
+        (zmq.HEARTBEAT_IVL, 2000),
+        (zmq.HEARTBEAT_TIMEOUT, 10000),
+        (zmq.IPV6, int("[" in address)),
+    ):
+        to.setsockopt(option, value)
+    try:
+        connect(to, address, key, server_key)
+    except BaseException:
+        to.close(0)
+        context.term()
+        raise
+    return to
 
 
 class Waker:

@@ -6,17 +6,14 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
 
 import gpupipe
-from gpupipe.client.connection import Connection, dial
-from gpupipe.client.iteration import ReceivedBatch
+from gpupipe.client.connection import Connection
+from gpupipe.client.reading import ReceivedBatch
 from gpupipe.client.session import ConnectionOptions
-from gpupipe.errors import ServerError
 from gpupipe.protocol import batch_layout, messages
 from helpers.scripted_server import FIELDS, HISTORY, Other, begin, keep, other_side
 
@@ -243,18 +240,3 @@ def test_a_batch_whose_pieces_do_not_fit_is_an_error(
         with pytest.raises(gpupipe.ServerError, match=why):
             connection.next()
         connection.close()
-
-
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1", "nowhere", "tcp://127.0.0.1:port"])
-def test_what_is_no_address_is_an_error_and_leaves_no_context(address: str) -> None:
-    context = zmq.Context()
-    with pytest.raises(ServerError, match=r"is no address of a server.*tcp://HOST:PORT"):
-        dial(context, ConnectionOptions(address))
-    assert context.closed
-
-
-def test_keys_that_cannot_be_read_leave_no_context(tmp_path: Path) -> None:
-    context, key = zmq.Context(), tmp_path / "none.key_secret"
-    with pytest.raises(ServerError, match="is no key"):
-        dial(context, ConnectionOptions("tcp://127.0.0.1:1", key=key, server_key=key))
-    assert context.closed

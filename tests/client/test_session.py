@@ -7,8 +7,15 @@ import pytest
 from msgspec.structs import replace
 
 import gpupipe
-from gpupipe.client.iteration import ReceivedBatch
-from gpupipe.client.session import ConnectionOptions, Session, find_differences, rebuild_error
+from gpupipe.client.reading import ReceivedBatch
+from gpupipe.client.session import (
+    ConnectionOptions,
+    Session,
+    find_differences,
+    rebuild_error,
+    wrap_error,
+)
+from gpupipe.errors import EngineError, ServerError
 from gpupipe.protocol import messages
 
 
@@ -188,3 +195,22 @@ def test_a_request_names_what_is_held_and_consumed_and_closes_the_session() -> N
     assert (request.held, request.consumed) == ([(0, 1)], [(0, 0)])
     assert request.history == "a" * 32
     assert not session.is_open
+
+
+def test_an_error_of_the_server_names_where_it_happened() -> None:
+    cause = ValueError("odd")
+    error = wrap_error("tcp://127.0.0.1:1 sent a batch that cannot be read", cause)
+    assert isinstance(error, ServerError)
+    assert str(error) == "tcp://127.0.0.1:1 sent a batch that cannot be read: ValueError('odd')"
+    assert error.__cause__ is cause
+
+
+def test_no_server_is_to_blame_for_a_machine_without_memory() -> None:
+    error = wrap_error("tcp://127.0.0.1:1", MemoryError())
+    assert isinstance(error, EngineError)
+    assert "127.0.0.1" not in str(error)
+
+
+def test_an_error_of_gpupipe_stays_as_it_is() -> None:
+    error = EngineError("the GPU is lost")
+    assert wrap_error("tcp://127.0.0.1:1", error) is error

@@ -13,8 +13,9 @@ import pytest
 import zmq
 
 import gpupipe
+from gpupipe.errors import ServerError
 from gpupipe.protocol import keys
-from gpupipe.protocol.sockets import Waker, describe_listener
+from gpupipe.protocol.sockets import Waker, describe_listener, dial
 from helpers.served import free_port
 
 
@@ -112,3 +113,18 @@ def test_a_waker_that_is_closed_writes_into_nobodys_file() -> None:
         os.read(ends[0], 1)
     for end in ends:
         os.close(end)
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1", "nowhere", "tcp://127.0.0.1:port"])
+def test_what_is_no_address_is_an_error_and_leaves_no_context(address: str) -> None:
+    context = zmq.Context()
+    with pytest.raises(ServerError, match=r"is no address of a server.*tcp://HOST:PORT"):
+        dial(context, address, None, None)
+    assert context.closed
+
+
+def test_keys_that_cannot_be_read_leave_no_context(tmp_path: Path) -> None:
+    context, key = zmq.Context(), tmp_path / "none.key_secret"
+    with pytest.raises(ServerError, match="is no key"):
+        dial(context, "tcp://127.0.0.1:1", key, key)
+    assert context.closed

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.client.iteration import ReceivedBatch
+from gpupipe.client.reading import ReceivedBatch
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Batch, BatchStream, EngineTraits

@@ -1,7 +1,7 @@
-"""The reading state of a client: its iteration, which is its position in a pass of the server, and
-its inbox, which holds the received batches.
+"""What a client reads: a pass of the server (Iteration), the batches that it holds (Inbox), and the
+batch that arrives (Reassembly).
 
-Both are plain state, without sockets, threads or clocks. The inbox is the client's half of the
+All three are plain state, without sockets, threads or clocks. The inbox is the client's half of the
 protocol whose rules are at the head of server/leases.py.
 """
 
@@ -12,8 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpupipe.protocol import messages
+from torch import Tensor
+
+from gpupipe.protocol import batch_bytes, messages, processes
+from gpupipe.protocol.batch_layout import MalformedMessage
 from gpupipe.protocol.messages import MAX_UNACKED, Key
+from gpupipe.protocol.shared_memory import Buffers, Mapped
 
 
 @dataclass(frozen=True)
@@ -180,3 +184,93 @@ class Inbox:
         """Drop all batches but the unconfirmed ones, at the end of an iteration."""
         self.taken.clear()
         self.waiting.clear()
+
+
+@dataclass
+class _Incomplete:
+    """A batch whose pieces have not all arrived.
+
+    Attributes:
+        head: The BatchHeader of the batch.
+        memory: uint8 tensor that receives the bytes of the batch.
+        missing: Number of bytes still to come, without padding.
+        end: Byte offset in the batch where the last received piece ends.
+    """
+
+    head: messages.BatchHeader
+    memory: Tensor
+    missing: int
+    end: int = 0
+
+
+Whole = tuple[messages.BatchHeader, Tensor]
+"""A complete batch: its head, and its bytes as a uint8 tensor."""
+
+
+class Reassembly:
+    """Reassembles the batches of one connection, one batch at a time.
+
+    Args:
+        num_kept: Number of free buffers to keep for reuse.
+        gpu: Index of the GPU that the memory is page-locked for, or None.
+    """
+
+    def __init__(self, num_kept: int, gpu: int | None) -> None:
+        self._gpu = gpu
+        self._mapped, self._buffers = Mapped(0), Buffers(num_kept, gpu)
+        self._incomplete: _Incomplete | None = None
+
+    def connect(self, pid: int) -> None:
+        """Drop the state of the old connection. `pid`: process id of the new server."""
+        self._mapped = Mapped(pid, self._gpu)
+        self._incomplete = None
+
+    def drop_incomplete(self) -> None:
+        """Drop the batch whose pieces have not all arrived."""
+        self._incomplete = None
+
+    def take_freed_slots(self) -> list[int]:
+        """Return the numbers of up to 100 freed slots. Each number is returned once."""
+        freed: list[int] = []
+        while self._mapped.freed and len(freed) < 100:
+            freed.append(self._mapped.freed.popleft())
+        return freed
+
+    @property
+    def is_server_alive(self) -> bool:
+        """Whether a process with the server's process id runs on this machine."""
+        return bool(processes.start_time(self._mapped.pid))
+
+    def start(self, head: messages.BatchHeader) -> Whole | None:
+        """Begin a batch. Return it if it needs no pieces: it is in shared memory, or empty.
+
+        Raises MalformedMessage if its slot cannot be opened.
+        """
+        if head.slot is not None:
+            return head, self._mapped.tensor(head.slot, head.size)
+        self._incomplete = _Incomplete(
+            head, self._buffers.take(head.size), sum(field.nbytes for field in head.fields)
+        )
+        return self._whole(self._incomplete)
+
+    def add_part(self, part: messages.BatchPart, data: Any) -> Whole | None:
+        """Add a piece and return the batch if it is complete now. Raises MalformedMessage."""
+        batch = self._incomplete
+        # the header of this piece's batch was dropped, or went to an earlier connection
+        if batch is None or part.key != batch.head.key:
+            return None
+        if part.offset < batch.end or part.offset + part.size > batch.head.size:
+            raise MalformedMessage(
+                f"a piece at byte {part.offset}, past byte {batch.end} of {batch.head.size}"
+            )
+        batch.memory.numpy().data[part.offset : part.offset + part.size] = batch_bytes.decompress(
+            part.codec, data, part.size
+        )
+        batch.end, batch.missing = part.offset + part.size, batch.missing - part.size
+        return self._whole(batch)
+
+    def _whole(self, batch: _Incomplete) -> Whole | None:
+        if batch.missing > 0:
+            return None
+        self._incomplete = None
+        return batch.head, batch.memory

@@ -1,9 +1,14 @@
-"""The place of a client in a pass, and the batches that it holds."""
+"""The place of a client in a pass, the batches that it holds, and a batch that comes in pieces."""
 
 from __future__ import annotations
 
-from gpupipe.client.iteration import Inbox, Iteration, ReceivedBatch
-from gpupipe.protocol import messages
+from collections.abc import Iterator
+
+import pytest
+
+from gpupipe.client.reading import Inbox, Iteration, Reassembly, ReceivedBatch
+from gpupipe.protocol import batch_layout, messages
+from gpupipe.protocol.batch_layout import MalformedMessage, TensorField
 from gpupipe.protocol.messages import IterationStarted, StartIteration
 
 
@@ -96,3 +101,54 @@ def test_a_batch_that_the_consumer_is_done_with_does_not_come_again() -> None:
     inbox.consume((0, 0))
     inbox.add(batch(0))
     assert inbox.take() is None
+
+
+KEY = (0, 1)
+
+
+def head(*sizes: int, key: tuple[int, int] = KEY) -> messages.BatchHeader:
+    fields = [TensorField(f"f{n}", "uint8", (size,), False) for n, size in enumerate(sizes)]
+    size = batch_layout.offsets(fields)[1]
+    return messages.BatchHeader(key, 0, 4, False, fields, size, None)
+
+
+def part(offset: int, data: bytes, key: tuple[int, int] = KEY) -> tuple[messages.BatchPart, bytes]:
+    return messages.BatchPart(key, offset, len(data), ""), data
+
+
+@pytest.fixture
+def reassembly() -> Iterator[Reassembly]:
+    yield Reassembly(2, None)
+
+
+def test_a_batch_is_whole_when_the_bytes_of_all_fields_are_there(reassembly: Reassembly) -> None:
+    """The padding between fields does not come."""
+    header = head(3, 2)
+    assert reassembly.start(header) is None
+    assert reassembly.add_part(*part(0, b"ab")) is None
+    assert reassembly.add_part(*part(2, b"c")) is None
+    whole = reassembly.add_part(*part(64, b"de"))
+    assert whole is not None
+    assert whole[0] is header
+    content = whole[1].numpy().tobytes()
+    assert (content[:3], content[64:66]) == (b"abc", b"de")
+
+
+def test_an_empty_batch_is_whole_at_once(reassembly: Reassembly) -> None:
+    assert reassembly.start(head(0)) is not None
+
+
+def test_pieces_that_do_not_fit_are_refused(reassembly: Reassembly) -> None:
+    for offset, data in ((3, b"xy"), (1, b"again")):
+        reassembly.start(head(4))
+        assert reassembly.add_part(*part(0, b"ab")) is None
+        with pytest.raises(MalformedMessage, match=f"a piece at byte {offset}, past byte 2 of 4"):
+            reassembly.add_part(*part(offset, data))
+
+
+def test_pieces_of_a_batch_that_was_dropped_are_ignored(reassembly: Reassembly) -> None:
+    assert reassembly.add_part(*part(0, b"ab")) is None
+    reassembly.start(head(2))
+    assert reassembly.add_part(*part(0, b"ab", key=(0, 7))) is None
+    reassembly.drop_incomplete()
+    assert reassembly.add_part(*part(0, b"ab")) is None
