@@ -119,30 +119,8 @@ def explain_image_failure(column: Column, row: int, message: str) -> str:
     )
 
 
-_DTYPE = re.compile(
-    r"(?:Unsupported|Not supported) (?:(?:input|data|output|input/output) "
-    r")?types?\b|(?:element|data) type .*(?:is )?not supported"
-    r"|accepts the following input types|accept only uint8 tensors"
-)
 _TORCHVISION_SOURCE = re.compile(r"^\w+, \S+\.cpp:\d+, ")
 """The prefix of torchvision's errors that names a C++ file and line; `find_cause` removes it."""
-
-_FILE_OPERATORS = (
-    "nvidia.dali.fn.decoders.",
-    "nvidia.dali.fn.peek_image_shape",
-    "nvidia.dali.fn.io.",
-)
-"""Operators that read files. If one refuses a dtype, it is that of a single file."""
-
-
-def find_refused_dtype(message: str) -> str:
-    """Return the line in which a DALI operator refuses the dtype of all samples, else ""."""
-    line = find_cause(message)
-    return (
-        line
-        if _DTYPE.search(line) and not any(operator in message for operator in _FILE_OPERATORS)
-        else ""
-    )
 
 
 def find_cause(message: str) -> str:

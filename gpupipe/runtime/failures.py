@@ -3,7 +3,7 @@
 The machine fails if memory or open files run out, or if CUDA fails: no sample and no step causes
 that. Every C++ exception in DALI reaches Python as a RuntimeError, so only the text tells the two
 apart. The patterns match texts of dali/core/cuda_error.h, DALI's NVML wrapper, nvImageCodec and
-torch. If no pattern matches, engines/dali/repair.py decodes an image that is known to be good.
+torch. If no pattern matches, gpupipe.engines.dali decodes an image that is known to be good.
 
 A StepError names the step, its location in the YAML, and the package that defines the step.
 """

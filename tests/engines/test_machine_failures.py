@@ -18,8 +18,8 @@ import gpupipe
 from gpupipe import config
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.engine import DaliEngine
-from gpupipe.engines.dali.repair import KnownGood
-from gpupipe.engines.failure_reasons import find_refused_dtype
+from gpupipe.engines.dali.operators.dtypes import find_refused_dtype
+from gpupipe.engines.dali.operators.trial import KnownGood
 from gpupipe.loader import Loader
 from gpupipe.loading.assembly import LoaderParts, create_sampler
 from gpupipe.pipeline import step_registry

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpupipe.engines.dali.repair import KnownGood
+from gpupipe.engines.dali.operators.trial import KnownGood
 from helpers.broken_machine import run_on_broken_machine
 from helpers.cut_jpegs import jpeg
 

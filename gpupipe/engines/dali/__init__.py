@@ -1,7 +1,7 @@
 """The DALI engine: one DALI pipeline turns plans into batches, on a GPU or a CPU.
 
 `engine` draws the order of start-up: `field_readers`, `lowering`, `reader`, `graph`,
-`graph_runner`, `repair`, `built_pipeline`. `operators` turns the primitives that steps call into
+`graph_runner`, `built_pipeline`. `operators` turns the primitives that steps call into
 DALI operators. `files` and `jpeg_checks` check files before DALI decodes them. The registry of
 engines imports this package by name. Start reading in engine.py.
 """

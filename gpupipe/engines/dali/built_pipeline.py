@@ -3,6 +3,11 @@
 The operators of a DALI graph cannot be changed after it is built. So when a schedule changes a
 step, the engine closes one BuiltPipeline and creates the next. Objects that do not depend on the
 steps, such as the quarantine, outlive it.
+
+DALI loses a whole batch if one sample fails. So the samples of a failed batch run again one by one,
+suspects first, and those that fail are quarantined. Then the good samples run as one batch. No
+sample is blamed if the machine failed: if DALI's message says so, or if a known good image fails
+too.
 """
 
 from __future__ import annotations
@@ -15,13 +20,18 @@ from itertools import chain
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.engines.bad_samples import Quarantine
 from gpupipe.engines.base import Batch, Job
+from gpupipe.engines.batch import Shapes, check_shapes
 from gpupipe.engines.dali.cached_reader import CachedReader
 from gpupipe.engines.dali.checks import check_batch
 from gpupipe.engines.dali.field_readers import FieldReader
 from gpupipe.engines.dali.graph_runner import GraphRunner, Outcome, Tensors
 from gpupipe.engines.dali.lowering import Lowering, to_field
+from gpupipe.engines.dali.operators.dtypes import find_refused_dtype
+from gpupipe.engines.dali.operators.trial import KnownGood
 from gpupipe.engines.dali.reader import Reader, make_reader
-from gpupipe.engines.dali.repair import BatchRepair, KnownGood, raise_unless_sample_failed
+from gpupipe.engines.failure_reasons import explain_sample_failure, find_suspects
+from gpupipe.errors import EngineError
+from gpupipe.runtime.failures import machine_failure
 from gpupipe.sampling.sampler import Plan
 
 
@@ -77,7 +87,6 @@ class BuiltPipeline:
         warm_up = min(job.loader.batch_size, len(job.index)) if options.warm_up else 0
         self._runner = GraphRunner(job, lowering, device_id, self._reader, fields, warm_up)
         self._known_good = KnownGood(device_id)
-        self._repair = BatchRepair(job, self._runner, quarantine, self._known_good)
 
     @property
     def is_closed(self) -> bool:
@@ -102,9 +111,94 @@ class BuiltPipeline:
         """Yield the tensors of `outcomes` in order; failed ones run again without bad samples."""
         for plan, outcome in outcomes:
             if isinstance(outcome, RuntimeError):
-                yield from self._repair.repair(plan, outcome)
+                yield from self._repair(plan, outcome)
             else:
                 yield plan, outcome
+
+    def _repair(self, plan: Plan, error: RuntimeError) -> Iterator[tuple[Plan, Tensors]]:
+        """Find the samples that fail alone, suspects first, and run the good samples again.
+
+        Args:
+            plan: A plan that failed.
+            error: The error with which it failed.
+
+        Yields:
+            The plan without its bad samples, and their tensors; nothing if all samples are bad.
+
+        Raises:
+            EngineError: The machine failed.
+            SampleError: A sample failed, and `loader.on_error` is "raise".
+            ShapeError: No sample failed, but their sizes differ.
+        """
+        self._raise_unless_sample_failed(error)
+        suspicious = plan.select(find_suspects(self._job.index, plan.ids))
+        if len(suspicious.ids) and self._try_alone(suspicious):
+            rest = self._run_good(plan)
+            if not isinstance(rest, RuntimeError):
+                yield from rest
+                return
+        self._try_alone(self._quarantine.drop_bad(plan))
+        rest = self._run_good(plan)
+        if isinstance(rest, RuntimeError):
+            self._raise_unless_sample_failed(rest)
+            raise EngineError(
+                "DALI failed twice on a batch whose samples pass one by one, the first of "
+                f"them {self._job.index.location(int(plan.ids[0]))}: {rest}"
+            ) from error
+        yield from rest
+
+    def _try_alone(self, plan: Plan) -> bool:
+        """Run the samples of a plan one by one, and quarantine those that fail.
+
+        Return whether any failed.
+        """
+        shapes: list[Shapes] = []
+        has_failures = False
+        alone_plans = (plan.select([i]) for i in range(len(plan.ids)))
+        for alone, outcome in self._runner.run_all(alone_plans):
+            if not isinstance(outcome, RuntimeError):
+                shapes.append(
+                    {
+                        name: tuple(to_field(self._job, name, tensor).shape[1:])
+                        for name, tensor in outcome.items()
+                    }
+                )
+                continue
+            has_failures = True
+            id = int(alone.ids[0])
+            self._raise_unless_sample_failed(outcome, id)
+            self._known_good.check(str(outcome))
+            self._quarantine.add(id, explain_sample_failure(self._job.index, id, str(outcome)))
+        if not has_failures:
+            check_shapes(shapes, plan, self._job)
+        return has_failures
+
+    def _run_good(self, plan: Plan) -> list[tuple[Plan, Tensors]] | RuntimeError:
+        """Run the good samples of a plan as one batch. Return [] if no sample is good."""
+        good = self._quarantine.drop_bad(plan)
+        if not len(good.ids):
+            self._quarantine.refuse_to_lose_a_step()
+            return []
+        outcomes = list(self._runner.run([good]))
+        failed = next((o for _, o in outcomes if isinstance(o, RuntimeError)), None)
+        return failed or [(p, o) for p, o in outcomes if not isinstance(o, RuntimeError)]
+
+    def _raise_unless_sample_failed(self, error: RuntimeError, id: int | None = None) -> None:
+        """Raise EngineError if the machine failed, or an operator refused the dtype of all samples.
+
+        Args:
+            error: The error of a batch.
+            id: The sample's row in the index, if it ran alone.
+        """
+        failure = machine_failure(error)
+        if not failure and (refused := find_refused_dtype(str(error))):
+            failure = (
+                f"an operator of DALI does not take what a step gave it: {refused.rstrip('.')}. "
+                f"Write 'to_dtype: {{dtype: float32}}' before that step"
+            )
+        if failure:
+            where = "" if id is None else f". It happened at {self._job.index.location(id)}"
+            raise EngineError(failure + where) from error
 
     def to_fields(self, tensors: Tensors) -> Batch:
         """Return the delivered fields of a batch, after checking the output of plugin steps."""
@@ -122,7 +216,7 @@ class BuiltPipeline:
         """Run all steps but deliver no batch; yield how many samples of each plan passed them."""
         for plan, outcome in self._runner.run_undelivered(plans):
             if isinstance(outcome, RuntimeError):
-                raise_unless_sample_failed(self._job, outcome)
+                self._raise_unless_sample_failed(outcome)
             yield 0 if isinstance(outcome, RuntimeError) else len(plan.ids)
 
     def stop(self) -> None:

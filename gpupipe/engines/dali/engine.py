@@ -15,9 +15,8 @@ constructor returns, and needs only the objects above it:
       |
     GraphRunner   plans in, tensors or errors out, in order            graph_runner.py
       |
-    BatchRepair   runs failed batches again without the bad samples    repair.py
-      |
-    BuiltPipeline all of these for one pipeline without schedules      built_pipeline.py
+    BuiltPipeline all of these for one pipeline without schedules;     built_pipeline.py
+      |           runs failed batches again without the bad samples
       |
     DaliEngine    batches
 

@@ -13,6 +13,7 @@ rounds a number half-way between two float16 numbers to the larger one, not to t
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from nvidia.dali import math as dali_math
 from nvidia.dali.data_node import DataNode
 
 from gpupipe.engines.dali.operators.subgraph import Make
+from gpupipe.engines.failure_reasons import find_cause
 from gpupipe.formats.npy import DTYPES
 
 _NUMBERS = tuple(dtype for dtype in DTYPES if dtype not in ("bool", "float16"))
@@ -53,6 +55,19 @@ _BITS_AT_ONCE = 14
 """How many bits are shifted at once. Every integer dtype of 16 bits or more can hold 2**14. Dtypes
 of 8 bits are never shifted by more than one bit.
 """
+
+_DTYPE = re.compile(
+    r"(?:Unsupported|Not supported) (?:(?:input|data|output|input/output) "
+    r")?types?\b|(?:element|data) type .*(?:is )?not supported"
+    r"|accepts the following input types|accept only uint8 tensors"
+)
+"""Texts with which operators refuse a dtype."""
+_FILE_OPERATORS = (
+    "nvidia.dali.fn.decoders.",
+    "nvidia.dali.fn.peek_image_shape",
+    "nvidia.dali.fn.io.",
+)
+"""Operators that read files. If one refuses a dtype, it is that of a single file."""
 
 
 class Substitute(NamedTuple):
@@ -188,3 +203,13 @@ def _shift(node: DataNode, dtype: str, bits: int) -> DataNode:
         node = cast(node * unit if bits > 0 else (node - (node & rest)) // unit, dtype)
         bits += -count if bits > 0 else count
     return node
+
+
+def find_refused_dtype(message: str) -> str:
+    """Return the line in which a DALI operator refuses the dtype of all samples, else ""."""
+    line = find_cause(message)
+    return (
+        line
+        if _DTYPE.search(line) and not any(operator in message for operator in _FILE_OPERATORS)
+        else ""
+    )

@@ -14,8 +14,12 @@ import pytest
 from nvidia.dali import Pipeline, backend, fn, types
 
 from gpupipe.engines.dali.operators import ops
-from gpupipe.engines.dali.operators.dtypes import OPERATORS, as_integers, find_substitute
-from gpupipe.engines.failure_reasons import find_refused_dtype
+from gpupipe.engines.dali.operators.dtypes import (
+    OPERATORS,
+    as_integers,
+    find_refused_dtype,
+    find_substitute,
+)
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline.spec_checks import DTYPES_TAKEN
 from gpupipe.runtime.failures import machine_failure
