@@ -11,21 +11,17 @@ from __future__ import annotations
 
 import io
 import math
-import os
-import struct
 import tokenize
 import warnings
-import zipfile
-import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpupipe.errors import did_you_mean
-from gpupipe.formats import DamagedError
+from gpupipe.formats import DamagedError, zip_directory
+from gpupipe.formats.zip_directory import ZipMember
 
 MAX_HEADER = 10_000
 """Upper limit of a header in bytes: NumPy's limit for untrusted files."""
@@ -35,6 +31,15 @@ DTYPES = tuple(
 """Supported dtypes, by the names that NumPy and torch share."""
 _LONGEST_START = 12
 _PARTS = {"complex64": "float32", "complex128": "float64"}
+_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_UNREADABLE = (
+    *(ValueError, TypeError, SyntaxError, tokenize.TokenError),
+    *(KeyError, OverflowError, RecursionError, MemoryError),
+)
+"""NumPy raises these for headers that it cannot parse."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ def parse_header(prefix: bytes) -> NpyHeader:
     end = (12 if wide else 10) + int.from_bytes(prefix[8 : 12 if wide else 10], "little")
     if end > min(len(prefix), MAX_HEADER):
         raise ValueError("a header that is cut off, or too long")
-    if tuple(prefix[6:8]) not in ((1, 0), (2, 0)):
+    if tuple(prefix[6:8]) not in _READERS:
         raise ValueError(
             f"version {prefix[6]}.{prefix[7]} of .npy, which is for named fields: "
             "save plain numbers"
@@ -92,22 +97,8 @@ def _parse_whole_header(text: bytes) -> NpyHeader:
             # NumPy warns about headers that are rejected below, or harmless.
             warnings.simplefilter("ignore")
             version = np.lib.format.read_magic(stream)
-            read = (
-                np.lib.format.read_array_header_1_0
-                if version == (1, 0)
-                else np.lib.format.read_array_header_2_0
-            )
-            shape, fortran, dtype = read(stream)
-    except (
-        ValueError,
-        TypeError,
-        SyntaxError,
-        tokenize.TokenError,
-        KeyError,
-        OverflowError,
-        RecursionError,
-        MemoryError,
-    ) as e:
+            shape, fortran, dtype = _READERS[version](stream)
+    except _UNREADABLE as e:
         raise ValueError(f"a header that cannot be read: {str(e)[:200]}") from e
     return _check_supported(tuple(map(int, shape)), fortran, dtype, len(text))
 
@@ -135,86 +126,39 @@ def _check_supported(
     )
 
 
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
-"""A ZIP local file header: its signature, and the lengths of the name and the extra field."""
-_ENCRYPTED = 1
-_PIECE_BYTES = 1 << 20
-
-
-def find_array(file: BinaryIO, name: str) -> tuple[int, int]:
+def find_array(data: NDArray[np.uint8], name: str) -> tuple[int, int]:
     """Return the byte offset of an array's .npy file in a .npz file, and its size in bytes.
 
     Args:
-        file: The .npz file, open for reading.
+        data: The bytes of the .npz file.
         name: The name of the array. Ignored if the file holds a single array.
 
     Raises:
-        OSError: The file cannot be read.
         DamagedError: The file is not a ZIP, is truncated, or the array's CRC-32 is wrong.
         ValueError: There is no such array, or it is compressed.
     """
-    info = _choose(_read_directory(file), name)
-    start, size = _locate(file, info)
-    if _compute_crc(file, start, size) != info.CRC:
-        raise DamagedError(
-            f"damaged: the bytes of the array '{info.filename}' do not have its CRC-32"
-        )
-    return start, size
-
-
-def list_arrays(file: BinaryIO) -> list[str]:
-    """Return the names of the arrays of a .npz file.
-
-    Raises:
-        OSError: The file cannot be read.
-        DamagedError: The file is not a ZIP.
-    """
-    return list(_read_directory(file))
-
-
-def _read_directory(file: BinaryIO) -> dict[str, zipfile.ZipInfo]:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-    except (
-        zipfile.BadZipFile,
-        NotImplementedError,
-        struct.error,
-        IndexError,
-        OverflowError,
-        EOFError,
-    ) as e:
-        raise DamagedError(f"no .npz file: {e}") from e
-
-
-def _choose(members: Mapping[str, zipfile.ZipInfo], name: str) -> zipfile.ZipInfo:
-    info = next(iter(members.values())) if len(members) == 1 else members.get(name)
-    if info is None:
+    members = list_arrays(data)
+    member = next(iter(members.values())) if len(members) == 1 else members.get(name)
+    if member is None:
         hint = did_you_mean(name, members) if members else ": it holds none"
         raise ValueError(f"no array '{name}'{hint}: name it under data.arrays")
-    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
+    if member.is_deflated:
         raise ValueError(
             "compressed, so that it cannot be mapped into memory: write it with numpy.savez, as in "
             "numpy.savez(NEW, **numpy.load(OLD))"
         )
-    return info
+    start = zip_directory.locate(data, member)
+    zip_directory.verify(data, member, start)
+    return start, member.size
 
 
-def _locate(file: BinaryIO, info: zipfile.ZipInfo) -> tuple[int, int]:
-    file.seek(info.header_offset)
-    header = file.read(_LOCAL_HEADER.size)
-    if len(header) < _LOCAL_HEADER.size or not header.startswith(b"PK\x03\x04"):
-        raise DamagedError(f"no array begins at byte {info.header_offset:,}, as its directory says")
-    _, name_length, extra_length = _LOCAL_HEADER.unpack(header)
-    start = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
-    if start + info.file_size > file.seek(0, os.SEEK_END):
-        raise DamagedError(f"cut off: the array '{info.filename}' ends past the file's end")
-    return start, info.file_size
+def list_arrays(data: NDArray[np.uint8]) -> dict[str, ZipMember]:
+    """Return the .npy file of each array in a .npz file, by the array's name.
 
-
-def _compute_crc(file: BinaryIO, start: int, size: int) -> int:
-    file.seek(start)
-    crc, end = 0, start + size
-    while start < end and (piece := file.read(min(_PIECE_BYTES, end - start))):
-        crc, start = zlib.crc32(piece, crc), start + len(piece)
-    return crc
+    Raises DamagedError if the file is not a ZIP.
+    """
+    try:
+        members = zip_directory.iter_members(data)
+        return {member.name.removesuffix(".npy"): member for member in members}
+    except ValueError as e:
+        raise DamagedError(f"no .npz file: {e}") from e

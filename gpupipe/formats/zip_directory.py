@@ -172,9 +172,25 @@ def inflate(stored: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 def check_crc(content: NDArray[np.uint8], crc: int) -> None:
     """Raise DamagedError if the CRC-32 of a member's content differs from `crc`."""
-    found: int = _inflater.crc32(content.data)
-    if found != crc:
+    if _inflater.crc32(content.data) != crc:
         raise DamagedError("damaged: its content has another CRC-32 than the archive says")
+
+
+def verify(data: NDArray[np.uint8], member: ZipMember, begin: int) -> None:
+    """Raise DamagedError, with the member's name, if its content is not what the archive says.
+
+    Args:
+        data: The bytes of the archive.
+        member: The member.
+        begin: The byte offset of its stored bytes, as `locate` returns it.
+    """
+    content = data[begin : begin + member.stored_size]
+    try:
+        if member.is_deflated:
+            content = inflate(content, member.size)
+        check_crc(content, member.crc)
+    except DamagedError as e:
+        raise DamagedError(f"{member.name}: {e}") from e
 
 
 def _find_directory(data: NDArray[np.uint8]) -> _Directory:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from gpupipe.dataset.paths import name_file
+from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.spec import default_layout
-from gpupipe.errors import DataError
 from gpupipe.formats import npy
 from gpupipe.init.detected import (
     TRAIN,
@@ -20,7 +21,6 @@ from gpupipe.init.detected import (
     name_some,
     split_words,
 )
-from gpupipe.runtime.files import open_regular
 
 SUFFIXES = (".npy", ".npz")
 _SAMPLES = ("x", "data", "images", "image", "features", "inputs", "array")
@@ -51,7 +51,10 @@ def detect_arrays(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     """
     first = str(folder / files[0])
     is_archive = len(files) == 1 and first.lower().endswith(".npz")
-    names = _list_arrays(first) if is_archive else [Path(name).stem for name in files]
+    names = [Path(name).stem for name in files]
+    if is_archive:
+        with name_file(first):
+            names = list(npy.list_arrays(map_file(Path(first))))
     if is_archive and len(names) > 1:
         parts = _find_roles(names) or {TRAIN: _guess_roles(names)}
         read = {name for roles in parts.values() for name in roles.values()}
@@ -66,14 +69,6 @@ def detect_arrays(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     note = "each file is taken for a sample; no labels were found."
     pattern = str(folder / f"*{Path(files[0]).suffix}")
     return {TRAIN: Detected("numpy", {"files": pattern}, [note], used=files)}
-
-
-def _list_arrays(file: str) -> list[str]:
-    try:
-        with open_regular(file) as opened:
-            return npy.list_arrays(opened)
-    except (OSError, ValueError) as e:
-        raise DataError(f"{file}: {e}") from e
 
 
 def _find_roles(names: Iterable[str]) -> dict[str, _Role]:
@@ -146,11 +141,9 @@ def _read_labels(path: str, member: str) -> tuple[str, dict[str, Any], list[str]
         "labels" if the array holds one whole number per sample, else "target"; the options of the
         source; notes for the user.
     """
-    try:
+    with name_file(path):
         loaded = np.load(path, mmap_mode="r")
         array = loaded[member] if member else loaded
-    except (OSError, ValueError) as e:
-        raise DataError(f"{path}: {e}") from e
     if array.dtype.kind in "iu" and math.prod(array.shape[1:]) == 1:
         return "labels", {"labels": path}, []
     shape = ", ".join(map(str, array.shape))

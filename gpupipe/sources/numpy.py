@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from pydantic import Field, model_validator
 from gpupipe.dataset import array_index
 from gpupipe.dataset.array_index import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
+from gpupipe.dataset.reading import map_file
 from gpupipe.errors import did_you_mean
 from gpupipe.formats import DamagedError, npy
 from gpupipe.runtime.files import open_regular
@@ -122,7 +124,7 @@ def _read_header(path: str, name: str) -> npy.NpyHeader:
     with open_regular(path, buffering=0) as file:
         start, size = 0, os.fstat(file.fileno()).st_size
         if path.lower().endswith(".npz"):
-            start, size = npy.find_array(file, name)
+            start, size = npy.find_array(map_file(Path(path)), name)
             file.seek(start)
         header = npy.parse_header(file.read(min(npy.MAX_HEADER, size)))
     if size < header.offset + header.length:

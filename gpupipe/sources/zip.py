@@ -186,8 +186,8 @@ class Zip(FileSource):
                     archive.members.append(member)
                     archive.begins.append(zip_directory.locate(data, member))
                     archive.paths.append(inner)
-            if self.verify:
-                _verify(data, archive)
+                    if self.verify:
+                        zip_directory.verify(data, member, archive.begins[-1])
         return archive
 
 
@@ -198,14 +198,3 @@ def _make_prefix(folder: str) -> str:
 
 def _is_visible(path: str) -> bool:
     return not any(part.startswith(".") or part == _OF_MACOS for part in path.split("/"))
-
-
-def _verify(data: NDArray[np.uint8], archive: _Archive) -> None:
-    for member, begin in zip(archive.members, archive.begins, strict=True):
-        content = data[begin : begin + member.stored_size]
-        try:
-            if member.is_deflated:
-                content = zip_directory.inflate(content, member.size)
-            zip_directory.check_crc(content, member.crc)
-        except ValueError as e:
-            raise type(e)(f"{member.name}: {e}") from e

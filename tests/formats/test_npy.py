@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as shapes
 
 from gpupipe.formats import DamagedError, npy
-from gpupipe.formats.npy import find_array
 
 
 def saved(array: np.ndarray, version: tuple[int, int] | None = None) -> bytes:
@@ -93,17 +92,21 @@ def test_one_dimension_has_both_orders() -> None:
 ARRAYS = {"x": np.arange(6, dtype=np.int16).reshape(2, 3), "y": np.array([1, 0])}
 
 
-def written(save: Callable[..., None] = np.savez, **arrays: np.ndarray) -> io.BytesIO:
+def written(save: Callable[..., None] = np.savez, **arrays: np.ndarray) -> bytes:
     stream = io.BytesIO()
     save(stream, **arrays)
-    return stream
+    return stream.getvalue()
+
+
+def find_array(content: bytes | bytearray, name: str) -> tuple[int, int]:
+    return npy.find_array(np.frombuffer(bytes(content), np.uint8), name)
 
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_the_bytes_of_an_array_are_those_of_its_npy_file(name: str) -> None:
-    stream = written(**ARRAYS)
-    start, size = find_array(stream, name)
-    part = stream.getvalue()[start : start + size]
+    whole = written(**ARRAYS)
+    start, size = find_array(whole, name)
+    part = whole[start : start + size]
     assert np.array_equal(np.load(io.BytesIO(part)), ARRAYS[name])
 
 
@@ -124,13 +127,13 @@ def test_compressed_arrays_are_refused() -> None:
 
 
 def test_what_is_no_zip_is_damaged() -> None:
-    for data in (b"", b"\x93NUMPY", written(**ARRAYS).getvalue()[:-9]):
+    for data in (b"", b"\x93NUMPY", written(**ARRAYS)[:-9]):
         with pytest.raises(DamagedError, match=r"no \.npz file"):
-            find_array(io.BytesIO(data), "x")
+            find_array(data, "x")
 
 
 def test_any_change_is_a_result_or_a_value_error() -> None:
-    whole, draw = written(**ARRAYS).getvalue(), random.Random(0)
+    whole, draw = written(**ARRAYS), random.Random(0)
     directory = whole.index(b"PK\x01\x02")
     for _ in range(3000):
         data = bytearray(whole)
@@ -138,21 +141,21 @@ def test_any_change_is_a_result_or_a_value_error() -> None:
             place = draw.randrange(directory, len(data)) if draw.random() < 0.8 else 0
             data[place or draw.randrange(60)] = draw.randrange(256)
         try:
-            start, size = find_array(io.BytesIO(bytes(data)), "x")
+            start, size = find_array(data, "x")
         except (ValueError, OSError):
             continue
         assert 0 <= start <= start + size <= len(data)
 
 
 def test_an_array_whose_bytes_changed_is_damaged() -> None:
-    whole = written(**ARRAYS).getvalue()
-    start, size = find_array(io.BytesIO(whole), "x")
+    whole = written(**ARRAYS)
+    start, size = find_array(whole, "x")
     for place in (start, start + size - 1):
         data = bytearray(whole)
         data[place] ^= 1
-        with pytest.raises(DamagedError, match=r"'x\.npy' do not have its CRC-32"):
-            find_array(io.BytesIO(data), "x")
-        find_array(io.BytesIO(data), "y")
+        with pytest.raises(DamagedError, match=r"x\.npy: damaged: .* CRC-32"):
+            find_array(data, "x")
+        find_array(data, "y")
 
 
 def test_an_entry_that_ends_past_the_file_is_damaged() -> None:
@@ -160,7 +163,7 @@ def test_an_entry_that_ends_past_the_file_is_damaged() -> None:
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("x.npy", b"0123456789")
     data = bytearray(stream.getvalue())
-    length = data.index(b"PK\x01\x02") + 24
-    data[length : length + 4] = (5000).to_bytes(4, "little")
+    sizes = data.index(b"PK\x01\x02") + 20
+    data[sizes : sizes + 8] = 2 * (5000).to_bytes(4, "little")
     with pytest.raises(DamagedError, match="ends past the file's end"):
-        find_array(io.BytesIO(bytes(data)), "x")
+        find_array(data, "x")
