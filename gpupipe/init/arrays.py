@@ -51,18 +51,18 @@ def detect_arrays(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     """
     first = str(folder / files[0])
     is_archive = len(files) == 1 and first.lower().endswith(".npz")
-    names = [Path(name).stem for name in files]
+    path_of = {Path(name).stem: str(folder / name) for name in files}
     if is_archive:
         with name_file(first):
-            names = list(npy.list_arrays(map_file(Path(first))))
-    if is_archive and len(names) > 1:
-        parts = _find_roles(names) or {TRAIN: _guess_roles(names)}
+            path_of = dict.fromkeys(npy.list_arrays(map_file(Path(first))), first)
+    parts = _find_roles(path_of)
+    if is_archive:
+        # The only array of a file needs no name.
+        parts = (parts or {TRAIN: _guess_roles(list(path_of))}) if len(path_of) > 1 else {}
+    if parts:
         read = {name for roles in parts.values() for name in roles.values()}
-        others = name_some(name for name in names if name not in read)
-        return {part: _detect_members(first, roles, others) for part, roles in parts.items()}
-    if not is_archive and (parts := _find_roles(names)):
-        paths = {Path(name).stem: str(folder / name) for name in files}
-        return {part: _detect_files(roles, paths) for part, roles in parts.items()}
+        others = name_some(name for name in path_of if name not in read) if is_archive else ""
+        return {part: _detect(roles, path_of, is_archive, others) for part, roles in parts.items()}
     if len(files) == 1:
         note = "each row of the array is taken for a sample; no labels were found."
         return {TRAIN: Detected("numpy", {"files": first, "rows": True}, [note], used=files)}
@@ -92,42 +92,31 @@ def _guess_roles(names: Sequence[str]) -> _Role:
     return {"samples": samples} | ({"labels": labels} if labels else {})
 
 
-def _detect_files(roles: _Role, paths: Mapping[str, str]) -> Detected:
-    """Return a Detected for a .npy file of samples, and for its file of labels if there is one.
+def _detect(roles: _Role, path_of: Mapping[str, str], is_archive: bool, others: str) -> Detected:
+    """Return a Detected for an array of samples, and for its array of labels if there is one.
 
     Args:
-        roles: The stems of the files of "samples" and "labels".
-        paths: The path of each file, by its stem.
-    """
-    options: dict[str, Any] = {"files": paths[roles["samples"]]}
-    notes = ["there is no file with labels, such as y.npy."]
-    if "labels" in roles:
-        _, labels, notes = _read_labels(paths[roles["labels"]], "")
-        options |= labels
-    used = [Path(paths[name]).name for name in roles.values()]
-    return Detected("numpy", options | {"rows": True}, notes, used=used)
-
-
-def _detect_members(file: str, roles: _Role, others: str) -> Detected:
-    """Return a Detected for an array of samples in a .npz file, and for its labels if any.
-
-    Args:
-        file: The path of the .npz file.
         roles: The names of the arrays of "samples" and "labels".
-        others: The names of the arrays that are not read, as one text.
+        path_of: The path of the file that holds each array, by the array's name.
+        is_archive: Whether one .npz file holds all arrays.
+        others: The names of the arrays in it that are not read, as one text.
     """
-    samples = roles["samples"]
-    options: dict[str, Any] = {"files": file}
+    samples, labels = roles["samples"], roles.get("labels")
+    options: dict[str, Any] = {"files": path_of[samples]}
     arrays = {"array": samples}
     notes = [f"the samples are the array '{samples}'; {others} are not read."] if others else []
-    if "labels" in roles:
-        name, labels, more = _read_labels(file, roles["labels"])
-        options |= labels
-        arrays[name] = roles["labels"]
+    if labels is not None:
+        name, more_options, more_notes = _read_labels(path_of[labels], labels if is_archive else "")
+        options |= more_options
+        notes += more_notes
+        arrays[name] = labels
+    elif is_archive:
+        notes.append(f"the array '{samples}' holds the samples, and no array is called labels.")
     else:
-        more = [f"the array '{samples}' holds the samples, and no array is called labels."]
-    options |= {"arrays": arrays, "rows": True}
-    return Detected("numpy", options, [*notes, *more], used=[Path(file).name])
+        notes.append("there is no file with labels, such as y.npy.")
+    options |= ({"arrays": arrays} if is_archive else {}) | {"rows": True}
+    used = [Path(path_of[name]).name for name in roles.values()]
+    return Detected("numpy", options, notes, used=used)
 
 
 def _read_labels(path: str, member: str) -> tuple[str, dict[str, Any], list[str]]:

@@ -16,6 +16,7 @@ from gpupipe.init.detected import (
     Detected,
     choose_parts,
     describe_unused,
+    detect_masks,
     find_part_word,
     is_image,
     is_image_name,
@@ -24,16 +25,7 @@ from gpupipe.init.detected import (
     name_some,
 )
 from gpupipe.init.lists import detect_list, detect_lists
-from gpupipe.init.masks import detect_masks
-from gpupipe.init.shards import (
-    has_images,
-    read_arrow_options,
-    read_lmdb_options,
-    read_parquet_options,
-    read_tar_options,
-    read_tfrecord_options,
-    read_zip_options,
-)
+from gpupipe.init.shards import READERS, has_images, read_arrow_options
 from gpupipe.init.tables import SUFFIXES as LISTS
 from gpupipe.sources.hub.hub_files import find_splits
 
@@ -82,7 +74,7 @@ def _detect_file(file: Path) -> dict[str, Detected]:
     if is_array(file.name):
         return detect_arrays(file.parent, [file.name])
     kind = _find_kind(file.name)
-    if kind is not None or _is_parquet_of_images(file):
+    if kind is not None or has_images(file):
         return {TRAIN: _detect_shards(file.parent, [file.name], kind or "parquet")}
     if file.suffix.lower() in LISTS:
         return {TRAIN: detect_list(file)}
@@ -156,7 +148,7 @@ def _detect_folder(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     shards = {
         kind: names for kind in _KINDS if (names := [n for n in here if _find_kind(n) == kind])
     }
-    if parquet := [name for name in here if _is_parquet_of_images(folder / name)]:
+    if parquet := [name for name in here if has_images(folder / name)]:
         shards["parquet"] = parquet
     images = sum(map(is_image, files))
     if images > sum(map(len, shards.values())):
@@ -186,25 +178,12 @@ def _find_kind(name: str) -> str | None:
     return _SHARDS.get(Path(name).suffix.lower())
 
 
-def _is_parquet_of_images(file: Path) -> bool:
-    return file.suffix.lower() == ".parquet" and has_images(file)
-
-
 def _detect_shards(folder: Path, names: list[str], kind: str) -> Detected:
     first = folder / names[0]
+    options, notes = READERS[kind](first)
     if kind == "lmdb":
-        options, notes = read_lmdb_options(first)
         beside = [str(Path(names[0]).with_name("lock.mdb"))]
         return Detected(kind, {"path": str(first)} | options, notes, used=[*names, *beside])
-    readers = {
-        "webdataset": read_tar_options,
-        "zip": read_zip_options,
-        "parquet": read_parquet_options,
-        "tfrecord": read_tfrecord_options,
-    }
-    options, notes = {}, ["the label is the first number of a record's header."]
-    if kind in readers:
-        options, notes = readers[kind](first)
     shards = str(first) if len(names) == 1 else str(folder / _make_pattern(names, kind))
     beside = [str(Path(name).with_suffix(".idx")) for name in names]
     return Detected(kind, {"shards": shards} | options, notes, used=[*names, *beside])

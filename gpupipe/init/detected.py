@@ -1,4 +1,7 @@
-"""The class Detected, and the conventions for names of files and folders in data sets."""
+"""The class Detected, and the conventions for names of files and folders in data sets.
+
+`detect_masks` finds images with segmentation masks by these conventions.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpupipe.dataset.class_folders import IMAGE_EXTENSIONS
+from gpupipe.errors import counted
 
 T = TypeVar("T")
 TRAIN, VAL = "train", "val"
@@ -145,3 +149,83 @@ def describe_unused(files: Iterable[str], parts: Iterable[Detected]) -> str:
         f"{name} ({count:,} files)" if name.endswith("/") and count > 1 else name
         for name, count in unused.items()
     )
+
+
+_MASK_WORDS = {"mask", "masks", "label", "labels", "annotation", "annotations", "trimaps"}
+_MASK_WORDS |= {"seg", "segmentation", "segmentations", "segmentationclass", "gt", "gtfine"}
+_SUFFIX = re.compile(
+    r"(?:[_\-. ](?P<mask>masks?|labels?|labelids|seg|segmentation|gt|gtfine|trimap)"
+    r"|[_\-. ](?:image|img|leftimg8bit))+$"
+)
+_HINTS = ("mask", "label", "annotation", "seg", "gt", "trimap")
+"""Every path of a mask contains one of these texts: `detect_masks` skips data without them."""
+_Key = tuple[str, ...]
+
+
+def detect_masks(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
+    """Detect pairs of an image and its segmentation mask, which have the same stem.
+
+    Args:
+        folder: The folder of the data.
+        files: The paths of all files below it, relative to it.
+
+    Returns:
+        The detected pairs of each part, by "train" and "val"; {} if too few images have
+        a mask.
+    """
+    text = "\n".join(files).lower()
+    if not any(hint in text for hint in _HINTS):
+        return {}
+    images: dict[_Key, str] = {}
+    masks: dict[_Key, str] = {}
+    for path in files:
+        if is_image(path) or path.lower().endswith(".gif"):
+            is_mask, key = _parse_path(path)
+            (masks if is_mask else images).setdefault(key, path)
+    pairs = [(path, masks[key]) for key, path in images.items() if key in masks]
+    if not pairs or 2 * len(pairs) < min(len(images), len(masks)):
+        return {}
+    alone = {
+        "image": [path for key, path in images.items() if key not in masks],
+        "mask": [path for key, path in masks.items() if key not in images],
+    }
+    notes = [
+        f"{counted(len(paths), kind)} left out, without a partner of the same name: "
+        f"{name_some(paths)}."
+        for kind, paths in alone.items()
+        if paths
+    ]
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for pair in pairs:
+        groups.setdefault(find_part_word(pair[0].rpartition("/")[0]), []).append(pair)
+    used = [path for paths in (images.values(), masks.values()) for path in paths]
+    return {
+        part: _describe(folder, group, notes, used) for part, group in choose_parts(groups).items()
+    }
+
+
+def _parse_path(path: str) -> tuple[bool, _Key]:
+    """Return whether a file is a mask, and a key that an image and its mask share."""
+    *folders, name = path.lower().split("/")
+    words = [split_words(folder) for folder in folders]
+    stem = name.rpartition(".")[0]
+    suffix = _SUFFIX.search(stem)
+    is_mask = any(not _MASK_WORDS.isdisjoint(some) for some in words) or bool(
+        suffix and suffix["mask"]
+    )
+    rest = [" ".join(w for w in some if w not in _MASK_WORDS | IMAGE_WORDS) for some in words]
+    return is_mask, (*filter(None, rest), _SUFFIX.sub("", stem))
+
+
+def _describe(
+    folder: Path, pairs: Sequence[tuple[str, str]], notes: list[str], used: list[str]
+) -> Detected:
+    columns = {"image": [image for image, _ in pairs], "mask": [mask for _, mask in pairs]}
+    options = {
+        "root": str(folder),
+        "path": "image",
+        "label": None,
+        "fields": {"mask": "mask"},
+        "masks": ["mask"],
+    }
+    return Detected("file_list", options, list(notes), columns, used)

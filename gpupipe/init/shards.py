@@ -14,18 +14,12 @@ from typing import Any
 import numpy as np
 
 from gpupipe.dataset.class_folders import IMAGE_EXTENSIONS, get_suffixes
+from gpupipe.dataset.paths import name_file
 from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shards import name_shard
 from gpupipe.decoders.image_header import read_header
-from gpupipe.errors import DataError, GpupipeError
-from gpupipe.formats import (
-    arrow_columns,
-    example,
-    framing,
-    lmdb_keys,
-    tar,
-    zip_directory,
-)
+from gpupipe.errors import DataError
+from gpupipe.formats import arrow_columns, example, framing, lmdb_keys, tar, zip_directory
 from gpupipe.init.tables import find_label_name
 from gpupipe.runtime.files import open_regular
 from gpupipe.runtime.installation import require_extra
@@ -192,19 +186,22 @@ def has_images(file: Path) -> bool:
     if file.suffix.lower() != ".parquet":
         return False
     require_extra("parquet", ("pyarrow",), f"reading {file}")
-    import pyarrow as pa
-    import pyarrow.parquet
+    from pyarrow import types
 
-    try:
-        with open_regular(file) as opened:
-            schema = pa.parquet.read_schema(opened)
-    except (OSError, ValueError, pa.ArrowException) as e:
-        raise GpupipeError(f"{file}: cannot be read as .parquet: {e}") from e
+    schema = _read_parquet_schema(file)
     if "image" not in schema.names:
         return False
     kind = schema.field("image").type
-    tests = (pa.types.is_struct, pa.types.is_binary, pa.types.is_large_binary)
-    return any(test(kind) for test in tests)
+    return any((types.is_struct(kind), types.is_binary(kind), types.is_large_binary(kind)))
+
+
+def _read_parquet_schema(file: Path) -> Any:
+    with (
+        name_file(file),
+        open_regular(file) as opened,
+        arrow_columns.open_parquet(opened) as table,
+    ):
+        return table.schema_arrow
 
 
 def read_parquet_options(file: Path) -> tuple[dict[str, Any], list[str]]:
@@ -213,9 +210,7 @@ def read_parquet_options(file: Path) -> tuple[dict[str, Any], list[str]]:
     Returns:
         The options, and notes on what is uncertain.
     """
-    import pyarrow.parquet
-
-    names = pyarrow.parquet.read_schema(file).names
+    names = _read_parquet_schema(file).names
     label = find_label_name(names)
     return _label_options(label, "label"), _explain_columns(label, names)
 
@@ -241,3 +236,14 @@ def read_arrow_options(file: Path) -> tuple[dict[str, Any], list[str]]:
     label = next(iter(classes), None) or find_label_name(schema.names)
     options: dict[str, Any] = {} if image == "image" else {"fields": {"image": image}}
     return options | _label_options(label, "label"), _explain_columns(label, schema.names)
+
+
+READERS = {
+    "webdataset": read_tar_options,
+    "tfrecord": read_tfrecord_options,
+    "recordio": lambda _: ({}, ["the label is the first number of a record's header."]),
+    "zip": read_zip_options,
+    "lmdb": read_lmdb_options,
+    "parquet": read_parquet_options,
+}
+"""By the name of a source, a function that returns options for a file, and notes on doubts."""

@@ -1,4 +1,4 @@
-"""Surveys a data set by its index and a few samples: counts, sizes and classes.
+"""Surveys a data set by its index and a few samples: counts, sizes, classes and masks.
 
 `iter_doubts` yields hints that the data may be read in a wrong way.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,11 +17,30 @@ from gpupipe.dataset.source import SOURCES, Progress, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.init.arrays import infer_layout
 from gpupipe.init.detected import TRAIN, Detected, name_some
-from gpupipe.init.masks import GRAY_MODES, MaskSurvey, look_at_masks
 
 MAX_LOOKED_AT = 64
 _FEW = 8
 """Max number of masks to decode."""
+_GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B")
+"""Pillow's modes of images with one channel."""
+_MAX_LEVELS = 64
+
+
+@dataclass(frozen=True)
+class MaskSurvey:
+    """The findings about some masks.
+
+    Attributes:
+        field: The field of the masks.
+        is_binary: Whether the levels are 0 and 255, which mean the classes 0 and 1.
+        have_other_sizes: Whether some masks differ in size from their images.
+        doubts: Sentences about uncertain findings.
+    """
+
+    field: str
+    is_binary: bool
+    have_other_sizes: bool
+    doubts: list[str]
 
 
 @dataclass(frozen=True)
@@ -86,12 +105,12 @@ def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
     doubts = [f"images of several pages, read as the first alone: {name_some(pages)}."]
     kinds = {name: spec.kind for name, spec in source.field_specs().items()}
     mask = next((name for name, kind in kinds.items() if kind == "mask"), None)
-    masks = look_at_masks(index, mask, rows[:_FEW]) if mask else None
+    masks = _look_at_masks(index, mask, rows[:_FEW]) if mask else None
     return Survey(
         len(index),
         index.classes,
         [header.size for header in readable],
-        bool(readable) and all(header.mode in GRAY_MODES for header in readable),
+        bool(readable) and all(header.mode in _GRAY_MODES for header in readable),
         len(headers) - len(readable),
         has_labels,
         used,
@@ -100,8 +119,7 @@ def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
     )
 
 
-@dataclass(frozen=True)
-class _Header:
+class _Header(NamedTuple):
     """[height, width] of an image file, Pillow's mode, and the number of pages."""
 
     size: tuple[int, int]
@@ -111,13 +129,13 @@ class _Header:
 
 def _read_header(index: Index, row: int) -> _Header | None:
     """Return the header of an image; None if it cannot be read."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
         with Image.open(io.BytesIO(index.read(row).tobytes())) as image:
             pages = getattr(image, "n_frames", 1) if image.format == "TIFF" else 1
             return _Header((image.height, image.width), image.mode, pages)
-    except (OSError, ValueError, UnidentifiedImageError, Image.DecompressionBombError):
+    except (OSError, ValueError, Image.DecompressionBombError):
         return None
 
 
@@ -127,6 +145,61 @@ def _find_min_sizes(index: Index, spec: Spec) -> list[int]:
         return []
     axes = [spec.layout.index(letter) for letter in spec.space]
     return [int(n) for n in array.shapes.min(axis=0)[axes]]
+
+
+def _look_at_masks(index: Index, field: str, rows: Sequence[int]) -> MaskSurvey:
+    """Decode the images and masks in `rows` of an index, and return findings about the masks."""
+    levels: set[int] = set()
+    colored, unlike = [], []
+    for row in rows:
+        image, mask = _open(index, row, index.main), _open(index, row, field)
+        if image is None or mask is None:
+            continue
+        name = index.location(row, field).removeprefix(f"{index.root}/")
+        levels.update(level for _, level in mask.convert("L").getcolors() or ())
+        if mask.mode not in _GRAY_MODES and _has_colors(mask.convert("RGB")):
+            colored.append(name)
+        if mask.size != image.size:
+            unlike.append(name)
+    binary = max(levels, default=0) == 255 and levels <= {0, 255}
+    doubts = []
+    if colored:
+        doubts.append(
+            f"masks in colours, or with a palette, of which decode delivers the brightness: "
+            f"{name_some(colored)}; write them as gray PNG files whose levels are the classes "
+            "(of a palette, numpy.array(PIL.Image.open(FILE)) holds the classes)."
+        )
+    elif binary:
+        doubts.append(
+            "the masks hold 0 and 255, taken for 0 and 1: a batch has them as float32 from 0 to 1."
+        )
+    elif len(levels) > _MAX_LEVELS:
+        doubts.append(
+            f"the masks hold {len(levels)} levels up to {max(levels)}, more than classes usually "
+            "are: JPEG and resizing blur masks, so write them as PNG with the classes as levels."
+        )
+    if unlike:
+        doubts.append(
+            f"masks of another size than their images, so that crops differ: {name_some(unlike)}."
+        )
+    return MaskSurvey(field, binary and not colored, bool(unlike), doubts)
+
+
+def _has_colors(image: Any) -> bool:
+    pixels = np.asarray(image)
+    return bool((pixels != pixels[..., :1]).any())
+
+
+def _open(index: Index, row: int, field: str) -> Any:
+    """Open and load an image or a mask with Pillow; return None if it cannot be read."""
+    from PIL import Image
+
+    try:
+        image = Image.open(io.BytesIO(index.read(row, field).tobytes()))
+        image.load()
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None
+    return image
 
 
 def iter_doubts(part: str, detected: Detected, found: Survey) -> Iterator[str]:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.dataset import labels
+from gpupipe.dataset.paths import name_file
 from gpupipe.errors import DataError, GpupipeError
-from gpupipe.formats import manifest
+from gpupipe.formats import arrow_columns, manifest
 from gpupipe.formats.manifest import DELIMITERS
 from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.init.detected import PART_WORDS, name_some
@@ -60,8 +61,7 @@ def _is_text(file: Path) -> bool:
     """Whether a file is a .txt of paths and labels, not a table with a header such as a,b."""
     if file.suffix.lower() != ".txt":
         return False
-    with file.open(encoding="utf-8-sig", errors="surrogateescape") as stream:
-        header = stream.readline()
+    header = _read_first_line(file)
     return "," not in header or "." in header
 
 
@@ -74,9 +74,12 @@ def _read_csv(file: Path) -> Table:
 
 
 def _find_delimiter(file: Path) -> str:
+    return max(",\t;|", key=_read_first_line(file).count)
+
+
+def _read_first_line(file: Path) -> str:
     with file.open(encoding="utf-8-sig", errors="surrogateescape") as stream:
-        header = stream.readline()
-    return max(",\t;|", key=header.count)
+        return stream.readline()
 
 
 def _read_text(file: Path) -> Table:
@@ -93,15 +96,9 @@ def _read_text(file: Path) -> Table:
 
 def _read_parquet(file: Path) -> Table:
     require_extra("parquet", ("pyarrow",), f"reading {file}")
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        schema = pyarrow.parquet.read_schema(file)
-        names = [field.name for field in schema if not _holds_bytes(field.type)]
-        table = pyarrow.parquet.read_table(file, columns=names, use_threads=False)
-    except (OSError, ValueError, pyarrow.ArrowException) as e:
-        raise GpupipeError(f"{file}: cannot be read as .parquet: {e}") from e
+    with name_file(file), arrow_columns.open_parquet(file) as parquet:
+        names = [field.name for field in parquet.schema_arrow if not _holds_bytes(field.type)]
+        table = parquet.read(names, use_threads=False)
     return {name: list(map(str, table[name].to_pylist())) for name in table.column_names}
 
 
