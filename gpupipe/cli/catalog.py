@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import pkgutil
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from gpupipe.runtime.registry import (
     STEP_GROUP,
     find_packages,
     find_plugin,
+    list_modules,
 )
 from gpupipe.schema import yaml_files
 
@@ -70,7 +70,7 @@ def find_file(kind: str, name: str) -> Path:
 
 
 def _list_classes(kind: str) -> Iterator[Item]:
-    """Yield gpupipe's own steps, sources or engines, one per module, then those of plugins."""
+    """Yield gpupipe's own steps, sources or engines, then those of plugins."""
     group = _GROUPS[kind]
     builtin = _module_files(group)
     for name, path in builtin.items():
@@ -82,13 +82,14 @@ def _list_classes(kind: str) -> Iterator[Item]:
 
 
 def _module_files(group: str) -> dict[str, Path]:
-    """Return the file of each module of a package; for an engine, its folder's `__init__.py`."""
-    package = importlib.import_module(group)
-    (folder,) = map(Path, package.__path__)
-    modules = [m for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_")]
-    if group == ENGINE_GROUP:
-        return {m.name: folder / m.name / "__init__.py" for m in modules if m.ispkg}
-    return {m.name: folder / f"{m.name}.py" for m in modules if not m.ispkg}
+    """Return the file of each class in a package; for an engine, its folder's `__init__.py`."""
+    (folder,) = map(Path, importlib.import_module(group).__path__)
+    are_folders = group == ENGINE_GROUP
+    modules = list_modules(group, are_folders)
+    return {
+        name: folder / (f"{module}/__init__.py" if are_folders else f"{module}.py")
+        for name, module in modules.items()
+    }
 
 
 def _read_docstring(name: str, path: Path) -> str:

@@ -1,4 +1,4 @@
-"""STEPS finds steps by name: the built-in ones, one per file, and those of installed plugins.
+"""STEPS finds steps by name: the built-in ones, and those of installed plugins.
 
 If an unknown name is from torchvision.transforms.v2, the error message has advice. torchvision's
 CamelCase class names become snake_case first, as names of steps are.

@@ -45,7 +45,7 @@ BATCH_STEP_GROUP = "gpupipe.batch_steps"
 class Registry(Generic[T]):
     """Finds the classes of one contract by their names in YAML.
 
-    The module NAME of `package` defines the built-in class NAME, or has a `REGISTRATION` whose
+    The module of a built-in class (see `list_modules`) defines it, or has a `REGISTRATION` whose
     `load` imports it. Another package offers a class as the entry point NAME of the group.
 
     Args:
@@ -71,14 +71,14 @@ class Registry(Generic[T]):
         self._base, self._advise, self._are_folders = base, advise, are_folders
 
     @cached_property
+    def modules(self) -> dict[str, str]:
+        """The name of each built-in class's module in the package, by the name of the class."""
+        return list_modules(self.package, self._are_folders)
+
+    @property
     def builtin_names(self) -> frozenset[str]:
         """The names of the built-in classes."""
-        modules = pkgutil.iter_modules(importlib.import_module(self.package).__path__)
-        return frozenset(
-            module.name
-            for module in modules
-            if not module.name.startswith("_") and module.ispkg == self._are_folders
-        )
+        return frozenset(self.modules)
 
     def names(self) -> list[str]:
         """Return the sorted names of built-in classes and of plugins, without importing any."""
@@ -86,7 +86,7 @@ class Registry(Generic[T]):
 
     def import_builtin(self, name: str) -> Any:
         """Import and return the module of a built-in class."""
-        return importlib.import_module(f"{self.package}.{name}")
+        return importlib.import_module(f"{self.package}.{self.modules[name]}")
 
     def find(self, name: str) -> type[T]:
         """Import and return the class called `name`: a built-in one, or else one of a plugin.
@@ -114,13 +114,30 @@ class Registry(Generic[T]):
         module = self.import_builtin(name)
         if registration := getattr(module, "REGISTRATION", None):
             return registration.load()  # type: ignore[no-any-return]
-        (cls,) = (value for value in vars(module).values() if self._is_defined(value, module))
+        classes = [value for value in vars(module).values() if self._is_defined(value, module)]
+        of_name = [c for c in classes if c.__name__.lower() == name.replace("_", "")]
+        (cls,) = of_name or classes
         return cls  # type: ignore[no-any-return]
 
     def _is_defined(self, value: Any, module: ModuleType) -> bool:
         """Return whether a value is a subclass of `base` that `module`, or its folder, defines."""
         is_class = isinstance(value, type) and issubclass(value, self.base)
         return is_class and f"{value.__module__}.".startswith(f"{module.__name__}.")
+
+
+def list_modules(package: str, are_folders: bool) -> dict[str, str]:
+    """Return the module of each built-in class of a package, by the name of the class in YAML.
+
+    A module has the name of its class. If several classes are in one module, `SHARED_FILES` in the
+    package's `__init__.py` lists their names. Imports no module of the package.
+    """
+    imported = importlib.import_module(package)
+    files = {
+        module.name: (module.name,)
+        for module in pkgutil.iter_modules(imported.__path__)
+        if not module.name.startswith("_") and module.ispkg == are_folders
+    } | getattr(imported, "SHARED_FILES", {})
+    return {name: module for module, names in files.items() for name in names}
 
 
 Backend = Literal["cpu", "gpu"]

@@ -1,7 +1,25 @@
-"""The built-in steps, one per file, named after the torchvision v2 transform in snake_case.
+"""The built-in steps, one or a few alike per file, named after torchvision v2 in snake_case.
 
-A step imports the contract (gpupipe.pipeline.step), shared code (gpupipe.augment, and spec_checks,
-geometry and container of gpupipe.pipeline) and parameter types (gpupipe.schema.field_types), and
-no other step. Only the registry gpupipe.pipeline.step_registry.STEPS imports steps, by name.
-`decode` is the step that turns image files into pixels. Start reading in random_horizontal_flip.py.
+A step is in the file of its name, or in one that SHARED_FILES lists. A file imports the contract
+(gpupipe.pipeline.step), shared code (gpupipe.augment, and spec_checks, geometry and container of
+gpupipe.pipeline) and parameter types (gpupipe.schema.field_types), and no other file of steps. Only
+the registry gpupipe.pipeline.step_registry.STEPS imports steps, by name. `decode` is the step that
+turns image files into pixels. Start reading in random_flips.py.
 """
+
+SHARED_FILES = {
+    "grayscale": ("grayscale", "random_grayscale", "rgb"),
+    "multi_crop": ("five_crop", "ten_crop"),
+    "rand_augment": ("rand_augment", "trivial_augment_wide"),
+    "random_color_changes": (
+        "random_adjust_sharpness",
+        "random_autocontrast",
+        "random_equalize",
+        "random_invert",
+        "random_posterize",
+        "random_solarize",
+    ),
+    "random_flips": ("random_horizontal_flip", "random_vertical_flip"),
+    "random_resizing": ("random_resize", "random_shortest_size", "scale_jitter"),
+}
+"""The names of the steps in each file that holds several."""

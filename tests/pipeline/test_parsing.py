@@ -11,7 +11,7 @@ from gpupipe.errors import Problem
 from gpupipe.pipeline.entry import ParsedStep
 from gpupipe.pipeline.parsing import parse_nested_step, parse_step, parse_targets, split_item
 from gpupipe.schema.document import UNRESOLVED, Document, Node
-from gpupipe.steps.random_horizontal_flip import RandomHorizontalFlip
+from gpupipe.steps.random_flips import RandomHorizontalFlip
 
 FIELDS = {"image": Spec(), "mask": Spec()}
 

@@ -41,7 +41,8 @@ def test_every_builtin_step_is_found_by_its_name() -> None:
     for name in STEPS.builtin_names:
         found = STEPS.find(name)
         assert issubclass(found, Step), name
-        assert found.__module__ == f"gpupipe.steps.{name}"
+        assert found.__module__ == f"gpupipe.steps.{STEPS.modules[name]}"
+        assert found.__name__.lower() == name.replace("_", "")
 
 
 def test_names_are_sorted_and_hold_the_builtin_ones() -> None:

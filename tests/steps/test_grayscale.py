@@ -3,16 +3,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pydantic
 import pytest
 import torch
 from nvidia.dali import Pipeline, backend, fn, types
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.dali.operators.image import ImageTracer
 from gpupipe.engines.dali.operators.subgraph import Subgraph
-from gpupipe.steps.grayscale import Grayscale
-from helpers.reference import differences
+from gpupipe.pipeline.step import StepIncompatibleError
+from gpupipe.steps.grayscale import Grayscale, RandomGrayscale, Rgb
+from helpers.color_differences import EXACT, compared, drawn, is_share, most
+from helpers.reference import Difference, differences
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -119,3 +123,54 @@ def test_a_matrix_per_sample() -> None:
     expected = np.einsum("bij,bhwj->bhwi", matrices, pixels.astype(np.float64)).astype(np.uint8)
     assert np.abs(found.astype(int) - expected).max() <= 1
     assert (found[:2] == expected[:2]).all()
+
+
+@pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
+def test_levels_are_within_one_of_torchvisions(small_gallery: Path, gray: bool) -> None:
+    assert most(small_gallery, "random_grayscale", gray=gray, p=1) <= 1
+
+
+def test_floats_are_torchvisions(small_gallery: Path) -> None:
+    assert most(small_gallery, "random_grayscale", "float32", p=1) <= EXACT
+
+
+def test_the_channels_stay_three_and_become_equal(small_gallery: Path) -> None:
+    for d in compared(small_gallery, "random_grayscale", p=1):
+        assert d.image.shape[0] == 3
+        assert bool((d.image == d.image[:1]).all())
+
+
+def test_a_share_of_the_samples_is_converted() -> None:
+    assert is_share(drawn("random_grayscale", p=0.3)["runs"], 0.3)
+    assert RandomGrayscale().p == v2.RandomGrayscale().p == 0.1
+
+
+def test_a_probability_above_1_is_refused() -> None:
+    with pytest.raises(pydantic.ValidationError, match="less than or equal to 1"):
+        RandomGrayscale(p=1.5)
+
+
+@pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_pixels_are_torchvisions(small_gallery: Path, dtype: str, gray: bool) -> None:
+    found: list[Difference] = compared(small_gallery, "rgb", dtype, gray)
+    assert max(d.most for d in found) == 0
+    assert all(d.image.shape[0] == 3 for d in found)
+    assert all(bool((d.image == d.image[:1]).all()) == gray for d in found)
+
+
+def test_normalized_numbers_are_taken() -> None:
+    """It copies numbers, whatever they are."""
+    spec = Spec.of_image(1, dtype="float32").with_values("normalized")
+    assert Rgb().infer_spec(spec).channels == 3
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 8), (2, 8, 8)])
+def test_other_channels_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(StepIncompatibleError, match="works on 1 or 3 channels"):
+        Rgb().infer_spec(Spec.of_array("uint8", shape, "CHW"))
+
+
+def test_an_array_without_channels_is_refused() -> None:
+    with pytest.raises(StepIncompatibleError, match="no axis for them"):
+        Rgb().infer_spec(Spec.of_array("uint8", (8, 8), "HW"))

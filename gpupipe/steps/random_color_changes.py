@@ -1,0 +1,116 @@
+"""Steps that apply one function of torchvision to the colours, with a given probability.
+
+They are random_adjust_sharpness, random_autocontrast, random_equalize, random_invert,
+random_posterize and random_solarize.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from gpupipe.augment.color_step import RandomColorStep
+from gpupipe.pipeline.step import Spec, StepIncompatibleError
+from gpupipe.schema.field_types import WHOLE, Finite, NotNegative
+
+
+class RandomAdjustSharpness(RandomColorStep):
+    """Sharpen or smooth at random, as torchvision.transforms.v2.RandomAdjustSharpness.
+
+    The border of one pixel keeps its values. The input must be an image of 1 or 3 channels, of
+    uint8 or of floats from 0 to 1.
+
+    Attributes:
+        sharpness_factor: 0 or more: 0 smooths, 1 changes nothing, 2 doubles the sharpness.
+        p: The probability of the change, 0 to 1. The default is 0.5.
+    """
+
+    sharpness_factor: NotNegative
+
+    op = "adjust_sharpness"
+
+    example = {"sharpness_factor": 5}
+
+
+class RandomAutocontrast(RandomColorStep):
+    """Stretch each channel at random, as torchvision.transforms.v2.RandomAutocontrast.
+
+    The darkest value of a channel becomes 0, and the
+    brightest one 255, or 1 for floats. The input must be an image of 1 or 3 channels, of uint8 or
+    of floats from 0 to 1.
+
+    Attributes:
+        p: The probability of the change, 0 to 1. The default is 0.5.
+    """
+
+    op = "autocontrast"
+
+
+class RandomEqualize(RandomColorStep):
+    """Equalize the histogram of each channel, as torchvision.transforms.v2.RandomEqualize.
+
+    The input must be an image of 1 or 3 channels of uint8. DALI on a CPU takes about twice the time
+    of torchvision.
+
+    Attributes:
+        p: The probability that the image is equalized, 0 to 1. The default is 0.5.
+    """
+
+    op = "equalize"
+
+
+class RandomInvert(RandomColorStep):
+    """Invert the colours at random, as torchvision.transforms.v2.RandomInvert.
+
+    The input must be an image of 1 or 3 channels, of uint8 or of floats from 0 to 1.
+
+    Attributes:
+        p: The probability of the inversion, 0 to 1. The default is 0.5.
+    """
+
+    op = "invert"
+
+
+class RandomPosterize(RandomColorStep):
+    """Keep the highest bits of each level at random, as torchvision's RandomPosterize.
+
+    The input must be an image of 1 or 3 channels of uint8.
+
+    Attributes:
+        bits: The number of bits to keep in each channel, 0 to 8.
+        p: The probability that the image is posterized, 0 to 1. The default is 0.5.
+    """
+
+    bits: Annotated[int, Field(ge=0, le=8), WHOLE]
+
+    op = "posterize"
+
+    example = {"bits": 2}
+
+
+class RandomSolarize(RandomColorStep):
+    """Invert values from a threshold on at random, as torchvision.transforms.v2.RandomSolarize.
+
+    The input must be an image of 1 or 3 channels, of uint8 or of floats from 0 to 1.
+
+    Attributes:
+        threshold: Values of at least this are inverted. At most 255 for uint8, and 1 for floats.
+        p: The probability that the image is solarized, 0 to 1. The default is 0.5.
+    """
+
+    threshold: Finite
+
+    op = "solarize"
+
+    example = {"threshold": 128}
+
+    def infer_color(self, input_spec: Spec) -> Spec:
+        output_spec = super().infer_color(input_spec)
+        largest = 255 if input_spec.dtype == "uint8" else 1
+        if self.threshold > largest:
+            raise StepIncompatibleError(
+                f"threshold is {self.threshold:.15g}, but {input_spec.dtype} holds 0 to {largest}: "
+                "write a number between them"
+            )
+        return output_spec

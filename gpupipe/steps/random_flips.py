@@ -1,0 +1,54 @@
+"""random_horizontal_flip and random_vertical_flip: mirror images with a given probability."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gpupipe.pipeline.spec_checks import check_axis
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Step, Uniforms
+from gpupipe.pipeline.tensors import flip
+from gpupipe.schema.field_types import Probability
+
+
+class RandomFlip(Step):
+    """The base of both steps. A subclass names the axis along which it mirrors: "H" or "W"."""
+
+    p: Probability = 0.5
+
+    num_uniforms = 1
+    axis: ClassVar[str]
+
+    def sample(self, u: Uniforms) -> Sampled:
+        """Return flip: int32 (B,), 1 for the samples to mirror, else 0."""
+        return {"flip": (u[:, 0] < self.p).astype(np.int32)}
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return check_axis(self.axis, input_spec)
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        image.flip(**{"horizontal" if self.axis == "W" else "vertical": p["flip"]})
+
+    def torch(self, image: Any, p: Params) -> Any:
+        return flip(image, [-1 if self.axis == "W" else -2]) if p["flip"] else image
+
+
+class RandomHorizontalFlip(RandomFlip):
+    """Swap left and right at random, as torchvision.transforms.v2.RandomHorizontalFlip.
+
+    Attributes:
+        p: The probability of a flip, 0 to 1. The default is 0.5.
+    """
+
+    axis = "W"
+
+
+class RandomVerticalFlip(RandomFlip):
+    """Swap top and bottom at random, as torchvision.transforms.v2.RandomVerticalFlip.
+
+    Attributes:
+        p: The probability of a flip, 0 to 1. The default is 0.5.
+    """
+
+    axis = "H"
