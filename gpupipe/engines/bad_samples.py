@@ -1,20 +1,34 @@
 """Skips samples that cannot be read or decoded, or raises; enforces `loader.max_bad`.
 
-`failure_reasons` finds out why a sample failed.
+`explain_sample_failure` says in one line why a sample failed: with the line of the engine's message
+that states a cause (`find_cause`), and with the damage that the first and last bytes of its file
+show (`describe_damage`).
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from gpupipe.dataset.columns import Column
+from gpupipe.dataset.index import Index
+from gpupipe.decoders.image_header import read_header
 from gpupipe.engines.base import Batch, BatchStream, Engine, Job
-from gpupipe.engines.failure_reasons import explain_sample_failure
-from gpupipe.errors import DataError, EngineError, GpupipeError, SampleError, TooManyBadError
+from gpupipe.errors import (
+    DataError,
+    EngineError,
+    GpupipeError,
+    SampleError,
+    TooManyBadError,
+    describe_error,
+)
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.failures import machine_errors
 from gpupipe.runtime.files import cache_dir
@@ -24,6 +38,22 @@ _LOST_STEP = (
     "every sample of a batch was skipped, and this rank would have fewer steps than the "
     "others: make loader.batch_size larger"
 )
+_END_MARKERS = {"JPEG": b"\xff\xd9", "PNG": b"IEND", "JPEG 2000": b"\xff\xd9"}
+_TAIL_BYTES = 64
+_UNINFORMATIVE = (
+    "Failed to decode",
+    "nvImageCodec failure",
+    "the file is empty",
+    "not an image in a known format",
+    "a JPEG that was cut off",  # raised by dali/files.py, and repeated by `describe_damage`
+    "Image is incomplete or truncated",
+    'Assert on "fp_ != nullptr" failed',
+    'Assert on "read_nbytes == file_size" failed',
+)
+"""Prefixes of messages that name no cause. `describe_damage` then explains as much, or more."""
+_PREAMBLE = ("Critical error", "Error in", "C++ context", "Current pipeline")
+_TORCHVISION_SOURCE = re.compile(r"^\w+, \S+\.cpp:\d+, ")
+"""The prefix of torchvision's errors that names a C++ file and line; `find_cause` removes it."""
 
 
 class Quarantine:
@@ -43,7 +73,6 @@ class Quarantine:
     def __init__(self, job: Job) -> None:
         self._job = job
         self.reasons: dict[int, str] = {}
-        self._last = ""
         self.refusal: GpupipeError | None = None
         self.file = (
             job.loader.quarantine or cache_dir() / "quarantine" / f"{job.index.fingerprint}.jsonl"
@@ -105,7 +134,6 @@ class Quarantine:
             return
         self._write({"path": path, "reason": reason, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
         self.reasons[id] = reason
-        self._last = f"{path}: {reason}"
         self.check()
 
     def check(self) -> None:
@@ -117,9 +145,10 @@ class Quarantine:
             too_many = "so nothing is left to deliver"
         else:
             return
+        last = next(reversed(self.reasons))
         raise TooManyBadError(
             f"{bad} of {count} samples cannot be read, {too_many}; the last is "
-            f"{self._last}. All are listed in {self.file}"
+            f"{self._job.index.location(last)}: {self.reasons[last]}. All are listed in {self.file}"
         )
 
     def _write(self, record: dict[str, str]) -> None:
@@ -189,3 +218,84 @@ class QuarantiningEngine(Engine, abstract=True):
 def list_skipped(engine: BatchStream) -> Mapping[int, str]:
     """Return a one-line reason for each skipped sample, by the sample's row in the index."""
     return engine.quarantine.reasons if isinstance(engine, QuarantiningEngine) else {}
+
+
+def find_suspects(index: Index, ids: NDArray[np.int64]) -> list[bool]:
+    """Return for each sample whether the first and last bytes of one of its files look broken.
+
+    Such a sample may still decode. So the engine runs it alone before it reports it as bad.
+    """
+    columns = _image_columns(index).values()
+    return [any(describe_damage(column, int(i)) for column in columns) for i in ids]
+
+
+def _image_columns(index: Index) -> dict[str, Column]:
+    """Return the columns of image files, by field."""
+    return {name: column for name, column in index.columns.items() if column.array is None}
+
+
+def explain_sample_failure(index: Index, id: int, message: str) -> str:
+    """Return in one line why sample `id` failed, for which the engine's message is `message`.
+
+    The line is about the first image field whose file looks broken, else the first image field.
+    """
+    columns = _image_columns(index)
+    if not columns:
+        return find_cause(message)
+    damaged = (name for name, column in columns.items() if describe_damage(column, id))
+    field = next(damaged, next(iter(columns)))
+    where = f"its {field}, {index.location(id, field)}: " if field != index.main else ""
+    return where + explain_image_failure(columns[field], id, message)
+
+
+def describe_damage(column: Column, row: int) -> str:
+    """Describe the damage that an image file's first and last bytes show; "" if they look right.
+
+    It detects files that are missing, empty, too short, of no known format, or cut off.
+
+    Raises:
+        EngineError: The process lacks memory or open files, so that the file cannot be read.
+    """
+    try:
+        with machine_errors():
+            head, tail, size = column.read_ends(row, 16, _TAIL_BYTES)
+    except (OSError, ValueError) as e:
+        return describe_error(e)
+    if not head:
+        return "the file is empty"
+    kind = read_header(head).format
+    if not kind:
+        return f"not an image in a known format (it begins with {head!r})"
+    match kind:
+        case "BMP":
+            is_cut_off = size < int.from_bytes(head[2:6], "little")
+        case "WebP":
+            is_cut_off = size < int.from_bytes(head[4:8], "little") + 8
+        case _:
+            is_cut_off = _END_MARKERS.get(kind, b"") not in tail
+    if is_cut_off:
+        return f"a {kind} that was cut off: its end is missing ({size:,} bytes are there)"
+    return ""
+
+
+def explain_image_failure(column: Column, row: int, message: str) -> str:
+    """Return in one line why the image file in `row` failed, by `message` and the file's bytes."""
+    line, damage = find_cause(message), describe_damage(column, row)
+    if not line.startswith(_UNINFORMATIVE) and line != damage:
+        return f"cannot be decoded or transformed: {line}" + (f" ({damage})" if damage else "")
+    return damage or (
+        "cannot be decoded: its data are damaged, or of a kind that the decoder does not know "
+        f"({line.rstrip(' :')})"
+    )
+
+
+def find_cause(message: str) -> str:
+    """Return the first line of an engine's message that states a cause.
+
+    It skips DALI's preamble, such as "Critical error in pipeline" and "Error in CPU operator".
+    """
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    candidates = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
+    causes = (line for line in candidates if not line.startswith(_PREAMBLE))
+    cause = next(causes, "no reason given")
+    return _TORCHVISION_SOURCE.sub("", cause.removeprefix("Error: "))

@@ -1,16 +1,28 @@
-"""Bad samples are listed once, and end the run if they are too many or may not be skipped."""
+"""Bad samples are listed once, and end the run if they are too many or may not be skipped. The
+engine's message, and the first and last bytes of the file, say what is wrong with a sample.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gpupipe
-from gpupipe.engines.bad_samples import Quarantine
+from gpupipe.engines.bad_samples import (
+    Quarantine,
+    describe_damage,
+    explain_image_failure,
+    explain_sample_failure,
+    find_cause,
+    find_suspects,
+)
 from helpers.image_files import encoded
 from helpers.png_job import PICTURE, job_of
+
+FORMATS = ("BMP", "JPEG", "JPEG2000", "PNG", "WEBP")
 
 
 def test_bad_samples_are_listed_once_until_they_are_too_many(tmp_path: Path) -> None:
@@ -33,3 +45,49 @@ def test_on_error_raise_lists_nothing(tmp_path: Path) -> None:
         quarantine.add(0, "it is bad")
     assert len(quarantine) == 0
     assert not quarantine.file.exists()
+
+
+def test_the_bytes_of_a_file_say_what_is_wrong_with_it(tmp_path: Path) -> None:
+    whole = {f"a_{kind}.png": encoded(PICTURE, kind) for kind in FORMATS}
+    cut = {f"b_{kind}.png": encoded(PICTURE, kind)[:-20] for kind in FORMATS}
+    job = job_of(tmp_path, whole | cut | {"c.png": b"", "d.png": b"hello world"})
+    column = job.index.columns[job.index.main]
+    said = [describe_damage(column, row) for row in range(len(job.index))]
+    assert said[:5] == [""] * 5
+    assert all("was cut off: its end is missing" in words for words in said[5:10])
+    assert said[10] == "the file is empty"
+    assert "not an image in a known format (it begins with b'hello world')" in said[11]
+    suspects = find_suspects(job.index, np.arange(len(job.index)))
+    assert suspects == [bool(words) for words in said]
+    Path(job.index.location(0)).unlink()
+    assert "no such file" in describe_damage(column, 0).lower()
+
+
+def test_a_failure_is_explained_by_the_message_or_by_the_file(tmp_path: Path) -> None:
+    job = job_of(tmp_path, {"a.png": encoded(PICTURE, "PNG"), "b.png": b""})
+    column = job.index.columns[job.index.main]
+    said = "Failed to decode sample #0"
+    assert f"of a kind that the decoder does not know ({said})" in explain_image_failure(
+        column, 0, said
+    )
+    assert explain_image_failure(column, 1, said) == "the file is empty"
+    assert (
+        explain_image_failure(column, 0, "too wide") == "cannot be decoded or transformed: too wide"
+    )
+    assert explain_sample_failure(job.index, 1, "too wide").endswith("too wide (the file is empty)")
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        (
+            "Critical error in pipeline:\nError in CPU operator `x`\nencountered:\n\nError: bad",
+            "bad",
+        ),
+        ("decode, /src/image.cpp:71, not a JPEG file", "not a JPEG file"),
+        ("\n  plain words\nmore", "plain words"),
+        ("Critical error in pipeline:\n", "no reason given"),
+    ],
+)
+def test_the_cause_is_the_first_line_that_states_one(message: str, cause: str) -> None:
+    assert find_cause(message) == cause

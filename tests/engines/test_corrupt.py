@@ -13,7 +13,7 @@ from PIL import Image
 import gpupipe
 from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.file_columns import FileColumn
-from gpupipe.engines.failure_reasons import describe_damage
+from gpupipe.engines.bad_samples import describe_damage
 from helpers.corrupt_images import (
     BAD,
     IRREGULAR,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
-from gpupipe.engines.bad_samples import Quarantine
+from gpupipe.engines.bad_samples import Quarantine, explain_sample_failure, find_suspects
 from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.batch import Shapes, check_shapes
 from gpupipe.engines.dali.cached_reader import CachedReader
@@ -29,7 +29,6 @@ from gpupipe.engines.dali.lowering import Lowering, to_field
 from gpupipe.engines.dali.operators.dtypes import find_refused_dtype
 from gpupipe.engines.dali.operators.trial import KnownGood
 from gpupipe.engines.dali.reader import Reader, make_reader
-from gpupipe.engines.failure_reasons import explain_sample_failure, find_suspects
 from gpupipe.errors import EngineError
 from gpupipe.runtime.failures import machine_failure
 from gpupipe.sampling.sampler import Plan

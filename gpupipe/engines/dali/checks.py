@@ -24,13 +24,13 @@ from nvidia.dali import types
 
 from gpupipe.config import LoaderConfig
 from gpupipe.dataset.index import build_empty
+from gpupipe.engines.bad_samples import find_cause
 from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.dali.field_readers import open_fields
 from gpupipe.engines.dali.graph import build_graph, compute_inputs
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.engines.dali.operators.ops import Device
 from gpupipe.engines.dali.reader import make_reader
-from gpupipe.engines.failure_reasons import find_cause
 from gpupipe.errors import DeviceError, EngineError, StepError
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline

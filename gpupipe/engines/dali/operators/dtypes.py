@@ -21,8 +21,8 @@ from nvidia.dali import fn, types
 from nvidia.dali import math as dali_math
 from nvidia.dali.data_node import DataNode
 
+from gpupipe.engines.bad_samples import find_cause
 from gpupipe.engines.dali.operators.subgraph import Make
-from gpupipe.engines.failure_reasons import find_cause
 from gpupipe.formats.npy import DTYPES
 
 _NUMBERS = tuple(dtype for dtype in DTYPES if dtype not in ("bool", "float16"))

@@ -24,9 +24,9 @@ from PIL import Image
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.decoders.chain import DecodeOptions
+from gpupipe.engines.bad_samples import find_cause
 from gpupipe.engines.dali.operators import ops
 from gpupipe.engines.dali.operators.dtypes import dali_type
-from gpupipe.engines.failure_reasons import find_cause
 from gpupipe.errors import EngineError
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline.step import Step, StepIncompatibleError
@@ -186,10 +186,7 @@ def _find_size(images: Images, outputs: Images, axis: int) -> int | None:
 
 def _describe_refusal(name: str, input_spec: Spec, error: Exception) -> str:
     """Return DALI's reason in one sentence, without its preamble."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    lines = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
-    lines = [line for line in lines if not line.startswith(("Critical error", "Error in"))]
-    cause = (lines[0] if lines else "no reason given").removesuffix(".")
+    cause = find_cause(str(error)).removesuffix(".")
     return (
         f"DALI refuses {name} on images like {input_spec}: {cause}: change its arguments, "
         "or convert the images before it"
