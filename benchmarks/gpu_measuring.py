@@ -61,13 +61,13 @@ def gpu_readers(number: int) -> Iterator[Readers]:
 
     What the card or the driver does not tell is left out.
     """
-    from gpupipe.runtime import nvml
+    from gpupipe.runtime import devices
 
-    with nvml.session() as library:
+    with devices.nvml_session() as library:
         if library is None:
             yield {}
             return
-        handle = nvml.handle_of(library, number)
+        handle = devices.handle_of(library, number)
         asked: dict[str, Callable[[], float]] = {
             "power_watts": lambda: library.nvmlDeviceGetPowerUsage(handle) / 1000,
             "gpu_utilisation": lambda: library.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
@@ -79,7 +79,7 @@ def gpu_readers(number: int) -> Iterator[Readers]:
         yield {
             name: read
             for name, read in asked.items()
-            if nvml.query(library, None, read) is not None
+            if devices.query_nvml(library, None, read) is not None
         }
 
 

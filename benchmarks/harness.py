@@ -101,7 +101,7 @@ def threads() -> int:
     """The threads that a loader gets: the cores, or the quota of the control group where that is
     less; gpupipe takes as many.
     """
-    from gpupipe.runtime.devices import cores
+    from gpupipe.runtime.ranks import cores
 
     return cores()
 

@@ -63,7 +63,7 @@ def contestants(files: Sequence[NDArray[np.uint8]]) -> dict[str, Callable[[], No
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    from gpupipe.runtime.compiled_extension import find_extension
+    from gpupipe.runtime.installation import find_extension
 
     extension = find_extension("_jpeg")
     if extension is None:

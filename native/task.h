@@ -10,7 +10,7 @@
 namespace gpupipe {
 
 // Counts the changes of Task and of what Python calls. Raise it with _ABI in
-// gpupipe/runtime/compiled_extension.py, which uses no extension with another number.
+// gpupipe/runtime/installation.py, which uses no extension with another number.
 constexpr int kAbi = 1;
 
 constexpr char kTaskName[] = "gpupipe.task";

@@ -115,7 +115,7 @@ def _decoded(
 
     from gpupipe.decoders.chain import DecodeOptions
     from gpupipe.engines.dali.operators import ops
-    from gpupipe.runtime.devices import cores
+    from gpupipe.runtime.ranks import cores
 
     on_gpu = arguments.device == "gpu" and decoder != "cpu"
     groups = [paths[n : n + _BATCH] for n in range(0, len(paths), _BATCH)]

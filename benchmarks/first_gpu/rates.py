@@ -148,7 +148,7 @@ def _pipeline(
 
     from gpupipe.decoders.chain import DecodeOptions
     from gpupipe.engines.dali.operators import ops
-    from gpupipe.runtime.devices import cores
+    from gpupipe.runtime.ranks import cores
 
     number = None if arguments.device == "cpu" else 0
     pipe = Pipeline(batch_size, cores(), number, prefetch_queue_depth=2, exec_dynamic=True)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gpupipe.pipeline.spec_checks import count_channels
 from gpupipe.pipeline.step import Spec, StepIncompatibleError
-from gpupipe.runtime.devices import cores_of_rank
+from gpupipe.runtime.ranks import cores_of_rank
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,7 +18,7 @@ from gpupipe.config import Config
 from gpupipe.engines import registry
 from gpupipe.engines.base import Engine
 from gpupipe.errors import EngineError
-from gpupipe.runtime import child_process
+from gpupipe.runtime.process import run_python
 from gpupipe.runtime.registry import AUTO
 
 _QUIET = 0.15
@@ -161,7 +161,7 @@ def disturbance(cores: float) -> list[str]:
 def run_contest(contestant: Contestant, contest: Contest) -> ContestOutcome:
     """Run a contestant's contest in a fresh process; raise EngineError if it fails."""
     request = asdict(contest) | {"changes": contest.changes | contestant.changes}
-    process = child_process.run(
+    process = run_python(
         "-W", "ignore", "-m", "gpupipe.bench.contestant", stdin=json.dumps(request).encode()
     )
     if process.returncode:

@@ -16,9 +16,9 @@ from typing import Any
 
 from gpupipe.bench.memory import list_family
 from gpupipe.protocol.processes import read_stat
-from gpupipe.runtime import nvml
-from gpupipe.runtime.devices import cores, gpu_count
+from gpupipe.runtime.devices import gpu_count, handle_of, nvml_session
 from gpupipe.runtime.installation import installed_version, own_version
+from gpupipe.runtime.ranks import cores
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _PACKAGES = ("torch", "torchvision", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "numpy")
@@ -157,11 +157,11 @@ class Utilisation:
     def _look(self) -> None:
         if self._number is None:
             return
-        with nvml.session() as library:
+        with nvml_session() as library:
             if library is None:
                 return
             try:
-                handle = nvml.handle_of(library, self._number)
+                handle = handle_of(library, self._number)
                 while not self._done.wait(_SECONDS_BETWEEN_LOOKS):
                     self._shares.append(library.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
             except library.NVMLError:

@@ -52,7 +52,7 @@ class PeakMemory:
     def __enter__(self) -> PeakMemory:
         if os.access(_ROLLUP.format("self"), os.R_OK):
             # not at the head of this file, which also runs as a script
-            from gpupipe.runtime.child_process import ChildProcess
+            from gpupipe.runtime.process import ChildProcess
 
             self._process = ChildProcess("-I", "-S", __file__, str(os.getpid()))
             self._process.read_line()  # wait for the first sample

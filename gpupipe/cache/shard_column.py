@@ -15,7 +15,7 @@ from gpupipe.cache.settings import CacheOptions
 from gpupipe.dataset.columns import Rows
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.reading import read_spans_and_crcs
-from gpupipe.runtime.compiled_extension import compute_crc32s
+from gpupipe.runtime.installation import compute_crc32s
 
 NO_SHARD = 0
 """The shard number of a broken sample, which is in no shard. Shards are numbered from 1."""

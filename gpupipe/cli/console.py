@@ -162,7 +162,7 @@ def print_data_warning(index: Index) -> None:
 
 def core_numbers(count: int | None) -> tuple[int, ...]:
     """Return the first `count` core numbers that this process may use; None for all of them."""
-    from gpupipe.runtime.devices import allowed_cores
+    from gpupipe.runtime.ranks import allowed_cores
 
     allowed = allowed_cores()
     if count is not None and count > len(allowed):

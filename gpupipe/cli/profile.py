@@ -54,7 +54,7 @@ def profile(
     from gpupipe.bench import profile_report, training
     from gpupipe.bench.compare import disturbance
     from gpupipe.bench.tables import describe_work
-    from gpupipe.runtime.devices import cores
+    from gpupipe.runtime.ranks import cores
 
     if step_ms is not None and model:
         raise click.UsageError("--step-ms and --model are two kinds of training step: give one")
@@ -148,7 +148,8 @@ def tune(
     from gpupipe.bench.tune import Tuner, describe_tuning
     from gpupipe.decoded_cache.location import own_shared_memory
     from gpupipe.loading.assembly import resolve
-    from gpupipe.runtime import devices
+    from gpupipe.runtime.devices import resolve as resolve_device
+    from gpupipe.runtime.ranks import cores
 
     checked, index = read(config, overrides)
     print_data_warning(index)
@@ -158,9 +159,9 @@ def tune(
             "what there is to tune is the server's: 'gpupipe tune' the same config where "
             "it runs, without engine: remote"
         )
-    gpu = devices.resolve(checked.loader.device) is not None
+    gpu = resolve_device(checked.loader.device) is not None
     cache = find_cache_candidate(resolved, index, gpu)
-    tunable = list_candidates(checked.loader, resolved.engine, gpu, devices.cores(), cache)
+    tunable = list_candidates(checked.loader, resolved.engine, gpu, cores(), cache)
     for name in keep:
         if name not in tunable:
             raise click.BadParameter(
@@ -173,7 +174,7 @@ def tune(
         result = Tuner(
             contest,
             checked.loader,
-            devices.cores(),
+            cores(),
             seconds,
             screen.counter("tune"),
             fill_samples=cache.samples if cache else 0,

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.runtime.compiled_extension import compute_crc32s, find_extension
-from gpupipe.runtime.devices import cores
 from gpupipe.runtime.files import NOT_REGULAR, open_regular
+from gpupipe.runtime.installation import compute_crc32s, find_extension
 from gpupipe.runtime.progress import Progress
+from gpupipe.runtime.ranks import cores
 
 _extension = find_extension()
 _NOT_REGULAR = -1

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from gpupipe.doctor import gpu_checks, software_checks
 from gpupipe.doctor.finding import Finding, judge
-from gpupipe.runtime.devices import allowed_cores, cores
 from gpupipe.runtime.files import cache_dir
 from gpupipe.runtime.memory import read_meminfo
+from gpupipe.runtime.ranks import allowed_cores, cores
 
 GIB = 2**30
 _MIN_FILES, _ENOUGH_FILES = 4096, 65536

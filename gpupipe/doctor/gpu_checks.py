@@ -12,9 +12,8 @@ from gpupipe.doctor.finding import Finding, judge
 from gpupipe.doctor.software_checks import dali_packages
 from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome, jpeg_engines, probe
 from gpupipe.runtime.capability_probe_child import NVJPEG
-from gpupipe.runtime.devices import gpu_count
+from gpupipe.runtime.devices import Driver, find_driver, gpu_count
 from gpupipe.runtime.installation import install_command, installed_version, parse_release
-from gpupipe.runtime.nvml import Driver, find_driver
 
 DRIVERS = {11: 450, 12: 525, 13: 580}
 """The first driver of each CUDA major version, from docs.nvidia.com/deploy/cuda-compatibility."""

@@ -10,16 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 
 from gpupipe.doctor.finding import Finding, judge
-from gpupipe.runtime.compiled_extension import VARIABLE, find_extension
+from gpupipe.runtime.devices import find_driver
 from gpupipe.runtime.installation import (
+    KERNELS_VARIABLE,
     find_distribution,
+    find_extension,
     install_command,
     installed_version,
     list_requirements,
     parse_release,
     rebuild_command,
 )
-from gpupipe.runtime.nvml import find_driver
 
 PYTHONS = ((3, 10), (3, 13))
 NEEDS = {"torch": "2.11", "torchvision": "0.26", "nvidia-dali-cuda120": "2.4"}
@@ -164,7 +165,7 @@ def judge_extra(extra: str, packages: Mapping[str, str | None], install: str) ->
 def check_extensions() -> Iterator[Finding]:
     """Report whether the C++ extensions are built."""
     kernels, jpeg = find_extension("_kernels"), find_extension("_jpeg")
-    is_off, rebuild = os.environ.get(VARIABLE) == "off", rebuild_command()
+    is_off, rebuild = os.environ.get(KERNELS_VARIABLE) == "off", rebuild_command()
     yield judge_kernels(kernels and kernels.variants(), is_off, rebuild)
     yield judge_region_decoding(jpeg is not None, is_off, rebuild)
 

@@ -27,7 +27,7 @@ from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.batch import BatchMemory, convert_in_parts
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec, Step
-from gpupipe.runtime.compiled_extension import find_extension
+from gpupipe.runtime.installation import find_extension
 from gpupipe.runtime.memory import on_stream
 from gpupipe.sampling.sampler import Plan
 from gpupipe.steps.normalize import Normalize

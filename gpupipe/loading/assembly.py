@@ -18,8 +18,7 @@ from gpupipe.engines import registry
 from gpupipe.engines.base import BatchStream, Engine, Job
 from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.loading.sample_selection import select_samples
-from gpupipe.runtime.devices import cores_of_rank
-from gpupipe.runtime.ranks import rank_and_world
+from gpupipe.runtime.ranks import cores_of_rank, rank_and_world
 from gpupipe.sampling.sampler import Sampler
 from gpupipe.sampling.selection import Selection
 

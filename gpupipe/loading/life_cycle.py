@@ -30,7 +30,7 @@ from typing import Any
 from gpupipe.dataset.population import Population
 from gpupipe.engines.base import Batch, BatchStream
 from gpupipe.errors import EngineError, GpupipeError
-from gpupipe.runtime.exit_handler import ExitHandler
+from gpupipe.runtime.process import ExitHandler
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 

@@ -24,11 +24,12 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
-from gpupipe.runtime import capability_probe_child, child_process
+from gpupipe.runtime import capability_probe_child
 from gpupipe.runtime.capability_probe_child import NVJPEG
+from gpupipe.runtime.devices import find_driver
 from gpupipe.runtime.files import cache_dir, hold_lock, read_json_object, write_atomically
 from gpupipe.runtime.installation import installed_version, parse_release
-from gpupipe.runtime.nvml import find_driver
+from gpupipe.runtime.process import run_python
 
 _log = logging.getLogger("gpupipe")
 _FILE, _LOCK = "region-decode.json", "region-decode.lock"
@@ -261,7 +262,7 @@ def _run_child(*arguments: str, **environment: str) -> tuple[str, str, bool]:
     """
     command = ("-c", _START, capability_probe_child.__file__, *arguments)
     try:
-        child = child_process.run(*command, timeout=_SECONDS, env=os.environ | environment)
+        child = run_python(*command, timeout=_SECONDS, env=os.environ | environment)
     except subprocess.TimeoutExpired as e:
         return _decode(e.stdout), f"no answer within {_SECONDS} s", False
     except OSError as e:  # fork() needs memory too

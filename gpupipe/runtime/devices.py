@@ -1,89 +1,21 @@
-"""Finds the GPUs and CPU cores of this process without initialising CUDA."""
+"""Finds the GPUs of this process without initialising CUDA, and queries NVIDIA's driver by NVML.
+
+NVML needs no CUDA, and sees every GPU of the machine.
+"""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from typing import Any
 
 from gpupipe.errors import DeviceError
-from gpupipe.runtime import nvml
-from gpupipe.runtime.ranks import cores_of_job, local_rank, ranks_on_machine
+from gpupipe.runtime.ranks import local_rank
 from gpupipe.runtime.registry import Backend
-
-
-def cores() -> int:
-    """Return the number of cores that this process may run on, at least 1.
-
-    That is the size of its CPU affinity, or the CPU quota of its control group if that is less.
-    """
-    allowed = len(allowed_cores())
-    return max(1, min(allowed, _quota() or allowed))
-
-
-def allowed_cores() -> list[int]:
-    """Return the numbers of the cores in the CPU affinity of this process, ascending."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def cores_of_rank() -> int:
-    """Return the number of cores that this rank should use, at least 1.
-
-    That is an equal share of the launcher's cores, and never more than `cores()`. Under Slurm the
-    launcher's cores are those of the job on this machine, otherwise those of the parent process.
-    Cores that the launcher gave to this rank alone are thus not divided a second time. A rank that
-    is bound to 8 of 32 cores, beside 3 other ranks, gets all 8. Of 4 ranks that are bound to the
-    same 8 cores, each gets 2.
-
-    Raises:
-        DeviceError: An environment variable of the launcher is malformed.
-    """
-    ranks = ranks_on_machine()
-    if ranks == 1:
-        return cores()
-    launcher = cores_of_job() or _cores_of_parent()
-    return share(cores(), min(launcher, _quota() or launcher), ranks)
-
-
-def share(own: int, launcher: int, ranks: int) -> int:
-    """Return the cores for one of `ranks` ranks on a machine, at least 1.
-
-    Args:
-        own: Cores that this rank may run on.
-        launcher: Cores that the launcher may run on.
-        ranks: Number of ranks that share the launcher's cores.
-    """
-    return max(1, min(own, launcher // ranks))
-
-
-def _cores_of_parent() -> int:
-    """Count the parent's cores, or this process's if the parent is outside the container."""
-    parent = os.getppid()
-    try:
-        return len(os.sched_getaffinity(parent or os.getpid()))
-    except (AttributeError, OSError):
-        return cores()
-
-
-def _quota() -> int | None:
-    """Return the control group's CPU quota (version 2, else 1) in whole cores; None without one."""
-    quota, period = (
-        _read_cgroup("cpu.max")
-        or (*_read_cgroup("cpu/cpu.cfs_quota_us"), *_read_cgroup("cpu/cpu.cfs_period_us"))
-        or ("max", "1")
-    )
-    return None if quota in ("max", "-1") else max(1, int(quota) // int(period))
-
-
-def _read_cgroup(name: str) -> tuple[str, ...]:
-    try:
-        return tuple(Path("/sys/fs/cgroup", name).read_text(encoding="ascii").split())
-    except OSError:
-        return ()
 
 
 @cache
@@ -104,7 +36,7 @@ def _driver_runs_torch(torch_cuda: str | None) -> bool:
 
     True if torch has another back end, or if NVML is missing: torch then asks the driver itself.
     """
-    driver = nvml.find_driver()
+    driver = find_driver()
     if driver is None or torch_cuda is None:
         return True
     return driver.cuda is not None and driver.cuda[0] >= int(torch_cuda.partition(".")[0])
@@ -158,7 +90,7 @@ def _warn_of_unused_gpus() -> None:
     """Warn, once in a process, if the driver sees GPUs that torch cannot use."""
     import torch
 
-    driver, setting = nvml.find_driver(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    driver, setting = find_driver(), os.environ.get("CUDA_VISIBLE_DEVICES")
     reason = why_unused(driver.cards if driver else (), torch.version.cuda, setting)
     if reason:
         warnings.warn(
@@ -204,3 +136,113 @@ def _forked_after_cuda() -> bool:
     import torch
 
     return bool(getattr(torch.cuda, "_is_in_bad_fork", lambda: False)())
+
+
+@contextmanager
+def nvml_session() -> Iterator[Any]:
+    """Initialise NVML, and shut it down at the end of the `with` block.
+
+    Yields:
+        The module pynvml, or None if there is no driver or pynvml is not installed.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        yield None
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def query_nvml(nvml: Any, otherwise: Any, question: Callable[..., Any], *arguments: Any) -> Any:
+    """Return `question(*arguments)`, or `otherwise` if NVML raises an error.
+
+    A card, a driver or a container may refuse any query.
+
+    Args:
+        nvml: The module pynvml.
+        otherwise: The value to return after an NVMLError.
+        question: A function of pynvml.
+        *arguments: Its arguments.
+    """
+    try:
+        return question(*arguments)
+    except nvml.NVMLError:
+        return otherwise
+
+
+@dataclass(frozen=True)
+class Driver:
+    """NVIDIA's driver, as NVML describes it.
+
+    Attributes:
+        version: The driver's version, or "of unknown version".
+        cuda: The CUDA version that libcuda supports, (major, minor); None if unknown.
+        cards: Name and memory of each card, in NVML's order, which is not CUDA's. It includes
+            cards that CUDA_VISIBLE_DEVICES hides.
+    """
+
+    version: str
+    cuda: tuple[int, int] | None = None
+    cards: tuple[str, ...] = ()
+
+
+def find_driver() -> Driver | None:
+    """Return the driver; None if NVML is missing or does not answer."""
+    with nvml_session() as nvml:
+        if nvml is None:
+            return None
+        version = query_nvml(nvml, "of unknown version", nvml.nvmlSystemGetDriverVersion)
+        number = query_nvml(nvml, 0, nvml.nvmlSystemGetCudaDriverVersion)  # 13020 is CUDA 13.2
+        cuda = (number // 1000, number % 1000 // 10) if number else None
+        cards = range(query_nvml(nvml, 0, nvml.nvmlDeviceGetCount))
+        return Driver(version, cuda, tuple(_describe_card(nvml, card) for card in cards))
+
+
+def _describe_card(nvml: Any, number: int) -> str:
+    handle = query_nvml(nvml, None, nvml.nvmlDeviceGetHandleByIndex, number)
+    if not handle:
+        return "a card that does not answer"
+    name = query_nvml(nvml, "a card without a name", nvml.nvmlDeviceGetName, handle)
+    memory = query_nvml(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle)
+    return f"{name}, {memory.total / 2**30:.0f} GiB" if memory else str(name)
+
+
+def handle_of(nvml: Any, device_id: int) -> Any:
+    """Return NVML's handle of a GPU.
+
+    Args:
+        nvml: The module pynvml.
+        device_id: Number of the GPU for CUDA, which depends on CUDA_VISIBLE_DEVICES and
+            CUDA_DEVICE_ORDER.
+
+    Raises:
+        NVMLError: NVML does not know the GPU.
+    """
+    import torch
+
+    return handle_of_uuid(nvml, str(torch.cuda.get_device_properties(device_id).uuid))
+
+
+def handle_of_uuid(nvml: Any, uuid: str) -> Any:
+    """Return NVML's handle of a GPU or of a MIG instance.
+
+    Args:
+        nvml: The module pynvml.
+        uuid: The UUID of the GPU or instance, with or without the prefix "GPU-" or "MIG-".
+
+    Raises:
+        NVMLError: NVML knows no such UUID.
+    """
+    bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{bare}")
+    except nvml.NVMLError:  # CUDA's UUIDs do not say whether they belong to a MIG instance
+        return nvml.nvmlDeviceGetHandleByUUID(f"MIG-{bare}")

@@ -1,27 +1,41 @@
-"""Finds installed packages, and returns commands that install missing ones.
+"""Finds installed packages and the compiled extensions; returns commands that install missing ones.
 
 The package index has another project under the name gpupipe, so no command names that.
+
+The extensions `gpupipe._kernels` and `gpupipe._jpeg` are optional. A C++ compiler builds them at
+installation; `_jpeg` also needs libjpeg-turbo. The environment variable GPUPIPE_KERNELS switches
+both: `off` runs the libraries' kernels instead, `on` raises EngineError where an extension was not
+built. `compute_crc32s` works with or without them.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import shlex
 import warnings
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from gpupipe.errors import EngineError, GpupipeError
 
 DISTRIBUTION = "gpupipe-loader"
 """The name in the metadata, and in the package index; the module and the command are gpupipe."""
-
+KERNELS_VARIABLE = "GPUPIPE_KERNELS"
+_NEEDS = {
+    "_kernels": "a C++ compiler",
+    "_jpeg": "a C++ compiler and libjpeg-turbo 2.1 or newer with its headers",
+}
+_ABI = 1
+"""The version of the extensions' interface that this Python code calls: kAbi in native/task.h."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _IN_A_CLONE = "(in a clone of gpupipe)"
 
@@ -197,3 +211,49 @@ def import_torchvision() -> None:
             f"torchvision cannot be imported ({e}): it may belong to another version of torch. "
             "Install the two together: pip install --force-reinstall torch torchvision"
         ) from e
+
+
+def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
+    """Return the module `gpupipe.NAME`; None if it is off, not built, or of another version.
+
+    Raises:
+        EngineError: GPUPIPE_KERNELS is `on` and the extension is missing or of another version, or
+            the variable is neither `on` nor `off`.
+    """
+    setting = os.environ.get(KERNELS_VARIABLE, "")
+    if setting not in ("", "on", "off"):
+        raise EngineError(
+            f"{KERNELS_VARIABLE}={setting} is neither on nor off: unset it, or write one"
+        )
+    if setting == "off":
+        return None
+    try:
+        extension = importlib.import_module(f"gpupipe.{name}")
+    except ImportError as e:
+        if setting == "on":
+            raise EngineError(
+                f"{KERNELS_VARIABLE}=on, but gpupipe.{name} cannot be imported: {e}; install "
+                f"{_NEEDS[name]}, then run {rebuild_command()}, or unset the variable"
+            ) from e
+        return None
+    if getattr(extension, "ABI", None) == _ABI:
+        return extension
+    other = f"gpupipe.{name} was built for another version of gpupipe: run {rebuild_command()}"
+    if setting == "on":
+        raise EngineError(f"{KERNELS_VARIABLE}=on, but {other}, or unset the variable")
+    warnings.warn(f"{other}; until then it is not used", stacklevel=2)
+    return None
+
+
+def compute_crc32s(buffers: Sequence[Any]) -> list[int]:
+    """Return the CRC-32 of each buffer, as zlib.crc32 does; `_kernels` needs no GIL for it."""
+    extension = _find_kernels()
+    if extension is not None:
+        return extension.compute_crc32s(buffers)  # type: ignore[no-any-return]
+    return [zlib.crc32(buffer) for buffer in buffers]
+
+
+@cache
+def _find_kernels() -> Any:
+    """Return `_kernels`, or None; look only once, because reads of a batch compute checksums."""
+    return find_extension()

@@ -1,4 +1,4 @@
-"""Finds this process's rank, the world size, and how many ranks share its machine.
+"""Finds this process's rank, how many ranks share its machine, and how many cores it may use.
 
 torch.distributed answers first, then the launcher's environment variables, then Ray Train. torchrun
 and Ray's TorchTrainer set RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. Ray's other trainers
@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 from gpupipe.errors import DeviceError
@@ -129,15 +130,6 @@ def assume_ranks_on_machine(count: int) -> Iterator[None]:
         _min_ranks.reset(token)
 
 
-def cores_of_job() -> int | None:
-    """Return the number of cores of this Slurm job on this machine; None without Slurm.
-
-    Raises:
-        DeviceError: SLURM_CPUS_ON_NODE is not a whole number.
-    """
-    return _number("SLURM_CPUS_ON_NODE") if _in_step() else None
-
-
 def _in_step() -> bool:
     """Return whether srun started this process or one of its ancestors."""
     return any(name in os.environ for name in ("SLURM_STEP_ID", "SLURM_STEPID"))
@@ -179,3 +171,75 @@ def _number(name: str) -> int | None:
     if not text.isdecimal():
         raise DeviceError(f"{name}={text} in the environment is not a whole number")
     return int(text)
+
+
+def cores() -> int:
+    """Return the number of cores that this process may run on, at least 1.
+
+    That is the size of its CPU affinity, or the CPU quota of its control group if that is less.
+    """
+    allowed = len(allowed_cores())
+    return max(1, min(allowed, _quota() or allowed))
+
+
+def allowed_cores() -> list[int]:
+    """Return the numbers of the cores in the CPU affinity of this process, ascending."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def cores_of_rank() -> int:
+    """Return the number of cores that this rank should use, at least 1.
+
+    That is an equal share of the launcher's cores, and never more than `cores()`. Under Slurm the
+    launcher's cores are those of the job on this machine, otherwise those of the parent process.
+    Cores that the launcher gave to this rank alone are thus not divided a second time. A rank that
+    is bound to 8 of 32 cores, beside 3 other ranks, gets all 8. Of 4 ranks that are bound to the
+    same 8 cores, each gets 2.
+
+    Raises:
+        DeviceError: An environment variable of the launcher is malformed.
+    """
+    ranks = ranks_on_machine()
+    if ranks == 1:
+        return cores()
+    launcher = (_number("SLURM_CPUS_ON_NODE") if _in_step() else None) or _cores_of_parent()
+    return share(cores(), min(launcher, _quota() or launcher), ranks)
+
+
+def share(own: int, launcher: int, ranks: int) -> int:
+    """Return the cores for one of `ranks` ranks on a machine, at least 1.
+
+    Args:
+        own: Cores that this rank may run on.
+        launcher: Cores that the launcher may run on.
+        ranks: Number of ranks that share the launcher's cores.
+    """
+    return max(1, min(own, launcher // ranks))
+
+
+def _cores_of_parent() -> int:
+    """Count the parent's cores, or this process's if the parent is outside the container."""
+    parent = os.getppid()
+    try:
+        return len(os.sched_getaffinity(parent or os.getpid()))
+    except (AttributeError, OSError):
+        return cores()
+
+
+def _quota() -> int | None:
+    """Return the control group's CPU quota (version 2, else 1) in whole cores; None without one."""
+    quota, period = (
+        _read_cgroup("cpu.max")
+        or (*_read_cgroup("cpu/cpu.cfs_quota_us"), *_read_cgroup("cpu/cpu.cfs_period_us"))
+        or ("max", "1")
+    )
+    return None if quota in ("max", "-1") else max(1, int(quota) // int(period))
+
+
+def _read_cgroup(name: str) -> tuple[str, ...]:
+    try:
+        return tuple(Path("/sys/fs/cgroup", name).read_text(encoding="ascii").split())
+    except OSError:
+        return ()

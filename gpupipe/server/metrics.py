@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpupipe.errors import ServerError, counted
 from gpupipe.protocol.keys import import_zmq
-from gpupipe.runtime.forked_children import close_sockets_in_forks, keep_sockets_in_forks
 from gpupipe.runtime.installation import install_command
+from gpupipe.runtime.process import close_sockets_in_forks, keep_sockets_in_forks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -33,7 +33,7 @@ from gpupipe.loader import Loader
 from gpupipe.protocol import codec
 from gpupipe.protocol.batch_layout import MalformedMessage
 from gpupipe.protocol.sockets import Waker
-from gpupipe.runtime.forked_children import close_sockets_in_forks, keep_sockets_in_forks
+from gpupipe.runtime.process import close_sockets_in_forks, keep_sockets_in_forks
 from gpupipe.server.connections import Connections, listen
 from gpupipe.server.dispatch import Dispatcher
 from gpupipe.server.flood_guard import FloodGuard

@@ -20,7 +20,7 @@ from gpupipe.config import Config
 from gpupipe.errors import ServerError
 from gpupipe.loader import Loader, open_loader
 from gpupipe.protocol.keys import import_zmq
-from gpupipe.runtime.child_process import ChildProcess
+from gpupipe.runtime.process import ChildProcess
 from gpupipe.server.options import ServerOptions, parse_options
 
 Served = Loader | Config | str | Path | Mapping[str, Any]

@@ -34,7 +34,7 @@ from msgspec import MsgspecError, Struct, json
 
 from gpupipe.errors import ServerError, StateError
 from gpupipe.runtime.files import try_lock, write_atomically
-from gpupipe.runtime.forked_children import close_in_forks, keep_in_forks
+from gpupipe.runtime.process import close_in_forks, keep_in_forks
 from gpupipe.server.clients_and_passes import SessionStarted
 from gpupipe.server.lease_state import LeaseState, PassStarted, Record, ServerStopped, SessionEnded
 

@@ -20,7 +20,7 @@ from gpupipe.bench import profile, profile_report, training
 from gpupipe.bench.profile import Profile, Stage
 from gpupipe.bench.training import Training
 from gpupipe.errors import EngineError, SampleError
-from gpupipe.runtime.devices import cores
+from gpupipe.runtime.ranks import cores
 
 CROPPED = [
     "decode",

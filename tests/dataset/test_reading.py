@@ -22,7 +22,7 @@ from gpupipe.dataset.reading import (
     read_spans_and_crcs,
     read_states,
 )
-from gpupipe.runtime.compiled_extension import find_extension
+from gpupipe.runtime.installation import find_extension
 from gpupipe.runtime.progress import ignore_progress
 
 CONTENT = bytes(range(256)) * 500

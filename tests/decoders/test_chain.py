@@ -17,7 +17,7 @@ from gpupipe.decoders import chain
 from gpupipe.decoders.chain import AUTO, DecodeOptions, DecoderChain, list_automatic
 from gpupipe.decoders.decoder import CannotDecodeError, DeclinedError, Decoder, Header
 from gpupipe.errors import EngineError
-from gpupipe.runtime.compiled_extension import find_extension
+from gpupipe.runtime.installation import find_extension
 from helpers import plugin
 from helpers.image_files import encoded
 from helpers.reference import by_id

@@ -3,7 +3,7 @@ import pytest
 from gpupipe.doctor import gpu_checks
 from gpupipe.doctor.finding import Finding
 from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome
-from gpupipe.runtime.nvml import Driver
+from gpupipe.runtime.devices import Driver
 
 
 def test_cuda_of_builds():

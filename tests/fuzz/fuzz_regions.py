@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fenced_memory import FencedMemory
 from image_mutants import FORMATS, mutants
 
-from gpupipe.runtime.compiled_extension import find_extension
+from gpupipe.runtime.installation import find_extension
 from helpers.jpeg_kinds import (
     damaged,
     decode_whole,

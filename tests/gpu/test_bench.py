@@ -17,7 +17,7 @@ from gpupipe import config as configs
 from gpupipe.bench import profile, training
 from gpupipe.bench.machine import Utilisation
 from gpupipe.bench.parity import measure
-from gpupipe.runtime.devices import cores
+from gpupipe.runtime.ranks import cores
 from helpers.either_device import DEVICE, TYPE
 
 STEPS: list[Any] = [

@@ -12,14 +12,14 @@ import torch
 
 import gpupipe
 from gpupipe.bench.measure import synchronise
-from gpupipe.runtime import nvml
+from gpupipe.runtime import devices
 
 SAY_UUIDS = """
 import torch
-from gpupipe.runtime import nvml
-with nvml.session() as library:
+from gpupipe.runtime import devices
+with devices.nvml_session() as library:
     for n in range(torch.cuda.device_count()):
-        print(library.nvmlDeviceGetUUID(nvml.handle_of(library, n)))
+        print(library.nvmlDeviceGetUUID(devices.handle_of(library, n)))
 """
 
 
@@ -45,7 +45,7 @@ def test_numbers_follow_cuda_visible_devices() -> None:
 
 
 def test_the_driver_and_the_cards_are_told() -> None:
-    driver = nvml.find_driver()
+    driver = devices.find_driver()
     assert driver is not None
     assert driver.version[0].isdigit(), driver.version
     assert len(driver.cards) >= 1

@@ -1,4 +1,4 @@
-"""Which GPU, and how many cores, a process takes."""
+"""Which GPU a process takes, and what is asked of NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import sys
 import types
 from configparser import ConfigParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from gpupipe.bench.machine import Utilisation
+from gpupipe.bench.measure import gpu_of
+from gpupipe.runtime import devices
 from gpupipe.runtime.devices import gpu_count, why_unused
 from helpers import forked_python
 from helpers.fake_cuda import FakeCuda
@@ -146,3 +151,58 @@ def test_the_two_commands_install_the_dali_for_cuda_12(
     assert [line.partition("--editable ")[2] for line in installs] == [
         f"'.[{extra},cpu,fetch,test]'"
     ]
+
+
+class Library:
+    """NVML on a machine without a driver has no answers: this one knows GPUs and parts of them by
+    their UUID, as NVML does.
+    """
+
+    class NVMLError(Exception):
+        """What NVML raises."""
+
+    def __init__(self, *known: str) -> None:
+        self.known = known
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        if uuid not in self.known:
+            raise self.NVMLError("NVML_ERROR_NOT_FOUND")
+        return f"handle of {uuid}"
+
+
+@pytest.mark.parametrize(
+    ("known", "uuid", "handle"),
+    [
+        (["GPU-ab", "GPU-cd"], "cd", "handle of GPU-cd"),
+        (["GPU-ab", "MIG-cd"], "cd", "handle of MIG-cd"),
+        (["GPU-ab"], "GPU-ab", "handle of GPU-ab"),
+        (["MIG-ab"], "MIG-ab", "handle of MIG-ab"),
+    ],
+)
+def test_a_gpu_and_a_part_of_one_are_found_by_uuid(
+    known: list[str], uuid: str, handle: str
+) -> None:
+    assert devices.handle_of_uuid(Library(*known), uuid) == handle
+
+
+def test_a_gpu_that_nvml_does_not_know_is_nvmls_error() -> None:
+    with pytest.raises(Library.NVMLError):
+        devices.handle_of_uuid(Library("GPU-ab"), "cd")
+
+
+@pytest.mark.skipif(gpu_count() > 0, reason="there is a GPU")
+def test_without_a_driver_nothing_answers() -> None:
+    with devices.nvml_session() as library:
+        assert library is None
+    assert devices.find_driver() is None
+    with Utilisation("gpu:0") as busy:
+        pass
+    assert busy.mean is None
+
+
+@pytest.mark.parametrize(("device", "number"), [("cpu", None), ("gpu:0", 0), ("gpu:3", 3)])
+def test_what_is_synchronised_and_measured_is_the_loaders_gpu(
+    device: str, number: int | None
+) -> None:
+    loader: Any = SimpleNamespace(engine=SimpleNamespace(device=device))
+    assert gpu_of(loader) == number

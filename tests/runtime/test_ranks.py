@@ -13,20 +13,19 @@ import pytest
 
 import gpupipe
 from gpupipe.runtime import ranks
-from gpupipe.runtime.devices import cores, share
+from gpupipe.runtime.ranks import cores, share
 
 SLURM = {"SLURM_STEP_ID": "0", "SLURM_NODEID": "0"}
 SAY = (
-    "import json; from gpupipe.runtime import ranks; from gpupipe.runtime import "
-    "devices; print(json.dumps([ranks.local_rank(), ranks.ranks_on_machine(), "
-    "devices.cores_of_rank()]))"
+    "import json; from gpupipe.runtime import ranks; print(json.dumps([ranks.local_rank(), "
+    "ranks.ranks_on_machine(), ranks.cores_of_rank()]))"
 )
 LAUNCH = """
 import json, os, subprocess, sys
 own, ranks = json.loads(sys.argv[1])
 def bind():
     os.sched_setaffinity(0, own)
-code = "from gpupipe.runtime.devices import cores, cores_of_rank; print(cores(), cores_of_rank())"
+code = "from gpupipe.runtime.ranks import cores, cores_of_rank; print(cores(), cores_of_rank())"
 env = os.environ | {"LOCAL_WORLD_SIZE": str(ranks)}
 command = [sys.executable, "-c", code]
 print(subprocess.check_output(command, text=True, preexec_fn=bind, env=env), end="")

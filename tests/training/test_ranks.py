@@ -15,7 +15,7 @@ import torch
 import yaml
 
 import gpupipe
-from gpupipe.runtime.devices import cores
+from gpupipe.runtime.ranks import cores
 from helpers.forked_python import executable
 from helpers.full_product import IS_FULL
 

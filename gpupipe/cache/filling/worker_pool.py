@@ -12,7 +12,7 @@ from typing import Any
 from gpupipe.cache.filling.downloader import Task
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.errors import DataError
-from gpupipe.runtime.child_process import ChildProcess
+from gpupipe.runtime.process import ChildProcess
 
 _PACKAGES = str(Path(__file__).parents[2])
 _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpupipe.decoders.decoder import DeclinedError, Decoder, Header
 from gpupipe.decoders.image_header import read_plain_jpeg
-from gpupipe.runtime.compiled_extension import find_extension
+from gpupipe.runtime.installation import find_extension
 
 _CHANNELS = {"rgb": 3, "gray": 1}
 

@@ -54,7 +54,7 @@ from gpupipe.engines.cpu.program import (
     match_pattern,
 )
 from gpupipe.engines.last_steps import make_coefficients
-from gpupipe.runtime.compiled_extension import find_extension
+from gpupipe.runtime.installation import find_extension
 
 _RGB = 3
 _TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")

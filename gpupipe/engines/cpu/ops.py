@@ -29,7 +29,7 @@ from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.cpu.pixels import Array
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import Spec
-from gpupipe.runtime.compiled_extension import find_extension
+from gpupipe.runtime.installation import find_extension
 
 Fill = tuple[float, ...]
 """One number, or one per channel."""

@@ -67,8 +67,8 @@ from gpupipe.engines.dali.operators.ops import Device
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.capability_probe import can_decode_regions
 from gpupipe.runtime.devices import backend_of, resolve
-from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.memory import let_dali_pool_buffers, malloc_trim, release_unused_memory
+from gpupipe.runtime.process import ExitHandler
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 

@@ -22,8 +22,8 @@ import torch
 
 from gpupipe.engines.dataloader.samples import Samples, WorkItem
 from gpupipe.errors import EngineError, counted
-from gpupipe.runtime import child_process
 from gpupipe.runtime.capability_probe import describe_exit
+from gpupipe.runtime.process import run_python
 from gpupipe.sampling.sampler import Plan
 
 CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"})
@@ -74,9 +74,7 @@ def find_killers(
             f"the samples that it may have had cannot be tried in another process: {e}"
         ) from e
     try:
-        process = child_process.run(
-            "-c", _START, json.dumps(sys.path), stdin=content, timeout=seconds
-        )
+        process = run_python("-c", _START, json.dumps(sys.path), stdin=content, timeout=seconds)
     except subprocess.TimeoutExpired as e:
         raise EngineError(
             "the samples that it may have had could not all be tried in another "

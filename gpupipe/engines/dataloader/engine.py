@@ -27,7 +27,7 @@ from gpupipe.engines.dataloader.samples import Samples, WorkItem, choose_decoder
 from gpupipe.engines.dataloader.workers import Workers
 from gpupipe.errors import EngineError, counted
 from gpupipe.pipeline.entry import Entry
-from gpupipe.runtime.devices import cores
+from gpupipe.runtime.ranks import cores
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 

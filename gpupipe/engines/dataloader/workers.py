@@ -49,8 +49,8 @@ from gpupipe.engines.dataloader.worker_death import (
     without_child_signals,
 )
 from gpupipe.errors import EngineError, StepError
-from gpupipe.runtime.forked_children import end_with_parent
 from gpupipe.runtime.memory import on_device
+from gpupipe.runtime.process import end_with_parent
 from gpupipe.sampling.sampler import Plan
 
 _T = TypeVar("_T")

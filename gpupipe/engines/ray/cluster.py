@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from gpupipe.config import LoaderConfig, RayConfig
 from gpupipe.engines.ray.actor import WorkerActor
 from gpupipe.errors import EngineError, counted
-from gpupipe.runtime.devices import cores
+from gpupipe.runtime.ranks import cores
 
 _log = logging.getLogger("gpupipe")
 _lock = threading.Lock()

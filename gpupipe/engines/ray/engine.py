@@ -35,8 +35,8 @@ from gpupipe.engines.ray.dispatcher import PlanDispatcher
 from gpupipe.engines.ray.messages import batch_bytes_of, choose_window
 from gpupipe.engines.ray.pool import RayWorkerPool
 from gpupipe.engines.ray.status import StatusFile, StoreReader, TrainerStatus
-from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.memory import record_stream
+from gpupipe.runtime.process import ExitHandler
 from gpupipe.runtime.ranks import ranks_on_machine
 from gpupipe.sampling.sampler import Plan, Sampler
 

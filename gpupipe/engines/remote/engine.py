@@ -33,8 +33,8 @@ from gpupipe.engines.remote.connecting import ConnectedServer, connect_servers
 from gpupipe.engines.remote.description import SERVER_SETTINGS
 from gpupipe.errors import ServerError, StateError, warn
 from gpupipe.protocol.messages import Key, SessionOpened
-from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.memory import record_stream
+from gpupipe.runtime.process import ExitHandler
 from gpupipe.sampling.sampler import Plan, Sampler
 from gpupipe.sampling.selection import Selection
 

@@ -15,7 +15,7 @@ from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.pixels import as_tensor
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
-from gpupipe.runtime.compiled_extension import find_extension
+from gpupipe.runtime.installation import find_extension
 from helpers.loaders import loading
 from helpers.reference import by_id, operators
 

@@ -14,7 +14,7 @@ import gpupipe
 from gpupipe import config
 from gpupipe.bench import plan
 from gpupipe.loading.assembly import resolve
-from gpupipe.runtime.compiled_extension import find_extension
+from gpupipe.runtime.installation import find_extension
 from helpers.fresh_python import Program, run_each
 from helpers.loaders import loading
 from helpers.odd_steps import installer
