@@ -1,6 +1,6 @@
 """The leases of single batches: choose the next step to make; lease, acknowledge, requeue a batch.
 
-leases.py has the rules and the terms. The life of a batch:
+The head of __init__.py has the rules and the terms. The life of a batch:
 
     neediest ─> take ─> (the engine makes it) ─> lease ─> (it is sent) ─> acknowledge
 """

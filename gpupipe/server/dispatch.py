@@ -19,9 +19,9 @@ from gpupipe.protocol import messages
 from gpupipe.server.clients_and_passes import Client
 from gpupipe.server.connections import Connections
 from gpupipe.server.flood_guard import TokenBucket
-from gpupipe.server.leases import Leases
 from gpupipe.server.pass_schedule import RequestRefused
 from gpupipe.server.served_work import Plans
+from gpupipe.server.sessions import Sessions
 
 _log = logging.getLogger("gpupipe")
 _MAX_CONNECTIONS = 10_000
@@ -86,10 +86,10 @@ class FinalError:
 
 
 class Dispatcher:
-    """Answers messages as the leases decide. The caller holds the server's lock.
+    """Answers messages as the sessions decide. The caller holds the server's lock.
 
     Args:
-        leases: Sessions, passes and leases.
+        sessions: Sessions, passes and leases.
         connections: Queues the answers.
         plans: The plans of all passes.
         history: Token of the server's sequence of passes. A server that resumes keeps it.
@@ -102,14 +102,14 @@ class Dispatcher:
 
     def __init__(
         self,
-        leases: Leases,
+        sessions: Sessions,
         connections: Connections,
         plans: Plans,
         history: str,
         description: dict[str, Any],
         stats: Callable[[], dict[str, Any]],
     ) -> None:
-        self._leases, self._connections, self._plans = leases, connections, plans
+        self._sessions, self._connections, self._plans = sessions, connections, plans
         self._history, self._description, self._stats = history, description, stats
         self._rate_limits = RateLimits()
         self.final_error = FinalError()
@@ -125,9 +125,9 @@ class Dispatcher:
         elif isinstance(message, messages.OpenSession):
             self._open_session(route, message)
         elif isinstance(message, messages.CloseSession):
-            self._leases.sessions.close(message.token, message.consumed)
+            self._sessions.close(message.token, message.consumed)
             self._connections.answer(route, messages.SessionClosed())
-        elif token is None or not self._leases.sessions.record_heartbeat(token, time.monotonic()):
+        elif token is None or not self._sessions.record_heartbeat(token, time.monotonic()):
             self._connections.answer(route, messages.UnknownSession())
         else:
             self._handle_in_session(token, message)
@@ -143,13 +143,13 @@ class Dispatcher:
         if self.final_error.message is not None:
             self._connections.answer(route, self.final_error.message)
             return
-        if self._leases.sessions.is_overtaken(request):
+        if self._sessions.is_overtaken(request):
             return
         now, is_known = time.monotonic(), request.history == self._history
         self.apply_timeouts()  # first, so that no new client joins a pass of dead clients
         try:
-            self._leases.sessions.settle_stopped_run(is_known, now)
-            client = self._leases.sessions.open(request, now, is_known)
+            self._sessions.settle_stopped_run(is_known, now)
+            client = self._sessions.open(request, now, is_known)
         except RequestRefused as e:
             self._connections.answer(route, messages.Refused(str(e), e.is_temporary))
             return
@@ -157,7 +157,7 @@ class Dispatcher:
         self._connections.answer(route, self._session_opened(client, now))
 
     def _session_opened(self, client: Client, now: float) -> messages.SessionOpened:
-        epoch, position = self._leases.sessions.start_position(client)
+        epoch, position = self._sessions.start_position(client)
         return messages.SessionOpened(
             messages.VERSION,
             self._history,
@@ -168,28 +168,28 @@ class Dispatcher:
             self._plans.global_rank(client.partition.rank),
             self._plans.world_size,
             self._description,
-            self._leases.sessions.pass_in_progress(client, now) if client.is_late else None,
+            self._sessions.pass_in_progress(client, now) if client.is_late else None,
         )
 
     def _handle_in_session(self, token: str, message: messages.ToServer) -> None:
         if isinstance(message, messages.Acknowledge):
             self._connections.release_slots(token, message.slots)
             if message.keys:
-                self._leases.batches.acknowledge(token, message.keys)
+                self._sessions.batches.acknowledge(token, message.keys)
         elif isinstance(message, messages.Ping):
             self._connections.send(token, messages.Pong())
         elif isinstance(message, messages.EndIteration):
-            self._leases.sessions.end_iteration(token)
+            self._sessions.end_iteration(token)
             self.final_error.acknowledge(token)
         elif isinstance(message, messages.StartIteration):
             try:
-                self._leases.sessions.start_iteration(token, message)
+                self._sessions.start_iteration(token, message)
             except (RequestRefused, StateError) as e:
                 self._connections.send(token, messages.Refused(str(e)[:4000], False))
 
     def apply_timeouts(self) -> None:
         """Requeue batches of silent clients; end sessions that timed out or whose process ended."""
-        self._leases.sessions.apply_timeouts(time.monotonic(), self._connections.has_ended)
+        self._sessions.apply_timeouts(time.monotonic(), self._connections.has_ended)
 
     def send_failure(self, error: Exception, clients: list[Client], is_final: bool) -> None:
         """Send an error to the clients whose iterations it ended.

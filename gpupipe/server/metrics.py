@@ -56,7 +56,10 @@ def format_line(stats: Mapping[str, Any], rates: tuple[float, float]) -> str:
     progress = ", ".join(
         f"epoch {p['epoch']}: {p['done']:,} of {p['steps']:,}" for p in stats["partitions"]
     )
-    named = [f"{c['name']} holds {c['leased']}{_silence(c)}" for c in clients[:_MAX_NAMED]]
+    named = [
+        f"{c['name']} holds {c['leased']}{describe_silence(c['silent_seconds'])}"
+        for c in clients[:_MAX_NAMED]
+    ]
     if len(clients) > _MAX_NAMED:
         named.append(f"and {len(clients) - _MAX_NAMED} more")
     holders = f" ({', '.join(named)})" if named else ""
@@ -66,8 +69,8 @@ def format_line(stats: Mapping[str, Any], rates: tuple[float, float]) -> str:
     )
 
 
-def _silence(client: Mapping[str, Any]) -> str:
-    seconds = client["silent_seconds"]
+def describe_silence(seconds: float) -> str:
+    """Return the phrase that follows a client's name, or "" if it was heard a moment ago."""
     return f", silent for {seconds:.0f} s" if seconds > _SILENT_SECONDS else ""
 
 
@@ -79,7 +82,7 @@ def format_table(stats: Mapping[str, Any]) -> list[str]:
         f"{stats['name']}, {stats['mode']}, up {stats['seconds']:,.0f} s: {line}",
         *(
             f"  {c['name']}, rank {c['partition']}: holds {c['leased']} of {c['hwm']}, has "
-            f"consumed {c['consumed']:,}{_silence(c)}"
+            f"consumed {c['consumed']:,}{describe_silence(c['silent_seconds'])}"
             for c in stats["clients"]
         ),
     ]

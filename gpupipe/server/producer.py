@@ -44,8 +44,8 @@ from gpupipe.protocol.messages import Key
 from gpupipe.sampling.sampler import Plan
 from gpupipe.server.batch_leases import Leased, NotNeeded
 from gpupipe.server.clients_and_passes import Client
-from gpupipe.server.leases import Leases
 from gpupipe.server.served_work import Identity, Plans
+from gpupipe.server.sessions import Sessions
 
 PlannedBatch = tuple[Plan, Batch]
 """A plan as the engine returned it, and its batch."""
@@ -59,7 +59,7 @@ class Producer(threading.Thread):
     Args:
         engine: Makes the batches.
         plans: The plans of all passes.
-        leases: Sessions, passes and leases of the server.
+        sessions: Sessions, passes and leases of the server.
         changed: Condition whose lock guards the leases. It is notified whenever there may be work.
         deliver: Sends a batch to the client of a token. Called without the lock.
         failed: Called under the lock with an error, the clients whose iterations it ended, and
@@ -73,14 +73,14 @@ class Producer(threading.Thread):
         self,
         engine: BatchStream,
         plans: Plans,
-        leases: Leases,
+        sessions: Sessions,
         changed: threading.Condition,
         deliver: Callable[[str, Key, Plan, Batch], None],
         failed: Callable[[Exception, list[Client], bool], None],
     ) -> None:
         super().__init__(name="gpupipe producer", daemon=True)
-        self._engine, self._plans, self._leases, self._changed = engine, plans, leases, changed
-        self._batches, self._options = leases.batches, leases.state.options
+        self._engine, self._plans, self._sessions, self._changed = engine, plans, sessions, changed
+        self._batches, self._options = sessions.batches, sessions.state.options
         self._deliver, self._failed = deliver, failed
         self._running: Generator[PlannedBatch, None, None] | None = None
         self._in_flight: OrderedDict[Identity, list[Key]] = OrderedDict()
@@ -113,7 +113,7 @@ class Producer(threading.Thread):
         except Exception as e:  # an EngineError, or a fault of gpupipe
             self.error = e
             with self._changed:
-                self._failed(e, list(self._leases.state.clients.values()), True)
+                self._failed(e, list(self._sessions.state.clients.values()), True)
         finally:
             if self._running is not None:
                 self._running.close()
@@ -233,10 +233,10 @@ class Producer(threading.Thread):
         """End the iterations that a data error concerns, and requeue the steps in flight."""
         with self._changed:
             passes = [key[0] for key in next(iter(self._in_flight.values()), [])] or [
-                current.number for current in self._leases.state.current_passes()
+                current.number for current in self._sessions.state.current_passes()
             ]
             for key in (key for keys in self._in_flight.values() for key in keys):
                 self._batches.requeue_unmade(key)
             self._in_flight.clear()
-            clients = [c for n in passes for c in self._leases.sessions.end_iterations(n)]
+            clients = [c for n in passes for c in self._sessions.end_iterations(n)]
             self._failed(error, clients, False)

@@ -1,9 +1,12 @@
-"""The served work: the loader whose batches are sent, its description for clients, and the plans
-of every pass. The plans have the loader's order, for any rank and from any position.
+"""The served work: the loader whose batches are sent, its description for clients, the plans of
+every pass, and the sessions that a state file has of the same work.
+
+The plans have the loader's order, for any rank and from any position.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,6 +24,8 @@ from gpupipe.loading.sample_selection import select_samples
 from gpupipe.protocol import codec, messages
 from gpupipe.sampling.sampler import Plan, Sampler
 from gpupipe.server.options import ServerOptions
+from gpupipe.server.sessions import Sessions
+from gpupipe.server.write_ahead_log import WriteAheadLog
 
 _MAX_CACHED_PASSES = 4
 Identity = tuple[int, int, int, int]
@@ -113,3 +118,56 @@ class Plans:
         """Return the plan of a batch, with the identity as its tag."""
         rank, epoch, position, step = identity
         return replace(self.of_pass(rank, epoch, position)[step], tag=identity)
+
+
+def open_sessions(
+    loader: Loader, options: ServerOptions, plans: Plans, pipeline_fingerprint: str
+) -> tuple[Sessions, WriteAheadLog | None, bool]:
+    """Open and lock the state file, and restore the sessions, passes and leases from it.
+
+    Args:
+        loader: The loader whose batches are served.
+        options: The options of the server.
+        plans: The plans of all passes.
+        pipeline_fingerprint: Fingerprint of the whole pipeline, including the steps that clients
+            run.
+
+    Returns:
+        (sessions, state file or None for a server that keeps no state, whether the server resumes).
+
+    Raises:
+        ServerError: The state file cannot be written, or another server uses it.
+        StateError: The state file belongs to other data, another pipeline or other options, or is
+            damaged.
+    """
+    first = loader.sampler.epoch, loader.sampler.position
+    if options.state is None:
+        return Sessions(options, plans.count_steps, first), None, False
+    wal = WriteAheadLog(options.state, _identify_work(loader, options, pipeline_fingerprint))
+    sessions = Sessions(options, plans.count_steps, first, wal.log)
+    try:
+        if options.fresh:
+            wal.forget()
+        return sessions, wal, wal.resume(sessions.state, time.monotonic(), options.resume)
+    except BaseException:
+        wal.close()
+        raise
+
+
+def _identify_work(loader: Loader, options: ServerOptions, pipeline: str) -> dict[str, Any]:
+    """Return the settings that must be the same in a state file for the server to resume from it.
+
+    `pipeline`: fingerprint of the whole pipeline.
+    """
+    config = loader.config
+    batch = config.batch.fingerprint
+    order = {"batch_size", "shuffle", "seed", "last_batch", "shard"}
+    return {
+        "data": loader.index.fingerprint,
+        "pipeline": pipeline,
+        **({"batch": batch} if batch else {}),
+        **config.loader.model_dump(mode="json", include=order),
+        **loader.sampler.selection.settings,
+        "mode": options.mode,
+        "clients": options.clients,
+    }

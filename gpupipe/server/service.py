@@ -2,8 +2,8 @@
 
 1. Two threads: run() owns the socket, the producer (producer.py) makes batches. One lock guards
    what both use; its condition wakes the producer.
-2. Its dispatcher (dispatch.py) answers each message as the leases decide (leases.py holds the rules
-   of the protocol). Each decision is in the write-ahead log before the answer is sent.
+2. Its dispatcher (dispatch.py) answers each message as the sessions decide (__init__.py holds the
+   rules of the protocol). Each decision is in the write-ahead log before the answer is sent.
 3. A malformed message is counted and dropped. A message on a connection without a session is
    dropped, and answered with UnknownSession.
 4. No peer can make the server's memory grow. Batches go only to clients that have credits. Long
@@ -37,10 +37,9 @@ from gpupipe.runtime.process import close_sockets_in_forks, keep_sockets_in_fork
 from gpupipe.server.connections import Connections, listen
 from gpupipe.server.dispatch import Dispatcher
 from gpupipe.server.flood_guard import FloodGuard
-from gpupipe.server.leases import open_leases
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.producer import Producer
-from gpupipe.server.served_work import Plans, prepare_loader
+from gpupipe.server.served_work import Plans, open_sessions, prepare_loader
 from gpupipe.server.write_ahead_log import WriteAheadLog
 
 _TICK_MS = 250
@@ -79,10 +78,10 @@ class Server:
         self._context, self._authenticator, self._socket, self.address = listen(self.options)
         close_sockets_in_forks(_port_or_file(self.address))
         try:
-            self._leases, self._wal, self.has_resumed = open_leases(
+            self._sessions, self._wal, self.has_resumed = open_sessions(
                 self.loader,
                 self.options,
-                self._plans.count_steps,
+                self._plans,
                 self._description["pipeline"]["fingerprint"],
             )
         except BaseException:
@@ -90,19 +89,19 @@ class Server:
             raise
         self._waker = Waker()
         self._connections = Connections(
-            self._leases.state, self.options.compress, self._waker.wake, self._changed
+            self._sessions.state, self.options.compress, self._waker.wake, self._changed
         )
         self._guard = FloodGuard(
             self._socket, self._connections.token_of_route.__contains__, self.options.max_clients
         )
         history = token_hex(16) if self._wal is None else self._wal.history
         self._dispatcher = Dispatcher(
-            self._leases, self._connections, self._plans, history, self._description, self.stats
+            self._sessions, self._connections, self._plans, history, self._description, self.stats
         )
         self._producer = Producer(
             self.loader.engine,
             self._plans,
-            self._leases,
+            self._sessions,
             self._changed,
             self._connections.send_batch,
             self._dispatcher.send_failure,
@@ -235,7 +234,7 @@ class Server:
             # The client does not read. It cannot continue without this message: end its session.
             except zmq.Again:
                 with self._changed:
-                    self._leases.sessions.end(self._connections.token_of_route.get(route, ""))
+                    self._sessions.end(self._connections.token_of_route.get(route, ""))
                     self._connections.flush()
             except zmq.ZMQError as e:
                 if e.errno != zmq.EHOSTUNREACH:
@@ -262,7 +261,7 @@ class Server:
                 "hwm": self.options.hwm,
                 **self._producer.stats(),
                 "queued_messages": len(self._connections.send_queue),
-                **self._leases.sessions.stats(now),
+                **self._sessions.stats(now),
             }
 
 

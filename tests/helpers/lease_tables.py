@@ -7,8 +7,8 @@ from typing import Any
 
 from gpupipe.protocol import messages
 from gpupipe.server.batch_leases import Leased
-from gpupipe.server.leases import Leases
 from gpupipe.server.options import ServerOptions
+from gpupipe.server.sessions import Sessions
 
 STEPS = 12
 OPTIONS = ServerOptions(hwm=5, heartbeat_timeout=10, session_timeout=1000)
@@ -40,31 +40,31 @@ def hello(token: str, **fields: Any) -> messages.OpenSession:
     return messages.OpenSession(**defaults | {"token": token} | fields)
 
 
-def joined(leases: Leases, number: int, rank: int = 0, world: int = 1) -> str:
+def joined(sessions: Sessions, number: int, rank: int = 0, world: int = 1) -> str:
     token = f"{number:032x}"
-    leases.sessions.open(hello(token, rank=rank, world_size=world), 0.0)
-    leases.sessions.start_iteration(token, messages.StartIteration(1, 0, 0, -1))
+    sessions.open(hello(token, rank=rank, world_size=world), 0.0)
+    sessions.start_iteration(token, messages.StartIteration(1, 0, 0, -1))
     return token
 
 
-def lease_all(leases: Leases) -> dict[str, list[int]]:
+def lease_all(sessions: Sessions) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     while (
-        (lane := leases.batches.neediest())
-        and (key := leases.batches.take(lane))
-        and isinstance(leased := leases.batches.lease(key), Leased)
+        (lane := sessions.batches.neediest())
+        and (key := sessions.batches.take(lane))
+        and isinstance(leased := sessions.batches.lease(key), Leased)
     ):
         found.setdefault(leased.client.token, []).append(key[1])
     return found
 
 
-def consume_all(leases: Leases) -> dict[str, list[int]]:
+def consume_all(sessions: Sessions) -> dict[str, list[int]]:
     """What is leased and consumed until nobody gets anything any more."""
     found: dict[str, list[int]] = {}
-    while leased := lease_all(leases):
+    while leased := lease_all(sessions):
         for token, steps in leased.items():
             found.setdefault(token, []).extend(steps)
-            leases.batches.acknowledge(
-                token, [(leases.state.clients[token].pass_number or 0, step) for step in steps]
+            sessions.batches.acknowledge(
+                token, [(sessions.state.clients[token].pass_number or 0, step) for step in steps]
             )
     return found

@@ -5,59 +5,59 @@ from __future__ import annotations
 import pytest
 
 from gpupipe.server.batch_leases import Leased, MustWait, NotNeeded
-from gpupipe.server.leases import Leases
 from gpupipe.server.options import ServerOptions
+from gpupipe.server.sessions import Sessions
 from helpers.lease_tables import STEPS, joined
 
 
 @pytest.fixture
-def leases() -> Leases:
-    return Leases(ServerOptions(hwm=2), lambda *place: STEPS, (0, 0))
+def sessions() -> Sessions:
+    return Sessions(ServerOptions(hwm=2), lambda *place: STEPS, (0, 0))
 
 
-def test_a_batch_goes_to_the_reader_with_the_most_credits(leases: Leases) -> None:
-    first, second = joined(leases, 1), joined(leases, 2)
-    partition = leases.state.clients[first].partition
+def test_a_batch_goes_to_the_reader_with_the_most_credits(sessions: Sessions) -> None:
+    first, second = joined(sessions, 1), joined(sessions, 2)
+    partition = sessions.state.clients[first].partition
     got = []
     for _ in range(4):
-        key = leases.batches.take(partition)
+        key = sessions.batches.take(partition)
         assert key is not None
-        leased = leases.batches.lease(key)
+        leased = sessions.batches.lease(key)
         assert isinstance(leased, Leased)
         got.append(leased.client.token)
     assert sorted(got[:2]) == sorted(got[2:]) == [first, second]
-    key = leases.batches.take(partition)
+    key = sessions.batches.take(partition)
     assert key is not None
-    assert leases.batches.lease(key) == MustWait(), "nobody has credits"
+    assert sessions.batches.lease(key) == MustWait(), "nobody has credits"
 
 
-def test_a_batch_waits_for_earlier_ones(leases: Leases) -> None:
-    partition = leases.state.clients[joined(leases, 1)].partition
-    one, two = leases.batches.take(partition), leases.batches.take(partition)
+def test_a_batch_waits_for_earlier_ones(sessions: Sessions) -> None:
+    partition = sessions.state.clients[joined(sessions, 1)].partition
+    one, two = sessions.batches.take(partition), sessions.batches.take(partition)
     assert one == (0, 0)
     assert two == (0, 1)
-    assert not leases.batches.is_first(two)
-    assert leases.batches.lease(two) == MustWait()
-    leases.batches.requeue_unmade(one)
-    assert leases.batches.lease(two) == MustWait()
-    assert leases.batches.take(partition) == one
-    assert isinstance(leases.batches.lease(one), Leased)
-    assert isinstance(leases.batches.lease(two), Leased)
+    assert not sessions.batches.is_first(two)
+    assert sessions.batches.lease(two) == MustWait()
+    sessions.batches.requeue_unmade(one)
+    assert sessions.batches.lease(two) == MustWait()
+    assert sessions.batches.take(partition) == one
+    assert isinstance(sessions.batches.lease(one), Leased)
+    assert isinstance(sessions.batches.lease(two), Leased)
 
 
-def test_a_batch_that_no_pass_needs_is_not_leased(leases: Leases) -> None:
-    joined(leases, 1)
+def test_a_batch_that_no_pass_needs_is_not_leased(sessions: Sessions) -> None:
+    joined(sessions, 1)
     for key in ((0, 0), (5, 0)):
-        assert leases.batches.lease(key) == NotNeeded()
+        assert sessions.batches.lease(key) == NotNeeded()
 
 
 def test_the_last_batch_of_a_client_is_known_as_such() -> None:
-    leases = Leases(ServerOptions(), lambda *place: STEPS, (0, 0))
-    token = joined(leases, 1)
-    partition = leases.state.clients[token].partition
+    sessions = Sessions(ServerOptions(), lambda *place: STEPS, (0, 0))
+    token = joined(sessions, 1)
+    partition = sessions.state.clients[token].partition
     for step in range(STEPS):
-        leases.batches.take(partition)
-        leased = leases.batches.lease((0, step))
+        sessions.batches.take(partition)
+        leased = sessions.batches.lease((0, step))
         assert isinstance(leased, Leased)
         assert leased.is_last == (step == STEPS - 1)
-        leases.batches.acknowledge(token, [(0, step)])
+        sessions.batches.acknowledge(token, [(0, step)])

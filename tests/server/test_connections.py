@@ -13,16 +13,16 @@ import torch
 from gpupipe.protocol import keys, processes
 from gpupipe.sampling.sampler import Plan
 from gpupipe.server.connections import AllowedKeys, Connections
-from gpupipe.server.leases import Leases
+from gpupipe.server.sessions import Sessions
 from helpers.lease_tables import OPTIONS, STEPS, hello, joined, lease_all
 
 
 def test_a_batch_that_was_requeued_while_it_was_copied_is_not_sent() -> None:
     """A client that was paused for long is told first what it lost, and would get it after that."""
-    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0))
-    token = joined(leases, 1)
-    lease_all(leases)
-    connections = Connections(leases.state, "none", lambda: None, threading.RLock())
+    sessions = Sessions(OPTIONS, lambda *place: STEPS, (0, 0))
+    token = joined(sessions, 1)
+    lease_all(sessions)
+    connections = Connections(sessions.state, "none", lambda: None, threading.RLock())
     pid = os.getpid()
     request = hello(
         token,
@@ -34,7 +34,7 @@ def test_a_batch_that_was_requeued_while_it_was_copied_is_not_sent() -> None:
     connections.open(b"route", request, OPTIONS.hwm)
     connections.flush()
     connections.send_queue.clear()
-    leases.sessions.apply_timeouts(11.0, lambda hello: False)
+    sessions.apply_timeouts(11.0, lambda hello: False)
     plan = Plan(0, np.arange(2), 2, False)
     batch = {"image": torch.zeros(2, 3, 4, 4), "id": torch.arange(2)}
     for step, is_leased in [(2, True), (3, False)]:

@@ -18,7 +18,7 @@ from gpupipe.client.reading import Inbox, ReceivedBatch
 from gpupipe.protocol import messages
 from gpupipe.server.batch_leases import Leased
 from gpupipe.server.lease_state import Record
-from gpupipe.server.leases import Leases
+from gpupipe.server.sessions import Sessions
 from helpers.lease_tables import OPTIONS, STEPS, hello
 
 
@@ -93,26 +93,26 @@ class Disasters(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.lines: list[bytes] = []
-        self.leases = self.new_leases()
+        self.sessions = self.new_sessions()
         self.consumers: dict[str, Consumer] = {}
         self.dead: list[Consumer] = []
         self.left: list[Consumer] = []
         self.ended: set[str] = set()
 
-    def new_leases(self) -> Leases:
-        return Leases(
+    def new_sessions(self) -> Sessions:
+        return Sessions(
             RESUMED,
             lambda *place: STEPS,
             (0, 0),
             lambda record: self.lines.append(json.encode(record)),
         )
 
-    def replayed(self) -> Leases:
+    def replayed(self) -> Sessions:
         """What a new server knows from the journal alone."""
-        leases = self.new_leases()
+        sessions = self.new_sessions()
         for line in self.lines:
-            leases.state.apply(json.decode(line, type=Record))
-        return leases
+            sessions.state.apply(json.decode(line, type=Record))
+        return sessions
 
     @initialize(are_reading=st.booleans())
     def begin(self, are_reading: bool) -> None:
@@ -144,38 +144,38 @@ class Disasters(RuleBasedStateMachine):
     def _handle(self, consumer: Consumer, message: messages.ToServer) -> None:
         token = consumer.token
         if isinstance(message, messages.CloseSession):
-            self.leases.sessions.close(token, message.consumed)
+            self.sessions.close(token, message.consumed)
             consumer.down.append(messages.SessionClosed())
         elif isinstance(message, messages.OpenSession):
-            client = self.leases.sessions.open(message, self.now, is_known=True)
+            client = self.sessions.open(message, self.now, is_known=True)
             consumer.down.append(
                 messages.SessionOpened(1, "0" * 32, 1, list(client.leases), 0, 0, 0, 1, {})
             )
-        elif not self.leases.sessions.record_heartbeat(token, self.now):
+        elif not self.sessions.record_heartbeat(token, self.now):
             consumer.down.append(messages.UnknownSession())
         elif isinstance(message, messages.Acknowledge):
-            self.leases.batches.acknowledge(token, message.keys)
+            self.sessions.batches.acknowledge(token, message.keys)
         elif isinstance(message, messages.StartIteration):
-            self.leases.sessions.start_iteration(token, message)
+            self.sessions.start_iteration(token, message)
         self._flush()
 
     def _flush(self) -> None:
-        for token, message in self.leases.state.outbox:
+        for token, message in self.sessions.state.outbox:
             if token in self.consumers:
                 self.consumers[token].down.append(message)
-        self.leases.state.outbox.clear()
+        self.sessions.state.outbox.clear()
 
     @rule(count=st.integers(1, 6))
     def server_makes(self, count: int) -> None:
         for _ in range(count):
-            lane = self.leases.batches.neediest()
-            key = self.leases.batches.take(lane) if lane else None
+            lane = self.sessions.batches.neediest()
+            key = self.sessions.batches.take(lane) if lane else None
             if key is None:
                 return
-            leased = self.leases.batches.lease(key)
+            leased = self.sessions.batches.lease(key)
             self._flush()
             if not isinstance(leased, Leased):
-                self.leases.batches.requeue_unmade(key)
+                self.sessions.batches.requeue_unmade(key)
             elif leased.client.token in self.consumers:
                 self.consumers[leased.client.token].down.append(
                     messages.BatchHeader(key, 0, 0, leased.is_last, [], 0, None)
@@ -211,9 +211,7 @@ class Disasters(RuleBasedStateMachine):
         for consumer in self.consumers.values():
             if not consumer.paused:
                 consumer.up.append(messages.Ping())
-        self.leases.sessions.apply_timeouts(
-            self.now, lambda hello: hello.token not in self.consumers
-        )
+        self.sessions.apply_timeouts(self.now, lambda hello: hello.token not in self.consumers)
         self._flush()
 
     @rule(n=st.integers(0, 2))
@@ -238,8 +236,8 @@ class Disasters(RuleBasedStateMachine):
     @rule()
     def server_dies(self) -> None:
         """Only the journal is left."""
-        self.leases = self.replayed()
-        self.leases.state.continue_after_restart(self.now)
+        self.sessions = self.replayed()
+        self.sessions.state.continue_after_restart(self.now)
         for consumer in self.consumers.values():
             consumer.connect()
 
@@ -257,19 +255,19 @@ class Disasters(RuleBasedStateMachine):
 
     @invariant()
     def nobody_has_more_than_it_may(self) -> None:
-        assert all(len(c.leases) <= c.hwm for c in self.leases.state.clients.values())
+        assert all(len(c.leases) <= c.hwm for c in self.sessions.state.clients.values())
 
     @invariant()
     def the_journal_leads_to_what_the_server_knows(self) -> None:
         replayed = self.replayed().state
-        assert list(replayed.snapshot()) == list(self.leases.state.snapshot())
+        assert list(replayed.snapshot()) == list(self.sessions.state.snapshot())
 
     @invariant()
     def clients_and_passes_agree_on_the_leases(self) -> None:
-        held = {key: c.token for c in self.leases.state.clients.values() for key in c.leases}
+        held = {key: c.token for c in self.sessions.state.clients.values() for key in c.leases}
         assert held == {
             (current.number, step): token
-            for current in self.leases.state.current_passes()
+            for current in self.sessions.state.current_passes()
             for step, token in current.leased.items()
         }
 

@@ -14,16 +14,16 @@ from gpupipe.server.lease_state import (
     StepLeased,
     StepRequeued,
 )
-from gpupipe.server.leases import Leases
+from gpupipe.server.sessions import Sessions
 from gpupipe.server.write_ahead_log import WriteAheadLog
 from helpers.lease_tables import OPTIONS, STEPS, joined, lease_all
 
 
-def new_leases(*records: Record) -> Leases:
-    leases = Leases(OPTIONS, lambda *place: STEPS, (0, 0))
+def new_sessions(*records: Record) -> Sessions:
+    sessions = Sessions(OPTIONS, lambda *place: STEPS, (0, 0))
     for record in records:
-        leases.state.apply(record)
-    return leases
+        sessions.state.apply(record)
+    return sessions
 
 
 SESSION = SessionStarted("1" * 32, "0", "client", "", 1, "")
@@ -31,7 +31,7 @@ STARTED = SESSION, PassStarted("0", 4, 2, 0, STEPS)
 
 
 def test_a_step_is_leased_by_one_client_and_then_done_or_queued() -> None:
-    state = new_leases(*STARTED, *(StepLeased(4, step, SESSION.token) for step in range(3))).state
+    state = new_sessions(*STARTED, *(StepLeased(4, step, SESSION.token) for step in range(3))).state
     state.apply(StepRequeued(4, 1))
     state.apply(StepDone(4, 0))
     current = state.find_pass(4)
@@ -42,18 +42,20 @@ def test_a_step_is_leased_by_one_client_and_then_done_or_queued() -> None:
 
 
 def test_what_is_forgotten_is_ignored() -> None:
-    state = new_leases(*STARTED, StepLeased(4, 0, "2" * 32), StepDone(3, 0), ServerStopped()).state
+    state = new_sessions(
+        *STARTED, StepLeased(4, 0, "2" * 32), StepDone(3, 0), ServerStopped()
+    ).state
     state.apply(SessionEnded("2" * 32))
-    assert list(state.snapshot()) == list(new_leases(*STARTED).state.snapshot())
+    assert list(state.snapshot()) == list(new_sessions(*STARTED).state.snapshot())
 
 
 def test_a_snapshot_leads_to_the_state() -> None:
-    leases = new_leases()
-    first, second = joined(leases, 1), joined(leases, 2)
-    leases.batches.acknowledge(first, [(0, step) for step in lease_all(leases)[first][:2]])
-    leases.sessions.end(second)
-    snapshot = list(leases.state.snapshot())
-    assert list(new_leases(*snapshot).state.snapshot()) == snapshot
+    sessions = new_sessions()
+    first, second = joined(sessions, 1), joined(sessions, 2)
+    sessions.batches.acknowledge(first, [(0, step) for step in lease_all(sessions)[first][:2]])
+    sessions.end(second)
+    snapshot = list(sessions.state.snapshot())
+    assert list(new_sessions(*snapshot).state.snapshot()) == snapshot
 
 
 def test_a_state_file_of_the_version_before_is_continued(tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_a_state_file_of_the_version_before_is_continued(tmp_path: Path) -> None
         '56fe7407 ["done", 0, 0]\n'
     )
     log = WriteAheadLog(file, {"seed": 1, "x": None})
-    state = new_leases().state
+    state = new_sessions().state
     assert log.resume(state, 0.0)
     log.close()
     assert log.history == "a" * 32
