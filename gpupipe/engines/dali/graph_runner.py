@@ -135,16 +135,15 @@ class GraphRunner:
         self._iterator = self._pipe = None
 
     def _with_warm_up(self, plans: Iterable[Plan]) -> Iterator[Plan]:
-        """Return `plans`. Before the very first batch, decode and drop a full batch if needed.
+        """Return `plans`. Until DALI has decoded a full batch, decode and drop one if needed.
 
-        The size of the first batch sets the hardware decoder's share of all later batches. So if
-        the first plan has fewer than `_warm_up` samples, a batch that repeats them runs first.
-        If that batch fails, the plan itself fails too.
+        The size of the first decoded batch sets the hardware decoder's share of all later batches.
+        So if no batch has passed yet and the first plan has fewer than `_warm_up` samples, a batch
+        that repeats them runs first. If that batch fails, the plan itself fails too.
         """
         plans, size = iter(plans), self._warm_up
         if not size or (first := next(plans, None)) is None:
             return plans
-        self._warm_up = 0
         if len(first.ids) < size:
             for _ in self.run([first.select(np.arange(size) % len(first.ids))]):
                 pass
@@ -181,6 +180,8 @@ class GraphRunner:
         if outcome is not None:
             plan = in_flight.popleft().plan
             tracing.end("batch in flight", f"{plan.epoch}:{plan.end}")
+            if not isinstance(outcome, Exception) and len(plan.ids) >= self._warm_up:
+                self._warm_up = 0
             self._ready.append((plan, outcome))
         return bool(self._ready)
 

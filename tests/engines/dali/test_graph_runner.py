@@ -129,6 +129,17 @@ def test_a_broken_sample_in_it_is_blamed_once_and_in_its_own_batch(
     assert len((tmp_path / "bad.jsonl").read_text().splitlines()) == 1
 
 
+def test_a_first_batch_with_a_broken_sample_does_not_count(faces: Path, tmp_path: Path) -> None:
+    """The samples that run alone, to find the broken one, would be the first that are decoded."""
+    shutil.copytree(faces, tmp_path / "faces")
+    wanted, noted = job(tmp_path / "faces", batch_size=COUNT, on_error="skip", max_bad=0.5)
+    Path(wanted.index.location(5)).write_bytes(b"not an image at all")
+    found = delivered(wanted, 0, warm_up=True)
+    assert [len(plan.ids) for plan, _ in found] == [COUNT - 1] * 2
+    whole = [batch for batch in noted.batches if 5 not in batch]
+    assert [len(batch) for batch in whole] == [COUNT, COUNT - 1, COUNT - 1]
+
+
 def test_only_where_a_hardware_decoder_may_be_used(faces: Path) -> None:
     wanted, noted = job(faces)
     engine = DaliEngine(wanted, None)
