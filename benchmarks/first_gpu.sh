@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The first half hour on a GPU: does gpupipe work there, are its pixels right, how fast is it?
+# The first minutes on a GPU: does gpupipe work there, are its pixels right, how fast is it?
 #
 #     benchmarks/first_gpu.sh [--device cpu] [--quick] [--photos DIR] [--within SECONDS] OUT [PART...]
 #
@@ -11,28 +11,33 @@
 #     part         seconds at most   what it answers
 #     call 1, the most telling parts
 #     versions      20   packages, driver, GPU, nvidia-smi
-#     streams      140   do batches stay what they are while kernels are queued
-#     law_1         80   tests/gpu: is a sample the same in every batch, order and run
-#     broken_files 100   tests/gpu: cut and damaged files, and a GPU that fails
-#     rates        100   decoding alone: images a second and who decodes, by kind and size
-#     training      90   ResNet-50 in bfloat16: how much of a step is waiting for data
+#     streams      190   do batches stay what they are while kernels are queued
+#     rates        110   decoding alone: images a second and who decodes, by kind and size
+#     training      80   ResNet-50 in bfloat16: how much of a step is waiting for data
+#     law_1        110   tests/gpu: is a sample the same in every batch, order and run
 #     call 2
-#     decode       120   are decoded pixels right: hardware, CUDA and CPU over 3,000 photographs
+#     decode       190   are decoded pixels right: hardware, CUDA and CPU over 3,000 photographs
 #     engines      170   engine: cpu and dali to the GPU, on 1, 2, 4, ... cores
-#     doctor        80   gpupipe doctor
-#     probe        160   what the decoders can do with parts of images
+#     doctor        60   gpupipe doctor
+#     probe        110   what the decoders can do with parts of images
 #     call 3
 #     throughput   290   benchmarks/gpu.py
-#     tests        240   the other tests of tests/gpu, those of all dtypes last
+#     broken_files 240   tests/gpu: cut and damaged files, and a GPU that fails
+#     call 4
+#     tests        530   the other tests of tests/gpu, those of all dtypes last
 #
-# Where a call may take 10 minutes and give back few files, make three: each takes 9 minutes at
+# On an H200 a graph that decodes takes 1.7 s to build, whatever its options, and processes that
+# build some at once wait for one another: the tests build 400.
+#
+# Where a call may take 10 minutes and give back few files, make four: each takes 9 minutes at
 # most, and leaves 8 small files in OUT at most.
 #
 #     benchmarks/first_gpu.sh --within 540 OUT 1
 #     benchmarks/first_gpu.sh --within 540 OUT 2
 #     benchmarks/first_gpu.sh --within 540 OUT 3
+#     benchmarks/first_gpu.sh --within 540 OUT 4
 #
-# --within SECONDS (default 1650) bounds all parts of a call together.
+# --within SECONDS (default 2140) bounds all parts of a call together.
 #
 # --device cpu --quick runs every part without a GPU, on a few images: it proves the script. The
 # limits save a GPU's time, so that on a CPU each part may take ten times as long.
@@ -48,17 +53,18 @@
 # scikit-learn and scikit-image ship, and where these are missing, images are drawn.
 set -u
 
-calls=([1]="versions streams law_1 broken_files rates training"
+calls=([1]="versions streams rates training law_1"
        [2]="decode engines doctor probe"
-       [3]="throughput tests")
-declare -A limit=([versions]=20 [streams]=140 [law_1]=80 [broken_files]=100 [rates]=100
-                  [training]=90 [decode]=120 [engines]=170 [doctor]=80 [probe]=160
-                  [throughput]=290 [tests]=240)
+       [3]="throughput broken_files"
+       [4]="tests")
+declare -A limit=([versions]=20 [streams]=190 [rates]=110 [training]=80 [law_1]=110
+                  [decode]=190 [engines]=170 [doctor]=60 [probe]=110
+                  [throughput]=290 [broken_files]=240 [tests]=530)
 read -ra all <<<"${calls[*]}"
 
 usage() { sed -n '/^# /s/^# //p; /^#$/s/^#//p; /^set -u/q' "$0" >&2; exit 2; }
 
-within=1650 words=() patience=1
+within=2140 words=() patience=1
 while [[ ${1-} == --* ]]; do
     case $1 in
         --quick) words+=("$1"); shift ;;
@@ -73,7 +79,7 @@ done
 out=$1; shift
 parts=()
 for word in "${@:-${all[@]}}"; do
-    [[ $word =~ ^[1-3]$ ]] && word=${calls[word]}
+    [[ $word =~ ^[1-4]$ ]] && word=${calls[word]}
     read -ra more <<<"$word"
     parts+=("${more[@]}")
 done

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 _BATCH = 128
 _FLOOR_DB = 30.0
 _MAX_DB = 100.0
-_SECONDS = {"whole": 75.0, "odd": 40.0, "cut": 40.0, "raw": 40.0}
+_SECONDS = {"whole": 75.0, "odd": 40.0, "cut": 40.0, "raw": 90.0}
 Pixels = NDArray[np.uint8]
 
 

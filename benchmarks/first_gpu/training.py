@@ -62,7 +62,8 @@ def main() -> None:
         }
     result.figures(waits_in_a_step=calls)
     extra = sum(calls["loader"]["training"].values()) - sum(calls["kept"]["training"].values())
-    result.check("the loader makes the training thread wait for no stream", extra <= 0, str(calls))
+    # DALIGenericIterator waits until DALI has made the batch.
+    result.check("the training thread waits once a batch at most", extra <= 1, str(calls))
     if arguments.device == "gpu":
         seen = calls["loader"]["runtime calls"] > 0
         result.check("the profiler sees CUDA's calls", seen, str(calls["loader"]))

@@ -130,6 +130,6 @@ def test_each_call_takes_nine_minutes_and_leaves_few_files(benchmarks: Path) -> 
 def test_an_unknown_part_and_option_are_refused(tmp_path: Path, benchmarks: Path) -> None:
     wrong = script(benchmarks, tmp_path / "out", "OUT", "decoed")
     assert wrong.returncode == 2
-    assert "no part 'decoed'; there are: versions streams law_1" in wrong.stderr
+    assert "no part 'decoed'; there are: versions streams rates" in wrong.stderr
     assert script(benchmarks, tmp_path / "out", "--fast", "OUT").returncode == 2
     assert not (tmp_path / "out").exists()

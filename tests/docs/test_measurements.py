@@ -20,6 +20,6 @@ def test_a_file_of_results_names_its_script_and_machine(monkeypatch: pytest.Monk
     for row, path in zip(rows, results, strict=True):
         name, script, machine, time = (cell.strip("| ") for cell in row)
         assert path.name in name
-        assert re.search(r"\.py\)|\.py`\]|`gpupipe ", script), f"{path.name}: by which script?"
+        assert re.search(r"\.(py|sh)\)|\.py`\]|`gpupipe ", script), f"{path.name}: by which script?"
         assert re.match(r"\S.*, [1-9]\d* cores, \S", machine), f"{path.name}: on which machine?"
         assert re.fullmatch(r"20\d\d-\d\d-\d\d", time), f"{path.name}: when?"
