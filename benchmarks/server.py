@@ -153,14 +153,14 @@ def prepare_folder(folder: Path, way: str) -> dict[str, Any]:
     """An image list that nobody reads, and keys where the way needs them."""
     from PIL import Image
 
-    from gpupipe.protocol import keys
+    from gpupipe.protocol import peers
 
     Image.new("RGB", (8, 8)).save(folder / "dot.png")
     (folder / "list.csv").write_text("path,label\n" + "dot.png,0\n" * (SHAPE[0] * 400))
     if way != "curve":
         return {}
-    _, secret = keys.new(folder / "allowed", "client")
-    server, _ = keys.new(folder, "server")
+    _, secret = peers.create_keys(folder / "allowed", "client")
+    server, _ = peers.create_keys(folder, "server")
     return {"key": secret, "server_key": server}
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.bench.memory import list_family
-from gpupipe.protocol.processes import read_stat
+from gpupipe.protocol.peers import read_stat
 from gpupipe.runtime.devices import gpu_count, handle_of, nvml_session
 from gpupipe.runtime.installation import installed_version, own_version
 from gpupipe.runtime.ranks import cores

@@ -41,7 +41,7 @@ def serve(
     """
     from gpupipe import config as configs
     from gpupipe.loader import open_loader
-    from gpupipe.protocol.keys import import_zmq
+    from gpupipe.protocol.peers import import_zmq
     from gpupipe.server import start
 
     import_zmq()
@@ -134,7 +134,7 @@ def status(
     if address == "ray":
         _print_ray_status(as_json)
         return
-    from gpupipe.protocol.keys import import_zmq
+    from gpupipe.protocol.peers import import_zmq
 
     import_zmq()
     from gpupipe.server import metrics
@@ -172,7 +172,7 @@ def new(
     name: str, folder: Annotated[Path, "DIRECTORY", "Where to put them."] = Path("keys")
 ) -> None:
     """Make NAME.key, which others may know, and NAME.key_secret, which stays where it is."""
-    from gpupipe.protocol import keys as key_files
+    from gpupipe.protocol import peers
 
-    public, secret = key_files.new(folder, name)
+    public, secret = peers.create_keys(folder, name)
     click.echo(f"{public}\n{secret}")

@@ -30,7 +30,7 @@ from gpupipe.client.reading import Reassembly, ReceivedBatch, Whole
 from gpupipe.client.session import ConnectionOptions, Finish, Session, wrap_error
 from gpupipe.errors import GpupipeError, ServerError
 from gpupipe.protocol import batch_bytes, codec, messages, sockets
-from gpupipe.protocol.batch_layout import MalformedMessage
+from gpupipe.protocol.batch_bytes import MalformedMessage
 from gpupipe.protocol.messages import Key
 
 HEARTBEAT_SECONDS = 1.0

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from gpupipe.protocol import batch_bytes, messages, processes
-from gpupipe.protocol.batch_layout import MalformedMessage
+from gpupipe.protocol import batch_bytes, messages, peers
+from gpupipe.protocol.batch_bytes import MalformedMessage
 from gpupipe.protocol.messages import MAX_UNACKED, Key
 from gpupipe.protocol.shared_memory import Buffers, Mapped
 
@@ -239,7 +239,7 @@ class Reassembly:
     @property
     def is_server_alive(self) -> bool:
         """Whether a process with the server's process id runs on this machine."""
-        return bool(processes.start_time(self._mapped.pid))
+        return bool(peers.start_time(self._mapped.pid))
 
     def start(self, head: messages.BatchHeader) -> Whole | None:
         """Begin a batch. Return it if it needs no pieces: it is in shared memory, or empty.

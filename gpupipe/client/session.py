@@ -16,7 +16,7 @@ from torch import Tensor
 from gpupipe import errors
 from gpupipe.client.reading import Inbox, Iteration, ReceivedBatch
 from gpupipe.errors import EngineError, GpupipeError, SampleError, ServerError, short
-from gpupipe.protocol import batch_bytes, messages, processes
+from gpupipe.protocol import batch_bytes, messages, peers
 from gpupipe.runtime.failures import machine_failure
 
 Finish = Callable[[dict[str, Tensor], int], Any]
@@ -146,9 +146,9 @@ class Session:
             rank=self.options.rank,
             world_size=self.options.world_size,
             hwm=self.options.hwm,
-            host_id=processes.host_id(),
+            host_id=peers.host_id(),
             pid=pid,
-            process_started=processes.start_time(pid),
+            process_started=peers.start_time(pid),
             wants_shared_memory=wants_shared_memory,
             codecs=list(batch_bytes.installed_codecs()),
             held=self.inbox.keys,

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import MsgspecError, msgpack
 
 from gpupipe.protocol import messages
-from gpupipe.protocol.batch_layout import MalformedMessage, offsets
+from gpupipe.protocol.batch_bytes import MalformedMessage, offsets
 
 HEAD_LIMIT = 1 << 16
 """Maximum size in bytes of the first frame of a message, except for SessionOpened and Stats."""

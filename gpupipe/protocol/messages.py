@@ -24,7 +24,7 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct
 
-from gpupipe.protocol.batch_layout import PART_LIMIT, Count, Slot, TensorField, Text
+from gpupipe.protocol.batch_bytes import PART_LIMIT, Count, Slot, TensorField, Text
 
 VERSION = 6
 MAX_UNACKED = 3
@@ -56,8 +56,8 @@ class OpenSession(_Message, tag="open session", frozen=True):
         name: HOST:PID, for messages to users.
         world_size: Number of ranks. A client with world_size 1 gets any free partition.
         hwm: Number of batches that the client wants to hold at once.
-        host_id: Names the machine, process namespace and user; see processes.host_id.
-        process_started: Start time of the process `pid`; see processes.start_time.
+        host_id: Names the machine, process namespace and user; see peers.host_id.
+        process_started: Start time of the process `pid`; see peers.start_time.
         codecs: Codecs that the client can unpack.
         held: Batches that the client holds and has not consumed, in order of arrival.
         consumed: Batches that the client consumed and the server has not confirmed yet.

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpupipe.protocol.batch_layout import MalformedMessage, Slot
+from gpupipe.protocol.batch_bytes import MalformedMessage, Slot
 
 NAME = "gpupipe"
 _SEALS = 0x0001 | 0x0002  # F_SEAL_SEAL, F_SEAL_SHRINK: Python 3.10 has no names for them

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import zmq
 
 from gpupipe.errors import ServerError
-from gpupipe.protocol import codec, keys
+from gpupipe.protocol import codec, peers
 
 LINGER_MS = 500
 _SOCKET_BUFFER = 4 << 20
@@ -67,7 +67,7 @@ def connect(to: Any, address: str, key: Path | None, server_key: Path | None) ->
         ServerError: The address or a key file is wrong.
     """
     if key is not None and server_key is not None:
-        keys.secure_client(to, key, server_key)
+        peers.secure_client(to, key, server_key)
     try:
         to.connect(address)
     except zmq.ZMQError as e:

@@ -13,7 +13,7 @@ from typing import Any
 import zmq
 
 from gpupipe.engines.base import Batch
-from gpupipe.protocol import batch_layout, codec, keys, messages, processes, sockets
+from gpupipe.protocol import batch_bytes, codec, messages, peers, sockets
 from gpupipe.protocol.batch_bytes import compress, fields_of, fill, pieces
 from gpupipe.protocol.messages import Key
 from gpupipe.protocol.shared_memory import Slots
@@ -70,7 +70,7 @@ class Connections:
         token_of_route: Client tokens by route.
         send_queue: (route, frames) to send, in order.
         sent: Counters since the start: batches, their bytes, and batches through shared memory.
-        host_id: Names this machine, process namespace and user; see processes.host_id.
+        host_id: Names this machine, process namespace and user; see peers.host_id.
     """
 
     state: LeaseState
@@ -81,7 +81,7 @@ class Connections:
     token_of_route: dict[bytes, str] = field(default_factory=dict)
     send_queue: deque[tuple[bytes, Frames]] = field(default_factory=deque)
     sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SENT, 0))
-    host_id: str = field(default_factory=processes.host_id)
+    host_id: str = field(default_factory=peers.host_id)
 
     def open(self, route: bytes, request: messages.OpenSession, hwm: int) -> None:
         """Register a client's connection, and close the client's earlier one.
@@ -116,9 +116,7 @@ class Connections:
 
     def has_ended(self, process: messages.OpenSession | SessionStarted) -> bool:
         """Return True if the client's process ran on this machine and has ended."""
-        return (
-            self._is_here(process) and processes.start_time(process.pid) != process.process_started
-        )
+        return self._is_here(process) and peers.start_time(process.pid) != process.process_started
 
     def _is_here(self, process: messages.OpenSession | SessionStarted) -> bool:
         """Return whether the client's process was started on this machine."""
@@ -147,7 +145,7 @@ class Connections:
     def send_batch(self, token: str, key: Key, plan: Plan, batch: Batch) -> None:
         """Send a batch to the client that leases it: in a slot, or in pieces if no slot is free."""
         fields = fields_of(batch)
-        size = batch_layout.offsets(fields)[1]
+        size = batch_bytes.offsets(fields)[1]
         with self.lock:
             connection = self.by_token.get(token)
             taken = (
@@ -215,7 +213,7 @@ def listen(options: ServerOptions) -> tuple[Any, Any, Any, str]:
     try:
         if options.keys is not None and options.allowed is not None:
             authenticator = _authenticator(context, options)
-            keys.secure_server(socket, options.keys)
+            peers.secure_server(socket, options.keys)
         return context, authenticator, socket, sockets.bind(socket, options.address)
     except BaseException:
         socket.close(0)

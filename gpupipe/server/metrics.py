@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.errors import ServerError, counted
-from gpupipe.protocol.keys import import_zmq
+from gpupipe.protocol.peers import import_zmq
 from gpupipe.runtime.installation import install_command
 from gpupipe.runtime.process import close_sockets_in_forks, keep_sockets_in_forks
 
@@ -103,7 +103,7 @@ def fetch_stats(
         ServerError: No server answers, or something else listens at the address.
     """
     zmq = import_zmq()
-    from gpupipe.protocol import batch_layout, codec, messages, sockets
+    from gpupipe.protocol import batch_bytes, codec, messages, sockets
 
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger, socket.maxmsgsize = 0, codec.MESSAGE_LIMIT
@@ -117,7 +117,7 @@ def fetch_stats(
             )
         try:
             answer = codec.decode_from_server(socket.recv_multipart())
-        except batch_layout.MalformedMessage as e:
+        except batch_bytes.MalformedMessage as e:
             raise ServerError(
                 f"{address} does not speak as a server of gpupipe does: {e}"
             ) from None

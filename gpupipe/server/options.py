@@ -119,9 +119,9 @@ class ServerOptions:
             batch_bytes.check_codec(self.compress)
 
     def _check_keys(self) -> None:
-        from gpupipe.protocol import keys
+        from gpupipe.protocol import peers
 
-        if not keys.is_loopback(self.address) and (self.keys is None or self.wire == "fuel"):
+        if not peers.is_loopback(self.address) and (self.keys is None or self.wire == "fuel"):
             advice = (
                 "Fuel's wire knows no keys"
                 if self.wire == "fuel"
@@ -136,9 +136,9 @@ class ServerOptions:
                 "a server with keys needs both its secret key (--keys) and the folder of "
                 "the clients that it lets in (--allow)"
             )
-        if self.allowed is not None and not any(self.allowed.glob("*" + keys.PUBLIC)):
+        if self.allowed is not None and not any(self.allowed.glob("*" + peers.PUBLIC)):
             raise ServerError(
-                f"{self.allowed} holds no public key (*{keys.PUBLIC}), so no client could connect"
+                f"{self.allowed} holds no public key (*{peers.PUBLIC}), so no client could connect"
             )
 
 

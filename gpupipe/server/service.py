@@ -31,7 +31,7 @@ import zmq
 from gpupipe.errors import ServerError
 from gpupipe.loader import Loader
 from gpupipe.protocol import codec
-from gpupipe.protocol.batch_layout import MalformedMessage
+from gpupipe.protocol.batch_bytes import MalformedMessage
 from gpupipe.protocol.sockets import Waker
 from gpupipe.runtime.process import close_sockets_in_forks, keep_sockets_in_forks
 from gpupipe.server.connections import Connections, listen

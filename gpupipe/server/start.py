@@ -19,7 +19,7 @@ from gpupipe import config as configs
 from gpupipe.config import Config
 from gpupipe.errors import ServerError
 from gpupipe.loader import Loader, open_loader
-from gpupipe.protocol.keys import import_zmq
+from gpupipe.protocol.peers import import_zmq
 from gpupipe.runtime.process import ChildProcess
 from gpupipe.server.options import ServerOptions, parse_options
 

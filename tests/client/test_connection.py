@@ -14,7 +14,7 @@ import gpupipe
 from gpupipe.client.connection import Connection
 from gpupipe.client.reading import ReceivedBatch
 from gpupipe.client.session import ConnectionOptions
-from gpupipe.protocol import batch_layout, messages
+from gpupipe.protocol import batch_bytes, messages
 from helpers.scripted_server import FIELDS, HISTORY, Other, begin, keep, other_side
 
 
@@ -27,7 +27,7 @@ def test_between_a_hello_and_its_welcome_no_batch_counts() -> None:
         other.batch(0)
         other.hear(messages.Acknowledge)
         other.say(messages.Confirm([(0, 0)]))
-        nowhere = batch_layout.Slot(7, 0, 4096)
+        nowhere = batch_bytes.Slot(7, 0, 4096)
         other.say(messages.BatchHeader((0, 1), 0, 4, False, FIELDS, 16, nowhere))
         again = other.hear(messages.OpenSession)
         assert (again.held, again.consumed) == ([], [])

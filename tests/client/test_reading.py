@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpupipe.client.reading import Inbox, Iteration, Reassembly, ReceivedBatch
-from gpupipe.protocol import batch_layout, messages
-from gpupipe.protocol.batch_layout import MalformedMessage, TensorField
+from gpupipe.protocol import batch_bytes, messages
+from gpupipe.protocol.batch_bytes import MalformedMessage, TensorField
 from gpupipe.protocol.messages import IterationStarted, StartIteration
 
 
@@ -108,7 +108,7 @@ KEY = (0, 1)
 
 def head(*sizes: int, key: tuple[int, int] = KEY) -> messages.BatchHeader:
     fields = [TensorField(f"f{n}", "uint8", (size,), False) for n, size in enumerate(sizes)]
-    size = batch_layout.offsets(fields)[1]
+    size = batch_bytes.offsets(fields)[1]
     return messages.BatchHeader(key, 0, 4, False, fields, size, None)
 
 

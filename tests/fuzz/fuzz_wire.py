@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import torch
 
-from gpupipe.protocol import batch_bytes, batch_layout, codec, messages
+from gpupipe.protocol import batch_bytes, codec, messages
 
 _MAX_MEMORY_MIB = 512
 _KEYS = [(0, 1), (2**40, 7)]
@@ -29,8 +29,8 @@ _KEYS = [(0, 1), (2**40, 7)]
 def seeds() -> list[bytes]:
     """Real messages of every kind."""
     fields = [
-        batch_layout.TensorField("image", "uint8", (4, 3, 8, 8), False),
-        batch_layout.TensorField("label", "int64", (4,), False),
+        batch_bytes.TensorField("image", "uint8", (4, 3, 8, 8), False),
+        batch_bytes.TensorField("label", "int64", (4,), False),
     ]
     hello = messages.OpenSession(
         version=messages.VERSION,
@@ -65,8 +65,8 @@ def seeds() -> list[bytes]:
         messages.Revoke(_KEYS),
         messages.PassEnded(1),
         messages.UnknownSession(),
-        messages.BatchHeader((0, 1), 0, 4, False, fields, batch_layout.offsets(fields)[1], None),
-        messages.BatchHeader((0, 1), 0, 4, True, fields, 800, batch_layout.Slot(1, 2, 4096)),
+        messages.BatchHeader((0, 1), 0, 4, False, fields, batch_bytes.offsets(fields)[1], None),
+        messages.BatchHeader((0, 1), 0, 4, True, fields, 800, batch_bytes.Slot(1, 2, 4096)),
         messages.BatchPart((0, 1), 0, 100, "lz4"),
         messages.Refused("why", True),
         messages.Failed("SampleError", "text", "path", "reason"),
@@ -122,7 +122,7 @@ def _codec(data: bytes, rng: random.Random) -> None:
     found = batch_bytes.decompress(
         rng.choice(["", "gzip", *batch_bytes.CODECS]),
         data,
-        size := rng.choice([1, 64, 4096, batch_layout.PART_LIMIT]),
+        size := rng.choice([1, 64, 4096, batch_bytes.PART_LIMIT]),
     )
     assert len(found) == size
 
@@ -144,7 +144,7 @@ def main() -> int:
         try:
             target(data, rng)
             results["taken"] += 1
-        except batch_layout.MalformedMessage:
+        except batch_bytes.MalformedMessage:
             results["refused"] += 1
         except Exception:
             traceback.print_exc()

@@ -12,7 +12,7 @@ import zmq
 
 from gpupipe.client.connection import Connection
 from gpupipe.client.session import ConnectionOptions
-from gpupipe.protocol import batch_layout, codec, messages
+from gpupipe.protocol import batch_bytes, codec, messages
 
 
 def keep(tensors: Any, epoch: int) -> Any:
@@ -20,7 +20,7 @@ def keep(tensors: Any, epoch: int) -> Any:
     return tensors
 
 
-FIELDS = [batch_layout.TensorField("id", "int64", (2,), False)]
+FIELDS = [batch_bytes.TensorField("id", "int64", (2,), False)]
 HISTORY = "a" * 32
 
 

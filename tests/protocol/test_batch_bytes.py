@@ -1,4 +1,4 @@
-"""Batches as bytes and back."""
+"""Where the fields of a batch lie, and batches as bytes and back."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupipe.protocol import batch_bytes, batch_layout
-from gpupipe.protocol.batch_bytes import fields_of, fill, pieces, views
+from gpupipe.protocol import batch_bytes
+from gpupipe.protocol.batch_bytes import (
+    ELEMENT_SIZES,
+    MalformedMessage,
+    TensorField,
+    fields_of,
+    fill,
+    offsets,
+    pieces,
+    views,
+)
 
-DTYPES = [getattr(torch, name) for name in batch_layout.ELEMENT_SIZES]
+DTYPES = [getattr(torch, name) for name in ELEMENT_SIZES]
 
 
 @settings(deadline=None)  # the machine may be busy
@@ -40,7 +49,7 @@ def test_any_batch_comes_through_in_pieces_and_in_memory(
             else tensor
         )
     fields = fields_of(batch)
-    size = batch_layout.offsets(fields)[1]
+    size = batch_bytes.offsets(fields)[1]
     filled, received = torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
     fill(filled, batch)
     for start, data in pieces(batch):
@@ -59,10 +68,33 @@ def test_any_batch_comes_through_in_pieces_and_in_memory(
 @pytest.mark.parametrize("codec", batch_bytes.CODECS)
 def test_a_bomb_does_not_go_off(codec: str) -> None:
     """What unpacks to more, or less, than was announced is refused."""
-    packed = batch_bytes.compress(codec, bytes(batch_layout.PART_LIMIT))
+    packed = batch_bytes.compress(codec, bytes(batch_bytes.PART_LIMIT))
     assert packed is not None
-    for size in (1, batch_layout.PART_LIMIT - 1, batch_layout.PART_LIMIT + 1):
-        with pytest.raises(batch_layout.MalformedMessage, match=r"piece"):
+    for size in (1, batch_bytes.PART_LIMIT - 1, batch_bytes.PART_LIMIT + 1):
+        with pytest.raises(batch_bytes.MalformedMessage, match=r"piece"):
             batch_bytes.decompress(codec, packed, size)
-    with pytest.raises(batch_layout.MalformedMessage, match="cannot be unpacked"):
+    with pytest.raises(batch_bytes.MalformedMessage, match="cannot be unpacked"):
         batch_bytes.decompress(codec, b"\x00\x01garbage", 100)
+
+
+def test_sizes_of_elements_are_those_of_torch() -> None:
+    for name, size in ELEMENT_SIZES.items():
+        assert getattr(torch, name).itemsize == size
+
+
+def test_fields_follow_one_another_aligned() -> None:
+    fields = [
+        TensorField("image", "uint8", (3, 5), False),
+        TensorField("empty", "float32", (0, 7), False),
+        TensorField("label", "int64", (8,), False),
+        TensorField("id", "int64", (1,), False),
+    ]
+    assert offsets(fields) == ([0, 64, 64, 128], 136)
+    assert offsets([]) == ([], 0)
+
+
+def test_what_has_no_size_is_refused() -> None:
+    for dtype, shape, channels_last in [("object", (1,), False), ("uint8", (1, 2, 3), True)]:
+        field = TensorField("a", dtype, shape, channels_last)
+        with pytest.raises(MalformedMessage, match="field 'a' has dtype"):
+            offsets([field])

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpupipe.protocol import batch_layout, codec, messages
+from gpupipe.protocol import batch_bytes, codec, messages
 from helpers import forked_python
 from helpers.lease_tables import hello
 
@@ -15,7 +15,7 @@ HELLO = hello("0" * 32, codecs=["lz4"], held=[(0, 1)], wants_shared_memory=True)
 
 
 def _batch(
-    fields: list[batch_layout.TensorField], size: int, slot: batch_layout.Slot | None = None
+    fields: list[batch_bytes.TensorField], size: int, slot: batch_bytes.Slot | None = None
 ) -> bytes:
     return codec.encode(messages.BatchHeader((0, 0), 0, 1, False, fields, size, slot))
 
@@ -70,7 +70,7 @@ def test_what_a_client_says_comes_through(message: messages.ToServer) -> None:
     ids=lambda v: repr(v)[:30],
 )
 def test_what_is_no_message_of_a_client_is_refused(frames: list[bytes], why: str) -> None:
-    with pytest.raises(batch_layout.MalformedMessage, match=why):
+    with pytest.raises(batch_bytes.MalformedMessage, match=why):
         codec.decode_from_client(frames)
 
 
@@ -78,27 +78,27 @@ def test_what_is_no_message_of_a_client_is_refused(frames: list[bytes], why: str
     ("head", "why"),
     [
         (
-            _batch([batch_layout.TensorField("image", "uint8", (2**40, 2**40), False)], 5),
+            _batch([batch_bytes.TensorField("image", "uint8", (2**40, 2**40), False)], 5),
             "whose fields take",
         ),
-        (_batch([batch_layout.TensorField("image", "object", (1,), False)], 1), "dtype 'object'"),
-        (_batch([batch_layout.TensorField("a", "uint8", (8 << 30, 2), False)], 16 << 30), "limit"),
-        (_batch([batch_layout.TensorField("a", "uint8", (1,), False)] * 2, 65), "two fields"),
+        (_batch([batch_bytes.TensorField("image", "object", (1,), False)], 1), "dtype 'object'"),
+        (_batch([batch_bytes.TensorField("a", "uint8", (8 << 30, 2), False)], 16 << 30), "limit"),
+        (_batch([batch_bytes.TensorField("a", "uint8", (1,), False)] * 2, 65), "two fields"),
         (
             _batch(
-                [batch_layout.TensorField("a", "uint8", (9,), False)], 9, batch_layout.Slot(0, 3, 8)
+                [batch_bytes.TensorField("a", "uint8", (9,), False)], 9, batch_bytes.Slot(0, 3, 8)
             ),
             "a slot of 8",
         ),
-        (_batch([batch_layout.TensorField("a", "uint8", (1,) * 9, False)], 1), "length"),
-        (_batch([batch_layout.TensorField("a", "uint8", (1, 2), True)], 2), "shape"),
+        (_batch([batch_bytes.TensorField("a", "uint8", (1,) * 9, False)], 1), "length"),
+        (_batch([batch_bytes.TensorField("a", "uint8", (1, 2), True)], 2), "shape"),
         (
             msgspec.msgpack.encode(
                 {
                     "type": "batch part",
                     "key": [0, 0],
                     "offset": 0,
-                    "size": batch_layout.PART_LIMIT + 1,
+                    "size": batch_bytes.PART_LIMIT + 1,
                     "codec": "",
                 }
             ),
@@ -108,14 +108,14 @@ def test_what_is_no_message_of_a_client_is_refused(frames: list[bytes], why: str
     ids=lambda v: repr(v)[:30],
 )
 def test_sizes_that_do_not_add_up_are_refused_before_memory_is_taken(head: bytes, why: str) -> None:
-    with pytest.raises(batch_layout.MalformedMessage, match=why):
+    with pytest.raises(batch_bytes.MalformedMessage, match=why):
         codec.decode_from_server([head])
 
 
 def test_a_part_comes_with_its_bytes() -> None:
     head = codec.encode(messages.BatchPart((0, 0), 0, 3, ""))
     assert codec.decode_from_server([head, b"abc"]) == messages.BatchPart((0, 0), 0, 3, "")
-    with pytest.raises(batch_layout.MalformedMessage, match="1 frames of BatchPart"):
+    with pytest.raises(batch_bytes.MalformedMessage, match="1 frames of BatchPart"):
         codec.decode_from_server([head])
 
 

@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from gpupipe.protocol.batch_layout import MalformedMessage
+from gpupipe.protocol.batch_bytes import MalformedMessage
 from gpupipe.protocol.shared_memory import Buffers, Mapped, Slots, cuda_last_error
 
 SIZE = 10_000

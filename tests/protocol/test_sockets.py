@@ -14,7 +14,7 @@ import zmq
 
 import gpupipe
 from gpupipe.errors import ServerError
-from gpupipe.protocol import keys
+from gpupipe.protocol import peers
 from gpupipe.protocol.sockets import Waker, describe_listener, dial
 from helpers.served import free_port
 
@@ -24,7 +24,7 @@ def _bound(kind: int, secret: Path | None = None) -> Iterator[str]:
     with zmq.Context() as context, context.socket(kind) as other:
         other.linger = 0
         if secret is not None:
-            keys.secure_server(other, secret)
+            peers.secure_server(other, secret)
         yield f"tcp://127.0.0.1:{other.bind_to_random_port('tcp://127.0.0.1')}"
 
 
@@ -77,7 +77,7 @@ def test_what_may_be_a_server_is_waited_for(tmp_path: Path) -> None:
         assert describe_listener(address, has_keys=False) == "it listens, and has not answered yet"
         with pytest.raises(gpupipe.ServerError, match="has no keys: leave out key and server_key"):
             describe_listener(address, has_keys=True)
-    with _bound(zmq.ROUTER, keys.new(tmp_path, "server")[1]) as address:
+    with _bound(zmq.ROUTER, peers.create_keys(tmp_path, "server")[1]) as address:
         for has_keys in (False, True):
             assert "only those whose keys it knows (key, server_key)" in describe_listener(
                 address, has_keys

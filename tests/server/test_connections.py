@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe.protocol import keys, processes
+from gpupipe.protocol import peers
 from gpupipe.sampling.sampler import Plan
 from gpupipe.server.connections import AllowedKeys, Connections
 from gpupipe.server.sessions import Sessions
@@ -28,7 +28,7 @@ def test_a_batch_that_was_requeued_while_it_was_copied_is_not_sent() -> None:
         token,
         host_id=connections.host_id,
         pid=pid,
-        process_started=processes.start_time(pid),
+        process_started=peers.start_time(pid),
         wants_shared_memory=True,
     )
     connections.open(b"route", request, OPTIONS.hwm)
@@ -49,8 +49,8 @@ def test_a_batch_that_was_requeued_while_it_was_copied_is_not_sent() -> None:
 
 
 def test_each_refused_key_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pairs = {name: keys.new(tmp_path / name, name) for name in ("known", "a", "b")}
-    public = {name: keys.load(pair[0], False)[0] for name, pair in pairs.items()}
+    pairs = {name: peers.create_keys(tmp_path / name, name) for name in ("known", "a", "b")}
+    public = {name: peers.load_keys(pair[0], False)[0] for name, pair in pairs.items()}
     allowed = AllowedKeys(str(tmp_path / "known"))
     assert allowed.callback("gpupipe", public["known"])
     for name in ("a", "b", "a", "a"):

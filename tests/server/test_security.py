@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 import gpupipe
-from gpupipe.protocol import codec, keys, messages
+from gpupipe.protocol import codec, messages, peers
 from gpupipe.server.metrics import fetch_stats
 from gpupipe.server.options import parse_options
 from helpers.lease_tables import hello
@@ -23,7 +23,9 @@ from helpers.served import serving
 @pytest.fixture
 def pairs(tmp_path: Path) -> dict[str, tuple[Path, Path]]:
     """Keys of a server, of a client that it knows, and of a stranger."""
-    found = {name: keys.new(tmp_path / name, name) for name in ("server", "known", "stranger")}
+    found = {
+        name: peers.create_keys(tmp_path / name, name) for name in ("server", "known", "stranger")
+    }
     (tmp_path / "allowed").mkdir()
     (tmp_path / "allowed" / "known.key").write_text(found["known"][0].read_text())
     return found
@@ -41,7 +43,7 @@ def test_only_listed_keys_get_in(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     public = pairs["server"][0]
-    refused = keys.load(pairs["stranger"][0], False)[0].decode()
+    refused = peers.load_keys(pairs["stranger"][0], False)[0].decode()
     with serving(config, address="tcp://0.0.0.0:0", **secured) as server:
         address = server.address.replace("0.0.0.0", "127.0.0.1")
         for transport in ("tcp", "auto"):
@@ -79,14 +81,14 @@ def test_keys_are_files_that_others_cannot_read(
     public, secret = pairs["server"]
     assert secret.stat().st_mode & 0o077 == 0
     with pytest.raises(gpupipe.ServerError, match="there already"):
-        keys.new(public.parent, "server")
+        peers.create_keys(public.parent, "server")
     with pytest.raises(gpupipe.ServerError, match="holds no secret key"):
-        keys.load(public, True)
+        peers.load_keys(public, True)
     secret.chmod(0o644)
     with pytest.raises(gpupipe.ServerError, match="chmod 600"):
-        keys.load(secret, True)
+        peers.load_keys(secret, True)
     with pytest.raises(gpupipe.ServerError, match="is no key"):
-        keys.load(tmp_path / "nowhere", False)
+        peers.load_keys(tmp_path / "nowhere", False)
     with pytest.raises(gpupipe.ServerError, match="no client could connect"):
         parse_options(
             {"address": "tcp://0.0.0.0:0", "keys": secret, "allowed": public.parent.parent}

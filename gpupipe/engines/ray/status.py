@@ -22,7 +22,7 @@ from typing import Any
 from weakref import WeakMethod
 
 from gpupipe.errors import counted
-from gpupipe.protocol.processes import host_id, start_time
+from gpupipe.protocol.peers import host_id, start_time
 from gpupipe.runtime.files import cache_dir, write_atomically
 
 _log = logging.getLogger("gpupipe")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpupipe.protocol.keys import import_zmq
+from gpupipe.protocol.peers import import_zmq
 from gpupipe.runtime.registry import Registration
 
 if TYPE_CHECKING:

@@ -1,6 +1,8 @@
-"""Key files for CURVE, ZeroMQ's encryption.
+"""Identifies the peers of a connection: by their keys, and by their processes.
 
-They are in ZeroMQ's own format: NAME.key holds the public key, NAME.key_secret both keys.
+Key files for CURVE, ZeroMQ's encryption, are in ZeroMQ's own format: NAME.key holds the public key,
+NAME.key_secret both keys. Server and client on one machine detect by the process that the other
+side has ended.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from gpupipe.runtime.installation import install_command
 PUBLIC, SECRET = ".key", ".key_secret"
 
 
-def new(folder: Path, name: str) -> tuple[Path, Path]:
+def create_keys(folder: Path, name: str) -> tuple[Path, Path]:
     """Create a pair of key files in `folder`, and the folder if it does not exist.
 
     Returns:
@@ -27,7 +29,9 @@ def new(folder: Path, name: str) -> tuple[Path, Path]:
     Raises:
         ServerError: One of the files exists already, or the files cannot be written.
     """
-    auth = import_auth()
+    import_zmq()
+    from zmq import auth
+
     public, secret = folder / (name + PUBLIC), folder / (name + SECRET)
     try:
         if public.exists() or secret.exists():
@@ -53,7 +57,7 @@ def new(folder: Path, name: str) -> tuple[Path, Path]:
     return public, secret
 
 
-def load(path: Path, secret: bool) -> tuple[bytes, bytes | None]:
+def load_keys(path: Path, secret: bool) -> tuple[bytes, bytes | None]:
     """Read a key file.
 
     Args:
@@ -67,7 +71,9 @@ def load(path: Path, secret: bool) -> tuple[bytes, bytes | None]:
         ServerError: The file holds no key. With `secret`, also if it holds no secret key or other
             users can read it.
     """
-    auth = import_auth()
+    import_zmq()
+    from zmq import auth
+
     try:
         key_pair = auth.load_certificate(path)
     except (OSError, ValueError) as e:
@@ -76,7 +82,7 @@ def load(path: Path, secret: bool) -> tuple[bytes, bytes | None]:
         raise ServerError(f"{path} holds no secret key: name the file that ends in {SECRET}")
     if secret and path.stat().st_mode & 0o077:
         raise ServerError(f"{path} can be read by other users: chmod 600 {path}")
-    return key_pair  # type: ignore[no-any-return]  # pyzmq's
+    return key_pair
 
 
 def is_loopback(address: str) -> bool:
@@ -96,7 +102,7 @@ def secure_server(socket: Any, secret: Path) -> None:
     The authenticator of ZeroMQ's context decides which clients' keys are allowed. Raises
     ServerError if the file `secret` holds no secret key or other users can read it.
     """
-    socket.curve_publickey, socket.curve_secretkey = load(secret, True)
+    socket.curve_publickey, socket.curve_secretkey = load_keys(secret, True)
     socket.curve_server = True
     socket.zap_domain = b"gpupipe"
 
@@ -107,8 +113,8 @@ def secure_client(socket: Any, secret: Path, server: Path) -> None:
     Raises ServerError if the file `secret` holds no secret key or other users can read it, or if
     the file `server` holds no key.
     """
-    socket.curve_publickey, socket.curve_secretkey = load(secret, True)
-    socket.curve_serverkey = load(server, False)[0]
+    socket.curve_publickey, socket.curve_secretkey = load_keys(secret, True)
+    socket.curve_serverkey = load_keys(server, False)[0]
 
 
 def import_zmq() -> Any:
@@ -123,9 +129,38 @@ def import_zmq() -> Any:
     return zmq
 
 
-def import_auth() -> Any:
-    """Import and return zmq.auth. Raises ServerError if pyzmq is not installed."""
-    import_zmq()
-    import zmq.auth
+# --- processes
 
-    return zmq.auth
+
+def host_id() -> str:
+    """Return a name for the running kernel, process namespace and user of this process.
+
+    Two processes with the same name can share memory, and each can detect that the other has ended.
+    Returns "" if the system has no such files in /proc.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()} {os.geteuid()}"
+    except OSError:
+        return ""
+
+
+def start_time(pid: int) -> str:
+    """Return the start time of a process on this machine, in clock ticks since boot, as text.
+
+    The process id and the start time together identify a process. Returns "" if it has ended.
+    """
+    fields = read_stat(pid)
+    return "" if not fields or fields[0] in "ZX" else fields[19]
+
+
+def read_stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the process name, or [] if the process has ended.
+
+    Index 0 is the process state, which is field 3 in the man page proc_pid_stat(5).
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()

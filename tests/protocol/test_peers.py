@@ -7,28 +7,28 @@ from pathlib import Path
 import pytest
 
 from gpupipe.errors import ServerError
-from gpupipe.protocol import keys
+from gpupipe.protocol import peers
 
 
 def test_a_new_pair_is_read_again_and_its_secret_is_the_users_alone(tmp_path: Path) -> None:
-    public, secret = keys.new(tmp_path / "folder", "mine")
+    public, secret = peers.create_keys(tmp_path / "folder", "mine")
     assert (public.name, secret.name) == ("mine.key", "mine.key_secret")
     assert (public.stat().st_mode & 0o777, secret.stat().st_mode & 0o777) == (0o644, 0o600)
-    public_key, secret_key = keys.load(secret, True)
+    public_key, secret_key = peers.load_keys(secret, True)
     assert secret_key is not None
-    assert keys.load(public, False) == (public_key, None)
+    assert peers.load_keys(public, False) == (public_key, None)
 
 
 def test_keys_that_are_there_are_never_written_over(tmp_path: Path) -> None:
-    _, secret = keys.new(tmp_path, "mine")
+    _, secret = peers.create_keys(tmp_path, "mine")
     before = secret.read_bytes()
     with pytest.raises(ServerError, match="is there already"):
-        keys.new(tmp_path, "mine")
+        peers.create_keys(tmp_path, "mine")
     assert secret.read_bytes() == before
 
 
 def test_files_that_are_no_usable_secret_key_are_refused(tmp_path: Path) -> None:
-    public, secret = keys.new(tmp_path, "mine")
+    public, secret = peers.create_keys(tmp_path, "mine")
     (tmp_path / "text").write_text("no key")
     secret.chmod(0o640)
     for file, why in [
@@ -38,7 +38,7 @@ def test_files_that_are_no_usable_secret_key_are_refused(tmp_path: Path) -> None
         (tmp_path / "nowhere", "is no key"),
     ]:
         with pytest.raises(ServerError, match=why):
-            keys.load(file, True)
+            peers.load_keys(file, True)
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_files_that_are_no_usable_secret_key_are_refused(tmp_path: Path) -> None
     ],
 )
 def test_which_addresses_only_this_machine_reaches(address: str, is_loopback: bool) -> None:
-    assert keys.is_loopback(address) == is_loopback
+    assert peers.is_loopback(address) == is_loopback
