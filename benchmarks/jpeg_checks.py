@@ -17,7 +17,7 @@ import harness
 import numpy as np
 import photos
 
-from gpupipe.engines.dali.jpeg_checks import check_ends, looks_damaged
+from gpupipe.engines.dali.files import check_ends, looks_damaged
 
 _TAIL = b"appended by a scanner\n" * 9
 CHECKS: dict[str, Callable[[Any], object]] = {

@@ -1,9 +1,9 @@
 """The DALI engine: one DALI pipeline turns plans into batches, on a GPU or a CPU.
 
 `engine` draws the order of start-up: `field_readers`, `lowering`, `reader`, `graph`,
-`graph_runner`, `built_pipeline`. `operators` turns the primitives that steps call into
-DALI operators. `files` and `jpeg_checks` check files before DALI decodes them. The registry of
-engines imports this package by name. Start reading in engine.py.
+`built_pipeline`. `operators` turns the primitives that steps call into DALI operators. `files`
+checks image files before DALI decodes them. The registry of engines imports this package by name.
+Start reading in engine.py.
 """
 
 from __future__ import annotations

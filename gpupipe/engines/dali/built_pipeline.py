@@ -24,7 +24,7 @@ from gpupipe.engines.batch import Shapes, check_shapes
 from gpupipe.engines.dali.cached_reader import CachedReader
 from gpupipe.engines.dali.checks import check_batch
 from gpupipe.engines.dali.field_readers import FieldReader
-from gpupipe.engines.dali.graph_runner import GraphRunner, Outcome, Tensors
+from gpupipe.engines.dali.graph import GraphRunner, Outcome, Tensors
 from gpupipe.engines.dali.lowering import Lowering, to_field
 from gpupipe.engines.dali.operators.dtypes import find_refused_dtype
 from gpupipe.engines.dali.operators.trial import KnownGood
@@ -79,12 +79,12 @@ class BuiltPipeline:
             done=None if cache is None else cache.count_steps(),
         )
         self._reader: Reader = (
-            make_reader(job, lowering.decodings(), fields, options.checks_jpegs)
+            make_reader(lowering, fields, options.checks_jpegs)
             if cache is None
             else CachedReader(job, cache, fields, options.checks_jpegs, options.may_cut)
         )
         warm_up = min(job.loader.batch_size, len(job.index)) if options.warm_up else 0
-        self._runner = GraphRunner(job, lowering, device_id, self._reader, fields, warm_up)
+        self._runner = GraphRunner(lowering, device_id, self._reader, fields, warm_up)
         self._known_good = KnownGood(device_id)
 
     @property

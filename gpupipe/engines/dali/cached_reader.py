@@ -28,7 +28,7 @@ from gpupipe.decoded_cache.decoded_cache import (
 )
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.field_readers import FieldReader
-from gpupipe.engines.dali.graph_runner import GraphRunner
+from gpupipe.engines.dali.graph import GraphRunner
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.engines.dali.reader import Read, Reader, make_reader
 from gpupipe.errors import EngineError, StepError
@@ -48,7 +48,7 @@ class CachedReader(Reader):
         job: The job.
         cache: The cache, which keeps all fields of image files.
         fields: The readers of the fields that DALI does not read itself, by field name.
-        checks_jpegs: Whether a JPEG without an end marker is an error; see jpeg_checks.py.
+        checks_jpegs: Whether a JPEG without an end marker is an error; see files.py.
         may_cut: Whether the decoder may decode a region of an image.
     """
 
@@ -70,8 +70,8 @@ class CachedReader(Reader):
         )
         first = replace(job, pipeline=first_steps)
         lowering = Lowering(first, "cpu", may_cut, as_it_is=True)
-        self._files = make_reader(first, lowering.decodings(), fields, checks_jpegs)
-        self._runner = GraphRunner(first, lowering, None, self._files, fields)
+        self._files = make_reader(lowering, fields, checks_jpegs)
+        self._runner = GraphRunner(lowering, None, self._files, fields)
         self._reads: Generator[Read, None, None] = self._iter_reads()
 
     def start(self, plans: Iterable[Plan]) -> None:

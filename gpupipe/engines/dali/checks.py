@@ -197,13 +197,13 @@ def _run_one(job: Job, id: int, device_id: int | None) -> tuple[tuple[int, ...],
     """
     lowering = Lowering(job, "cpu" if device_id is None else "gpu", False, as_it_is=True)
     fields = open_fields(job)
-    reader = make_reader(job, lowering.decodings(), fields, False)
+    reader = make_reader(lowering, fields, False)
     feed: list[Any] = []
-    pipe = build_graph(job, lowering, device_id, lambda: feed)
+    pipe = build_graph(lowering, device_id, lambda: feed)
     reader.start([Plan(0, np.array([id]), 1, True)])
     read = next(reader)
     if read.error is not None:
         raise read.error
-    feed += compute_inputs(job, lowering, fields, read)
+    feed += compute_inputs(lowering, fields, read)
     (output,) = pipe.run()
     return tuple(output.shape()[0]), np.dtype(types.to_numpy_type(output.dtype)).name

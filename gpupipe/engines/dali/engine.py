@@ -13,7 +13,7 @@ constructor returns, and needs only the objects above it:
       |
     graph         the DALI pipeline                                    graph.py
       |
-    GraphRunner   plans in, tensors or errors out, in order            graph_runner.py
+    GraphRunner   plans in, tensors or errors out, in order            graph.py
       |
     BuiltPipeline all of these for one pipeline without schedules;     built_pipeline.py
       |           runs failed batches again without the bad samples
@@ -87,7 +87,7 @@ class DaliEngine(QuarantiningEngine):
         device_id: The GPU's number, or None for DALI's CPU back end.
         may_cut: Whether the decoder may decode a region of an image.
         checks_jpegs: Whether to refuse JPEGs without an end marker, and to let gpupipe.decoders
-            decode JPEGs that look damaged. By default only on a GPU; see jpeg_checks.py.
+            decode JPEGs that look damaged. By default only on a GPU; see files.py.
         warm_up: Whether to decode a full batch first if the first batch is short. By default only
             if the hardware decoder may be used; see GraphRunner.
     """
@@ -147,7 +147,7 @@ class DaliEngine(QuarantiningEngine):
     @classmethod
     def plan_operators(cls, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
         for phase in job.list_phases():
-            build_graph(phase, Lowering(phase, "cpu", True), None, lambda: [])
+            build_graph(Lowering(phase, "cpu", True), None, lambda: [])
         devices: tuple[Device, ...] = ("gpu", "cpu")
         encoded = any(spec.encoded for spec in job.pipeline.fields.values())
         read = "io.file.read" if encoded and separate_files else "external_source"

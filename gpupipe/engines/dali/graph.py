@@ -1,31 +1,59 @@
-"""Builds the DALI graph of a job, and computes the inputs of the graph for each batch."""
+"""Builds DALI's graph of a job, runs plans through it, and hands over each batch or error in order.
+
+    plans -> Reader -> GraphSource -> DALI's graph -> ready -> run()
+                            |                           ^
+                            +-------- in_flight --------+
+
+DALI takes plans `prefetch` batches ahead. `in_flight` holds the plans that DALI took. `ready` holds
+the batches and errors that `run` yields next.
+
+Example:
+    With a prefetch of 2, plan 1 has a file that is no image. While plan 0 runs, the source reads
+    plan 1, appends its error to `in_flight`, and takes no more plans. `run` yields
+
+        (plan 0, {"image": tensor})
+        (plan 1, RuntimeError(...))
+
+    and ends. The caller repairs plan 1, and calls `run` again for plan 2 and those after it.
+
+Invariants:
+- `run` yields each plan that was taken, in order, as a batch or as an error. Only `stop` drops
+  plans.
+- DALI reads the buffers of a plan without a copy, so they live in `in_flight` until its batch ends.
+- After a failure no further plan is taken until the next `run`, but plans in flight still succeed.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
+import numpy as np
+import torch
 from nvidia.dali import Pipeline, fn
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.field_readers import FieldReader
 from gpupipe.engines.dali.lowering import Lowering, Sizes
 from gpupipe.engines.dali.operators.array import sizes
-from gpupipe.engines.dali.reader import Read, Reader
+from gpupipe.engines.dali.reader import Read, Reader, was_destroyed
 from gpupipe.errors import EngineError, StepError
 from gpupipe.runtime import tracing
+from gpupipe.sampling.sampler import Plan
 
-Source = Callable[[], list[Any]]
+Tensors = dict[str, torch.Tensor]
+Outcome = Tensors | RuntimeError
 
 
-def build_graph(job: Job, lowering: Lowering, device_id: int | None, source: Source) -> Any:
+def build_graph(lowering: Lowering, device_id: int | None, source: Callable[[], list[Any]]) -> Any:
     """Build the DALI pipeline that runs the steps of a job.
 
     Args:
-        job: The job.
-        lowering: The lowering of its steps.
+        lowering: The lowering of the job's steps.
         device_id: The GPU's number, or None for the CPU.
         source: DALI calls it for the inputs of each batch: the data of each field, then the
             arrays of Lowering.arguments. DALI does not copy them, so `source` must keep them
@@ -37,7 +65,7 @@ def build_graph(job: Job, lowering: Lowering, device_id: int | None, source: Sou
     Raises:
         EngineError: DALI cannot build the pipeline.
     """
-    inputs, loader = lowering.inputs(), job.loader
+    inputs, job, loader = lowering.inputs(), lowering.job, lowering.job.loader
     try:
         pipe: Any = Pipeline(
             batch_size=loader.batch_size,
@@ -72,8 +100,7 @@ class GraphSource:
     """The callback of DALI's external source, which returns the inputs of the next batch.
 
     Args:
-        job: The job.
-        lowering: The lowering of its steps.
+        lowering: The lowering of the job's steps.
         reader: Reads the files of the plans.
         fields: The readers of the fields that DALI does not read itself, by field name.
 
@@ -83,9 +110,9 @@ class GraphSource:
     """
 
     def __init__(
-        self, job: Job, lowering: Lowering, reader: Reader, fields: Mapping[str, FieldReader]
+        self, lowering: Lowering, reader: Reader, fields: Mapping[str, FieldReader]
     ) -> None:
-        self._job, self._lowering, self._reader, self._fields = job, lowering, reader, fields
+        self._lowering, self._reader, self._fields = lowering, reader, fields
         self.in_flight: deque[Read] = deque()
 
     def __call__(self) -> list[Any]:
@@ -100,7 +127,7 @@ class GraphSource:
                 if read.error is not None:
                     raise read.error
                 with tracing.span("compute parameters", "loader"):
-                    inputs = compute_inputs(self._job, self._lowering, self._fields, read)
+                    inputs = compute_inputs(self._lowering, self._fields, read)
             except (RuntimeError, StepError, EngineError) as e:
                 self.in_flight.append(Read(read.plan, error=e))
                 self._reader.end()
@@ -110,9 +137,7 @@ class GraphSource:
             return inputs
 
 
-def compute_inputs(
-    job: Job, lowering: Lowering, fields: Mapping[str, FieldReader], read: Read
-) -> list[Any]:
+def compute_inputs(lowering: Lowering, fields: Mapping[str, FieldReader], read: Read) -> list[Any]:
     """Return the inputs of the graph for a plan: the data of each field, then the arguments.
 
     Raises:
@@ -122,12 +147,154 @@ def compute_inputs(
     """
     data = [
         read.data[name] if spec.encoded else fields[name].read_arrays(read.plan.ids)
-        for name, spec in job.pipeline.fields.items()
+        for name, spec in lowering.job.pipeline.fields.items()
     ]
-    return [*data, *lowering.arguments(read.plan, find_sizes(job, read))]
+    return [*data, *lowering.arguments(read.plan, find_sizes(lowering.job, read))]
 
 
 def find_sizes(job: Job, read: Read) -> Sizes:
     """Return the sizes of a plan's samples: of images from headers, of arrays from the index."""
     arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
     return read.size | {name: sizes(job, name, read.plan.ids) for name in arrays}
+
+
+class GraphRunner:
+    """Builds the graph of a job, and runs plans through it.
+
+    Args:
+        lowering: The lowering of the job's steps.
+        device_id: The GPU's number, or None for the CPU.
+        reader: Reads the files of the plans.
+        fields: The readers of the fields that DALI does not read itself, by field name.
+        warm_up: The minimum size of the very first batch; see `_with_warm_up`. 0 for no minimum.
+    """
+
+    def __init__(
+        self,
+        lowering: Lowering,
+        device_id: int | None,
+        reader: Reader,
+        fields: Mapping[str, FieldReader],
+        warm_up: int = 0,
+    ) -> None:
+        self._source, self._reader = GraphSource(lowering, reader, fields), reader
+        self._pipe = build_graph(lowering, device_id, self._source)
+        names = list(lowering.job.pipeline.outputs)
+        self._iterator: Any = DALIGenericIterator(
+            [self._pipe], names, auto_reset=False, prepare_first_batch=False
+        )
+        self._ready: deque[tuple[Plan, Outcome | StepError | EngineError]] = deque()
+        self._warm_up = warm_up
+        self._is_fresh = True
+        self._is_delivering = True
+
+    def run(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, Outcome]]:
+        """Run plans through an empty pipeline, and yield each with its tensors or its error.
+
+        After an error, the plans in flight still succeed. Plans that were not taken yet remain for
+        the next run.
+        """
+        self._reader.start(self._with_warm_up(plans))
+        if not self._is_fresh:
+            self._iterator.reset()
+        self._is_fresh = False
+        yield from self._outcomes()
+
+    def run_undelivered(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Outcome], None, None]:
+        """Run plans, and yield DALI's own outputs. The images of a batch may differ in size.
+
+        Each failure starts another run for the remaining plans.
+        """
+        self._is_delivering = False
+        try:
+            for first in plans:
+                yield from self.run(chain([first], plans))
+        finally:
+            self.stop()
+            self._is_delivering = True
+
+    def run_all(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Outcome]]:
+        """Run all plans; each failure starts another run for the remaining ones."""
+        while outcomes := list(self.run(plans)):
+            yield from outcomes
+
+    def flush(self) -> list[tuple[Plan, Outcome]]:
+        """Take no more plans, and collect the batches in flight."""
+        self._reader.end()
+        return list(self._outcomes())
+
+    def stop(self) -> None:
+        """Take no more plans, and drop the batches in flight."""
+        if not (self._is_fresh or was_destroyed(self._pipe) or self._reader.was_destroyed):
+            self._reader.drop()
+            while self._ready or self._advance():
+                self._ready.clear()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._pipe is None
+
+    def close(self) -> None:
+        """Release DALI's pipeline. Idempotent."""
+        self._iterator = self._pipe = None
+
+    def _with_warm_up(self, plans: Iterable[Plan]) -> Iterator[Plan]:
+        """Return `plans`. Until DALI has decoded a full batch, decode and drop one if needed.
+
+        The size of the first decoded batch sets the hardware decoder's share of all later batches.
+        So if no batch has passed yet and the first plan has fewer than `_warm_up` samples, a batch
+        that repeats them runs first. If that batch fails, the plan itself fails too.
+        """
+        plans, size = iter(plans), self._warm_up
+        if not size or (first := next(plans, None)) is None:
+            return plans
+        if len(first.ids) < size:
+            for _ in self.run([first.select(np.arange(size) % len(first.ids))]):
+                pass
+        return chain([first], plans)
+
+    def _outcomes(self) -> Iterator[tuple[Plan, Outcome]]:
+        while self._ready or self._advance():
+            plan, outcome = self._ready.popleft()
+            if isinstance(outcome, StepError | EngineError):
+                raise outcome
+            yield plan, outcome
+
+    def _advance(self) -> bool:
+        """Wait for the next batch. Append the failed plans before it, and the batch, to `_ready`.
+
+        Return False if `_ready` is still empty: no batch is left.
+        """
+        in_flight = self._source.in_flight
+        outcome: Outcome | StepError | EngineError | None = None
+        try:
+            with tracing.span("DALI graph", "operator"):
+                outcome = (
+                    next(self._iterator)[0] if self._is_delivering else self._next_undelivered()
+                )
+        except StopIteration:
+            pass
+        except RuntimeError as e:
+            if not in_flight:  # no plan's error: a GPU that has failed fails at everything
+                raise
+            outcome = e
+            self._pipe.schedule_run()
+        while in_flight and (error := in_flight[0].error) is not None:
+            self._ready.append((in_flight.popleft().plan, error))
+        if outcome is not None:
+            plan = in_flight.popleft().plan
+            tracing.end("batch in flight", f"{plan.epoch}:{plan.end}")
+            if not isinstance(outcome, Exception) and len(plan.ids) >= self._warm_up:
+                self._warm_up = 0
+            self._ready.append((plan, outcome))
+        return bool(self._ready)
+
+    def _next_undelivered(self) -> Any:
+        """Return DALI's own outputs of the next batch, and schedule another run."""
+        if self._pipe.empty():
+            self._pipe.schedule_run()
+        outputs = self._pipe.share_outputs()
+        self._pipe.release_outputs()
+        self._pipe.schedule_run()
+        return outputs

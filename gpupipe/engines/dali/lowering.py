@@ -57,6 +57,10 @@ class Lowering:
             dtype and layout conversion that `loader:` asks for.
         done: How many of the first steps ran outside of this graph, by field of image files. Such
             a field enters the graph as pixels, uint8 HWC.
+
+    Attributes:
+        job: The job.
+        device: The device of the operators.
     """
 
     def __init__(
@@ -67,10 +71,8 @@ class Lowering:
         as_it_is: bool = False,
         done: Mapping[str, int] | None = None,
     ) -> None:
-        self._done = done or {}
-        self.device = device
-        self._as_it_is = as_it_is
-        self._job, self._region_decode = job, region_decode
+        self.job, self.device = job, device
+        self._region_decode, self._as_it_is, self._done = region_decode, as_it_is, done or {}
         self._options = {"hw_decoder_load": job.loader.hw_decoder_load} if device == "gpu" else {}
 
     def arguments(self, plan: Plan, size: Sizes) -> Arrays:
@@ -114,14 +116,12 @@ class Lowering:
         """Return the dtype, ndim and layout of each input of the graph: fields, then arguments."""
         arrays = self.example_arguments()
         return [
-            *(self._input_of(name, spec) for name, spec in self._job.pipeline.fields.items()),
+            *(
+                (types.UINT8, 3, "HWC") if name in self._done else feed_format(spec)
+                for name, spec in self.job.pipeline.fields.items()
+            ),
             *((dali_type(array.dtype.name), array.ndim - 1, "") for array in arrays),
         ]
-
-    def _input_of(self, name: str, spec: Spec) -> tuple[Any, int, str]:
-        if name in self._done:
-            return types.UINT8, 3, "HWC"
-        return (types.UINT8, 1, "") if spec.encoded else feed_format(spec)
 
     def add_to_graph(self, inputs: Iterable[Any]) -> list[Any]:
         """Add the operators to the graph that is being built.
@@ -132,7 +132,7 @@ class Lowering:
         Returns:
             The DataNodes of the outputs, in the order of the batch.
         """
-        nodes, pipeline, traced = iter(inputs), self._job.pipeline, self._example
+        nodes, pipeline, traced = iter(inputs), self.job.pipeline, self._example
         data = {name: next(nodes) for name in pipeline.fields}
         outputs = []
         for name in pipeline.fields:
@@ -143,7 +143,7 @@ class Lowering:
 
     def decodings(self) -> dict[str, DecodeOptions]:
         """Return how each field that is an image file is decoded, by field name."""
-        traced, fields = self._example, self._job.pipeline.fields
+        traced, fields = self._example, self.job.pipeline.fields
         return {name: traced[name].decoding for name, spec in fields.items() if spec.encoded}
 
     def trace(
@@ -165,7 +165,7 @@ class Lowering:
         Raises:
             SampleIncompatibleError: A step cannot handle one of the samples.
         """
-        steps, pipeline = self._job.steps_for(plan), self._job.pipeline
+        steps, pipeline = self.job.steps_for(plan), self.job.pipeline
         traced: dict[str, Any] = {}
         for name, spec in pipeline.fields.items():
             done = self._done.get(name, 0)
@@ -178,8 +178,8 @@ class Lowering:
                 traced[view] = tracer.fork()
                 self._lower_steps(view, traced[view], steps[view], on_step)
             for output in () if self._as_it_is else views or (name,):
-                dtype = delivered_dtype(self._job, output)
-                traced[output].finish(dtype, delivered_layout(self._job, output))
+                dtype = delivered_dtype(self.job, output)
+                traced[output].finish(dtype, delivered_layout(self.job, output))
         return traced
 
     def find_unfused(self, name: str, count: int) -> int:
@@ -189,7 +189,7 @@ class Lowering:
         DALI fuses with it: resizing a region differs from resizing the whole image, by one level.
         """
         emitted = self._example[name].subgraph().emitted
-        keys = [entry.key for entry in self._job.pipeline.entries_on(name)]
+        keys = [entry.key for entry in self.job.pipeline.entries_on(name)]
         resizes = [set(e.steps) for e in emitted if e.op == "resize"]
         while any(fused & set(keys[:count]) and fused & set(keys[count:]) for fused in resizes):
             count -= 1
@@ -206,7 +206,7 @@ class Lowering:
             with tracer.blame():
                 entry.lower(tracer, sampled)
             on_step(entry, before, tracer.size)
-        tracer.spec, tracer.step = self._job.pipeline.output_spec_of(name), ""
+        tracer.spec, tracer.step = self.job.pipeline.output_spec_of(name), ""
         tracer.blame = nullcontext
 
     @contextmanager

@@ -158,7 +158,7 @@ def _iter_samples(job: Job, lowering: Lowering) -> Iterator[tuple[Plan, Sizes]]:
     """Yield plans of single samples that can be read, with the size of each field."""
     count = len(job.index)
     ids = np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(np.int64))
-    reader = make_reader(job, lowering.decodings(), open_fields(job), False)
+    reader = make_reader(lowering, open_fields(job), False)
     reader.start(Plan(0, np.array([id]), 1, False) for id in ids)
     yield from ((read.plan, find_sizes(job, read)) for read in reader if read.error is None)
 

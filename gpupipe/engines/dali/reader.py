@@ -24,11 +24,9 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.dataset.file_columns import FileColumn
-from gpupipe.decoders.chain import DecodeOptions
-from gpupipe.engines.base import Job
 from gpupipe.engines.dali.field_readers import PLACEHOLDER, FieldReader
 from gpupipe.engines.dali.files import ImageFiles
-from gpupipe.engines.dali.jpeg_checks import check_ends
+from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan
 
@@ -59,7 +57,10 @@ class Read:
 
 
 class Reader(Iterator[Read]):
-    """Yields a Read for each plan of an iteration, in order."""
+    """Yields a Read for each plan of an iteration, in order.
+
+    This class serves jobs without image files, which have nothing to read.
+    """
 
     def __init__(self) -> None:
         self._plans: Iterator[Plan] = iter(())
@@ -70,6 +71,9 @@ class Reader(Iterator[Read]):
         The previous iteration must have ended.
         """
         self._plans = iter(plans)
+
+    def __next__(self) -> Read:
+        return Read(next(self._plans))
 
     def end(self) -> None:
         """Take no more plans. Plans that were taken are still returned."""
@@ -90,28 +94,10 @@ class Reader(Iterator[Read]):
 
 
 def make_reader(
-    job: Job,
-    decoding: dict[str, DecodeOptions],
-    fields: Mapping[str, FieldReader],
-    checks_jpegs: bool,
+    lowering: Lowering, fields: Mapping[str, FieldReader], checks_jpegs: bool
 ) -> Reader:
-    """Build the reader for the fields of a job that are image files.
-
-    Args:
-        job: The job.
-        decoding: How each of these fields is decoded, by field name.
-        fields: The readers of the fields that DALI does not read itself, by field name.
-        checks_jpegs: Whether to refuse JPEGs without an end marker, and to let gpupipe.decoders
-            decode JPEGs that look damaged; see jpeg_checks.py.
-    """
-    return FileReader(job, decoding, fields, checks_jpegs) if decoding else ArrayReader()
-
-
-class ArrayReader(Reader):
-    """The Reader for jobs without image files: all fields are arrays."""
-
-    def __next__(self) -> Read:
-        return Read(next(self._plans))
+    """Build the reader for the fields of a job that are image files; see FileReader."""
+    return FileReader(lowering, fields, checks_jpegs) if lowering.decodings() else Reader()
 
 
 class _Source:
@@ -169,22 +155,24 @@ class _Paths:
 
 
 class FileReader(Reader):
-    """The Reader for jobs with image files; `make_reader` documents the arguments."""
+    """The Reader for jobs with image files.
+
+    Args:
+        lowering: The lowering of the job's steps, which states how each file is decoded.
+        fields: The readers of the fields that DALI does not read itself, by field name.
+        checks_jpegs: Whether to refuse JPEGs without an end marker, and to let gpupipe.decoders
+            decode JPEGs that look damaged; see files.py.
+    """
 
     def __init__(
-        self,
-        job: Job,
-        decoding: dict[str, DecodeOptions],
-        fields: Mapping[str, FieldReader],
-        checks_jpegs: bool,
+        self, lowering: Lowering, fields: Mapping[str, FieldReader], checks_jpegs: bool
     ) -> None:
+        job, decoding = lowering.job, lowering.decodings()
         self._threads = ThreadPoolExecutor(job.threads, "gpupipe-decoders")
-        limit = job.max_pixels
         self._files = {
-            name: ImageFiles(len(job.index), how, limit, self._threads, checks_jpegs)
+            name: ImageFiles(len(job.index), how, job.max_pixels, self._threads, checks_jpegs)
             for name, how in decoding.items()
         }
-        self._checks_jpegs = checks_jpegs
         columns = {name: job.index.columns[name] for name in decoding}
         paths = {
             n: _Paths(column) for n, column in columns.items() if isinstance(column, FileColumn)
@@ -258,8 +246,6 @@ class FileReader(Reader):
             return read
         try:
             for (name, field), encoded in zip(self._files.items(), files, strict=False):
-                if self._checks_jpegs:
-                    check_ends(encoded)
                 read.data[name], read.size[name] = field.make_decodable(read.plan.ids, encoded)
         except (RuntimeError, EngineError) as e:
             return replace(read, error=e)

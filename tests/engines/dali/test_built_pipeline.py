@@ -14,6 +14,7 @@ from gpupipe.bench import plan
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali import engine as dali_engine
 from gpupipe.engines.dali.engine import DaliEngine
+from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.errors import EngineError, StepError
 from gpupipe.loading.assembly import resolve
 from gpupipe.sampling.sampler import Plan
@@ -124,9 +125,9 @@ def test_check_builds_the_graph_of_every_epoch(
     jobs: list[Job] = []
     build = dali_engine.build_graph
 
-    def recorded(job: Job, *more: Any) -> Any:
-        jobs.append(job)
-        return build(job, *more)
+    def recorded(lowering: Lowering, *more: Any) -> Any:
+        jobs.append(lowering.job)
+        return build(lowering, *more)
 
     monkeypatch.setattr(dali_engine, "build_graph", recorded)
     raw = {"data": {"source": "folder", "root": faces}, "pipeline": GROWING}

@@ -22,7 +22,7 @@ import gpupipe
 from gpupipe import config
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali.engine import DaliEngine
-from gpupipe.engines.dali.jpeg_checks import (
+from gpupipe.engines.dali.files import (
     TAIL_BYTES,
     CutOffError,
     check_ends,

@@ -14,8 +14,8 @@ from PIL import Image
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.file_columns import FileColumn
-from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.base import Job
+from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.engines.dali.reader import FileReader
 from gpupipe.sampling.sampler import Plan, Sampler
 
@@ -86,7 +86,7 @@ def test_as_many_reads_are_under_way_as_prefetch_says(files: list[Path], prefetc
     """None of them was asked for yet: the last of them is begun, and no more."""
     wanted = job(files, prefetch)
     taken: list[int] = []
-    reader = FileReader(wanted, {"image": DecodeOptions()}, {}, False)
+    reader = FileReader(Lowering(wanted, "cpu", False), {}, False)
     with fifo(files[(prefetch - 1) * BATCH]) as begun:
         reader.start(plans(wanted, taken))
         assert begun.wait(LIMIT), f"read {prefetch} was not begun"
@@ -103,7 +103,7 @@ def test_as_many_reads_are_under_way_as_prefetch_says(files: list[Path], prefetc
 
 def test_what_was_read_ahead_is_dropped_unseen(files: list[Path]) -> None:
     wanted = job(files, 3)
-    reader = FileReader(wanted, {"image": DecodeOptions()}, {}, False)
+    reader = FileReader(Lowering(wanted, "cpu", False), {}, False)
     reader.start(plans(wanted, []))
     first = next(reader)
     reader.drop()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from nvidia.dali import fn
+from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
 
 from gpupipe.dataset.spec import Spec, spatial_axes
@@ -26,7 +26,9 @@ _EXAMPLE_SIDE = 4096.0
 
 
 def feed_format(spec: Spec) -> tuple[Any, int, str]:
-    """Return the dtype, ndim and layout with which arrays of `spec` enter DALI."""
+    """Return the dtype, ndim and layout with which arrays, or bytes of image files, enter DALI."""
+    if spec.encoded:
+        return types.UINT8, 1, ""
     return dtypes.dali_type(spec.dtype), len(spec.layout), spec.layout
 
 
