@@ -75,7 +75,7 @@ def open_source(arguments: argparse.Namespace) -> Any:
 
 def fill(arguments: argparse.Namespace) -> None:
     """Fill the cache with all images."""
-    from gpupipe.cache.filling.worker_pool import WorkerPool
+    from gpupipe.cache.worker_pool import WorkerPool
 
     source = open_source(arguments)
     source.index()

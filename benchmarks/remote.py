@@ -200,7 +200,7 @@ def _source(data: dict[str, Any]) -> Any:
 
 def _run(source: Any, do: str) -> None:
     """Run the download workers until they are done."""
-    from gpupipe.cache.filling.worker_pool import WorkerPool
+    from gpupipe.cache.worker_pool import WorkerPool
 
     workers = WorkerPool(source.dataset, source.cache, source.cache.workers, do)
     while workers.read_outcomes() is None:

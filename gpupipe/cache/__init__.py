@@ -1,8 +1,9 @@
 """The growing local cache of a remote data set.
 
-Several processes, also on several machines, fill the cache folder, read it and evict from it; the
-folder `filling` holds the download workers. The remote source and the command `gpupipe cache`
-import this folder. Start reading in cache_folder.py.
+Several processes, also on several machines, fill the cache folder, read it and evict from it.
+Download workers fill it: worker_pool.py starts them, downloader.py is the program of one, and
+fetching.py and fill.py do its work. The remote source and the command `gpupipe cache` import this
+folder. Start reading in cache_folder.py.
 
 Terms:
 
@@ -29,7 +30,7 @@ The cache folder DIR:
     DIR/workers/             claims: running download workers, with their state
     DIR/runs/                claims: ranks of a training run; and the generations they agreed on
     DIR/epochs.jsonl         one line for each epoch that began
-    DIR/rate                 the state of the common rate limit, see shared_files.py
+    DIR/rate                 the state of the common rate limit, see fetching.py
     DIR/listing.lock         the lock for listing the data set
     DIR/lock                 the lock for changing any other file
 """

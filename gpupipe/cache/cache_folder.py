@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpupipe.cache.commit_log import CommitLog
 from gpupipe.cache.settings import CacheOptions, DataSet
-from gpupipe.cache.shared_files import BLOCK, Claim, disk_size, is_abandoned
+from gpupipe.cache.shared_files import BLOCK, Claim, CommitLog, disk_size, is_abandoned
 from gpupipe.errors import DataError, shown
 from gpupipe.runtime.files import TEMPORARY_SUFFIX, hold_lock, read_json_object, write_atomically
 

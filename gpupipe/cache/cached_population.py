@@ -17,10 +17,9 @@ from typing import Any
 
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.evict import record_epoch
-from gpupipe.cache.filling.waiting import refuse_lost_shards, wait_until
-from gpupipe.cache.filling.worker_pool import WorkerPool
-from gpupipe.cache.sample_locations import SampleLocations
+from gpupipe.cache.shard_column import SampleLocations
 from gpupipe.cache.shared_files import Claim
+from gpupipe.cache.worker_pool import WorkerPool, refuse_full_cache, refuse_lost_shards, wait_until
 from gpupipe.dataset.columns import Rows
 from gpupipe.dataset.population import Population
 from gpupipe.errors import StateError, counted
@@ -73,7 +72,7 @@ class CachedPopulation(Population):
             return True
         self._workers.restart_killed()
         with self._folder.lock():
-            shards = self._folder.commit_log.live_shards(self._next_generation(epoch))
+            shards = self._folder.commit_log.live_shards(self._agreed_generation(epoch))
             if not shards.keys() <= self._folder.list_present_shards():
                 return False
             choice = self._choose(epoch, problem)
@@ -110,17 +109,19 @@ class CachedPopulation(Population):
     def _pin_epoch(self, epoch: int, problem: Callable[[int], str]) -> _PinnedEpoch:
         def choose() -> tuple[int, Claim] | str:
             with self._folder.lock():
-                return self._choose(epoch, problem)
+                choice = self._choose(epoch, problem)
+            if isinstance(choice, str):
+                refuse_full_cache(self._folder)
+            return choice
 
         self._workers.restart_killed()
-        choice = wait_until(self._folder, self._workers, f"epoch {epoch} waits", choose)
+        choice = wait_until(self._folder, [self._workers], f"epoch {epoch} waits", choose)
         return self._wait_and_locate(*choice)
 
     def _choose(self, epoch: int, problem: Callable[[int], str]) -> tuple[int, Claim] | str:
         """Pin a generation for an epoch; return both, or the reason to wait. Needs the lock."""
-        agreed = self._agreed_generation(epoch)
-        generation = self._next_generation(epoch)
-        log = self._folder.commit_log
+        agreed, log = self._agreed_generation(epoch), self._folder.commit_log
+        generation = log.generation if agreed is None else agreed
         samples = sum(s.samples for s in log.live_shards(generation).values())
         samples += len(log.broken_rows(generation))
         reason = "" if agreed is not None else self._why_incomplete(samples) or problem(samples)
@@ -137,11 +138,6 @@ class CachedPopulation(Population):
     def _agreed_generation(self, epoch: int) -> int | None:
         """Return the generation that a rank of the run chose for an epoch. Needs the lock."""
         return self._run.read_choice(epoch) if self._run is not None else None
-
-    def _next_generation(self, epoch: int) -> int:
-        """Return the agreed generation of an epoch, else the newest one. Needs the lock."""
-        agreed = self._agreed_generation(epoch)
-        return self._folder.commit_log.generation if agreed is None else agreed
 
     def _record_choice(self, epoch: int, generation: int, samples: int) -> None:
         """Record the choice for the other ranks and for the statistics. Needs the lock."""
@@ -168,13 +164,10 @@ class CachedPopulation(Population):
         shards = self._folder.commit_log.live_shards(generation)
         evicted = sorted(name for name in shards if not self._folder.table_path(name).exists())
         if evicted:
-            details = (
+            raise StateError(
+                f"the state is of generation {generation} of the cache in {self._folder.dir}, and "
                 f"{counted(len(evicted), 'shard')} of it were evicted too long ago to be made "
                 f"again, the first {evicted[0]}"
-            )
-            raise StateError(
-                f"the state is of generation {generation} of the cache in "
-                f"{self._folder.dir}, and {details}"
             )
 
     def _pin(self, epoch: int, generation: int) -> Claim:
@@ -189,14 +182,15 @@ class CachedPopulation(Population):
 
         def check_complete() -> str | None:
             missing = shards.keys() - self._folder.list_present_shards()
+            if not missing:
+                return None
             refuse_lost_shards(self._folder, missing)
-            return (
-                f"{counted(len(missing), 'shard')} of it must be fetched again" if missing else None
-            )
+            refuse_full_cache(self._folder)
+            return f"{counted(len(missing), 'shard')} of it must be fetched again"
 
         try:
             purpose = f"generation {generation} is not whole"
-            wait_until(self._folder, self._workers, purpose, check_complete)
+            wait_until(self._folder, [self._workers], purpose, check_complete)
             broken = self._folder.commit_log.broken_rows(generation)
             ids = self._locations.locate(shards, broken)
             return _PinnedEpoch(generation, pin, frozenset(shards), ids)
@@ -232,7 +226,8 @@ class TrainingRun:
     """
 
     def __init__(self, folder: CacheFolder, rank: int, identity: list[Any]) -> None:
-        key = _hash([*(os.environ.get(name) for name in _ENVIRONMENT), *identity])
+        parts = [*(os.environ.get(name) for name in _ENVIRONMENT), *identity]
+        key = hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
         self._path = folder.dir / "runs" / f"{key}.json"
         with folder.lock():
             folder.remove_leftovers()
@@ -271,7 +266,3 @@ class TrainingRun:
     def leave(self) -> None:
         """Release this rank's claim on the run. Idempotent."""
         self._member.release()
-
-
-def _hash(parts: list[Any]) -> str:
-    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()

@@ -8,9 +8,9 @@ from typing import Any
 
 from gpupipe.cache import listing, shard_files
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.commit_log import CachedShard
 from gpupipe.cache.evict import Epoch, read_epochs
-from gpupipe.cache.filling.fill import Filler
+from gpupipe.cache.fill import Filler
+from gpupipe.cache.shared_files import CachedShard
 from gpupipe.errors import DataError
 from gpupipe.runtime.files import write_atomically
 

@@ -1,20 +1,32 @@
-"""The column of images in cached shards. It checks each image when a process first uses it."""
+"""The column of images in cached shards, and the locations of these images.
+
+SampleLocations writes the locations into the column when an epoch begins. ShardColumn checks each
+image when a process first uses it.
+"""
 
 from __future__ import annotations
 
 import errno
 import mmap
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from gpupipe.cache.filling.waiting import explain_broken_row, refetch_image
+from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
-from gpupipe.dataset.columns import Rows
+from gpupipe.cache.shard_files import load_table
+from gpupipe.cache.shared_files import CachedShard
+from gpupipe.cache.worker_pool import refetch_image
+from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
+from gpupipe.dataset.population import UnmapFiles
 from gpupipe.dataset.reading import read_spans_and_crcs
+from gpupipe.errors import DataError
 from gpupipe.runtime.installation import compute_crc32s
 
 NO_SHARD = 0
@@ -30,12 +42,7 @@ Forked children share the array.
 
 
 def forget_checked(root: str, num_rows: int) -> NDArray[np.int32]:
-    """Forget which images of a folder of shards were checked, and return the new array of zeros.
-
-    Args:
-        root: The folder.
-        num_rows: Number of rows of the data set.
-    """
+    """Forget which images of a folder of shards were checked; return its array for `num_rows`."""
     shards = np.frombuffer(mmap.mmap(-1, 4 * max(num_rows, 1)), np.int32)
     _checked[root] = shards
     return shards
@@ -43,7 +50,7 @@ def forget_checked(root: str, num_rows: int) -> NDArray[np.int32]:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardColumn(SpanColumn):
-    """The images in the shards of a growing cache.
+    """The images in the shards of a growing cache. `file` has their shards' numbers, from 1 on.
 
     If an image does not match its checksum, or its shard is gone, the download workers fetch the
     shard again, and the reader waits for it.
@@ -64,15 +71,16 @@ class ShardColumn(SpanColumn):
     num_rows: int
     rows: Rows | None = None
 
+    def path(self, number: int) -> str:
+        return f"{self.root}/{number:08}.tar"  # not in `files`: shards are added at any time
+
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
         contents, crcs = self._read_files(rows)
         for n in self._find_damaged(rows, contents, crcs):
             contents[n] = self._refetch(int(rows[n]))
         return contents
 
-    def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
-        (data,) = self.read(np.array([row]))
-        return data[:head].tobytes(), data[max(0, len(data) - tail) :].tobytes(), len(data)
+    read_ends = Column.read_ends  # which calls `read`: SpanColumn's reads the file unchecked
 
     def location(self, row: int, name: str) -> str:
         return f"{self.url}/{name}" if self.file[row] == NO_SHARD else super().location(row, name)
@@ -116,10 +124,8 @@ class ShardColumn(SpanColumn):
     def _read_file(self, row: int) -> NDArray[np.uint8]:
         try:
             return self.span(row).read()
-        except ValueError:
-            return _NO_BYTES
-        except OSError as e:
-            if e.errno not in _GONE_OR_DAMAGED:
+        except (OSError, ValueError) as e:
+            if isinstance(e, OSError) and e.errno not in _GONE_OR_DAMAGED:
                 raise
             return _NO_BYTES
 
@@ -135,20 +141,18 @@ class ShardColumn(SpanColumn):
         is_whole = sizes == self.length[rows]
         unchecked = np.flatnonzero(is_whole & ~self._is_checked(rows))
         if len(unchecked):
-            if crcs is None:
-                computed = compute_crc32s([contents[n] for n in unchecked])
-            else:
-                computed = [crcs[n] for n in unchecked]
+            computed = (
+                compute_crc32s([contents[n] for n in unchecked])
+                if crcs is None
+                else [crcs[n] for n in unchecked]
+            )
             is_whole[unchecked] = np.array(computed, np.uint32) == self.checksum[rows[unchecked]]
             good = rows[unchecked[is_whole[unchecked]]]
             self._checked_shards()[self._rows_in_data_set(good)] = self.file[good]
         return np.flatnonzero(~is_whole).tolist()
 
     def _is_checked(self, rows: Rows) -> NDArray[np.bool_]:
-        is_checked: NDArray[np.bool_] = (
-            self._checked_shards()[self._rows_in_data_set(rows)] == self.file[rows]
-        )
-        return is_checked
+        return np.equal(self._checked_shards()[self._rows_in_data_set(rows)], self.file[rows])
 
     def _rows_in_data_set(self, rows: Rows) -> Rows:
         return rows if self.rows is None else self.rows[rows]
@@ -161,10 +165,136 @@ class ShardColumn(SpanColumn):
         """Wait until a row's shard is fetched again; return the row's image. Raises OSError."""
         rows = np.array([row])
         if self.file[row] == NO_SHARD:
-            raise OSError(explain_broken_row(self.cache, int(self._rows_in_data_set(rows)[0])))
+            log = CacheFolder(self.cache).commit_log
+            try:
+                log.refresh()
+            except DataError as e:
+                raise OSError(str(e)) from e
+            why = log.broken_rows().get(int(self._rows_in_data_set(rows)[0]))
+            raise OSError(why or "changed since it was listed, and was then changed back")
 
         def read_whole() -> NDArray[np.uint8] | None:
             image = self._read_file(row)
             return None if self._find_damaged(rows, [image]) else image
 
         return refetch_image(self.cache, f"{self.file[row]:08}", read_whole)
+
+
+def create_column(folder: CacheFolder, url: str, sizes: NDArray[np.int64]) -> ShardColumn:
+    """Return a column of all samples of a data set, with all locations still 0.
+
+    The arguments other than `folder` are attributes of ShardColumn.
+    """
+    root, rows = str(folder.dir / "shards"), len(sizes)
+    forget_checked(root, rows)
+    return ShardColumn(
+        root,
+        StringArray.from_strings([]),
+        np.zeros(rows, np.int32),
+        np.zeros(rows, np.int64),
+        np.zeros(rows, np.int64),
+        checksum=np.zeros(rows, np.uint32),
+        sizes=sizes,
+        cache=folder.options,
+        url=url,
+        num_rows=rows,
+    )
+
+
+def locate_newest(folder: CacheFolder, spans: ShardColumn) -> Rows:
+    """Write the locations of the newest generation's samples into `spans`. Pins nothing.
+
+    Returns:
+        The rows of these samples, ascending, int64 (n,).
+
+    Raises:
+        DataError: The table of a shard is damaged.
+    """
+    with folder.lock():
+        present = folder.list_present_shards()
+        rows_of_shards = [
+            _locate_shard(folder, spans, shard)
+            for name, shard in folder.commit_log.live_shards().items()
+            if name in present
+        ]
+    rows: Rows = np.unique(np.concatenate([np.empty(0, np.int64), *rows_of_shards]))
+    return rows
+
+
+def _locate_shard(folder: CacheFolder, spans: ShardColumn, shard: CachedShard) -> Rows:
+    """Write the locations of a shard's samples into `spans`, and return the samples' rows."""
+    table = folder.table_path(shard.name)
+    rows, offset, length, checksum = load_table(table, shard.table_hash)
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(spans.file):
+        raise DataError(
+            f"{table}: holds rows that the data set has not: run 'gpupipe cache verify CONFIG'"
+        )
+    spans.file[rows], spans.offset[rows], spans.length[rows] = int(shard.name), offset, length
+    spans.checksum[rows] = checksum
+    return np.asarray(rows)
+
+
+def _inode(path: Path) -> int:
+    """Return the inode of a shard's file; 0 if it is missing. Readers then request a refetch."""
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return 0
+
+
+class SampleLocations:
+    """The locations of the samples of the shards that epochs use.
+
+    Args:
+        folder: The cache.
+        spans: Column in which the locations are written.
+        unmap_files: Unmaps the files of shards, which are about to be removed or replaced.
+    """
+
+    def __init__(self, folder: CacheFolder, spans: ShardColumn, unmap_files: UnmapFiles) -> None:
+        self._folder, self._spans, self._unmap_files = folder, spans, unmap_files
+        self._rows: dict[str, Rows] = {}
+        self._inodes: dict[str, int] = {}
+        self._shards_overlap = False
+
+    def locate(self, shards: dict[str, CachedShard], broken: Iterable[int] = ()) -> Rows:
+        """Write the locations of all samples of the shards, and return their ids, ascending.
+
+        Reads only tables of new or replaced shards. If a sample is in several shards, reads the
+        tables of all shards in order, so that the newest shard of the sample counts.
+
+        Args:
+            shards: The shards of a pinned generation by name, in the order of publication.
+            broken: Rows of broken samples. A row that is in a shard does not count as broken.
+
+        Raises:
+            DataError: The table of a shard is damaged.
+        """
+        inodes = {name: _inode(self._folder.shard_path(name)) for name in shards}
+        self._unmap_files(
+            {int(name) for name, inode in inodes.items() if self._inodes.get(name, inode) != inode}
+        )
+        is_located = np.zeros(len(self._spans.file), bool)
+        for name, shard in shards.items():
+            if self._shards_overlap or self._inodes.get(name) != inodes[name]:
+                self._rows[name] = _locate_shard(self._folder, self._spans, shard)
+            is_located[self._rows[name]] = True
+        self._inodes |= inodes
+        samples = sum(shard.samples for shard in shards.values())
+        if np.count_nonzero(is_located) < samples and not self._shards_overlap:
+            self._shards_overlap = True
+            return self.locate(shards, broken)
+        # Make reads of broken rows fail, except of rows in shards that an epoch still uses.
+        in_use = [int(name) for name in self._inodes]
+        rows = np.array([row for row in broken if not is_located[row]], np.int64)
+        lost = rows[~np.isin(self._spans.file[rows], in_use)]
+        self._spans.file[lost], self._spans.length[lost] = NO_SHARD, 1
+        is_located[rows] = True
+        return np.flatnonzero(is_located)
+
+    def forget(self, names: frozenset[str]) -> None:
+        """Unmap the files of shards that no epoch uses any more."""
+        self._unmap_files({int(name) for name in names})
+        for name in names:
+            self._rows.pop(name, None)
+            self._inodes.pop(name, None)

@@ -1,7 +1,9 @@
-"""Small files that coordinate the processes of a cache: claims, and the state of the rate limit.
+"""The files through which the processes of a cache coordinate: claims, and the commit log.
 
-A claim is a file of JSON whose lock shows whether the process that created it still runs. All files
-of a cache are counted in whole disk blocks.
+A claim is a file of JSON whose lock shows whether the process that created it still runs. The
+commit log, manifest.jsonl, is an append-only file of one JSON object per line. It lists published
+and evicted shards, and broken samples, whose files changed in the store after the listing.
+Generation n is the state after n lines. All files of a cache are counted in whole disk blocks.
 """
 
 from __future__ import annotations
@@ -10,24 +12,21 @@ import errno
 import io
 import json
 import os
-import struct
-import time
+import re
 import weakref
-from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpupipe.runtime.files import hold_lock, is_locked, try_lock
+from gpupipe.errors import DataError
+from gpupipe.runtime.files import is_locked, try_lock
 
 BLOCK = 4096
 """Bytes of a file system block: file sizes on disk are assumed to be multiples of it."""
-_BURST_SECONDS = 0.5
-_MAX_SECONDS, _MAX_FOREIGN_SECONDS = 3600.0, 60.0
-"""Maximum wait that the rate file may cause. The second value holds if another machine wrote the
-file, or this machine before a reboot.
-"""
-_FORMAT = struct.Struct("<dd36s")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NAME = re.compile(r"[0-9]{8}")
+_HASH = re.compile(r"[0-9a-f]{32}")
+BrokenRows = dict[int, str | None]
+"""Why samples are broken, by row; None for a sample that is no longer broken."""
 
 
 def disk_size(size: int) -> int:
@@ -101,48 +100,175 @@ def is_abandoned(path: Path) -> bool:
     return not is_locked(path)
 
 
-class RateLimit:
-    """A rate limit that processes share through a file.
+@dataclass(frozen=True)
+class CachedShard:
+    """A published shard.
 
-    The file holds the time at which the recorded transfers are within the limit again, by the wall
-    clock and by the monotonic clock, and the id of the machine's boot. Processes of the same boot
-    use the monotonic clock, which nobody can set.
-
-    Args:
-        path: The file.
-        bytes_per_second: The limit; None for no limit.
-        pause: Sleeps for a number of seconds.
+    Attributes:
+        name: Eight digits, the stem of its files.
+        samples: Number of samples.
+        bytes: Size of its tar file.
+        hash: 128-bit BLAKE2b of its tar file, in hexadecimal.
+        table_bytes: Size of its table's file.
+        table_hash: 128-bit BLAKE2b of its table's file, in hexadecimal.
+        time: When it was published, in seconds since 1970.
     """
 
-    def __init__(
-        self, path: Path, bytes_per_second: int | None, pause: Callable[[float], None] = time.sleep
-    ) -> None:
-        self._path, self._rate, self._pause = path, bytes_per_second, pause
-        self._boot = _read_boot_id()
+    name: str
+    samples: int
+    bytes: int
+    hash: str
+    table_bytes: int
+    table_hash: str
+    time: float
 
-    def take(self, size: int) -> None:
-        """Record a transfer of `size` bytes, and sleep until the rate limit allows it."""
-        if self._rate is None:
+
+class CommitLog:
+    """Reads the log at `path`, and appends lines if the caller holds the cache's lock.
+
+    A killed process may leave an incomplete last line. Readers ignore it, and the next writer cuts
+    it off.
+
+    Attributes:
+        path: The file.
+        published: Every shard that was ever published, by name.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read_bytes = 0
+        self._records: list[CachedShard | list[str] | BrokenRows] = []
+        self._live: dict[str, CachedShard] = {}
+        self.published: dict[str, CachedShard] = {}
+
+    @property
+    def generation(self) -> int:
+        """The newest generation that was read."""
+        return len(self._records)
+
+    def refresh(self) -> None:
+        """Read the lines that were appended since the last call.
+
+        Raises:
+            DataError: A line is not a valid record.
+        """
+        try:
+            with self.path.open("rb") as f:
+                f.seek(self._read_bytes)
+                new = f.read()
+        except FileNotFoundError:
             return
-        with hold_lock(self._path), self._path.open("r+b", buffering=0) as f:
-            wait = max(self._remaining_seconds(f.read()), -_BURST_SECONDS) + size / self._rate
-            f.seek(0)
-            f.write(_FORMAT.pack(time.time() + wait, time.monotonic() + wait, self._boot))
-        self._pause(max(0.0, wait))
+        for line in new[: new.rfind(b"\n") + 1].splitlines(keepends=True):
+            self._apply_line(line)
+            self._read_bytes += len(line)
 
-    def _remaining_seconds(self, stored: bytes) -> float:
-        """Return the seconds until recorded transfers are within the limit; negative if now."""
-        if len(stored) != _FORMAT.size:  # a new file, or a damaged one
-            return -_BURST_SECONDS
-        until, monotonic_until, boot = _FORMAT.unpack(stored)
-        if self._boot.strip(b"\0") and boot == self._boot:
-            return float(min(monotonic_until - time.monotonic(), _MAX_SECONDS))
-        return float(min(until - time.time(), _MAX_FOREIGN_SECONDS))
+    def _apply_line(self, line: bytes) -> None:
+        try:
+            record = _parse_record(json.loads(line), self.generation + 1)
+        except (ValueError, TypeError, KeyError) as e:
+            where = f"{self.path}:{self.generation + 1}"
+            raise DataError(
+                f"{where}: not a line of a cache's manifest ({e}): delete the cache's "
+                "folder, and it is filled again"
+            ) from e
+        _apply(record, self._live)
+        if isinstance(record, CachedShard):
+            self.published[record.name] = record
+        self._records.append(record)
+
+    def live_shards(self, generation: int | None = None) -> dict[str, CachedShard]:
+        """Return the shards of a generation by name, in the order of publication.
+
+        Args:
+            generation: By default the newest that was read.
+        """
+        if generation is None or generation == self.generation:
+            return dict(self._live)
+        shards: dict[str, CachedShard] = {}
+        for record in self._records[:generation]:
+            _apply(record, shards)
+        return shards
+
+    def broken_rows(self, generation: int | None = None) -> dict[int, str]:
+        """Return why each broken sample of a generation is broken, by row.
+
+        Args:
+            generation: By default the newest that was read.
+        """
+        broken: BrokenRows = {}
+        for record in self._records[:generation]:
+            if isinstance(record, dict):
+                broken |= record
+        return {row: why for row, why in broken.items() if why is not None}
+
+    def publication_generations(self) -> dict[str, int]:
+        """Return the generation in which each shard was published."""
+        return {
+            record.name: n
+            for n, record in enumerate(self._records, 1)
+            if isinstance(record, CachedShard)
+        }
+
+    def publish(self, shard: CachedShard) -> None:
+        """Append the line that publishes a shard. Needs the lock."""
+        self._append({"publish": asdict(shard)})
+
+    def evict(self, names: list[str], why: str) -> None:
+        """Append the line that removes shards from the next generation on. Needs the lock."""
+        self._append({"evict": names, "why": why})
+
+    def mark_broken(self, rows: BrokenRows) -> None:
+        """Append the line that marks samples as broken, or as whole (None). Needs the lock."""
+        self._append({"broken": rows})
+
+    def _append(self, record: dict[str, Any]) -> None:
+        self.refresh()
+        line = json.dumps({"generation": self.generation + 1} | record).encode() + b"\n"
+        with self.path.open("ab", buffering=0) as f:
+            f.truncate(self._read_bytes)
+            try:
+                write_all(f, line)
+                os.fsync(f.fileno())
+            except OSError:
+                f.truncate(self._read_bytes)
+                raise
+        self.refresh()
 
 
-def _read_boot_id() -> bytes:
-    """Return the id of this machine's current boot, 36 bytes; zeros if the system has none."""
-    try:
-        return _BOOT_ID.read_bytes().strip()[:36].ljust(36, b"\0")
-    except OSError:
-        return bytes(36)
+def _apply(record: CachedShard | list[str] | BrokenRows, live: dict[str, CachedShard]) -> None:
+    if isinstance(record, CachedShard):
+        live[record.name] = record
+    elif isinstance(record, list):
+        for name in record:
+            live.pop(name, None)
+
+
+def _parse_record(record: Any, generation: int) -> CachedShard | list[str] | BrokenRows:
+    """Return a published shard, the names of evicted ones, or broken samples.
+
+    Raises ValueError, TypeError or KeyError if the line is malformed.
+    """
+    if record["generation"] != generation:
+        raise ValueError(f"generation {record['generation']} in place of {generation}")
+    if "publish" in record:
+        shard = CachedShard(**record["publish"])
+        numbers = (shard.samples, shard.bytes, shard.table_bytes)
+        if not all(type(n) is int and n >= 0 for n in numbers) or not all(
+            _HASH.fullmatch(h) for h in (shard.hash, shard.table_hash)
+        ):
+            raise ValueError("sizes or hashes that are none")
+        _check_name(shard.name)
+        return shard
+    if "broken" in record:
+        return {int(row): why for row, why in record["broken"].items()}
+    return [_check_name(name) for name in record["evict"]]
+
+
+def _check_name(name: str) -> str:
+    """Return a shard's name if it has eight digits, else raise ValueError.
+
+    Names become parts of paths, so another name could lead outside the cache folder.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no shard's name")
+    return name

@@ -49,7 +49,7 @@ def fill(
     It runs data.cache.workers processes at a time, on this machine or, over a shared file system,
     on another than training.
     """
-    from gpupipe.cache.filling.worker_pool import WorkerPool
+    from gpupipe.cache.worker_pool import WorkerPool
 
     source = _read_source(config, overrides)
     folder, rows = _open_listed_cache(source)
@@ -120,7 +120,7 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
     Exits with 1 if one could not be fetched again.
     """
     from gpupipe.cache import listing, maintenance
-    from gpupipe.cache.filling.fill import Filler
+    from gpupipe.cache.fill import Filler
     from gpupipe.cache.store import Store
 
     source = _read_source(config, overrides)

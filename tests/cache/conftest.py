@@ -17,7 +17,7 @@ import pytest
 
 from gpupipe.cache import listing, store_listing
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
-from gpupipe.cache.filling.fill import Filler
+from gpupipe.cache.fill import Filler
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
 from helpers.cached_loading import STEPS, Config

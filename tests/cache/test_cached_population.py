@@ -145,7 +145,7 @@ def test_a_store_that_is_not_there_is_named(config: Config) -> None:
 
 def test_a_mended_shard_is_read_anew(config: Config) -> None:
     from gpupipe.cache import listing
-    from gpupipe.cache.filling.fill import Filler
+    from gpupipe.cache.fill import Filler
     from gpupipe.cache.maintenance import fetch_missing_shards, remove_damaged_shards
     from gpupipe.cache.store import Store
     from gpupipe.sources.remote import Remote

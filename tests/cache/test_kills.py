@@ -18,13 +18,13 @@ import pytest
 
 from gpupipe.cache import evict, shard_files
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.filling.worker_pool import WorkerPool
+from gpupipe.cache.worker_pool import WorkerPool
 from helpers import disks
 
 KILLS = int(os.environ.get("GPUPIPE_KILLS", "50"))
 WORKERS = """
 import os, sys
-from gpupipe.cache.filling.downloader import Task, DownloadWorker
+from gpupipe.cache.downloader import Task, DownloadWorker
 from gpupipe.cache.cache_folder import CacheFolder
 import gpupipe.cache.store, fsspec.implementations.local, numpy.random
 task = Task.model_validate_json(sys.stdin.readline())

@@ -1,17 +1,19 @@
-"""Claims between real processes; the common rate limit."""
+"""Claims between real processes; the commit log: generations, and lines that are none."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gpupipe.cache import shared_files
-from gpupipe.cache.shared_files import Claim, RateLimit, is_abandoned
+from gpupipe.cache.shared_files import CachedShard, Claim, CommitLog, is_abandoned
+from gpupipe.errors import DataError
 from gpupipe.runtime.files import read_json_object
 from helpers.forked_python import Process
 
@@ -67,61 +69,110 @@ def test_writing_in_place_never_shortens_the_file(tmp_path: Path) -> None:
     claim.release()
 
 
-def test_a_rate_limit_is_of_all_workers_together(tmp_path: Path) -> None:
-    waits: list[float] = []
-    first, second = (RateLimit(tmp_path / "rate", 1000, waits.append) for _ in range(2))
-    started = time.monotonic()
-    for rate in (first, second, first, second):
-        rate.take(1000)
-    behind = time.monotonic() - started
-    assert all(n + 0.5 - behind <= wait <= n + 0.5 + 0.01 for n, wait in enumerate(waits))
-    RateLimit(tmp_path / "other", None, waits.append).take(10**12)
-    assert len(waits) == 4
+HASH = "0123456789abcdef" * 2
 
 
-@pytest.mark.parametrize("seconds", [-86_400, 86_400])
-def test_a_clock_that_is_set_neither_stalls_nor_floods(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
+def shard(number: int, samples: int = 3) -> CachedShard:
+    return CachedShard(f"{number:08}", samples, 1000 * number, HASH, 152, HASH, 1.5)
+
+
+def filled(path: Path) -> CommitLog:
+    log = CommitLog(path)
+    for n in (1, 2):
+        log.publish(shard(n))
+    log.evict(["00000001"], "to make room")
+    log.publish(shard(3))
+    return log
+
+
+def test_any_generation_can_be_rebuilt_by_any_reader(tmp_path: Path) -> None:
+    filled(tmp_path / "m")
+    reader = CommitLog(tmp_path / "m")
+    assert reader.generation == 0
+    reader.refresh()
+    assert [list(reader.live_shards(g)) for g in range(5)] == [
+        [],
+        ["00000001"],
+        ["00000001", "00000002"],
+        ["00000002"],
+        ["00000002", "00000003"],
+    ]
+    assert reader.live_shards() == reader.live_shards(4)
+    assert reader.live_shards() == {"00000002": shard(2), "00000003": shard(3)}
+    assert reader.publication_generations() == {"00000001": 1, "00000002": 2, "00000003": 4}
+    assert set(reader.published) == {"00000001", "00000002", "00000003"}
+
+
+def test_a_reader_sees_what_another_process_adds_later(tmp_path: Path) -> None:
+    reader, writer = CommitLog(tmp_path / "m"), filled(tmp_path / "m")
+    reader.refresh()
+    writer.publish(shard(4))
+    assert reader.generation == 4
+    reader.refresh()
+    assert reader.generation == 5
+    assert "00000004" in reader.live_shards()
+
+
+@pytest.mark.parametrize("kept", [1, 20, 100])
+def test_a_line_that_was_cut_off_was_never_there(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "m"
+    filled(path)
+    whole = path.read_bytes()
+    last = whole.splitlines(keepends=True)[-1]
+    path.write_bytes(whole[: -len(last)] + last[:kept])
+    reader, writer = CommitLog(path), CommitLog(path)
+    reader.refresh()
+    assert reader.generation == 3
+    writer.publish(shard(9))
+    reader.refresh()
+    assert list(reader.live_shards()) == ["00000002", "00000009"]
+    assert path.read_bytes().endswith(b"}\n")
+    assert [json.loads(line)["generation"] for line in path.read_text().splitlines()] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc", "0000001", "00000001/../x", "/etc/passwd", "", "\u0661" * 8, "00000001\n"]
+)
+def test_a_shard_cannot_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    for record in ({"evict": [name]}, {"publish": shard(1).__dict__ | {"name": name}}):
+        (tmp_path / "m").write_text(json.dumps({"generation": 1} | record) + "\n")
+        with pytest.raises(DataError, match=r"m:1: not a line of a cache's manifest"):
+            CommitLog(tmp_path / "m").refresh()
+
+
+def test_a_gap_between_generations_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    filled(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[2])
+    with pytest.raises(
+        DataError, match=r"m:2: .*generation 3 in place of 2.*delete the cache's folder"
+    ):
+        CommitLog(path).refresh()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=40),
+            st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists).map(
+                lambda v: json.dumps(v).encode()
+            ),
+        )
+    )
+)
+def test_no_content_does_anything_but_a_named_error(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
 ) -> None:
-    waits: list[float] = []
-    started, wall = time.monotonic(), time.time
-    RateLimit(tmp_path / "rate", 1000, waits.append).take(20_000)
-    monkeypatch.setattr(time, "time", lambda: wall() + seconds)
-    RateLimit(tmp_path / "rate", 1000, waits.append).take(1000)
-    behind = time.monotonic() - started
-    assert 20.5 - behind <= waits[1] <= 20.51
-
-
-@pytest.mark.parametrize("seconds", [-86_400, 86_400])
-def test_a_time_of_before_a_reboot_or_of_another_machine_stalls_nobody_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
-) -> None:
-    waits: list[float] = []
-    RateLimit(tmp_path / "rate", 1000, waits.append).take(20_000)
-    (tmp_path / "boot_id").write_text("11111111-2222-3333-4444-555555555555\n")
-    monkeypatch.setattr(shared_files, "_BOOT_ID", tmp_path / "boot_id")
-    wall, monotonic = time.time, time.monotonic
-    monkeypatch.setattr(time, "time", lambda: wall() + seconds)
-    monkeypatch.setattr(time, "monotonic", lambda: monotonic() - 10**6)
-    rate = RateLimit(tmp_path / "rate", 1000, waits.append)
-    rate.take(1000)
-    assert 0.5 <= waits[1] <= 61
-    rate.take(1000)
-    assert waits[2] == pytest.approx(waits[1] + 1, abs=0.2)
-
-
-def test_a_file_stalls_nobody_for_longer_than_an_hour(tmp_path: Path) -> None:
-    """Whatever it holds: damage, or the bytes that were taken under a much lower limit."""
-    waits: list[float] = []
-    RateLimit(tmp_path / "rate", 1, waits.append).take(10**9)
-    RateLimit(tmp_path / "rate", 1000, waits.append).take(1000)
-    assert waits[1] == 3601
-
-
-def test_a_file_of_another_length_is_replaced(tmp_path: Path) -> None:
-    waits: list[float] = []
-    (tmp_path / "rate").write_bytes(bytes(8))
-    rate = RateLimit(tmp_path / "rate", 1000, waits.append)
-    rate.take(1000)
-    rate.take(1000)
-    assert waits == pytest.approx([0.5, 1.5], abs=0.2)
+    path = tmp_path_factory.getbasetemp() / "manifest-of-anything"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    try:
+        CommitLog(path).refresh()
+    except DataError as e:
+        assert str(path) in str(e)

@@ -34,7 +34,7 @@ def ids(batches: Any) -> list[int]:
 def complete(config: dict[str, Any]) -> CacheFolder:
     """The cache's folder, when all is in it."""
     from gpupipe import config as configs
-    from gpupipe.cache.filling.worker_pool import WorkerPool
+    from gpupipe.cache.worker_pool import WorkerPool
 
     source: Any = configs.read(config).source
     source.index()

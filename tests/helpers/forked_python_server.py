@@ -35,7 +35,7 @@ PRELOADED = (
     "gpupipe.server.service",
     "gpupipe.server.metrics",
     "gpupipe.sources.remote",
-    "gpupipe.cache.filling.downloader",
+    "gpupipe.cache.downloader",
     "fsspec.implementations.local",
 )
 PRELOADED_IF_NAMED = ("lightning.pytorch",)

@@ -11,11 +11,10 @@ from typing import Literal
 
 from gpupipe.cache import evict, shard_files
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.commit_log import CachedShard
-from gpupipe.cache.filling.fetching import Fetcher, FetchStatistics, RowSelection
+from gpupipe.cache.fetching import Fetcher, FetchStatistics, RateLimit, RowSelection
 from gpupipe.cache.listing import Listing
 from gpupipe.cache.shard_files import ShardSample, ShardWriter
-from gpupipe.cache.shared_files import Claim, RateLimit, disk_size
+from gpupipe.cache.shared_files import CachedShard, Claim, disk_size
 from gpupipe.cache.store import Store
 
 FillOutcome = Literal["published", "complete", "no room", "disk full", "failed"]

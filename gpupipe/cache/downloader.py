@@ -1,6 +1,6 @@
 """One download worker: a process that fills the cache until its parent ends or all is fetched.
 
-Usage: `python -m gpupipe.cache.filling.downloader`.
+Usage: `python -m gpupipe.cache.downloader`.
 
 It reads a Task, one line of JSON, from standard input, and ends when standard input is closed. So
 it never outlives its parent. It is not a fork, because the parent may run DALI's threads. It is not
@@ -22,7 +22,7 @@ import pydantic
 
 from gpupipe.cache import listing, store_listing
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.filling.fill import Filler, FillOutcome
+from gpupipe.cache.fill import Filler, FillOutcome
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shared_files import Claim
 from gpupipe.cache.store import Store

@@ -1,4 +1,4 @@
-"""Selects the samples of the next shard, and fetches several of them at the same time.
+"""Selects the samples of the next shard, and fetches several at the same time, at a limited rate.
 
 The rows are drawn at random, by weight, from those that no worker has fetched. After a failure, a
 row waits before it is fetched again.
@@ -6,27 +6,35 @@ row waits before it is fetched again.
 
 from __future__ import annotations
 
+import struct
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache import shard_files
 from gpupipe.cache.cache_folder import CacheFolder
-from gpupipe.cache.commit_log import BrokenRows, CachedShard
 from gpupipe.cache.listing import UNKNOWN, Listing
-from gpupipe.cache.shard_files import ShardSample
-from gpupipe.cache.shared_files import RateLimit
+from gpupipe.cache.shard_files import END, ShardSample, load_table
+from gpupipe.cache.shared_files import BrokenRows
 from gpupipe.cache.store import ChangedError, Store, UnfetchableError
+from gpupipe.runtime.files import hold_lock
 
 _MAX_DRAWN_ROWS = 100_000
 _MAX_SAMPLES_OF_UNKNOWN_SIZE = 4096
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 30.0, 3600.0
+_BURST_SECONDS = 0.5
+_MAX_SECONDS, _MAX_FOREIGN_SECONDS = 3600.0, 60.0
+"""Maximum wait that the rate file may cause. The second value holds if another machine wrote the
+file, or this machine before a reboot.
+"""
+_FORMAT = struct.Struct("<dd36s")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class FailedRows:
@@ -140,19 +148,17 @@ class RowSelection:
                 if self._weights is None
                 else np.asarray(self._weights) > 0
             )
+            before = self._rows_of_shards
             self._rows_of_shards = {
-                name: self._read_rows(shard) for name, shard in log.live_shards().items()
+                name: before[name]
+                if name in before
+                else load_table(self._folder.table_path(name), shard.table_hash)[0]
+                for name, shard in log.live_shards().items()
             }
             for rows in self._rows_of_shards.values():
                 is_uncached[rows] = False
             self._generation, self._is_uncached = log.generation, is_uncached
         return self._is_uncached
-
-    def _read_rows(self, shard: CachedShard) -> NDArray[np.int64]:
-        rows = self._rows_of_shards.get(shard.name)
-        if rows is None:
-            rows = shard_files.load_table(self._folder.table_path(shard.name), shard.table_hash)[0]
-        return rows
 
     def choose_samples(self, rows: NDArray[np.int64]) -> tuple[list[ShardSample], int]:
         """Return the samples of the next shard, and the bytes to reserve for it.
@@ -163,7 +169,7 @@ class RowSelection:
             rows: The result of `draw`. The first rows are taken first.
         """
         samples: list[ShardSample] = []
-        total, shard_size = shard_files.END, int(self._folder.options.shard_size)
+        total, shard_size = END, int(self._folder.options.shard_size)
         for row in rows.tolist():
             sample, size = self._listing.get_sample(row), int(self._listing.sizes[row])
             stored_size = sample.stored_size(max(size, 0))
@@ -175,6 +181,53 @@ class RowSelection:
             total += stored_size
         is_exact = all(self._listing.sizes[s.row] != UNKNOWN for s in samples)
         return samples, total if is_exact else max(total, shard_size)
+
+
+class RateLimit:
+    """A rate limit that processes share through a file.
+
+    The file holds the time at which the recorded transfers are within the limit again, by the wall
+    clock and by the monotonic clock, and the id of the machine's boot. Processes of the same boot
+    use the monotonic clock, which nobody can set.
+
+    Args:
+        path: The file.
+        bytes_per_second: The limit; None for no limit.
+        pause: Sleeps for a number of seconds.
+    """
+
+    def __init__(
+        self, path: Path, bytes_per_second: int | None, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._path, self._rate, self._pause = path, bytes_per_second, pause
+        self._boot = _read_boot_id()
+
+    def take(self, size: int) -> None:
+        """Record a transfer of `size` bytes, and sleep until the rate limit allows it."""
+        if self._rate is None:
+            return
+        with hold_lock(self._path), self._path.open("r+b", buffering=0) as f:
+            wait = max(self._remaining_seconds(f.read()), -_BURST_SECONDS) + size / self._rate
+            f.seek(0)
+            f.write(_FORMAT.pack(time.time() + wait, time.monotonic() + wait, self._boot))
+        self._pause(max(0.0, wait))
+
+    def _remaining_seconds(self, stored: bytes) -> float:
+        """Return the seconds until recorded transfers are within the limit; negative if now."""
+        if len(stored) != _FORMAT.size:  # a new file, or a damaged one
+            return -_BURST_SECONDS
+        until, monotonic_until, boot = _FORMAT.unpack(stored)
+        if self._boot.strip(b"\0") and boot == self._boot:
+            return float(min(monotonic_until - time.monotonic(), _MAX_SECONDS))
+        return float(min(until - time.time(), _MAX_FOREIGN_SECONDS))
+
+
+def _read_boot_id() -> bytes:
+    """Return the id of this machine's current boot, 36 bytes; zeros if the system has none."""
+    try:
+        return _BOOT_ID.read_bytes().strip()[:36].ljust(36, b"\0")
+    except OSError:
+        return bytes(36)
 
 
 class Fetcher:
@@ -224,10 +277,8 @@ class Fetcher:
     def _fetch_one(self, sample: ShardSample) -> bytes:
         size = int(self._listing.sizes[sample.row])
         self._rate_limit.take(max(size, 0))
-        version_hash, version = (
-            int(self._listing.tags[sample.row]),
-            self._listing.versions[sample.row],
-        )
+        version_hash = int(self._listing.tags[sample.row])
+        version = self._listing.versions[sample.row]
         data = self._store.fetch(sample.name, size, version_hash, version)
         if size == UNKNOWN:
             self._rate_limit.take(len(data))

@@ -1,0 +1,294 @@
+"""Starts download workers, restarts them, ends them, and waits for what they fetch.
+
+`wait_until` waits while the workers make progress, and logs the reason. `refetch_image` waits for a
+shard that turns out to be damaged or missing during an epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.downloader import Task
+from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.errors import DataError, StateError
+from gpupipe.runtime.process import ChildProcess
+
+T = TypeVar("T")
+Image = NDArray[np.uint8]
+_log = logging.getLogger("gpupipe")
+_PACKAGES = str(Path(__file__).parents[2])
+_POLL_SECONDS = 0.1
+_LOG_AFTER_SECONDS = 1.0
+_START_SECONDS = 60.0
+"""How long download workers may take to start."""
+_MEMORY_SECONDS = 60.0
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+_failures: dict[str, tuple[float, str]] = {}
+"""When and why a shard could not be fetched again, by path. So later reads fail without a wait."""
+
+
+class WorkerPool:
+    """The download workers that this process started.
+
+    Args:
+        dataset: The data set.
+        cache: The settings of the cache to fill.
+        count: Number of download workers; may be 0.
+        do: "fill" to end when the data set is complete or the cache is full, "serve" to continue.
+    """
+
+    def __init__(
+        self, dataset: DataSet, cache: CacheOptions, count: int, do: str = "serve"
+    ) -> None:
+        self._task_line = _task_line(dataset, cache, do)
+        self._processes = [_start_process(self._task_line) for _ in range(count)]
+        self._owner, self._lock = os.getpid(), threading.Lock()
+        self._finalizer = weakref.finalize(self, _stop_processes, self._processes, self._owner)
+        _pools.add(self)
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def restart_killed(self) -> None:
+        """Restart download workers that a signal killed or that exited with status 0.
+
+        Does nothing after `stop`, or in a forked child. Several threads may call it.
+
+        Raises:
+            DataError: A download worker failed; the message has its reason.
+        """
+        with self._lock:
+            if not self._finalizer.alive or os.getpid() != self._owner:
+                return
+            for i, process in enumerate(self._processes):
+                status = process.poll()
+                if status is None:
+                    continue
+                outcome = _read_outcome(process)
+                process.close_pipes()
+                if status > 0:
+                    why = outcome.get("error", f"exit status {status}")
+                    raise DataError(f"a download worker of the cache failed: {why}")
+                self._processes[i] = _start_process(self._task_line)
+
+    def read_outcomes(self) -> list[dict[str, Any]] | None:
+        """Return the outcome of each download worker, or None while one is still running.
+
+        Raises:
+            DataError: A download worker failed.
+        """
+        if any(p.poll() is None for p in self._processes):
+            return None
+        return [_check_outcome(p) for p in self._processes]
+
+    def stop(self) -> None:
+        """End the download workers, and wait for them. Idempotent."""
+        self._finalizer()
+
+
+def list_dataset(dataset: DataSet, cache: CacheOptions) -> None:
+    """List the data set in a child process, and save the listing in the cache.
+
+    Args:
+        dataset: The data set.
+        cache: The settings of the cache.
+
+    Raises:
+        DataError: The data set cannot be listed.
+    """
+    process = _start_process(_task_line(dataset, cache, "list"))
+    try:
+        process.wait()
+        _check_outcome(process)
+    finally:
+        _stop_processes([process], os.getpid())
+
+
+def _task_line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
+    task = Task(
+        do=do, dataset=dataset, cache=cache.model_copy(update={"dir": cache.dir.absolute()})
+    )
+    return task.model_dump_json(exclude_defaults=True).encode() + b"\n"
+
+
+def _start_process(line: bytes) -> ChildProcess:
+    """Start a download worker, and send the task `line` to its standard input.
+
+    The task may hold secrets, which other users could see in the arguments.
+    """
+    python_path = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(python_path), "PYTHONSAFEPATH": "1"}
+    return ChildProcess("-m", "gpupipe.cache.downloader", request=line, env=environment)
+
+
+def _read_outcome(process: ChildProcess) -> dict[str, Any]:
+    lines = process.read_rest().splitlines()
+    return json.loads(lines[-1]) if lines else {}
+
+
+def _check_outcome(process: ChildProcess) -> dict[str, Any]:
+    outcome, status = _read_outcome(process), process.poll()
+    if status:
+        raise DataError(outcome.get("error", f"a process of the cache ended with status {status}"))
+    return outcome
+
+
+def _stop_processes(processes: list[ChildProcess], owner: int) -> None:
+    """End the processes. In a forked child of the process `owner`, do nothing."""
+    if os.getpid() != owner:
+        return
+    for process in processes:
+        process.close_pipes()
+        process.terminate()  # a later fork may hold its pipe open, so closing is not enough
+    for process in processes:
+        process.end()
+
+
+def wait_until(
+    folder: CacheFolder, pools: Collection[WorkerPool], purpose: str, attempt: Callable[[], T | str]
+) -> T:
+    """Call `attempt` until it returns a result in place of a reason to wait.
+
+    Args:
+        folder: The cache.
+        pools: Pools of this process, whose download workers are restarted if they were killed.
+        purpose: The beginning of the messages, such as "epoch 3 waits".
+        attempt: Returns the result, or a str with the reason to wait.
+
+    Returns:
+        The result of `attempt`.
+
+    Raises:
+        DataError: Waiting cannot help, or workers make no progress for data.cache.wait seconds.
+    """
+    began = last_change = time.monotonic()
+    last_state, is_logged = None, False
+    while isinstance(result := attempt(), str):
+        for pool in pools:
+            pool.restart_killed()
+        now, reports = time.monotonic(), list(folder.read_claims("workers").values())
+        state = folder.commit_log.generation, sum(report.get("bytes", 0) for report in reports)
+        last_change, last_state = (now if state != last_state else last_change), state
+        if now - last_change > folder.options.wait:
+            raise DataError(
+                f"{purpose}: {result}, and nothing came for {now - last_change:.0f} s "
+                f"(data.cache.wait): {_describe_workers(pools, reports)}"
+            )
+        if not is_logged and now - began > _LOG_AFTER_SECONDS:
+            is_logged = True
+            workers = _describe_workers(pools, reports)
+            _log.warning("gpupipe cache: %s: %s (%s)", purpose, result, workers)
+        time.sleep(_POLL_SECONDS)
+    return result
+
+
+def _describe_workers(pools: Collection[WorkerPool], reports: list[dict[str, Any]]) -> str:
+    """Return the states and failures that the running download workers report."""
+    if not reports:
+        return (
+            "download workers are starting"
+            if any(map(len, pools))
+            else "no download worker is running: run 'gpupipe cache fill CONFIG --serve', or set "
+            "data.cache.workers"
+        )
+    states = [str(report.get("state", "starting")) for report in reports]
+    failures = [why for report in reports for why in report.get("failures", [])]
+    return "; ".join(dict.fromkeys([*states, *failures]))
+
+
+def refuse_full_cache(folder: CacheFolder) -> None:
+    """Raise DataError if `epoch: full` waits on a full cache, from which nothing is evicted."""
+    if folder.options.epoch == "full" and any(
+        str(report.get("state", "")).startswith("waiting: the cache is full")
+        for report in folder.read_claims("workers").values()
+    ):
+        why = "the cache is full before the whole data set is in it"
+        raise DataError(explain_too_large(folder, why))
+
+
+def explain_too_large(folder: CacheFolder, why: str) -> str:
+    """Return the message for a data set too large for `epoch: full`. It begins with `why`."""
+    return (
+        f"{why}: data.cache.max_bytes is {folder.options.max_bytes:,}; make it larger, or set "
+        f"data.cache.epoch: grow ({folder.dir})"
+    )
+
+
+def refuse_lost_shards(folder: CacheFolder, missing: set[str]) -> None:
+    """Raise StateError if a missing shard cannot be fetched again.
+
+    Args:
+        folder: The cache.
+        missing: Names of shards.
+    """
+    for report in folder.read_claims("workers").values():
+        for name in report.get("lost", {}).keys() & missing:
+            raise StateError(
+                f"{folder.shard_path(name)}: was evicted and cannot be fetched again: "
+                f"{report['lost'][name]}"
+            )
+
+
+def refetch_image(options: CacheOptions, shard: str, read: Callable[[], Image | None]) -> Image:
+    """Wait until a damaged or missing shard is fetched again, and return one of its images.
+
+    Removes the file of a damaged shard, so that the download workers fetch it again.
+
+    Args:
+        options: The settings of the cache.
+        shard: The shard's name.
+        read: Reads the image; returns None if the image is damaged or the shard is missing.
+
+    Raises:
+        OSError: The shard cannot be fetched again. The message says why.
+    """
+    folder = CacheFolder(options)
+    path = str(folder.shard_path(shard))
+    if (image := read()) is not None:
+        return image
+    failed, why = _failures.get(path, (0.0, ""))
+    if why and time.monotonic() - failed < _MEMORY_SECONDS:
+        raise OSError(why)
+    _log.warning("gpupipe cache: %s: damaged or gone: it is fetched again", path)
+    last_start = time.monotonic() + (_START_SECONDS if options.workers else 0.0)
+
+    def attempt() -> Image | str:
+        if (image := read()) is not None:
+            return image
+        with folder.lock():
+            folder.remove_leftovers()
+            if shard not in folder.list_pinned_shards() | folder.commit_log.live_shards().keys():
+                raise OSError("it was evicted")
+            reports = list(folder.read_claims("workers").values())
+            if reports and read() is None:  # the workers fetch a shard whose file is gone
+                folder.shard_path(shard).unlink(missing_ok=True)
+        lost = next((r["lost"][shard] for r in reports if shard in r.get("lost", {})), "")
+        if lost:
+            raise OSError(
+                f"it is damaged on the disk, or gone, and cannot be fetched again: {lost}"
+            )
+        if not reports and time.monotonic() >= last_start:
+            raise OSError(
+                "it is damaged on the disk, or gone, and no download worker is running that could "
+                "fetch it again: run 'gpupipe cache verify CONFIG'"
+            )
+        return "it is fetched again"
+
+    try:
+        # All pools: the main thread, which restarts the workers too, may wait for this image.
+        return wait_until(folder, list(_pools), "it is damaged on the disk, or gone", attempt)
+    except (OSError, DataError) as e:
+        _failures[path] = time.monotonic(), str(e)
+        raise OSError(str(e)) from e
