@@ -120,24 +120,12 @@ class CacheFolder:
 
     def count_bytes(self) -> int:
         """Return the bytes on disk and those that claims reserve. Needs the lock."""
-        shards_by_name = self.commit_log.published
-        shards = sum(
-            disk_size(shards_by_name[name].bytes)
-            for name in _stems(self.dir / "shards")
-            if name in shards_by_name
-        )
-        tables = sum(
-            disk_size(shards_by_name[name].table_bytes)
-            for name in _stems(self.dir / "tables")
-            if name in shards_by_name
-        )
-        return shards + tables + self._reserved_bytes() + self._other_bytes()
-
-    def _reserved_bytes(self) -> int:
-        return sum(int(claim.get("reserved", 0)) for claim in self.read_claims().values())
-
-    def _other_bytes(self) -> int:
+        log = self.commit_log.published
+        shards, tables = _stems(self.dir / "shards"), _stems(self.dir / "tables")
         total = BLOCK * (len(_FOLDERS) + 1)
+        total += sum(disk_size(log[name].bytes) for name in shards & log.keys())
+        total += sum(disk_size(log[name].table_bytes) for name in tables & log.keys())
+        total += sum(int(claim.get("reserved", 0)) for claim in self.read_claims().values())
         for folder in (self.dir, *(self.dir / name for name in _CLAIM_KINDS)):
             with os.scandir(folder) as entries:
                 total += sum(disk_size(_size(e)) for e in entries)
@@ -242,10 +230,10 @@ def _check_identity(folder: CacheFolder, dataset: DataSet) -> None:
             )
         for key, value in ours.items():
             if theirs.get(key) != value:
-                difference = f"data.{key} {shown(theirs.get(key))} there, {shown(value)} here"
                 raise DataError(
-                    f"{folder.dir}: the cache of another data set: {difference}: set "
-                    "data.cache.dir to another folder, or delete this one"
+                    f"{folder.dir}: the cache of another data set: data.{key} "
+                    f"{shown(theirs.get(key))} there, {shown(value)} here: set data.cache.dir to "
+                    "another folder, or delete this one"
                 )
         return
     with write_atomically(path) as temporary:

@@ -101,24 +101,19 @@ class DownloadWorker:
             time.sleep(_HEARTBEAT_SECONDS)
             if os.getppid() != parent:
                 os._exit(0)
-            self._write_report()
-
-    def _write_report(self) -> None:
-        with contextlib.suppress(OSError):  # the disk is full; the next report follows soon
-            self._claim.write(self._report())
+            with contextlib.suppress(OSError):  # the disk is full; the next report follows soon
+                self._claim.write(self._report())
 
     def _print_problems(self, outcome: FillOutcome) -> None:
         """Print problems to standard error, each once."""
         statistics = self._filler.statistics
-        problems = []
-        if outcome == "disk full":
-            problems.append(
-                f"{outcome}, and fetching is paused until there is space: {self._folder.dir}"
-            )
-        problems += [
+        problems = [
             f"cannot be fetched, and is tried again later: {why}"
             for why in (*statistics.failed.reasons.values(), *statistics.lost.values())
         ]
+        if outcome == "disk full":
+            paused = f"{outcome}, and fetching is paused until there is space: {self._folder.dir}"
+            problems.insert(0, paused)
         for text in problems:
             if text not in self._printed:
                 self._printed.add(text)
@@ -129,6 +124,7 @@ class DownloadWorker:
     def _report(self) -> dict[str, Any]:
         statistics = self._filler.statistics
         failures = list(statistics.failed.reasons.values())[:_SHOWN_FAILURES]
+        lost = list(statistics.lost.items())[:_SHOWN_FAILURES]
         return {
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -138,21 +134,17 @@ class DownloadWorker:
             "rate": self._rate(),
             "failed": len(statistics.failed),
             "failures": [why[:_MAX_REASON_LENGTH] for why in failures],
-            "lost": {
-                name: why[:_MAX_REASON_LENGTH]
-                for name, why in list(statistics.lost.items())[:_SHOWN_FAILURES]
-            },
+            "lost": {name: why[:_MAX_REASON_LENGTH] for name, why in lost},
         }
 
     def _rate(self) -> float:
         """Return the bytes per second over the last 10 s."""
         now = time.monotonic()
-        self._history = [
-            *(h for h in self._history if h[0] > now - _RATE_SECONDS),
-            (now, self._filler.statistics.bytes),
-        ]
+        fetched = self._filler.statistics.bytes
+        recent = [entry for entry in self._history if entry[0] > now - _RATE_SECONDS]
+        self._history = [*recent, (now, fetched)]
         then, before = self._history[0]
-        return (self._filler.statistics.bytes - before) / (now - then) if now > then else 0.0
+        return (fetched - before) / (now - then) if now > then else 0.0
 
 
 def list_rows(folder: CacheFolder, task: Task) -> None:

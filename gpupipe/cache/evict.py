@@ -39,12 +39,9 @@ class Epoch:
 
 def record_epoch(folder: CacheFolder, generation: int, samples: int) -> None:
     """Record an epoch that begins now. Needs the lock."""
-    line = (
-        json.dumps({"generation": generation, "samples": samples, "time": time.time()}).encode()
-        + b"\n"
-    )
+    line = json.dumps({"generation": generation, "samples": samples, "time": time.time()})
     with (folder.dir / "epochs.jsonl").open("ab", buffering=0) as f:
-        write_all(f, line)
+        write_all(f, line.encode() + b"\n")
 
 
 def read_epochs(folder: CacheFolder) -> list[Epoch]:
@@ -93,10 +90,8 @@ def has_room(folder: CacheFolder, need: int, free: int | None = None) -> bool:
         need: Bytes to add.
         free: Bytes that must stay free; by default `headroom_bytes`.
     """
-    return (
-        folder.count_bytes() + need + (headroom_bytes(folder) if free is None else free)
-        <= folder.options.max_bytes
-    )
+    free = headroom_bytes(folder) if free is None else free
+    return folder.count_bytes() + need + free <= folder.options.max_bytes
 
 
 def headroom_bytes(folder: CacheFolder) -> int:
@@ -120,19 +115,15 @@ def make_room(folder: CacheFolder, need: int) -> bool:
         return True
     if folder.options.epoch == "full":
         return False
-    used = find_last_uses(folder)
-    live = folder.commit_log.live_shards()
-    candidates = [name for name in _sort_for_eviction(folder, live, used) if name in used]
-    goal = int(folder.options.low_water * folder.options.max_bytes)
-    evict(
-        folder,
-        _take_until_freed(
-            folder,
-            candidates[: len(live) // 2],
-            folder.count_bytes() - _count_bytes_being_freed(folder) + need - goal,
-        ),
-        "to make room",
-    )
+    log, used = folder.commit_log, find_last_uses(folder)
+    live = log.live_shards()
+    candidates = [name for name in _sort_for_eviction(folder, used) if name in used]
+    # Evicted shards whose files remain because an epoch has pinned them.
+    evicted = (folder.list_present_shards() - live.keys()) & log.published.keys()
+    size = folder.count_bytes() - sum(disk_size(log.published[name].bytes) for name in evicted)
+    excess = size + need - int(folder.options.low_water * folder.options.max_bytes)
+    names = _take_until_freed(folder, candidates[: len(live) // 2], excess)
+    evict(folder, names, "to make room")
     return has_room(folder, need)
 
 
@@ -148,13 +139,9 @@ def make_room_for_pinned(folder: CacheFolder, need: int) -> bool:
         need: Bytes to add.
     """
     if not has_room(folder, need):
-        candidates = _list_unpinned(folder)
         excess = folder.count_bytes() + need + headroom_bytes(folder) - folder.options.max_bytes
-        evict(
-            folder,
-            _take_until_freed(folder, candidates, excess),
-            "to make room for a pinned generation",
-        )
+        names = _take_until_freed(folder, _list_unpinned(folder), excess)
+        evict(folder, names, "to make room for a pinned generation")
     if not has_room(folder, need):
         folder.prune_tables(0)
     return has_room(folder, need, headroom_bytes(folder) // 2)
@@ -185,16 +172,6 @@ def evict(folder: CacheFolder, names: list[str], why: str) -> None:
         folder.remove_leftovers()
 
 
-def _count_bytes_being_freed(folder: CacheFolder) -> int:
-    """Return the bytes of evicted shards whose files remain because an epoch has pinned them."""
-    shards = folder.commit_log.published
-    return sum(
-        disk_size(shards[name].bytes)
-        for name in folder.list_present_shards() - folder.commit_log.live_shards().keys()
-        if name in shards
-    )
-
-
 def _take_until_freed(folder: CacheFolder, names: Iterable[str], excess: int) -> list[str]:
     """Return the shortest prefix of `names` whose shards take at least `excess` bytes."""
     chosen = []
@@ -208,19 +185,15 @@ def _take_until_freed(folder: CacheFolder, names: Iterable[str], excess: int) ->
 
 def _list_unpinned(folder: CacheFolder) -> list[str]:
     """Return the live shards that no epoch has pinned, in the order of eviction."""
-    pinned = folder.list_pinned_shards()
-    live = folder.commit_log.live_shards()
-    order = _sort_for_eviction(folder, live, find_last_uses(folder))
+    pinned, order = folder.list_pinned_shards(), _sort_for_eviction(folder, find_last_uses(folder))
     return [name for name in order if name not in pinned]
 
 
-def _sort_for_eviction(
-    folder: CacheFolder, names: Iterable[str], used: dict[str, float]
-) -> list[str]:
-    """Sort shards in the order in which the policy evicts them. `used`: times of the last use."""
+def _sort_for_eviction(folder: CacheFolder, used: dict[str, float]) -> list[str]:
+    """Return the live shards in the order of eviction. `used`: when each was last used."""
     order: dict[str, Callable[[str], tuple[float, str]]] = {
         "fifo": lambda name: (0.0, name),
         "lru": lambda name: (used.get(name, float("inf")), name),
         "random": lambda name: (random.random(), name),
     }
-    return sorted(names, key=order[folder.options.policy])
+    return sorted(folder.commit_log.live_shards(), key=order[folder.options.policy])

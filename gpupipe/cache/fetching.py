@@ -275,12 +275,10 @@ class Fetcher:
                 future.cancel()
 
     def _fetch_one(self, sample: ShardSample) -> bytes:
-        size = int(self._listing.sizes[sample.row])
-        self._rate_limit.take(max(size, 0))
-        version_hash = int(self._listing.tags[sample.row])
-        version = self._listing.versions[sample.row]
-        data = self._store.fetch(sample.name, size, version_hash, version)
-        if size == UNKNOWN:
+        file = self._listing.get_file(sample.row)
+        self._rate_limit.take(max(file.size, 0))
+        data = self._store.fetch(file)
+        if file.size == UNKNOWN:
             self._rate_limit.take(len(data))
         return data
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,22 @@ _LABELS = {
 The values of this dict are their names in messages.
 """
 _MD5 = re.compile(r"[0-9a-f]{32}")
+
+
+class StoredFile(NamedTuple):
+    """A file of a store, in the version that was listed.
+
+    Attributes:
+        name: Path under the data set's url.
+        size: Bytes; -1 if unknown.
+        tag: `hash_file_version` of the version; 0 if unknown.
+        version: `file_version` of it, for messages; "" if unknown.
+    """
+
+    name: str
+    size: int = UNKNOWN
+    tag: int = 0
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,28 +92,17 @@ class Listing:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def get_file(self, row: int) -> StoredFile:
+        """Return the file of row `row`."""
+        return StoredFile(
+            self.names[row], int(self.sizes[row]), int(self.tags[row]), self.versions[row]
+        )
+
     def get_sample(self, row: int) -> ShardSample:
         """Return row `row` as a sample to write to a shard."""
         label = int(self.labels[row])
         metadata = json.loads(self.metadata[row]) if len(self.metadata) else {}
         return ShardSample(row, self.names[row], label, {"class": self.classes[label]} | metadata)
-
-
-def compute_fingerprint(names: StringArray, labels: NDArray[np.int64], classes: list[str]) -> str:
-    """Return a hash of the data set, which must be the same at a resume.
-
-    Args:
-        names: Names of the files.
-        labels: int64 (N,), indices into `classes`.
-        classes: Names of the classes.
-
-    Returns:
-        128-bit BLAKE2b in hexadecimal.
-    """
-    digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
-    for array in (*names.fingerprint_parts, labels):
-        digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 def is_listed(folder: CacheFolder) -> bool:
@@ -147,14 +152,10 @@ def hash_version(version: str) -> int:
 
     Quotes around the version are ignored.
     """
-    return (
-        int.from_bytes(
-            hashlib.blake2b(version.strip('"').encode(), digest_size=8).digest(), "little"
-        )
-        | 1
-        if version
-        else 0
-    )
+    if not version:
+        return 0
+    digest = hashlib.blake2b(version.strip('"').encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") | 1
 
 
 def _list_versions(info: dict[str, Any]) -> list[tuple[str, str]]:

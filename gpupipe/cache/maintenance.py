@@ -133,17 +133,13 @@ def fetch_missing_shards(folder: CacheFolder, filler: Filler) -> dict[str, str]:
     Returns:
         The reason for each shard that could not be fetched again, by the shard's name.
     """
-    while _missing(folder) - filler.statistics.lost.keys():
-        if filler.publish_shard(fresh=False) not in ("published", "failed"):
-            break
-    return filler.statistics.lost | dict.fromkeys(
-        _missing(folder) - filler.statistics.lost.keys(), "there is no room"
-    )
-
-
-def _missing(folder: CacheFolder) -> set[str]:
-    with folder.lock():
-        return set(folder.list_missing_shards())
+    lost, outcome = filler.statistics.lost, ""
+    while True:
+        with folder.lock():
+            missing = set(folder.list_missing_shards()) - lost.keys()
+        if not missing or outcome not in ("", "published", "failed"):
+            return lost | dict.fromkeys(missing, "there is no room")
+        outcome = filler.publish_shard(fresh=False)
 
 
 def _check_shard(folder: CacheFolder, shard: CachedShard, rows: int) -> str:
@@ -156,7 +152,15 @@ def _check_shard(folder: CacheFolder, shard: CachedShard, rows: int) -> str:
         return f"cannot be read: {e.strerror or e}"
     except DataError as e:
         return str(e)
-    return "" if _table_is_right(folder, shard) else _rebuild_table(folder, shard, table)
+    if _table_is_right(folder, shard):
+        return ""
+    try:  # Write the table that was read from the tar file in place of the damaged one.
+        with folder.lock(), write_atomically(folder.table_path(shard.name)) as temporary:
+            if shard_files.save_table(table, temporary) != shard.table_hash:
+                raise DataError("its table is damaged, and does not follow from it")
+    except DataError as e:
+        return str(e)
+    return ""
 
 
 def _table_is_right(folder: CacheFolder, shard: CachedShard) -> bool:
@@ -165,17 +169,6 @@ def _table_is_right(folder: CacheFolder, shard: CachedShard) -> bool:
     except DataError:
         return False
     return True
-
-
-def _rebuild_table(folder: CacheFolder, shard: CachedShard, table: shard_files.Table) -> str:
-    """Write `table`, read from the tar file, in place of a damaged one; return an error or ""."""
-    try:
-        with folder.lock(), write_atomically(folder.table_path(shard.name)) as temporary:
-            if shard_files.save_table(table, temporary) != shard.table_hash:
-                raise DataError("its table is damaged, and does not follow from it")
-    except DataError as e:
-        return str(e)
-    return ""
 
 
 def _remove_shard(folder: CacheFolder, shard: CachedShard) -> bool:

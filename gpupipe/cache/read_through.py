@@ -18,17 +18,18 @@ import secrets
 import sqlite3
 import struct
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.listing import Listing
+from gpupipe.cache.listing import Listing, StoredFile
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shared_files import disk_size
 from gpupipe.cache.store import Store, StoreError, UnfetchableError
@@ -47,8 +48,6 @@ _LOG_PAGES = 64
 """SQLite writes its log to the database after this many pages, so that the log stays small."""
 _DIGEST_SIZE = 16
 _HEADER = struct.Struct(f"<{_DIGEST_SIZE}sQ")
-_POLICIES = {"lru": "least-recently-used"}
-_FAILURES = (sqlite3.Error, OSError)
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class ReadThroughColumn(Column):
             self.dataset.model_dump_json(exclude_unset=True), self.cache, os.getpid()
         )
         wanted = [
-            SampleFile(
+            StoredFile(
                 self.names[row], int(self.sizes[row]), int(self.tags[row]), self.versions[row]
             )
             for row in rows.tolist()
@@ -126,21 +125,6 @@ def create_column(dataset: DataSet, cache: CacheOptions, listing: Listing) -> Re
     )
 
 
-@dataclass(frozen=True)
-class SampleFile:
-    """A file of the store: path under the url, size, hash of its version (tag), and version."""
-
-    name: str
-    size: int
-    tag: int
-    version: str
-
-    @property
-    def key(self) -> str:
-        """The file's key in the cache. A new listing after a change of the file changes the key."""
-        return f"{self.tag:016x}:{self.size}:{self.name}"
-
-
 class SampleCache:
     """The samples of one data set on this machine. All threads and processes here may read at once.
 
@@ -159,9 +143,10 @@ class SampleCache:
         self._threads = ThreadPoolExecutor(options.connections, "gpupipe-fetch")
         name = hashlib.blake2b(dataset.url.encode(), digest_size=8).hexdigest()
         self._folder = options.dir.absolute() / _FOLDER / name
-        self._kept = self._use_folder(partial(_open_folder, self._folder, options))
+        with self._folder_errors():
+            self._kept = _open_folder(self._folder, options)
 
-    def read(self, files: Iterable[SampleFile]) -> list[bytes]:
+    def read(self, files: Sequence[StoredFile]) -> list[bytes]:
         """Return the content of files; fetch files that are not cached, several at a time.
 
         Raises:
@@ -169,39 +154,37 @@ class SampleCache:
                 read.
             EngineError: The store, the network or the disk failed.
         """
-        wanted = list(files)
-        contents = [self._use_folder(partial(self._find, file)) for file in wanted]
+        with self._folder_errors():
+            contents = [_unwrap(self._kept.get(_get_key(file))) for file in files]
         missing = [n for n, data in enumerate(contents) if data is None]
-        fetched = self._threads.map(self._fetch, [wanted[n] for n in missing])
+        fetched = self._threads.map(self._fetch, [files[n] for n in missing])
         for n, data in zip(missing, fetched, strict=True):
             contents[n] = data
         return [data for data in contents if data is not None]
 
-    def _find(self, file: SampleFile) -> bytes | None:
-        """Return the content of a file; None if it is not in the folder, or damaged there."""
-        value = self._kept.get(file.key)
-        return _unwrap(value) if isinstance(value, bytes) else None
-
-    def _fetch(self, file: SampleFile) -> bytes:
+    def _fetch(self, file: StoredFile) -> bytes:
         """Fetch a file, add it to the folder, and return its content."""
         url = f"{self._store.url}/{file.name}"
         try:
-            data = self._store.fetch(file.name, file.size, file.tag, file.version)
+            data = self._store.fetch(file)
         except StoreError as e:
             raise EngineError(
                 f"{url}: cannot be fetched: {e}: see data.url, data.storage_options and the network"
             ) from e
         except UnfetchableError as e:
             raise OSError(f"cannot be fetched: {e}") from e
-        self._use_folder(lambda: self._kept.set(file.key, _wrap(data)))
+        with self._folder_errors():
+            self._kept.set(_get_key(file), _wrap(data))
         return data
 
-    def _use_folder(self, use: Callable[[], Any]) -> Any:
+    @contextmanager
+    def _folder_errors(self) -> Iterator[None]:
+        """Turn errors of SQLite and the disk into an EngineError that names the folder."""
         from diskcache import Timeout
 
         try:
-            return use()
-        except (*_FAILURES, Timeout) as e:
+            yield
+        except (sqlite3.Error, OSError, Timeout) as e:
             raise EngineError(
                 f"{self._folder}: the cache of this machine cannot be used: {describe_error(e)}: "
                 "free space there, or set data.cache.dir to a folder that every node can write, "
@@ -232,7 +215,7 @@ def _open_folder(folder: Path, options: CacheOptions) -> Any:
         str(folder),
         disk=_create_disk_class(),
         size_limit=int(options.max_bytes * _SHARE),
-        eviction_policy=_POLICIES.get(options.policy, "least-recently-stored"),
+        eviction_policy=f"least-recently-{'used' if options.policy == 'lru' else 'stored'}",
         disk_min_file_size=_MIN_FILE_SIZE,
         sqlite_wal_autocheckpoint=_LOG_PAGES,
         sqlite_journal_size_limit=_LOG_PAGES * 4096,
@@ -274,6 +257,11 @@ def _create_disk_class() -> Any:
     return BytesOnly
 
 
+def _get_key(file: StoredFile) -> str:
+    """Return a file's key in the cache. Another version or size of the file has another key."""
+    return f"{file.tag:016x}:{file.size}:{file.name}"
+
+
 def _wrap(data: bytes) -> bytes:
     """Return the cache entry of a file: checksum, size, content, padding to whole disk blocks.
 
@@ -283,9 +271,9 @@ def _wrap(data: bytes) -> bytes:
     return value if len(value) < _MIN_FILE_SIZE else value.ljust(disk_size(len(value)), b"\0")
 
 
-def _unwrap(value: bytes) -> bytes | None:
-    """Return the content in a cache entry; None if the entry is damaged."""
-    if len(value) < _HEADER.size:
+def _unwrap(value: Any) -> bytes | None:
+    """Return the content in a cache entry; None if there is no entry, or it is damaged."""
+    if not isinstance(value, bytes) or len(value) < _HEADER.size:
         return None
     digest, size = _HEADER.unpack_from(value)
     data = value[_HEADER.size : _HEADER.size + size]

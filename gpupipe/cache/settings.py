@@ -77,13 +77,11 @@ class CacheOptions(_Frozen):
     @model_validator(mode="after")
     def _check_max_bytes(self) -> CacheOptions:
         if self.max_bytes < _MIN_SHARDS * self.shard_size:
-            least = (
-                f"at least {_MIN_SHARDS} times shard_size "
-                f"({self.shard_size.human_readable(decimal=True)})"
-            )
             raise ValueError(
-                f"max_bytes is {self.max_bytes.human_readable(decimal=True)}, but should be "
-                f"{least}: make it larger, or shard_size smaller"
+                f"max_bytes is {self.max_bytes.human_readable(decimal=True)}, but should be at "
+                f"least {_MIN_SHARDS} times shard_size "
+                f"({self.shard_size.human_readable(decimal=True)}): make it larger, or shard_size "
+                "smaller"
             )
         return self
 
@@ -122,20 +120,20 @@ class DataSet(_Frozen):
     def _check_manifest_columns(self) -> DataSet:
         if self.manifest is not None and not self.manifest.lower().endswith((".csv", ".parquet")):
             raise ValueError(f"manifest is {self.manifest!r}, but should end in .csv or .parquet")
-        unusable = [
-            name
-            for name in ("path", "weight", "values")
-            if self.manifest is None and name in self.model_fields_set and getattr(self, name)
-        ]
         reserved = sorted({"image", "label", "id"} & set(self.values))
         if reserved:
             raise ValueError(
                 f"values: {', '.join(reserved)}: what a batch has anyway cannot be a column of "
                 "the manifest too: rename the column"
             )
-        if unusable:
+        chosen = [
+            name
+            for name in ("path", "weight", "values")
+            if name in self.model_fields_set and getattr(self, name)
+        ]
+        if self.manifest is None and chosen:
             raise ValueError(
-                f"{' and '.join(unusable)}: of a manifest, and none is given: set data.manifest"
+                f"{' and '.join(chosen)}: of a manifest, and none is given: set data.manifest"
             )
         return self
 

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tarfile
 import zlib
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ CRC-32 of the image.
 END = 2 * tarfile.BLOCKSIZE
 _BLOCKS_BESIDE = 5
 """Minimum number of tar blocks of a sample besides its image: three headers, the label, JSON."""
+_SUFFIX = re.compile("[0-9a-z]{1,8}")
+_MEMBER = re.compile("([0-9]{1,18})[.][0-9a-z]+")
 _CHUNK = 1 << 22
 _TABLE_HEADER = 128
 _TABLE_ROWS = 4
@@ -61,7 +64,10 @@ class ShardSample:
             Three pairs, for image, label and JSON. The image's content is None.
         """
         text = json.dumps({"path": self.name, "label": self.label} | self.metadata).encode()
-        parts: list[tuple[str, bytes | None, int]] = [(_member_suffix(self.name), None, size)]
+        suffix = self.name.rpartition("/")[2].rpartition(".")[2].lower()
+        if not _SUFFIX.fullmatch(suffix) or suffix in ("cls", "json"):
+            suffix = "bin"
+        parts: list[tuple[str, bytes | None, int]] = [(suffix, None, size)]
         parts += [("cls", label := str(self.label).encode(), len(label)), ("json", text, len(text))]
         return [
             (_tar_header(f"{self.row:09}.{ending}", length), content)
@@ -71,18 +77,6 @@ class ShardSample:
     def stored_size(self, size: int) -> int:
         """Return the bytes that the sample takes in a shard if its image has `size` bytes."""
         return sum(tarfile.BLOCKSIZE + _pad_size(info.size) for info, _ in self.members(size))
-
-
-def _member_suffix(name: str) -> str:
-    ending = name.rpartition("/")[2].rpartition(".")[2].lower()
-    return (
-        ending
-        if ending.isalnum()
-        and ending.isascii()
-        and len(ending) <= 8
-        and ending not in ("cls", "json")
-        else "bin"
-    )
 
 
 def _tar_header(name: str, size: int) -> tarfile.TarInfo:
@@ -200,21 +194,13 @@ def load_table(path: Path, expected: str) -> Table:
     """
     try:
         data = path.read_bytes()
-    except OSError as e:
-        raise DataError(
-            f"{path}: cannot be read: {e.strerror or e}: run 'gpupipe cache verify CONFIG', "
-            "which mends the cache"
-        ) from e
-    if _hash(data) != expected:
-        raise DataError(
-            f"{path}: damaged: its checksum is another than when it was written: run "
-            "'gpupipe cache verify CONFIG', which mends the cache"
-        )
-    try:
+        if _hash(data) != expected:
+            raise ValueError("its checksum is another than when it was written")
         table: Table = np.load(io.BytesIO(data), allow_pickle=False)
-    except ValueError as e:
+    except (OSError, ValueError) as e:
+        why = f"cannot be read: {e.strerror or e}" if isinstance(e, OSError) else f"damaged: {e}"
         raise DataError(
-            f"{path}: damaged: {e}: run 'gpupipe cache verify CONFIG', which mends the cache"
+            f"{path}: {why}: run 'gpupipe cache verify CONFIG', which mends the cache"
         ) from e
     return table
 
@@ -268,15 +254,10 @@ def _compute_checksum(file: io.BufferedReader, member: tarfile.TarInfo) -> int:
 
 
 def _parse_row(path: Path, member: tarfile.TarInfo, rows: int) -> int:
-    number, dot, ending = member.name.partition(".")
-    if (
-        not (
-            member.isreg() and dot and number.isdecimal() and number.isascii() and ending.isalnum()
-        )
-        or int(number) >= rows
-    ):
+    name = _MEMBER.fullmatch(member.name)
+    if not member.isreg() or name is None or int(name[1]) >= rows:
         raise DataError(
             f"{path}: the member {member.name[:100]!r} is none that gpupipe writes: a plain "
             "file, called by the number of a row"
         )
-    return int(number)
+    return int(name[1])

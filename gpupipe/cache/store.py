@@ -16,6 +16,7 @@ from typing import Any
 
 from gpupipe.cache.listing import (
     UNKNOWN,
+    StoredFile,
     describe_change,
     file_version,
     find_etag_md5,
@@ -159,23 +160,15 @@ class Store:
             return {}
         return info
 
-    def fetch(
-        self, name: str, size: int = UNKNOWN, version_hash: int = 0, version: str = ""
-    ) -> bytes:
+    def fetch(self, file: StoredFile) -> bytes:
         """Return the content of a file.
-
-        Args:
-            name: Path under the url.
-            size: Its expected bytes; -1 if unknown.
-            version_hash: `hash_file_version` of the expected version; 0 if unknown.
-            version: The `file_version`, for messages; "" if unknown.
 
         Raises:
             StoreError: All attempts failed.
             ChangedError: The file was changed.
             UnfetchableError: The file is missing, or access is denied.
         """
-        data: bytes = self._retry(lambda: self._fetch_once(name, size, version_hash, version))
+        data: bytes = self._retry(lambda: self._fetch_once(file))
         return data
 
     def _retry(self, call: Callable[[], Any]) -> Any:
@@ -198,8 +191,8 @@ class Store:
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
-    def _fetch_once(self, name: str, size: int, version_hash: int, version: str) -> bytes:
-        path = self._path(name)
+    def _fetch_once(self, file: StoredFile) -> bytes:
+        path, (_, size, version_hash, version) = self._path(file.name), file
         if size == UNKNOWN or not version_hash:
             before = self._call_with_timeout("info", path)
             if size == UNKNOWN and isinstance(before.get("size"), int):
@@ -287,11 +280,5 @@ def _find_http_failure(error: FileNotFoundError) -> BaseException | None:
 
 def describe_error(error: BaseException) -> str:
     """Return an error as one line, with its type unless it is an OSError with a message."""
-    text = " ".join(
-        str(error.strerror if isinstance(error, OSError) and error.strerror else error).split()
-    )
-    return (
-        f"{type(error).__name__}: {text[:300]}"
-        if not isinstance(error, OSError) or not text
-        else text[:300]
-    )
+    text = " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
+    return text if text and isinstance(error, OSError) else f"{type(error).__name__}: {text}"

@@ -14,18 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.listing import (
-    UNKNOWN,
-    Listing,
-    compute_fingerprint,
-    file_version,
-    hash_file_version,
-)
+from gpupipe.cache.listing import UNKNOWN, Listing, file_version, hash_file_version
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store, read_url
 from gpupipe.dataset import labels as classes_of
 from gpupipe.dataset.class_folders import get_suffixes
 from gpupipe.dataset.columns import StringArray
+from gpupipe.dataset.index import compute_fingerprint
 from gpupipe.errors import DataError, shown
 from gpupipe.formats.manifest import read_stream
 from gpupipe.formats.manifest_rows import ManifestColumns, ManifestRows
@@ -75,13 +70,15 @@ def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listi
     Raises:
         DataError: There are no samples, or a name or a value is invalid.
     """
-    rows = (
-        _list_files(dataset, store)
-        if dataset.manifest is None
-        else _read_manifest(dataset, dataset.manifest)
-    )
+    if dataset.manifest is None:
+        rows = _list_files(dataset, store)
+        empty = f"{dataset.url}: no files that end in {', '.join(dataset.extensions)}"
+        advice = "set data.url, or data.extensions"
+    else:
+        rows = _read_manifest(dataset, dataset.manifest)
+        empty, advice = f"{dataset.manifest}: no rows", "list at least one sample"
     if not rows.names:
-        raise DataError(_explain_no_rows(dataset))
+        raise DataError(f"{empty}: {advice}")
     labels, classes = _number_labels(rows, dataset.manifest)
     names = StringArray.from_strings(rows.names)
     _ask_for_versions(rows, store, connections)
@@ -93,7 +90,7 @@ def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listi
         rows.weights,
         StringArray.from_strings(rows.metadata),
         classes,
-        compute_fingerprint(names, labels, classes),
+        compute_fingerprint(names, labels, classes, {}, {}),
         StringArray.from_strings(file_version(info) for info in rows.infos),
         rows.values,
     )
@@ -113,15 +110,6 @@ def _ask_for_versions(rows: StoreRows, store: Store, connections: int) -> None:
 def _get_size(info: dict[str, Any]) -> int:
     size = info.get("size")
     return size if type(size) is int and size >= 0 else UNKNOWN
-
-
-def _explain_no_rows(dataset: DataSet) -> str:
-    if dataset.manifest is not None:
-        return f"{dataset.manifest}: no rows: list at least one sample"
-    return (
-        f"{dataset.url}: no files that end in {', '.join(dataset.extensions)}: set data.url, "
-        "or data.extensions"
-    )
 
 
 def check_name(name: str, where: str) -> str:

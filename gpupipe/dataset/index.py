@@ -124,7 +124,7 @@ def build(
     """
     texts = names if isinstance(names, StringArray) else StringArray.from_strings(names)
     columns = columns or {"image": FileColumn(root, texts)}
-    fingerprint = _compute_fingerprint(texts, labels, classes, columns, values or {})
+    fingerprint = compute_fingerprint(texts, labels, classes, columns, values or {})
     return Index(
         root, texts, labels, classes, columns, fingerprint, values or {}, extra=extra or {}
     )
@@ -142,13 +142,14 @@ def spans_of(index: Index, field: str) -> SpanColumn:
     return column
 
 
-def _compute_fingerprint(
+def compute_fingerprint(
     names: StringArray,
     labels: NDArray[np.int64],
     classes: list[str],
     columns: dict[str, Column],
     values: dict[str, NDArray[Any]],
 ) -> str:
+    """Return a hash of the samples, 128-bit BLAKE2b in hexadecimal. See `build`."""
     digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
     for array in (*names.fingerprint_parts, labels):
         digest.update(array.tobytes())

@@ -18,6 +18,7 @@ from gpupipe.cache.listing import (
     has_version,
     hash_file_version,
 )
+from gpupipe.dataset.index import compute_fingerprint
 from gpupipe.errors import DataError
 
 
@@ -29,8 +30,8 @@ def test_a_listing_is_loaded_as_it_was_saved(make: Any) -> None:
     assert len(loaded) == 40
     assert loaded.classes == [f"class{n}" for n in range(4)]
     assert np.array_equal(loaded.sizes, made.listing.sizes)
-    assert loaded.fingerprint == listing.compute_fingerprint(
-        loaded.names, loaded.labels, loaded.classes
+    assert loaded.fingerprint == compute_fingerprint(
+        loaded.names, loaded.labels, loaded.classes, {}, {}
     )
     sample = loaded.get_sample(0)
     assert sample.metadata == {"class": "class0"}

@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from gpupipe.cache.listing import UNKNOWN, file_version, hash_file_version, hash_version
+from gpupipe.cache.listing import (
+    UNKNOWN,
+    StoredFile,
+    file_version,
+    hash_file_version,
+    hash_version,
+)
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import (
     ChangedError,
@@ -35,7 +41,7 @@ def test_errors_are_retried_with_growing_pauses(web: tuple[str, Any], blobs: Pat
     url, faults = web
     faults.errors[NAME] = 4
     client = Web(url, retries=5)
-    assert client.store.fetch(NAME) == (blobs / NAME).read_bytes()
+    assert client.store.fetch(StoredFile(NAME)) == (blobs / NAME).read_bytes()
     assert len(client.pauses) == 4
     for pause, nominal in zip(client.pauses, (0.5, 1, 2, 4), strict=True):
         assert nominal / 2 <= pause <= nominal * 1.5
@@ -46,14 +52,14 @@ def test_errors_that_last_are_reported(web: tuple[str, Any]) -> None:
     faults.errors[NAME] = 100
     client = Web(url)
     with pytest.raises(UnfetchableError, match=r"500.*\(3 attempts\)"):
-        client.store.fetch(NAME)
+        client.store.fetch(StoredFile(NAME))
     assert len(client.pauses) == 2
 
 
 def test_what_is_not_there_is_not_asked_for_again(web: tuple[str, Any]) -> None:
     client = Web(web[0])
     with pytest.raises(UnfetchableError, match=r"none.jpg"):
-        client.store.fetch("none.jpg")
+        client.store.fetch(StoredFile("none.jpg"))
     assert client.pauses == []
 
 
@@ -61,23 +67,23 @@ def test_a_body_that_is_cut_off_is_never_taken(web: tuple[str, Any], blobs: Path
     url, faults = web
     faults.cuts[NAME] = 2
     client = Web(url)
-    assert client.store.fetch(NAME) == (blobs / NAME).read_bytes()
+    assert client.store.fetch(StoredFile(NAME)) == (blobs / NAME).read_bytes()
     assert len(client.pauses) == 2
     faults.cuts[NAME] = 3
     with pytest.raises(UnfetchableError, match=r"\(3 attempts\)"):
-        client.store.fetch(NAME)
+        client.store.fetch(StoredFile(NAME))
 
 
 def test_a_stall_is_an_error(web: tuple[str, Any], blobs: Path) -> None:
     url, faults = web
     faults.stalls[NAME] = 1
-    assert Web(url, timeout=0.3).store.fetch(NAME) == (blobs / NAME).read_bytes()
+    assert Web(url, timeout=0.3).store.fetch(StoredFile(NAME)) == (blobs / NAME).read_bytes()
     faults.stalls[NAME] = 1
     with pytest.raises(
         UnfetchableError,
         match=r"it was not whole after 0.3 s \(data.cache.timeout\) \(1 attempts\)",
     ):
-        Web(url, retries=0, timeout=0.3).store.fetch(NAME)
+        Web(url, retries=0, timeout=0.3).store.fetch(StoredFile(NAME))
 
 
 def test_a_file_that_changes_while_it_is_fetched_is_not_taken(
@@ -86,20 +92,22 @@ def test_a_file_that_changes_while_it_is_fetched_is_not_taken(
     url, faults = web
     faults.changes[NAME] = 1
     client = Web(url)
-    assert client.store.fetch(NAME) == (blobs / NAME).read_bytes()
+    assert client.store.fetch(StoredFile(NAME)) == (blobs / NAME).read_bytes()
     assert len(client.pauses) == 1
     faults.changes[NAME] = 100
     with pytest.raises(
         UnfetchableError, match=r"changed since it was listed \(ETag [0-9]+, now [0-9]+\)"
     ):
-        client.store.fetch(NAME)
+        client.store.fetch(StoredFile(NAME))
 
 
 def test_a_size_that_is_not_the_listed_one_is_not_taken(blobs: Path) -> None:
     with pytest.raises(ChangedError, match=r"changed since it was listed \(ETag x, now mtime "):
-        Web(f"file://{blobs}", retries=0).store.fetch(NAME, 19_015, hash_version("x"), "ETag x")
+        Web(f"file://{blobs}", retries=0).store.fetch(
+            StoredFile(NAME, 19_015, hash_version("x"), "ETag x")
+        )
     with pytest.raises(ChangedError, match=r"changed since it was listed \(5 bytes, now 19,015\)"):
-        Web(f"file://{blobs}", retries=0).store.fetch(NAME, size=5)
+        Web(f"file://{blobs}", retries=0).store.fetch(StoredFile(NAME, size=5))
 
 
 def test_an_object_that_was_replaced_in_s3_is_not_taken(s3: dict[str, Any], bucket: str) -> None:
@@ -111,15 +119,15 @@ def test_an_object_that_was_replaced_in_s3_is_not_taken(s3: dict[str, Any], buck
         DataSet(url="s3://blobs/other", storage_options=s3), 1, 10.0, lambda seconds: None
     )
     info = store.list_files()["x.jpg"]
-    assert store.fetch("x.jpg", info["size"], hash_file_version(info)) == b"a" * 100
+    assert store.fetch(StoredFile("x.jpg", info["size"], hash_file_version(info))) == b"a" * 100
     files.pipe("blobs/other/x.jpg", b"b" * 100)
     with pytest.raises(
         UnfetchableError,
         match=r"changed since it was listed \(ETag .{32}, now .{32}\).*\(2 attempts\)",
     ):
-        store.fetch("x.jpg", info["size"], hash_file_version(info), file_version(info))
+        store.fetch(StoredFile("x.jpg", info["size"], hash_file_version(info), file_version(info)))
     with pytest.raises(ChangedError, match=r"changed since it was listed \(40 bytes, now 100\)"):
-        store.fetch("x.jpg", 40, 0)
+        store.fetch(StoredFile("x.jpg", 40, 0))
 
 
 def test_a_plain_md5_etag_needs_no_second_question(
@@ -135,7 +143,7 @@ def test_a_plain_md5_etag_needs_no_second_question(
         return await call(method, *args, **kwargs)
 
     monkeypatch.setattr(store._files, "_call_s3", counted)
-    store.fetch(NAME, info["size"], hash_file_version(info))
+    store.fetch(StoredFile(NAME, info["size"], hash_file_version(info)))
     assert asked == ["get_object"]
 
 
@@ -165,11 +173,13 @@ def test_wrong_content_of_the_right_length_is_refused_and_asked_for_again(
     faults.headers["Content-MD5"] = base64.b64encode(hashlib.md5(data).digest()).decode()
     faults.garbled[NAME] = 2
     client = Web(url)
-    assert client.store.fetch(NAME, len(data), hash_version("same"), "ETag same") == data
+    assert (
+        client.store.fetch(StoredFile(NAME, len(data), hash_version("same"), "ETag same")) == data
+    )
     assert len(client.pauses) == 2
     faults.garbled[NAME] = 100
     with pytest.raises(StoreError, match=r"other content came: its MD5 is .* in place of"):
-        client.store.fetch(NAME, len(data), hash_version("same"), "ETag same")
+        client.store.fetch(StoredFile(NAME, len(data), hash_version("same"), "ETag same"))
 
 
 @pytest.mark.parametrize("encryption", [None, "AES256", "aws:kms"])
@@ -189,10 +199,10 @@ def test_an_etag_of_s3_is_the_md5_unless_the_object_is_encrypted(
     listed = info["size"], hash_file_version(info), file_version(info)
     assert listed[2] == "ETag " + "0" * 32
     if encryption == "aws:kms":
-        assert store.fetch("x.jpg", *listed) == b"a" * 100
+        assert store.fetch(StoredFile("x.jpg", *listed)) == b"a" * 100
         return
     with pytest.raises(StoreError, match=r"other content came: its MD5 is .* in place of 0{32}"):
-        store.fetch("x.jpg", *listed)
+        store.fetch(StoredFile("x.jpg", *listed))
 
 
 def test_an_object_of_several_parts_is_compared_by_its_etag_as_text(
@@ -210,11 +220,11 @@ def test_an_object_of_several_parts_is_compared_by_its_etag_as_text(
         info = store.list_files()["x.jpg"]
         assert "-" in info["ETag"]
         listed = info["size"], hash_file_version(info), file_version(info)
-        assert store.fetch("x.jpg", *listed)[:1] == content
+        assert store.fetch(StoredFile("x.jpg", *listed))[:1] == content
         if content == b"a":
             before = listed
     with pytest.raises(ChangedError, match=r"\(ETag .{32}-1, now .{32}-1\)"):
-        store.fetch("x.jpg", *before)
+        store.fetch(StoredFile("x.jpg", *before))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +247,7 @@ def test_a_file_of_a_web_server_that_changed_after_the_listing_is_named(
     changed = {"ETag": '"other"', "Last-Modified": "Thu, 01 Jan 1970 00:00:00 GMT"}
     faults.headers = {name: headers.get(name, value) for name, value in changed.items()}
     with pytest.raises(ChangedError, match=rf"changed since it was listed \({said}"):
-        client.store.fetch(NAME, *listed)
+        client.store.fetch(StoredFile(NAME, *listed))
 
 
 def test_a_server_that_fails_is_no_missing_file(web: tuple[str, Any], blobs: Path) -> None:
