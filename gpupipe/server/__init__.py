@@ -35,7 +35,7 @@ the only exception.
 3. Acknowledge. The client acknowledges a batch (Acknowledge) when its consumer asks for the next
    one. The server logs the acknowledgement, then confirms it (Confirm).
 4. Window. The client hands a batch to its consumer only while fewer than MAX_UNACKED earlier
-   batches are unconfirmed (client/reading.py). So the consumer can have seen only the first
+   batches are unconfirmed (engines/remote/reading.py). So the consumer can have seen only the first
    MAX_UNACKED leases.
 5. Heartbeat timeout. If the server hears nothing from a client for `heartbeat_timeout` seconds, it
    requeues all of its leases but the first MAX_UNACKED. The consumer cannot have seen those

@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from gpupipe.errors import GpupipeError, SampleError, StateError, counted
@@ -30,22 +29,18 @@ _FAREWELL_SECONDS = 5.0
 """Seconds to wait, after the engine failed, until all clients have acknowledged the error."""
 
 
-@dataclass
 class RateLimits:
     """Rate limits per connection for messages with long answers, OpenSession and GetStats.
 
     Each connection may send 20 at once and 4 a second.
     """
 
-    _buckets: OrderedDict[bytes, TokenBucket] = field(default_factory=OrderedDict)
+    def __init__(self) -> None:
+        self._bucket = lru_cache(_MAX_CONNECTIONS)(lambda route: TokenBucket(20, 4, 0.0))
 
     def allow(self, route: bytes, now: float) -> bool:
         """Return whether a connection gets an answer now. `now`: seconds, of a monotonic clock."""
-        bucket = self._buckets.setdefault(route, TokenBucket(20, 4, now))
-        self._buckets.move_to_end(route)
-        while len(self._buckets) > _MAX_CONNECTIONS:
-            self._buckets.popitem(last=False)
-        return bucket.take(1, now)
+        return self._bucket(route).take(1, now)
 
 
 class FinalError:

@@ -101,7 +101,6 @@ def test_labels_and_values_are_copied_without_waiting_and_ids_not_at_all() -> No
 PACKAGE = Path(gpupipe.__file__).parent
 ON_THE_WAY = [
     *(file for file in PACKAGE.glob("engines/**/*.py") if file.parts[-2:] != ("ray", "worker.py")),
-    *PACKAGE.glob("client/*.py"),
     PACKAGE / "protocol" / "shared_memory.py",
     PACKAGE / "loader.py",
     PACKAGE / "lightning.py",

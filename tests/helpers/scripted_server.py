@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import zmq
 
-from gpupipe.client.connection import Connection
-from gpupipe.client.session import ConnectionOptions
+from gpupipe.engines.remote.connection import Connection
+from gpupipe.engines.remote.session import ConnectionOptions
 from gpupipe.protocol import batch_bytes, codec, messages
 
 

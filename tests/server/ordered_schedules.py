@@ -30,7 +30,7 @@ from typing import Any
 import schedules
 
 import gpupipe
-import gpupipe.client.connection
+import gpupipe.engines.remote.connection
 from gpupipe.server import connections, service
 from gpupipe.server.options import ServerOptions
 
@@ -49,7 +49,7 @@ Line = list[int]
 
 def divide_timeouts(scale: float) -> None:
     """Multiply the periods that are no options: in this process and its children."""
-    gpupipe.client.connection.HEARTBEAT_SECONDS *= scale
+    gpupipe.engines.remote.connection.HEARTBEAT_SECONDS *= scale
     connections.HEARTBEAT_MS = int(connections.HEARTBEAT_MS * scale)
     connections.HEARTBEAT_TIMEOUT_MS = int(connections.HEARTBEAT_TIMEOUT_MS * scale)
     service._TICK_MS = int(service._TICK_MS * scale)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import json
 
-from gpupipe.client.reading import Inbox, ReceivedBatch
+from gpupipe.engines.remote.reading import Inbox, ReceivedBatch
 from gpupipe.protocol import messages
 from gpupipe.server.batch_leases import Leased
 from gpupipe.server.lease_state import Record

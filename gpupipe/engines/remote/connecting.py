@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gpupipe.client.connection import Connection
-from gpupipe.client.session import ConnectionOptions
 from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.engines.last_steps import BatchFinisher
+from gpupipe.engines.remote.connection import Connection
 from gpupipe.engines.remote.description import RemoteDataset, parse_description
+from gpupipe.engines.remote.session import ConnectionOptions
 from gpupipe.errors import ServerError, warn
 from gpupipe.protocol.messages import SessionOpened
 from gpupipe.runtime.devices import resolve

@@ -24,13 +24,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.client.reading import ReceivedBatch
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Batch, BatchStream, EngineTraits
 from gpupipe.engines.last_steps import BatchFinisher
 from gpupipe.engines.remote.connecting import ConnectedServer, connect_servers
 from gpupipe.engines.remote.description import SERVER_SETTINGS
+from gpupipe.engines.remote.reading import ReceivedBatch
 from gpupipe.errors import ServerError, StateError, warn
 from gpupipe.protocol.messages import Key, SessionOpened
 from gpupipe.runtime.memory import record_stream

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 import gpupipe
-from gpupipe.client.reading import ReceivedBatch
-from gpupipe.client.session import (
+from gpupipe.engines.remote.reading import ReceivedBatch
+from gpupipe.engines.remote.session import (
     ConnectionOptions,
     Session,
     find_differences,

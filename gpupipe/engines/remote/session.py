@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from gpupipe import errors
-from gpupipe.client.reading import Inbox, Iteration, ReceivedBatch
+from gpupipe.engines.remote.reading import Inbox, Iteration, ReceivedBatch
 from gpupipe.errors import EngineError, GpupipeError, SampleError, ServerError, short
 from gpupipe.protocol import batch_bytes, messages, peers
 from gpupipe.runtime.failures import machine_failure

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import gpupipe
-from gpupipe.client.connection import Connection
-from gpupipe.client.reading import ReceivedBatch
-from gpupipe.client.session import ConnectionOptions
+from gpupipe.engines.remote.connection import Connection
+from gpupipe.engines.remote.reading import ReceivedBatch
+from gpupipe.engines.remote.session import ConnectionOptions
 from gpupipe.protocol import batch_bytes, messages
 from helpers.scripted_server import FIELDS, HISTORY, Other, begin, keep, other_side
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpupipe.client.reading import Inbox, Iteration, Reassembly, ReceivedBatch
+from gpupipe.engines.remote.reading import Inbox, Iteration, Reassembly, ReceivedBatch
 from gpupipe.protocol import batch_bytes, messages
 from gpupipe.protocol.batch_bytes import MalformedMessage, TensorField
 from gpupipe.protocol.messages import IterationStarted, StartIteration

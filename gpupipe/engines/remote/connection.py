@@ -26,8 +26,8 @@ from typing import Any
 import zmq
 from torch import Tensor
 
-from gpupipe.client.reading import Reassembly, ReceivedBatch, Whole
-from gpupipe.client.session import ConnectionOptions, Finish, Session, wrap_error
+from gpupipe.engines.remote.reading import Reassembly, ReceivedBatch, Whole
+from gpupipe.engines.remote.session import ConnectionOptions, Finish, Session, wrap_error
 from gpupipe.errors import GpupipeError, ServerError
 from gpupipe.protocol import batch_bytes, codec, messages, sockets
 from gpupipe.protocol.batch_bytes import MalformedMessage
