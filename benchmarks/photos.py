@@ -123,12 +123,12 @@ def imagenet_like(root: Path, count: int = 1000) -> Path:
 def drawn(root: Path, count: int) -> Path:
     """`count` of gpupipe's drawn 250x250 images, for machines without photographs; made once."""
     from gpupipe.dataset import source
-    from gpupipe.sources.fetch import synthetic_faces
+    from gpupipe.sources.fetch.dataset_catalog import make_stand_in
 
     target = root / f"drawn-{count}"
     if not target.exists():
         making = target.with_name(f"{target.name}.{os.getpid()}")
-        synthetic_faces.make(making, count, source.ignore_progress)
+        make_stand_in(making, count, source.ignore_progress)
         making.rename(target)
     return target
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpupipe.runtime.progress import ignore_progress
-from gpupipe.sources.fetch import synthetic_faces
+from gpupipe.sources.fetch.dataset_catalog import make_stand_in
 from helpers import forked_python, photographs
 
 _GPU = Path(__file__).with_name("gpu")
@@ -114,7 +114,7 @@ def _present(folder: Path) -> Path:
 def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 drawn faces of 250x250 in class folders: what stands in for LFW."""
     root = tmp_path_factory.mktemp("faces") / "faces"
-    synthetic_faces.make(root, 60, ignore_progress)
+    make_stand_in(root, 60, ignore_progress)
     return root
 
 

@@ -215,11 +215,11 @@ def main() -> int:
     parser.add_argument("--root", type=Path, help="a folder with 60 images")
     options = parser.parse_args()
     from gpupipe.runtime.progress import ignore_progress
-    from gpupipe.sources.fetch import synthetic_faces
+    from gpupipe.sources.fetch.dataset_catalog import make_stand_in
 
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "faces"
-        synthetic_faces.make(root, 60, ignore_progress)
+        make_stand_in(root, 60, ignore_progress)
         outcome = run_schedules(root, range(options.seed, options.seed + options.count))
     print(f"schedules ok    {options.count - len(outcome.failures):5} of {options.count}")
     for name in ("batches", "tasks", "repeated tasks", *EVENTS):

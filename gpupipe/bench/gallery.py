@@ -27,7 +27,7 @@ from gpupipe.errors import ConfigError, GpupipeError, shown
 from gpupipe.loader import create_loader
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step_registry import STEPS
-from gpupipe.sources.fetch import synthetic_faces
+from gpupipe.sources.fetch.dataset_catalog import draw_face
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -188,7 +188,7 @@ def open_gallery(
     Raises:
         GpupipeError: If the file cannot be read.
     """
-    picture = synthetic_faces.draw_face(0, 6) if image is None else _open_photograph(image)
+    picture = draw_face(0, 6) if image is None else _open_photograph(image)
     with tempfile.TemporaryDirectory(prefix="gpupipe-gallery-") as folder:
         picture.save(Path(folder) / "photograph.png")
         samples = ["photograph.png"] * DRAWS

@@ -192,7 +192,7 @@ def fetch(
 ) -> None:
     """Download DATASET (lfw), check it and unpack it."""
     from gpupipe.runtime.files import expand_user
-    from gpupipe.sources.fetch import dataset_catalog
+    from gpupipe.sources.fetch import dataset_catalog, download
 
     try:
         entry = dataset_catalog.DATASETS[dataset_catalog.check_name(dataset)]
@@ -203,7 +203,7 @@ def fetch(
         click.echo(f"{target} is there already")
         return
     with Screen(False) as screen:
-        dataset_catalog.fetch(entry, target, screen.progress)
+        download.fetch(entry, target, screen.progress)
     click.echo(f"{entry.title}: {target}")
 
 

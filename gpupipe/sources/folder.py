@@ -41,16 +41,16 @@ class Folder(Source):
     stand_in: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
 
     def index(self, progress: Progress = ignore_progress) -> Index:
-        location = dataset_catalog.locate(self.root, self.fetch, self.stand_in, progress)
-        root = location.root.resolve()
+        used = dataset_catalog.locate(self.root, self.fetch, self.stand_in, progress)
+        root = used.resolve()
         saved = index_cache.get_path(self.name, root, self.extensions, *self._make_key())
         index = index_cache.open_saved(saved)
         if index is None or not _is_unchanged(root, index):
             started = time.time()
             index = self._scan(root, progress)
             index_cache.save_unless_racy(index, saved, max(index.extra["times"].values()), started)
-        warning = dataset_catalog.explain_stand_in(location, self.root, self.fetch)
-        return replace(index, note=location.note, warning=warning)
+        warning = dataset_catalog.explain_stand_in(used, self.root, self.fetch)
+        return replace(index, note=dataset_catalog.describe_note(used), warning=warning)
 
     def _make_key(self) -> tuple[str, ...]:
         """Return further parts of the saved index's key; () for the default `label`."""

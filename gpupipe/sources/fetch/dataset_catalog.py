@@ -1,24 +1,26 @@
 """The data sets that gpupipe can download, and the synthetic images that replace them.
 
-YAML keys and messages call the synthetic images "stand-in".
+YAML keys and messages call the synthetic images "stand-in". They are textured JPEG faces of 250x250
+pixels and about LFW's file size. Decoding and augmenting them costs about as much as LFW's
+photographs. They are not LFW, and every output from them says so.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
 from gpupipe.dataset.paths import is_url, missing_folder
 from gpupipe.errors import FetchError, did_you_mean
-from gpupipe.runtime.files import cache_dir, create_folder_atomically, expand_user, hold_lock
+from gpupipe.runtime.files import expand_user
 from gpupipe.runtime.progress import Progress, ignore_progress
-from gpupipe.sources.fetch import synthetic_faces
-from gpupipe.sources.fetch.download import Dataset, download, get_archive_path, unpack
+from gpupipe.sampling import draws
+from gpupipe.sources.fetch.download import Dataset, fetch_unlocked, hold_lock_of, make_atomically
 
 DATASETS = {
     "lfw": Dataset(
@@ -28,19 +30,6 @@ DATASETS = {
         "055f7d9c632d7370e6fb4afc7468d40f970c34a80d4c6f50ffec63f5a8d536c0",
     )
 }
-
-
-@dataclass(frozen=True)
-class DatasetLocation:
-    """The folder of a data set.
-
-    Attributes:
-        root: The folder.
-        note: A notice that every output repeats, such as "stand-in data, not LFW"; or "".
-    """
-
-    root: Path
-    note: str
 
 
 def check_name(name: str) -> str:
@@ -56,8 +45,8 @@ def check_name(name: str) -> str:
 
 def locate(
     root: Path, name: str | None, images: int | None, progress: Progress = ignore_progress
-) -> DatasetLocation:
-    """Return the location of a data set; download it, or draw synthetic images, if it is missing.
+) -> Path:
+    """Return the folder of a data set; download it, or draw synthetic images, if it is missing.
 
     Synthetic images lie beside `root` under another name, so that they are never mistaken for the
     data. Once they exist, no download is tried again.
@@ -72,39 +61,34 @@ def locate(
         DataError: `root` does not exist and `name` is None.
         FetchError: The download fails and `images` allows no synthetic images.
     """
-    location = _find_location(root, images)
-    if location:
-        return location
+    if there := _find_root(root, images):
+        return there
     if name is None or is_url(root):
         raise missing_folder(
             root,
             "data.root",
             "put the data there, or set data.root (for instance data.root=/path/to/images)",
         )
-    with _hold_lock(root, progress):
-        return _find_location(root, images) or _fetch_or_draw(root, name, images, progress)
+    with hold_lock_of(root, progress):
+        return _find_root(root, images) or _fetch_or_draw(root, name, images, progress)
 
 
-def _find_location(root: Path, images: int | None) -> DatasetLocation | None:
+def _find_root(root: Path, images: int | None) -> Path | None:
     roots = [root, _make_stand_in_root(root, images)] if images else [root]
-    return next((DatasetLocation(r, _describe_note(r)) for r in roots if r.is_dir()), None)
+    return next((path for path in roots if path.is_dir()), None)
 
 
-def _fetch_or_draw(
-    root: Path, name: str, images: int | None, progress: Progress
-) -> DatasetLocation:
+def _fetch_or_draw(root: Path, name: str, images: int | None, progress: Progress) -> Path:
     try:
-        _fetch(DATASETS[name], root, progress)
-        return DatasetLocation(root, "")
+        fetch_unlocked(DATASETS[name], root, progress)
+        return root
     except FetchError as e:
         if not images:
             raise
-        synthetic_root = _make_stand_in_root(root, images)
+        stand_in = _make_stand_in_root(root, images)
         progress(f"{e}; making a stand-in", 0, images)
-        _make_atomically(
-            synthetic_root, lambda folder: synthetic_faces.make(folder, images, progress)
-        )
-        return DatasetLocation(synthetic_root, _describe_note(synthetic_root))
+        make_atomically(stand_in, lambda folder: make_stand_in(folder, images, progress))
+        return stand_in
 
 
 def get_default_root(name: str) -> Path:
@@ -120,26 +104,26 @@ def describe_absence(root: Path, name: str | None, images: int | None) -> str:
 
     Return "" if the data exists, or `name` is None.
     """
-    if name is None or _find_location(root, images):
+    if name is None or _find_root(root, images):
         return ""
     return f"{name} is not here yet: the first run fetches it" + (
         f", or makes {images:,} stand-in images" if images else ""
     )
 
 
-def explain_stand_in(location: DatasetLocation, root: Path, name: str | None) -> str:
+def explain_stand_in(used: Path, root: Path, name: str | None) -> str:
     """Return a warning if synthetic images replace a data set; "" if they do not.
 
     Args:
-        location: The folder that is read instead of `root`, or `root` itself.
+        used: The folder that is read instead of `root`, or `root` itself.
         root: The folder of the data set, as the config sets it.
         name: The data set to download; None to download nothing.
     """
-    if name is None or location.root == root:
+    if name is None or used == root:
         return ""
     to = "" if root == get_default_root(name) else f" --root {root}"
     return (
-        f"{location.note}: {name} could not be fetched, and drawn images in {location.root} stand "
+        f"{describe_note(used)}: {name} could not be fetched, and drawn images in {used} stand "
         f"in for it. For the data itself run 'gpupipe fetch {name}{to}', or set data.root"
     )
 
@@ -148,82 +132,113 @@ def _make_stand_in_root(root: Path, images: int) -> Path:
     return root.with_name(f"{root.name}-stand-in-{images}")
 
 
-def _describe_note(root: Path) -> str:
-    return "stand-in data, not LFW" if synthetic_faces.is_stand_in(root) else ""
+def describe_note(root: Path) -> str:
+    """Return a notice that every output repeats: "stand-in data, not LFW", or "" for real data."""
+    return "stand-in data, not LFW" if is_stand_in(root) else ""
 
 
-def fetch(dataset: Dataset, root: Path, progress: Progress = ignore_progress) -> None:
-    """Download the archive, check its SHA-256 and unpack it to `root`.
+# --- synthetic images
 
-    `root` appears complete or not at all. An existing `root` stays as it is.
+Numbers = NDArray[np.float64]
+SIDE = 250
+_QUALITY = 85
+_MARKER = ".gpupipe-stand-in.json"
+_MAX_A_PERSON = 9
+_GRAIN_SIDE = 640
+_GRAIN_OCTAVES = ((20, 22.0), (80, 16.0), (320, 14.0))
+"""(side of a noise grid in cells, strength in levels) for each octave: from soft shades to fine
+grain, as in a photograph.
+"""
+
+
+def make_stand_in(root: Path, count: int, progress: Progress) -> None:
+    """Write synthetic JPEG faces; every call writes the same pixels.
+
+    Each "person" has a folder with 1 to 9 images.
 
     Args:
-        dataset: The data set to download.
-        root: The new folder.
-        progress: Called with (text, done, total).
-
-    Raises:
-        FetchError: The download fails, the archive is not the expected one, or the disk cannot be
-            written. If the download fails, the message says how to do it by hand.
+        root: The folder to write to.
+        count: Number of images.
+        progress: Called with (text, done, total) after every 50 images.
     """
-    with _hold_lock(root, progress):
-        if root.is_dir():
-            return
-        try:
-            _fetch(dataset, root, progress)
-        except FetchError as e:
-            raise FetchError(f"{e}. {explain_by_hand(dataset, root)}") from e
+    grain = _make_grain()
+    person, remaining = -1, 0
+    for n in range(count):
+        if remaining == 0:
+            person += 1
+            remaining = 1 + int(_draw_numbers(person, "images", 1)[0] * _MAX_A_PERSON)
+            (root / f"person_{person:05d}").mkdir(parents=True)
+        remaining -= 1
+        name = f"person_{person:05d}"
+        _draw_face(n, person, grain).save(
+            root / name / f"{name}_{remaining:04d}.jpg", quality=_QUALITY
+        )
+        if n % 50 == 49 or n == count - 1:
+            progress("making stand-in images", n + 1, count)
+    (root / _MARKER).write_text(json.dumps({"stand_in_for": "lfw", "images": count}) + "\n")
 
 
-def explain_by_hand(dataset: Dataset, root: Path) -> str:
-    """Return instructions to download a data set by hand, for example on another machine."""
-    archive_path = get_archive_path(dataset)
-    return (
-        f"To do it by hand: download {dataset.url}, for instance on another machine, and put it "
-        f"at {archive_path}; its SHA-256 is {dataset.sha256}. Then run the command again, which "
-        f"checks it and unpacks it to {root}"
-    )
+def is_stand_in(root: Path) -> bool:
+    """Return whether a folder holds images that `make_stand_in` wrote."""
+    return (root / _MARKER).is_file()
 
 
-def _fetch(dataset: Dataset, root: Path, progress: Progress) -> None:
-    def fill(folder: Path) -> None:
-        tar = download(dataset, progress)
-        progress("unpacking", 0, None)
-        unpack(tar, folder)
-        tar.unlink(missing_ok=True)
-
-    _make_atomically(root, fill)
+def draw_face(n: int, person: int) -> Image.Image:
+    """Return image `n` of `person`, as `make_stand_in` writes it, 250x250 RGB."""
+    return _draw_face(n, person, _make_grain())
 
 
-@contextlib.contextmanager
-def _hold_lock(root: Path, progress: Progress) -> Iterator[None]:
-    """Hold the lock of a data set, so that one process fetches it while others wait.
+def _make_grain() -> Image.Image:
+    """Return gray noise around 128, 640x640, from which each image crops its grain."""
+    sheet = np.full((_GRAIN_SIDE, _GRAIN_SIDE), 128.0, np.float32)
+    for cells, strength in _GRAIN_OCTAVES:
+        noise = (
+            (_draw_numbers(0, f"grain{cells}", cells * cells) * 255)
+            .astype(np.uint8)
+            .reshape(cells, cells)
+        )
+        smooth = Image.fromarray(noise).resize(sheet.shape, Image.Resampling.BICUBIC)
+        sheet += strength * (np.asarray(smooth, np.float32) / 127.5 - 1.0)
+    return Image.fromarray(np.clip(sheet, 0, 255).astype(np.uint8))
 
-    If the cache folder cannot hold a lock, several processes may fetch. The first to finish wins.
+
+def _draw_face(n: int, person: int, grain: Image.Image) -> Image.Image:
+    """Draw image `n` of `person`.
+
+    Colours and proportions depend on the person; pose, background and grain on the image.
     """
-    lock = (
-        cache_dir()
-        / "locks"
-        / hashlib.blake2b(os.fsencode(root.absolute()), digest_size=16).hexdigest()
+    look, pose = _draw_numbers(person, "look", 12), _draw_numbers(n, "pose", 8 + 4 * 4 * 3)
+    background = (60 + pose[8:] * 160).astype(np.uint8).reshape(4, 4, 3)
+    image = Image.fromarray(background).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    _draw_head(ImageDraw.Draw(image), look, pose)
+    image = image.filter(ImageFilter.BoxBlur(1))
+    left, top = (int(p * (_GRAIN_SIDE - SIDE)) for p in pose[:2])
+    part = grain.crop((left, top, left + SIDE, top + SIDE))
+    return ImageChops.add(image, Image.merge("RGB", [part] * 3), offset=-128)
+
+
+def _draw_head(draw: ImageDraw.ImageDraw, look: Numbers, pose: Numbers) -> None:
+    skin, hair, shirt, eyes = (
+        tuple(int(c) for c in 40 + 190 * look[i : i + 3]) for i in (0, 3, 6, 9)
     )
-    with contextlib.ExitStack() as stack:
-        try:
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            waiting = f"waiting for another process that fetches or makes {root.name}"
-            stack.enter_context(hold_lock(lock, lambda: progress(waiting, 0, None)))
-        except OSError:
-            pass
-        yield
+    x, y = 125 + 16 * (pose[2] - 0.5), 120 + 16 * (pose[3] - 0.5)
+    wide, high = 52 + 14 * look[1], 68 + 14 * look[4]
+    _ellipse(draw, x, 270, 110, 75, shirt)
+    _ellipse(draw, x, y - 12, wide + 12, high + 10, hair)
+    _ellipse(draw, x, y + 8, wide, high, skin)
+    for side in (-1, 1):
+        _ellipse(draw, x + side * wide * 0.42, y - 6, 11, 7, (240, 240, 235))
+        _ellipse(draw, x + side * wide * 0.42 + 4 * (pose[4] - 0.5), y - 6, 5, 5, eyes)
+    _ellipse(draw, x, y + 18, 6, 13, tuple(int(c * 0.8) for c in skin))
+    _ellipse(draw, x, y + 48, 22, 4 + 9 * pose[5], (150, 60, 60))
 
 
-def _make_atomically(root: Path, make: Callable[[Path], None]) -> None:
-    """Let `make` fill a temporary folder, then rename it to `root` unless another process did."""
-    try:
-        if os.path.lexists(root) and not root.is_dir():
-            raise NotADirectoryError(
-                errno.ENOTDIR, "there is something in its place that is no folder"
-            )
-        with create_folder_atomically(root) as temporary:
-            make(temporary)
-    except OSError as e:
-        raise FetchError(f"{root} cannot be written: {e.strerror or e}") from e
+def _ellipse(
+    draw: ImageDraw.ImageDraw, x: float, y: float, wide: float, high: float, colour: tuple[int, ...]
+) -> None:
+    draw.ellipse((x - wide, y - high, x + wide, y + high), fill=colour)
+
+
+def _draw_numbers(n: int, what: str, count: int) -> Numbers:
+    row: Numbers = draws.uniform(0, 0, np.array([n]), draws.stream(what), count)[0]
+    return row

@@ -1,12 +1,18 @@
 """Downloads the archive of a data set with pooch, checks its SHA-256, and unpacks it.
 
+One process fetches a data set while others wait.
+
 An archive is refused if the path of a member leads outside the folder of the data set.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gzip
+import hashlib
 import lzma
+import os
 import shutil
 import socket
 import tarfile
@@ -15,14 +21,15 @@ import urllib.parse
 import urllib.request
 import warnings
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpupipe.errors import DataError, FetchError
-from gpupipe.runtime.files import cache_dir
+from gpupipe.runtime.files import cache_dir, create_folder_atomically, hold_lock
 from gpupipe.runtime.installation import require_extra
-from gpupipe.runtime.progress import Progress
+from gpupipe.runtime.progress import Progress, ignore_progress
 
 if TYPE_CHECKING:
     import requests
@@ -82,16 +89,9 @@ def download(dataset: Dataset, progress: Progress) -> Path:
         timeout=(_CONNECT_SECONDS, _READ_SECONDS),
     )
     pooch.get_logger().setLevel("ERROR")
+    known_hash = f"sha256:{dataset.sha256}"
     try:
-        return Path(
-            pooch.retrieve(
-                dataset.url,
-                f"sha256:{dataset.sha256}",
-                target.name,
-                target.parent,
-                downloader=downloader,
-            )
-        )
+        pooch.retrieve(dataset.url, known_hash, target.name, target.parent, downloader=downloader)
     except requests.RequestException as e:
         raise FetchError(
             f"{dataset.name} cannot be downloaded from {dataset.url} ({_describe_error(e)})"
@@ -104,6 +104,7 @@ def download(dataset: Dataset, progress: Progress) -> Path:
         raise FetchError(
             f"{dataset.name} cannot be stored in {target.parent}: {e.strerror or e}"
         ) from e
+    return target
 
 
 def _describe_error(error: requests.RequestException) -> str:
@@ -171,10 +172,9 @@ def unpack(archive: Path, folder: Path) -> None:
             members = tar.getmembers()
             for member in members:
                 _check_member(member, archive)
-            filter_option: dict[str, str] = (
-                {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-            )
-            tar.extractall(unpacked, members, **filter_option)  # type: ignore[arg-type]
+            if hasattr(tarfile, "data_filter"):
+                tar.extraction_filter = tarfile.data_filter
+            tar.extractall(unpacked, members)
         top_entries = list(unpacked.iterdir())
         if len(top_entries) != 1 or not top_entries[0].is_dir():
             raise ValueError(f"there are {len(top_entries)} files and folders at its top")
@@ -196,3 +196,72 @@ def _check_member(member: tarfile.TarInfo, archive: Path) -> None:
         raise FetchError(
             f"{archive.name}: refused: its member '{member.name}' is neither a file nor a folder"
         )
+
+
+def fetch(dataset: Dataset, root: Path, progress: Progress = ignore_progress) -> None:
+    """Download the archive, check its SHA-256 and unpack it to `root`.
+
+    `root` appears complete or not at all. An existing `root` stays as it is.
+
+    Args:
+        dataset: The data set to download.
+        root: The new folder.
+        progress: Called with (text, done, total).
+
+    Raises:
+        FetchError: The download fails, the archive is not the expected one, or the disk cannot be
+            written. If the download fails, the message says how to do it by hand.
+    """
+    with hold_lock_of(root, progress):
+        if root.is_dir():
+            return
+        try:
+            fetch_unlocked(dataset, root, progress)
+        except FetchError as e:
+            raise FetchError(
+                f"{e}. To do it by hand: download {dataset.url}, for instance on another machine, "
+                f"and put it at {get_archive_path(dataset)}; its SHA-256 is {dataset.sha256}. Then "
+                f"run the command again, which checks it and unpacks it to {root}"
+            ) from e
+
+
+def fetch_unlocked(dataset: Dataset, root: Path, progress: Progress) -> None:
+    """Do what `fetch` does. The caller holds the lock of `root`."""
+
+    def fill(folder: Path) -> None:
+        tar = download(dataset, progress)
+        progress("unpacking", 0, None)
+        unpack(tar, folder)
+        tar.unlink(missing_ok=True)
+
+    make_atomically(root, fill)
+
+
+@contextlib.contextmanager
+def hold_lock_of(root: Path, progress: Progress) -> Iterator[None]:
+    """Hold the lock of a data set, so that one process fetches it while others wait.
+
+    If the cache folder cannot hold a lock, several processes may fetch. The first to finish wins.
+    """
+    digest = hashlib.blake2b(os.fsencode(root.absolute()), digest_size=16)
+    lock = cache_dir() / "locks" / digest.hexdigest()
+    with contextlib.ExitStack() as stack:
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            waiting = f"waiting for another process that fetches or makes {root.name}"
+            stack.enter_context(hold_lock(lock, lambda: progress(waiting, 0, None)))
+        except OSError:
+            pass
+        yield
+
+
+def make_atomically(root: Path, make: Callable[[Path], None]) -> None:
+    """Let `make` fill a temporary folder, then rename it to `root` unless another process did."""
+    try:
+        if os.path.lexists(root) and not root.is_dir():
+            reason = "there is something in its place that is no folder"
+            raise NotADirectoryError(errno.ENOTDIR, reason)
+        with create_folder_atomically(root) as temporary:
+            make(temporary)
+    except OSError as e:
+        raise FetchError(f"{root} cannot be written: {e.strerror or e}") from e

@@ -9,13 +9,14 @@ import pytest
 
 from gpupipe.errors import DataError, FetchError
 from gpupipe.sources.fetch import dataset_catalog
-from gpupipe.sources.fetch.dataset_catalog import DatasetLocation, describe_absence, locate
+from gpupipe.sources.fetch.dataset_catalog import describe_absence, describe_note, locate
 from helpers import forked_python
 from helpers.served_archives import FILES, WANTED, Server, tar_of, tree
 
 
 def test_a_root_that_is_there_is_used_as_it_is(offered: Server, tmp_path: Path) -> None:
-    assert locate(tmp_path, "lfw", 10) == DatasetLocation(tmp_path, "")
+    assert locate(tmp_path, "lfw", 10) == tmp_path
+    assert describe_note(tmp_path) == ""
     assert offered.asked == 0
     assert describe_absence(tmp_path, "lfw", 10) == ""
 
@@ -24,7 +25,7 @@ def test_locate_fetches(offered: Server, tmp_path: Path) -> None:
     assert "fetches it, or makes 10 stand-in images" in describe_absence(
         tmp_path / "lfw", "lfw", 10
     )
-    assert locate(tmp_path / "lfw", "lfw", 10) == DatasetLocation(tmp_path / "lfw", "")
+    assert locate(tmp_path / "lfw", "lfw", 10) == tmp_path / "lfw"
     assert tree(tmp_path) == {f"lfw/{name}": data for name, data in WANTED.items()}
     assert describe_absence(tmp_path / "lfw", "lfw", 10) == ""
 
@@ -35,8 +36,9 @@ def test_locate_makes_a_stand_in_where_nothing_can_be_fetched(
     (offered.folder / "flowers.tar.gz").unlink()
     said: list[str] = []
     place = locate(tmp_path / "lfw", "lfw", 3, lambda what, done, total: said.append(what))
-    assert place == DatasetLocation(tmp_path / "lfw-stand-in-3", "stand-in data, not LFW")
-    assert len(list(place.root.glob("*/*.jpg"))) == 3
+    assert place == tmp_path / "lfw-stand-in-3"
+    assert describe_note(place) == "stand-in data, not LFW"
+    assert len(list(place.glob("*/*.jpg"))) == 3
     assert not (tmp_path / "lfw").exists(), "a stand-in is never taken for the data"
     assert any("HTTP 404" in s and "making a stand-in" in s for s in said), said
     assert offered.asked == 1
@@ -51,20 +53,21 @@ def test_another_number_of_stand_ins_tries_the_network_again(
     (offered.folder / "flowers.tar.gz").unlink()
     locate(tmp_path / "lfw", "lfw", 2)
     offered.offer(tar_of(FILES))
-    assert locate(tmp_path / "lfw", "lfw", 3) == DatasetLocation(tmp_path / "lfw", "")
+    assert locate(tmp_path / "lfw", "lfw", 3) == tmp_path / "lfw"
 
 
 def test_the_data_wins_over_a_stand_in(offered: Server, tmp_path: Path) -> None:
     (offered.folder / "flowers.tar.gz").unlink()
     locate(tmp_path / "lfw", "lfw", 2)
     (tmp_path / "lfw").mkdir()
-    assert locate(tmp_path / "lfw", "lfw", 2) == DatasetLocation(tmp_path / "lfw", "")
+    assert locate(tmp_path / "lfw", "lfw", 2) == tmp_path / "lfw"
 
 
 def test_a_stand_in_used_as_root_says_so(offered: Server, tmp_path: Path) -> None:
     (offered.folder / "flowers.tar.gz").unlink()
-    made = locate(tmp_path / "lfw", "lfw", 2).root
-    assert locate(made, None, None) == DatasetLocation(made, "stand-in data, not LFW")
+    made = locate(tmp_path / "lfw", "lfw", 2)
+    assert locate(made, None, None) == made
+    assert describe_note(made) == "stand-in data, not LFW"
 
 
 def test_without_a_stand_in_the_failure_is_the_answer(offered: Server, tmp_path: Path) -> None:
@@ -111,9 +114,7 @@ def test_processes_that_need_a_stand_in_at_once_make_one(server: Server, tmp_pat
         for _ in range(4)
     ]
     outputs = {p.communicate(timeout=60) for p in processes}
-    assert outputs == {
-        (f"{DatasetLocation(tmp_path / 'lfw-stand-in-60', 'stand-in data, not LFW')}\n", "")
-    }
+    assert outputs == {(f"{tmp_path / 'lfw-stand-in-60'}\n", "")}
     assert server.asked == 1
     assert [p.name for p in tmp_path.iterdir()] == ["lfw-stand-in-60"]
     assert len(list(tmp_path.glob("*/*/*.jpg"))) == 60

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpupipe.errors import FetchError
-from gpupipe.sources.fetch.dataset_catalog import fetch
-from gpupipe.sources.fetch.download import unpack
+from gpupipe.sources.fetch.download import fetch, unpack
 from helpers.served_archives import FILES, WANTED, Server, damaged, tar_of, tree
 
 

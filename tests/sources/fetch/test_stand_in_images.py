@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from gpupipe.runtime.progress import ignore_progress
-from gpupipe.sources.fetch import synthetic_faces
+from gpupipe.sources.fetch.dataset_catalog import is_stand_in, make_stand_in
 
 
 def images(root: Path) -> list[Path]:
@@ -31,7 +31,7 @@ def test_as_many_as_asked_in_folders_of_one_to_nine(faces: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 7, 51])
 def test_any_number(tmp_path: Path, count: int) -> None:
-    synthetic_faces.make(tmp_path / "made", count, ignore_progress)
+    make_stand_in(tmp_path / "made", count, ignore_progress)
     assert len(images(tmp_path / "made")) == count
     assert all(
         list(folder.iterdir()) for folder in (tmp_path / "made").iterdir() if folder.is_dir()
@@ -47,7 +47,7 @@ def test_jpegs_of_lfws_shape_and_size_on_disk(faces: Path) -> None:
 
 
 def test_the_same_pixels_in_two_runs(faces: Path, tmp_path: Path) -> None:
-    synthetic_faces.make(tmp_path / "again", 60, ignore_progress)
+    make_stand_in(tmp_path / "again", 60, ignore_progress)
     assert [p.relative_to(tmp_path / "again") for p in images(tmp_path / "again")] == [
         p.relative_to(faces) for p in images(faces)
     ]
@@ -59,7 +59,7 @@ def test_a_smaller_set_begins_as_a_larger_one(faces: Path, tmp_path: Path) -> No
     """So that runs on 50 and on 2000 stand-ins can be compared: image n does not depend on how many
     there are.
     """
-    synthetic_faces.make(tmp_path / "fewer", 20, ignore_progress)
+    make_stand_in(tmp_path / "fewer", 20, ignore_progress)
     shared = [p.relative_to(tmp_path / "fewer") for p in images(tmp_path / "fewer")][:10]
     assert all((tmp_path / "fewer" / p).read_bytes() == (faces / p).read_bytes() for p in shared)
 
@@ -82,10 +82,10 @@ def test_images_of_a_person_are_more_alike_than_those_of_two(faces: Path) -> Non
 
 def test_progress_and_the_marker(tmp_path: Path) -> None:
     seen: list[tuple[str, int, int | None]] = []
-    synthetic_faces.make(tmp_path / "made", 120, lambda *what: seen.append(what))
+    make_stand_in(tmp_path / "made", 120, lambda *what: seen.append(what))
     assert seen == [("making stand-in images", n, 120) for n in (50, 100, 120)]
-    assert synthetic_faces.is_stand_in(tmp_path / "made")
-    assert not synthetic_faces.is_stand_in(tmp_path)
+    assert is_stand_in(tmp_path / "made")
+    assert not is_stand_in(tmp_path)
     (marker,) = [p for p in (tmp_path / "made").iterdir() if p.is_file()]
     assert marker.name.startswith("."), "no source takes it for data"
     assert json.loads(marker.read_text())["images"] == 120
