@@ -20,8 +20,8 @@ from gpupipe.formats.manifest_rows import (
     ManifestColumns,
     ManifestRows,
     Tick,
+    check_columns,
     count_row,
-    find_columns,
     read_parquet,
 )
 from gpupipe.runtime.files import open_regular
@@ -163,12 +163,14 @@ def _read_rows(
     where: str,
     tick: Tick,
 ) -> None:
-    numbers = find_columns(header, wanted, where)
-    values: dict[str, list[str]] = {name: [] for name in numbers.values}
+    wanted = check_columns(header, wanted, where)
+    number_of = {column: number for number, column in enumerate(header)}
+    rest = wanted.list_rest(header)
+    values: dict[str, list[str]] = {name: [] for name in wanted.values}
     weights: list[str] = []
-    columns = [(rows.paths[name], number) for name, number in numbers.paths.items()]
-    columns += [(values[name], number) for name, number in numbers.values.items()]
-    columns += [] if numbers.weight is None else [(weights, numbers.weight)]
+    columns = [(rows.paths[name], number_of[column]) for name, column in wanted.paths.items()]
+    columns += [(values[name], number_of[column]) for name, column in wanted.values.items()]
+    columns += [] if wanted.weight is None else [(weights, number_of[wanted.weight])]
     for line, record in records:
         if len(record) != len(header):
             mismatch = (
@@ -180,10 +182,10 @@ def _read_rows(
             )
         for column, number in columns:
             column.append(record[number])
-        if numbers.label is not None:
-            rows.labels.append(record[numbers.label].strip())
+        if wanted.label is not None:
+            rows.labels.append(record[number_of[wanted.label]].strip())
         if wanted.keeps_rest:
-            rows.rest.append({name: record[number] for name, number in numbers.rest.items()})
+            rows.rest.append({column: record[number_of[column]] for column in rest})
         count_row(rows, line, tick)
     rows.values = {
         name: _parse_numbers(rows, wanted.values[name], texts, "values")

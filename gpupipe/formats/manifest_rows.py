@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
@@ -18,7 +18,6 @@ from gpupipe.formats import arrow_columns
 from gpupipe.runtime.installation import install_command
 
 PATH, LABEL = "path", "label"
-T = TypeVar("T")
 _PROGRESS_ROWS = 100_000
 
 Tick = Callable[[int], None]
@@ -45,6 +44,11 @@ class ManifestColumns:
     values: dict[str, str] = field(default_factory=dict)
     weight: str | None = None
     keeps_rest: bool = False
+
+    def list_rest(self, header: Sequence[str]) -> list[str]:
+        """Return the columns to read for `ManifestRows.rest`, of a table with these columns."""
+        named = {*self.paths.values(), self.label, self.weight}
+        return [column for column in header if column not in named] if self.keeps_rest else []
 
 
 @dataclass
@@ -85,62 +89,44 @@ def count_row(rows: ManifestRows, line: int, tick: Tick) -> None:
         tick(len(rows.lines))
 
 
-@dataclass(frozen=True)
-class ColumnNumbers:
-    """The positions of the wanted columns in a table, from 0; None for columns not to be read."""
-
-    paths: dict[str, int]
-    label: int | None
-    values: dict[str, int]
-    weight: int | None
-    rest: dict[str, int]
-
-
-def find_columns(columns: Sequence[str], wanted: ManifestColumns, where: str) -> ColumnNumbers:
-    """Find the wanted columns in the header of a table.
+def check_columns(header: Sequence[str], wanted: ManifestColumns, where: str) -> ManifestColumns:
+    """Check that a table has each wanted column once.
 
     Args:
-        columns: The names of the table's columns.
-        wanted: The columns to find.
+        header: The names of the table's columns.
+        wanted: The columns to read.
         where: The file and line of the header, for messages.
+
+    Returns:
+        The columns to read; without that of labels if the table need not have it, and has not.
 
     Raises:
         DataError: A column is missing, or two columns have its name.
     """
-    first, *others = wanted.paths.items()
-    paths = {first[0]: _column_number(columns, first[1], PATH, where, "")}
-    paths |= {
-        name: _column_number(columns, column, f"fields.{name}", where, "")
-        for name, column in others
-    }
-    values = {
-        name: _column_number(columns, column, "values", where, "")
-        for name, column in wanted.values.items()
-    }
-    otherwise = ", or data.label=null where there are no labels"
-    label = weight = None
-    if wanted.label is not None and (wanted.is_label_required or len(columns) > 1):
-        label = _column_number(columns, wanted.label, LABEL, where, otherwise)
-    if wanted.weight is not None:
-        weight = _column_number(columns, wanted.weight, "weight", where, "")
-    taken = {*paths.values(), label, weight}
-    rest = {column: n for n, column in enumerate(columns) if n not in taken}
-    return ColumnNumbers(paths, label, values, weight, rest if wanted.keeps_rest else {})
+    if not wanted.is_label_required and len(header) == 1:
+        wanted = replace(wanted, label=None)
+    (_, path), *others = wanted.paths.items()
+    options: list[tuple[str | None, str]] = [(path, PATH)]
+    options += [(column, f"fields.{name}") for name, column in others]
+    options += [(column, "values") for column in wanted.values.values()]
+    options += [(wanted.label, LABEL), (wanted.weight, "weight")]
+    for column, option in options:
+        if column is not None:
+            _check_column(header, column, option, where)
+    return wanted
 
 
-def _column_number(
-    columns: Sequence[str], name: str, option: str, where: str, otherwise: str
-) -> int:
-    matches = [i for i, column in enumerate(columns) if column == name]
-    if not matches:
-        suggestion = did_you_mean(name, {shown(c).strip("'") for c in columns})
+def _check_column(header: Sequence[str], name: str, option: str, where: str) -> None:
+    count = list(header).count(name)
+    if not count:
+        suggestion = did_you_mean(name, {shown(column).strip("'") for column in header})
+        otherwise = ", or data.label=null where there are no labels" if option == LABEL else ""
         raise DataError(
             f"{where}: no column '{name}'{suggestion}; set data.{option} to the column's name "
             f"(the columns are named by the header){otherwise}"
         )
-    if len(matches) > 1:
-        raise DataError(f"{where}: {len(matches)} columns are called '{name}': rename all but one")
-    return matches[0]
+    if count > 1:
+        raise DataError(f"{where}: {count} columns are called '{name}': rename all but one")
 
 
 def read_parquet(name: str, f: BinaryIO, wanted: ManifestColumns) -> ManifestRows:
@@ -171,34 +157,32 @@ def read_parquet(name: str, f: BinaryIO, wanted: ManifestColumns) -> ManifestRow
 
 def _read_columns(rows: ManifestRows, table: Any, wanted: ManifestColumns) -> None:
     header = table.schema_arrow.names
-    numbers = find_columns(header, wanted, rows.name)
-    others = [n for n in (numbers.label, numbers.weight) if n is not None]
-    chosen = [*numbers.paths.values(), *numbers.values.values(), *others]
-    names = list(dict.fromkeys(header[n] for n in [*chosen, *numbers.rest.values()]))
+    wanted = check_columns(header, wanted, rows.name)
+    rest = wanted.list_rest(header)
+    needed = [*wanted.paths.values(), *wanted.values.values(), wanted.label, wanted.weight]
+    needed = [column for column in needed if column is not None]
     # pyarrow's threads would still exist when the DataLoader forks its workers.
-    columns = table.read(columns=names, use_threads=False)
-    for column in (header[n] for n in chosen):
+    columns = table.read(columns=list(dict.fromkeys([*needed, *rest])), use_threads=False)
+    for column in needed:
         if columns.column(column).null_count:
             row = columns.column(column).is_null().to_pylist().index(True)
             raise ValueError(
                 f"row {row + 1:,}: no value in the column '{column}': fill it in, or leave out "
                 "the row"
             )
-
-    def read(reader: Callable[[Any, str], T], number: int) -> T:
-        return reader(columns.column(header[number]), header[number])
-
     rows.paths = {
-        name: read(arrow_columns.read_texts, number) for name, number in numbers.paths.items()
+        name: arrow_columns.read_texts(columns.column(column), column)
+        for name, column in wanted.paths.items()
     }
-    if numbers.label is not None:
-        rows.labels = list(map(str, read(arrow_columns.read_labels, numbers.label)))
+    if wanted.label is not None:
+        labels = arrow_columns.read_labels(columns.column(wanted.label), wanted.label)
+        rows.labels = list(map(str, labels))
     rows.values = {
-        name: read(arrow_columns.read_numbers, number) for name, number in numbers.values.items()
+        name: arrow_columns.read_numbers(columns.column(column), column)
+        for name, column in wanted.values.items()
     }
-    if numbers.weight is not None:
-        name = header[numbers.weight]
-        rows.weights = arrow_columns.read_numbers(columns.column(name), name, "numbers")
+    if wanted.weight is not None:
+        weights = columns.column(wanted.weight)
+        rows.weights = arrow_columns.read_numbers(weights, wanted.weight, "numbers")
     if wanted.keeps_rest:
-        rest = columns.select([header[n] for n in numbers.rest.values()])
-        rows.rest = rest.to_pylist() if numbers.rest else [{} for _ in range(len(rows))]
+        rows.rest = columns.select(rest).to_pylist() if rest else [{} for _ in range(len(rows))]

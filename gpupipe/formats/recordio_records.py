@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,12 +69,14 @@ class Images:
     """N image records.
 
     Attributes:
+        number: The number of each record in the file, from 0, int64 (N,).
         numbers: The byte offset of each record's float32 numbers (label or labels), int64 (N,).
         count: The count of each record's float32 numbers, int64 (N,).
         offset: The first byte of each image file, int64 (N,).
         length: The size of each image file in bytes, int64 (N,).
     """
 
+    number: _Offsets
     numbers: _Offsets
     count: _Offsets
     offset: _Offsets
@@ -82,9 +84,7 @@ class Images:
 
     def select(self, chosen: NDArray[np.bool_]) -> Images:
         """Return the image records that a mask selects."""
-        return Images(
-            self.numbers[chosen], self.count[chosen], self.offset[chosen], self.length[chosen]
-        )
+        return Images(*(getattr(self, column.name)[chosen] for column in fields(self)))
 
 
 def iter_records(data: _Bytes) -> Iterator[Records]:
@@ -170,19 +170,15 @@ def parse_images(data: _Bytes, number: _Offsets, begin: _Offsets, length: _Offse
     flag = data[begin[:, None] + np.arange(4)].copy().view("<u4")[:, 0].astype(np.int64)
     after = np.where(flag > 0, HEADER + 4 * flag, HEADER)
     _check(number, after <= length, "is shorter than the numbers that its header announces")
-    return Images(
-        begin + np.where(flag > 0, HEADER, 4), np.maximum(flag, 1), begin + after, length - after
-    )
+    numbers = begin + np.where(flag > 0, HEADER, 4)
+    return Images(number, numbers, np.maximum(flag, 1), begin + after, length - after)
 
 
-def read_numbers(
-    data: _Bytes, number: _Offsets, images: Images, first: int, end: int
-) -> NDArray[np.float32]:
+def read_numbers(data: _Bytes, images: Images, first: int, end: int) -> NDArray[np.float32]:
     """Return the numbers `first` to `end` - 1 of each image record, (N, end - first).
 
     Args:
         data: The bytes that hold the payloads.
-        number: The number of each record in the file, for messages.
         images: The image records.
         first: Index of the first number, from 0.
         end: Index after the last number.
@@ -190,7 +186,7 @@ def read_numbers(
     Raises:
         ValueError: A record has fewer than `end` numbers.
     """
-    _check(number, images.count >= end, f"has fewer than {end} numbers")
+    _check(images.number, images.count >= end, f"has fewer than {end} numbers")
     offsets = (images.numbers + 4 * first)[:, None] + np.arange(4 * (end - first))
     floats: NDArray[np.float32] = data[offsets].copy().view("<f4")
     return floats
@@ -202,22 +198,26 @@ def _check(number: _Offsets, right: NDArray[np.bool_], what: str) -> None:
         raise ValueError(f"record {int(number[wrong[0]]):,} {what}")
 
 
-def parse_index(text: str) -> tuple[list[str], list[int]]:
+def parse_index(text: str) -> dict[int, str]:
     """Parse the text of an .idx file.
 
     Returns:
-        The keys, and the byte offsets of their records in the .rec file.
+        The key of each record, by the byte offset of the record in the .rec file.
 
     Raises:
-        ValueError: A line is not valid. The message begins with the line number.
+        ValueError: A line is not valid, or repeats an offset. The message begins with the line
+            number.
     """
-    keys, offsets = [], []
+    key_of = dict[int, str]()
     for number, line in enumerate(text.splitlines(), 1):
         key, tab, offset = line.strip().rpartition("\t")
         if not line.strip():
             continue
         if not tab or not offset.isascii() or not offset.isdecimal() or len(offset) > 18:
             raise ValueError(f"{number}: not a key, a TAB and where its record begins")
-        keys.append(key)
-        offsets.append(int(offset))
-    return keys, offsets
+        if int(offset) in key_of:
+            raise ValueError(
+                f"{number}: byte {int(offset):,} stands in it more than once: make it again"
+            )
+        key_of[int(offset)] = key
+    return key_of

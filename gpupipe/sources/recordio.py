@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -126,13 +125,8 @@ class Recordio(ShardedSource):
             file.write(joined)
         length = np.array(list(map(len, payloads)), np.int64)
         whole = np.frombuffer(joined, np.uint8)
-        shard = self._index_records(
-            whole,
-            records.number[rows],
-            np.cumsum(length) - length,
-            length,
-            [f"{path}:{name}" for name in names],
-        )
+        begin, names = np.cumsum(length) - length, [f"{path}:{name}" for name in names]
+        shard = self._index_records(whole, records.number[rows], begin, length, names)
         shard.path = parts_file
         return shard
 
@@ -152,20 +146,17 @@ class Recordio(ShardedSource):
                     f"record {int(number[~full][0]):,} holds no image: set data.empty=skip "
                     "where such records are no samples"
                 )
-            images, number, names = (
-                images.select(full),
-                number[full],
-                [name for name, has_image in zip(names, full, strict=True) if has_image],
-            )
+            images = images.select(full)
+            names = [name for name, has_image in zip(names, full, strict=True) if has_image]
 
         def read(first: int, end: int) -> NDArray[np.float32]:
-            numbers = recordio_records.read_numbers(data, number, images, first, end)
+            numbers = recordio_records.read_numbers(data, images, first, end)
             return numbers[:, 0] if end - first == 1 else numbers
 
         values = {name: read(*span) for name, span in self.values.items()}
-        labels = (
-            None if self.label is None else _as_labels(number, read(self.label, self.label + 1))
-        )
+        labels = None
+        if self.label is not None:
+            labels = _as_labels(images.number, read(self.label, self.label + 1))
         return ShardFile(names, {"image": ByteRanges(images.offset, images.length)}, labels, values)
 
     def explain_empty(self) -> str:
@@ -190,11 +181,6 @@ def _read_idx(file: Path) -> dict[int, str] | None:
     if not file.is_file():
         return None
     try:
-        keys, offsets = recordio_records.parse_index(file.read_text("utf-8", "surrogateescape"))
+        return recordio_records.parse_index(file.read_text("utf-8", "surrogateescape"))
     except ValueError as e:
         raise DataError(f"{file}:{e}") from e
-    key_of = dict(zip(offsets, keys, strict=True))
-    if len(key_of) < len(offsets):
-        twice, _ = Counter(offsets).most_common(1)[0]
-        raise DataError(f"{file}: byte {twice:,} stands in it more than once: make it again")
-    return key_of

@@ -8,8 +8,8 @@ from gpupipe.errors import DataError
 from gpupipe.formats.manifest_rows import (
     ManifestColumns,
     ManifestRows,
+    check_columns,
     count_row,
-    find_columns,
 )
 
 WANTED = ManifestColumns(
@@ -18,15 +18,14 @@ WANTED = ManifestColumns(
 
 
 def test_columns_are_found_wherever_they_stand() -> None:
-    found = find_columns(["w", "class", "years", "mask", "file", "rest"], WANTED, "a.csv:1")
-    assert (found.paths, found.label) == ({"image": 4, "mask": 3}, 1)
-    assert (found.values, found.weight, found.rest) == ({"age": 2}, 0, {})
+    header = ["w", "class", "years", "mask", "file", "rest"]
+    assert check_columns(header, WANTED, "a.csv:1") == WANTED
+    assert WANTED.list_rest(header) == []
 
 
 def test_the_rest_is_kept_if_it_is_wanted() -> None:
     wanted = ManifestColumns({"image": "file"}, "class", values={"age": "years"}, keeps_rest=True)
-    found = find_columns(["file", "years", "class", "note"], wanted, "a.csv:1")
-    assert found.rest == {"years": 1, "note": 3}
+    assert wanted.list_rest(["file", "years", "class", "note"]) == ["years", "note"]
 
 
 @pytest.mark.parametrize(
@@ -43,15 +42,16 @@ def test_the_rest_is_kept_if_it_is_wanted() -> None:
 )
 def test_a_column_that_is_missing_or_twice_is_named(columns: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        find_columns(columns, WANTED, "a.csv:1")
+        check_columns(columns, WANTED, "a.csv:1")
 
 
 def test_a_single_column_needs_no_labels_unless_they_are_required() -> None:
     assert (
-        find_columns(["file"], ManifestColumns({"image": "file"}, "class", False), "").label is None
+        check_columns(["file"], ManifestColumns({"image": "file"}, "class", False), "").label
+        is None
     )
     with pytest.raises(DataError, match="no column 'class'"):
-        find_columns(["file"], ManifestColumns({"image": "file"}, "class"), "")
+        check_columns(["file"], ManifestColumns({"image": "file"}, "class"), "")
 
 
 def test_rows_are_named_by_their_line_or_their_number() -> None:

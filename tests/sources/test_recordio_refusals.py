@@ -101,7 +101,7 @@ def test_files_that_are_refused(
             "0\t0\n1\t8\n",
             r"a\.idx: no record of .*a\.rec begins at byte 8, as it says of '1': make it again",
         ),
-        ("0\t0\n1\t0\n", r"a\.idx: byte 0 stands in it more than once"),
+        ("0\t0\n1\t0\n", r"a\.idx:2: byte 0 stands in it more than once"),
     ],
     ids=repr,
 )
