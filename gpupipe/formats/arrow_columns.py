@@ -59,17 +59,14 @@ def iter_batches(path: Path) -> Iterator[MappedBatch]:
         is_file = file.read(len(_FILE_MAGIC)) == _FILE_MAGIC
         file.seek(0)
         try:
-            reader = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
-            count = reader.num_record_batches if is_file else None
-            number = 0
-            while count is None or number < count:
-                try:
-                    rows = reader.get_batch(number) if is_file else reader.read_next_batch()
-                except StopIteration:
-                    return
+            if is_file:
+                reader = pa.ipc.open_file(file)
+                batches = map(reader.get_batch, range(reader.num_record_batches))
+            else:
+                batches = pa.ipc.open_stream(file)
+            for rows in batches:
                 rows.validate()
                 yield MappedBatch(rows, address, size)
-                number += 1
         except (pa.ArrowException, OSError) as e:
             raise DamagedError(f"no Arrow file that can be read: {str(e).splitlines()[0]}") from e
 

@@ -187,9 +187,9 @@ def list_features(data: Bytes, records: Messages) -> list[str]:
 def _parse_entries(data: Bytes, records: Messages) -> tuple[Messages, Messages]:
     """Return the byte ranges of the keys and of the values in all records' feature maps."""
     tops = parse_fields(data, records)
-    entries = _parse_messages(
-        data, tops.where((tops.number == _FEATURES) & (tops.wire == DELIMITED)), _ENTRY
-    )
+    maps = tops.where((tops.number == _FEATURES) & (tops.wire == DELIMITED))
+    entries = parse_fields(data, maps)
+    entries = entries.where((entries.number == _ENTRY) & (entries.wire == DELIMITED))
     parts = parse_fields(data, entries)
     parts = parts.where(parts.wire == DELIMITED)
     keys, values = (
@@ -197,12 +197,6 @@ def _parse_entries(data: Bytes, records: Messages) -> tuple[Messages, Messages]:
         for number, part in ((_KEY, "key"), (_VALUE, "value"))
     )
     return keys, values
-
-
-def _parse_messages(data: Bytes, above: Messages, number: int) -> Fields:
-    """Return the nested messages in field `number` of the messages `above`."""
-    inner = parse_fields(data, above)
-    return inner.where((inner.number == number) & (inner.wire == DELIMITED))
 
 
 def _check_single(parts: Fields, entries: Fields, part: str) -> Messages:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -29,14 +28,14 @@ _PAGE_HEADER = struct.Struct("<QHHHH")
 
 In overflow pages, the last two fields are the number of pages (low and high 16 bits).
 """
-_META = struct.Struct("<16xLL8xQ")
-"""Magic, version, size of the map."""
+_META = struct.Struct("<16xLL120xQ")
+"""Magic, version, number of the transaction."""
 _TREE = struct.Struct("<LHHQQQQQ")
 """Padding, flags, depth, counts of branch, leaf and overflow pages, entries, root page.
 
 The first tree of a meta page has the page size in place of the padding.
 """
-_TREES_AT, _META_END = 40, 152
+_TREES_AT = 40
 _NODE = struct.Struct("<HHHH")
 """Low and high 16 bits of the value's size, flags, size of the key.
 
@@ -63,8 +62,7 @@ class Value(NamedTuple):
     is_database: bool
 
 
-@dataclass(frozen=True)
-class _Tree:
+class _Tree(NamedTuple):
     root: int
     entries: int
     page_size: int
@@ -95,21 +93,19 @@ def iter_values(data: NDArray[np.uint8], database: str | None = None) -> Iterato
 def _read_meta(data: NDArray[np.uint8]) -> _Tree:
     """Return the main tree of the meta page with the later transaction."""
     view = data.data
-    if len(data) < _META_END or struct.unpack_from("<L", view, 16)[0] != _MAGIC:
+    if len(data) < _META.size or struct.unpack_from("<L", view, 16)[0] != _MAGIC:
         raise DamagedError(f"{len(data):,} bytes are no LMDB, or not one of a 64-bit machine")
     page_size: int = struct.unpack_from("<L", view, _TREES_AT)[0]
     if not 256 <= page_size <= 65_536 or page_size & (page_size - 1):
         raise DamagedError(f"{page_size:,} is no size of a page")
     metas = []
     for start in (0, page_size):
-        if start + _META_END > len(data):
+        if start + _META.size > len(data):
             raise DamagedError("cut off in the second meta page")
-        magic, version, _ = _META.unpack_from(view, start)
+        magic, version, transaction = _META.unpack_from(view, start)
         if magic != _MAGIC or version != _VERSION:
             raise DamagedError(f"the meta page at byte {start:,} is damaged, or of another version")
-        (transaction,) = struct.unpack_from("<Q", view, start + _META_END - 8)
-        tree = _read_tree(data, start + _TREES_AT + _TREE.size, page_size)
-        metas.append((transaction, tree))
+        metas.append((transaction, _read_tree(data, start + _TREES_AT + _TREE.size, page_size)))
     return max(metas, key=lambda meta: meta[0])[1]
 
 

@@ -17,14 +17,8 @@ from numpy.typing import NDArray
 from gpupipe.formats import DamagedError
 
 _BLOCK = 512
-_FILE, _FOLDER, _LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL = (
-    (b"0", b"\0", b"7"),
-    b"5",
-    b"L",
-    b"K",
-    b"x",
-    b"g",
-)
+_FILE = (b"0", b"\0", b"7")
+_FOLDER, _LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL = b"5", b"L", b"K", b"x", b"g"
 _MAX_EXTENDED = 1 << 20
 """Upper limit of a long name or a pax header, in bytes."""
 _ZEROS = bytes(_BLOCK)
@@ -158,12 +152,8 @@ def _iter_records(content: bytes, offset: int) -> Iterator[tuple[str, str]]:
         digits = content[at : at + 8].partition(b" ")[0]
         end = at + int(digits) if digits.isdigit() else at
         key, equals, value = content[at + len(digits) + 1 : end - 1].partition(b"=")
-        if (
-            end <= at + len(digits)
-            or end > len(content)
-            or content[end - 1] != ord("\n")
-            or not equals
-        ):
+        is_inside = at + len(digits) < end <= len(content)
+        if not is_inside or content[end - 1] != ord("\n") or not equals:
             raise DamagedError(f"a pax header at byte {offset:,} that cannot be read")
         yield os.fsdecode(key), os.fsdecode(value)
         at = end

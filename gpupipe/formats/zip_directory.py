@@ -71,19 +71,6 @@ class ZipMember:
         return self.method == _DEFLATED
 
 
-@dataclass(frozen=True)
-class _Directory:
-    """The byte range of the central directory, and its count of entries.
-
-    `shift` is the number of bytes that precede the archive in the file.
-    """
-
-    begin: int
-    end: int
-    count: int
-    shift: int
-
-
 def iter_members(data: NDArray[np.uint8]) -> Iterator[ZipMember]:
     """Yield the files in the central directory, in its order. Skips folders.
 
@@ -91,17 +78,17 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[ZipMember]:
         DamagedError: The archive is truncated or damaged, or the file is not a ZIP.
         ValueError: The file is one part of a split archive.
     """
-    directory, view = _find_directory(data), data.data
-    at, names = directory.begin, set[bytes]()
-    for _ in range(directory.count):
-        if at + _ENTRY.size > directory.end:
+    at, directory_end, count, shift = _find_directory(data)
+    view, names = data.data, set[bytes]()
+    for _ in range(count):
+        if at + _ENTRY.size > directory_end:
             raise DamagedError(
-                f"the directory ends at byte {directory.end:,}, before its last entry"
+                f"the directory ends at byte {directory_end:,}, before its last entry"
             )
         signature, _, _, flags, method, _, _, crc, stored_size, size, name_size, extra_size, \
             comment_size, disk, _, _, header = _ENTRY.unpack_from(view, at)  # fmt: skip
         end = at + _ENTRY.size + name_size + extra_size
-        if signature != b"PK\1\2" or end + comment_size > directory.end:
+        if signature != b"PK\1\2" or end + comment_size > directory_end:
             raise DamagedError(f"the directory is damaged at byte {at:,}")
         raw = bytes(view[at + _ENTRY.size : at + _ENTRY.size + name_size])
         if _FULL32 in (stored_size, size, header):
@@ -114,7 +101,7 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[ZipMember]:
             raise DamagedError(f"two members are called {_decode(raw, flags)}")
         names.add(raw)
         if not raw.endswith(b"/"):
-            header += directory.shift
+            header += shift
             name = _decode(raw, flags)
             yield ZipMember(name, header, raw, stored_size, size, crc, method, flags)
 
@@ -193,8 +180,13 @@ def verify(data: NDArray[np.uint8], member: ZipMember, begin: int) -> None:
         raise DamagedError(f"{member.name}: {e}") from e
 
 
-def _find_directory(data: NDArray[np.uint8]) -> _Directory:
-    """Find the central directory by the end record of the archive, or by that of ZIP64."""
+def _find_directory(data: NDArray[np.uint8]) -> tuple[int, int, int, int]:
+    """Find the central directory by the end record of the archive, or by that of ZIP64.
+
+    Returns:
+        The begin and end offset of the directory, the count of its entries, and the number of bytes
+        that precede the archive in the file.
+    """
     start = max(0, len(data) - _END.size - _MAX_COMMENT)
     tail = data[start:].tobytes()
     at = tail.rfind(b"PK\5\6")
@@ -217,7 +209,7 @@ def _find_directory(data: NDArray[np.uint8]) -> _Directory:
     shift = end - size - offset
     if shift < 0 or count * _ENTRY.size > size:
         raise DamagedError(f"the directory of {size:,} bytes at byte {offset:,} is not in the file")
-    return _Directory(end - size, end, count, shift)
+    return end - size, end, count, shift
 
 
 def _find_end64(data: NDArray[np.uint8], end: int) -> tuple[int, tuple[int, ...]] | None:
@@ -264,10 +256,8 @@ def _read_extra64(extra: bytes, numbers: list[int], at: int) -> list[int]:
 
 def _decode(raw: bytes, flags: int) -> str:
     """Decode a name. Without the UTF-8 flag, try UTF-8, then code page 437."""
-    return os.fsdecode(raw) if flags & _UTF8 or raw.isascii() else _decode_unflagged(raw)
-
-
-def _decode_unflagged(raw: bytes) -> str:
+    if flags & _UTF8 or raw.isascii():
+        return os.fsdecode(raw)
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -49,14 +49,15 @@ def write_text(
         *(f"Not certain: {doubt}" for doubt in doubts),
         *([f"Not read: {detected.unused}"] if detected.unused else []),
     ]
-    lines = [line for comment in comments for line in _wrap_comment(comment)]
-    lines += ["data:", *_format_entries(data), "pipeline:", *_list_steps(part, found)]
-    return "\n".join([*lines, "loader:", *_format_loader(part, found)]) + "\n"
-
-
-def _wrap_comment(text: str) -> list[str]:
-    """Return a comment in lines of at most 100 columns."""
-    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
+    wrapper = textwrap.TextWrapper(_WIDTH, initial_indent="# ", subsequent_indent="#   ")
+    list_steps = _list_image_steps if found.spec is None else _list_array_steps
+    lines = [
+        *(line for comment in comments for line in wrapper.wrap(comment)),
+        *("data:", *(f"  {key}: {_format_value(value)}" for key, value in data.items())),
+        *("pipeline:", *list_steps(part, found)),
+        *("loader:", *_format_loader(part, found)),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def describe_samples(found: Survey) -> str:
@@ -85,11 +86,6 @@ def _describe(found: Survey) -> Iterator[str]:
             yield "A batch is (B, H, W, C); batch['array'].permute(0, 3, 1, 2) has channels first."
 
 
-def _format_entries(values: dict[str, Any]) -> Iterator[str]:
-    for key, value in values.items():
-        yield f"  {key}: {_format_value(value)}"
-
-
 def _format_value(value: Any) -> str:
     """Return a value on one line of YAML."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
@@ -100,12 +96,6 @@ def _format_value(value: Any) -> str:
 def _format_step(name: str, comment: str = "", **parameters: Any) -> str:
     text = f"  - {name}: {_format_value(parameters)}" if parameters else f"  - {name}"
     return f"{text}  # {comment}" if comment else text
-
-
-def _list_steps(part: str, found: Survey) -> list[str]:
-    return (
-        _list_array_steps(part, found) if found.spec is not None else _list_image_steps(part, found)
-    )
 
 
 def _list_image_steps(part: str, found: Survey) -> list[str]:

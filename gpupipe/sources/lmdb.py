@@ -231,8 +231,7 @@ def _check_image(data: NDArray[np.uint8], keys: list[str]) -> None:
     if read_header(data).format:
         return
     key = _show(keys[0])
-    if _is_pickle(content):
-        raise ValueError(_refuse_pickle(key))
+    _refuse_pickle(content, key)
     if content[:1] in (b"\x08", b"\x0a"):
         raise ValueError(
             f"the value of {key} looks like a protocol buffer, such as Caffe's Datum, and is no "
@@ -246,23 +245,19 @@ def _check_image(data: NDArray[np.uint8], keys: list[str]) -> None:
     )
 
 
-def _is_pickle(content: bytes) -> bool:
-    """Whether bytes begin as a pickle of protocol 2 or later does."""
-    return content[:1] == b"\x80" and content[1:2] in (b"\2", b"\3", b"\4", b"\5")
-
-
-def _refuse_pickle(key: str) -> str:
-    return (
-        f"the value of {key} is a Python pickle, which could run any code when it is read, so "
-        "gpupipe reads none: write image files as they are, and labels as text under keys of "
-        "their own"
-    )
+def _refuse_pickle(content: bytes, key: str) -> None:
+    """Raise ValueError if bytes begin as a pickle of protocol 2 or later does."""
+    if content[:1] == b"\x80" and content[1:2] in (b"\2", b"\3", b"\4", b"\5"):
+        raise ValueError(
+            f"the value of {key} is a Python pickle, which could run any code when it is read, so "
+            "gpupipe reads none: write image files as they are, and labels as text under keys of "
+            "their own"
+        )
 
 
 def _read_text(data: NDArray[np.uint8], key: str) -> str:
     content = data.tobytes()
-    if _is_pickle(content):
-        raise ValueError(_refuse_pickle(_show(key)))
+    _refuse_pickle(content, _show(key))
     try:
         text = content.decode().strip()
     except UnicodeDecodeError:

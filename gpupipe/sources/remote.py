@@ -39,7 +39,23 @@ class Remote(DataSet, Source):
         if not listing.is_listed(folder):
             progress("listing", 0, None)
             worker_pool.list_dataset(self.dataset, self.cache)
-        return _index(folder, self)
+        listed = listing.load(folder)
+        if self.cache.epoch == "full":
+            needed = min_shard_bytes(listed.sizes)
+            if needed > self.cache.max_bytes:
+                reason = f"the whole data set takes at least {needed:,} bytes"
+                raise DataError(explain_too_large(folder, reason))
+        columns: dict[str, Column] = {"image": create_column(folder, self.url, listed.sizes)}
+        return Index(
+            self.url,
+            listed.names,
+            listed.labels,
+            listed.classes,
+            columns,
+            listed.fingerprint,
+            dict(listed.values),
+            extra={"cache": str(folder.dir)},
+        )
 
     def population(
         self, index: Index, rank: int, world_size: int, seed: int, unmap_files: UnmapFiles
@@ -49,11 +65,9 @@ class Remote(DataSet, Source):
         if index.fingerprint != listed.fingerprint:
             return None  # The index is a subset: all of its rows are in every epoch.
         num_rows = int(np.count_nonzero(listed.weights)) if self.weight is not None else len(index)
-        run = (
-            TrainingRun(folder, rank, [index.fingerprint, seed, world_size])
-            if world_size > 1
-            else None
-        )
+        run = None
+        if world_size > 1:
+            run = TrainingRun(folder, rank, [index.fingerprint, seed, world_size])
         locations = SampleLocations(folder, _shards_of(index), unmap_files)
         count = self.cache.workers if rank == 0 else 0
         workers = worker_pool.WorkerPool(self.dataset, self.cache, count)
@@ -84,37 +98,11 @@ class Remote(DataSet, Source):
     @property
     def dataset(self) -> DataSet:
         """The options of this source that the class DataSet has."""
-        return DataSet(
-            **{
-                name: getattr(self, name)
-                for name in DataSet.model_fields
-                if name in self.model_fields_set
-            }
-        )
+        names = DataSet.model_fields.keys() & self.model_fields_set
+        return DataSet(**{name: getattr(self, name) for name in names})
 
 
 def _shards_of(index: Index) -> ShardColumn:
     column = index.columns["image"]
     assert isinstance(column, ShardColumn)
     return column
-
-
-def _index(folder: CacheFolder, source: Remote) -> Index:
-    listed = listing.load(folder)
-    if source.cache.epoch == "full":
-        needed = min_shard_bytes(listed.sizes)
-        if needed > source.cache.max_bytes:
-            raise DataError(
-                explain_too_large(folder, f"the whole data set takes at least {needed:,} bytes")
-            )
-    columns: dict[str, Column] = {"image": create_column(folder, source.url, listed.sizes)}
-    return Index(
-        source.url,
-        listed.names,
-        listed.labels,
-        listed.classes,
-        columns,
-        listed.fingerprint,
-        dict(listed.values),
-        extra={"cache": str(folder.dir)},
-    )

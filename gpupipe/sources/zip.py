@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.dataset import labels
 from gpupipe.dataset.class_folders import IMAGE_EXTENSIONS, get_suffixes
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.dataset.index import Index, build
+from gpupipe.dataset.labels import make_unlabelled
 from gpupipe.dataset.reading import map_file, read_rows_in_parallel
 from gpupipe.dataset.shards import find_files, name_shard
 from gpupipe.dataset.source import FileSource
@@ -75,19 +75,18 @@ class ZipColumn(Column):
         )
 
 
-@dataclass
-class _Archive:
-    """The N images of an archive.
+class _Image(NamedTuple):
+    """An image in an archive.
 
     Attributes:
-        members: The entry of each image in the archive's directory.
-        begins: The byte offset of each image's stored content.
-        paths: The path of each image, relative to `Zip.folder`.
+        path: Its path, relative to `Zip.folder`.
+        member: Its entry in the archive's directory.
+        begin: The byte offset of its stored content.
     """
 
-    members: list[ZipMember] = field(default_factory=list)
-    begins: list[int] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
+    path: str
+    member: ZipMember
+    begin: int
 
 
 class Zip(FileSource):
@@ -117,78 +116,70 @@ class Zip(FileSource):
     def list_files(self) -> list[Path]:
         return find_files(self.shards)
 
-    def join(self, files: list[Path], archives: list[_Archive]) -> Index:
-        classes, order = self._sort(files, archives)
-        if not order:
+    def join(self, files: list[Path], archives: list[list[_Image]]) -> Index:
+        every = [
+            (self._find_class(image, files[file]), *image.path.rpartition("/")[::2], file, image)
+            for file, images in enumerate(archives)
+            for image in images
+        ]
+        if not every:
             where = f" under {self.folder}" if self.folder else ""
             raise DataError(
                 f"{files[0]}: no image ({', '.join(self.extensions)}) in "
                 f"{counted(len(files), 'archive')}{where}: set data.folder or data.extensions"
             )
-        members = [archives[file].members[n] for _, _, _, file, n in order]
+        every.sort(key=lambda entry: entry[:-1])
+        names, _, _, file_of, images = zip(*every, strict=True)
+        members = [image.member for image in images]
         root = os.path.commonpath([path.parent for path in files])
         spans = SpanColumn(
             root,
             StringArray.from_strings(str(path.relative_to(root)) for path in files),
-            np.array([file for _, _, _, file, _ in order], np.int32),
-            np.array([archives[file].begins[n] for _, _, _, file, n in order], np.int64),
-            np.array([m.stored_size for m in members], np.int64),
+            np.array(file_of, np.int32),
+            np.array([image.begin for image in images], np.int64),
+            np.array([member.stored_size for member in members], np.int64),
         )
         column: Column = spans
         if any(member.is_deflated for member in members):
             column = ZipColumn(
                 spans,
-                np.array([m.size for m in members], np.int64),
-                np.array([m.crc for m in members], np.int64),
-                np.array([m.is_deflated for m in members], bool),
+                np.array([member.size for member in members], np.int64),
+                np.array([member.crc for member in members], np.int64),
+                np.array([member.is_deflated for member in members], bool),
             )
-        numbers = {name: number for number, name in enumerate(classes)}
-        chosen = (
-            (np.array([numbers[name] for name, *_ in order], np.int64), classes)
-            if self.label
-            else labels.make_unlabelled(len(order))
-        )
-        names = [m.name for m in members]
-        return build(root, names, *chosen, columns={_IMAGE: column})
+        numbers, classes = make_unlabelled(len(every))
+        if self.label:
+            classes = sorted(set(names))
+            number_of = {name: number for number, name in enumerate(classes)}
+            numbers = np.array([number_of[name] for name in names], np.int64)
+        paths = [member.name for member in members]
+        return build(root, paths, numbers, classes, columns={_IMAGE: column})
 
-    def _sort(
-        self, files: list[Path], archives: list[_Archive]
-    ) -> tuple[list[str], list[tuple[str, str, str, int, int]]]:
-        """Return the classes, and a tuple for each image, both sorted.
+    def _find_class(self, image: _Image, file: Path) -> str:
+        """Return the class of an image; "" if there are no labels."""
+        if not self.label:
+            return ""
+        name, slash, _ = image.path.partition("/")
+        if not slash:
+            raise DataError(
+                f"{file}: {image.member.name} is in no class folder: set data.folder, or "
+                "data.label to null if there are no labels"
+            )
+        return name
 
-        A tuple is (class, folder, name, number of the archive, number of the image in it).
-        """
-        order = []
-        for file, archive in enumerate(archives):
-            for n, path in enumerate(archive.paths):
-                folder, _, name = path.rpartition("/")
-                class_name, slash, _ = path.partition("/")
-                if self.label and not slash:
-                    raise DataError(
-                        f"{files[file]}: {archive.members[n].name} is in no class folder: set "
-                        "data.folder, or data.label to null if there are no labels"
-                    )
-                order.append((class_name if self.label else "", folder, name, file, n))
-        order.sort()
-        return sorted({name for name, *_ in order}), order
-
-    def read(self, path: Path) -> _Archive:
+    def read(self, path: Path) -> list[_Image]:
         """List the images of one archive, with the byte offset of each."""
-        archive, prefix = _Archive(), _make_prefix(self.folder)
-        suffixes = get_suffixes(self.extensions)
+        images, prefix, suffixes = [], _make_prefix(self.folder), get_suffixes(self.extensions)
         with name_shard(path):
             data = map_file(path)
             for member in zip_directory.iter_members(data):
                 inner = member.name.removeprefix(prefix)
-                if not member.name.startswith(prefix) or not _is_visible(inner):
-                    continue
-                if inner.lower().endswith(suffixes):
-                    archive.members.append(member)
-                    archive.begins.append(zip_directory.locate(data, member))
-                    archive.paths.append(inner)
+                is_inside = member.name.startswith(prefix) and _is_visible(inner)
+                if is_inside and inner.lower().endswith(suffixes):
+                    images.append(_Image(inner, member, zip_directory.locate(data, member)))
                     if self.verify:
-                        zip_directory.verify(data, member, archive.begins[-1])
-        return archive
+                        zip_directory.verify(data, member, images[-1].begin)
+        return images
 
 
 def _make_prefix(folder: str) -> str:

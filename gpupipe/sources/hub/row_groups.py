@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,18 +162,15 @@ class UnpackedColumn(SpanColumn):
         groups: The column that was unpacked.
     """
 
-    groups: RowGroupColumn | None = None
+    groups: RowGroupColumn = field(kw_only=True)
 
     def location(self, row: int, name: str) -> str:
-        assert self.groups is not None
         return self.groups.location(row, name)
 
     def fingerprint_parts(self, names: StringArray) -> list[NDArray[Any]]:
-        assert self.groups is not None
         return self.groups.fingerprint_parts(names)
 
     def take(self, rows: Rows) -> Self:
-        assert self.groups is not None
         return replace(super().take(rows), groups=self.groups.take(rows))
 
 
