@@ -193,7 +193,7 @@ class ShardedSource(FileSource):
 
     def explain_empty(self) -> str:
         """Return what the user should do if no shard has a sample, for the error message."""
-        return "see data.shards"
+        return "the files hold no records: set data.shards"
 
 
 def array_spec(dtype: str, shape: Sequence[int], same: bool = True) -> Spec:

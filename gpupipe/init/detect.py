@@ -23,6 +23,7 @@ from gpupipe.init.detected import (
     is_part_name,
     list_files,
     name_some,
+    split_into_parts,
 )
 from gpupipe.init.lists import detect_list, detect_lists
 from gpupipe.init.shards import READERS, has_images, read_arrow_options
@@ -85,9 +86,8 @@ def _detect_hub(folder: Path) -> dict[str, Detected]:
     """Detect the splits of a Hugging Face data set that save_to_disk wrote."""
     splits = {name: files for name, files in find_splits(folder).items() if files}
     found = {}
-    for part, files in choose_parts(splits).items():
-        split = next(name for name, others in splits.items() if others is files)
-        options, notes = read_arrow_options(files[0])
+    for part, split in choose_parts({name: name for name in splits}).items():
+        options, notes = read_arrow_options(splits[split][0])
         named = {"split": split} if split else {}
         found[part] = Detected("hf", {"root": str(folder)} | named | options, notes)
     return found
@@ -154,10 +154,7 @@ def _detect_folder(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     if images > sum(map(len, shards.values())):
         return {TRAIN: detect_images(folder, files)}
     for kind, names in shards.items():
-        groups: dict[str, list[str]] = {}
-        for name in names:
-            groups.setdefault(find_part_word(name), []).append(name)
-        parts = choose_parts(groups)
+        parts = split_into_parts(names, find_part_word)
         return {part: _detect_shards(folder, group, kind) for part, group in parts.items()}
     if arrays := [name for name in here if is_array(name)]:
         return detect_arrays(folder, arrays)

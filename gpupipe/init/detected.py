@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -98,6 +98,14 @@ def choose_parts(groups: Mapping[str, T]) -> dict[str, T]:
     return chosen
 
 
+def split_into_parts(items: Iterable[T], find_word: Callable[[T], str]) -> dict[str, list[T]]:
+    """Group items by the word that marks their part, or "", and choose the groups of the parts."""
+    groups: dict[str, list[T]] = {}
+    for item in items:
+        groups.setdefault(find_word(item), []).append(item)
+    return choose_parts(groups)
+
+
 def name_some(names: Iterable[str]) -> str:
     """Join the first four names to a text, and add the number of further names."""
     rest = (name if name.isprintable() else repr(name) for name in names)
@@ -133,11 +141,10 @@ def describe_unused(files: Iterable[str], parts: Iterable[Detected]) -> str:
 
     Return "" if all files are read, or if the `used` of a part is None.
     """
-    used: set[str] = set()
-    for part in parts:
-        if part.used is None:
-            return ""
-        used.update(part.used)
+    lists = [part.used for part in parts]
+    if None in lists:
+        return ""
+    used = {path for paths in lists for path in paths or ()}
     tops = {path.partition("/")[0] for path in used}
     unused: dict[str, int] = {}
     for path in files:
@@ -195,13 +202,9 @@ def detect_masks(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
         for kind, paths in alone.items()
         if paths
     ]
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for pair in pairs:
-        groups.setdefault(find_part_word(pair[0].rpartition("/")[0]), []).append(pair)
-    used = [path for paths in (images.values(), masks.values()) for path in paths]
-    return {
-        part: _describe(folder, group, notes, used) for part, group in choose_parts(groups).items()
-    }
+    used = [*images.values(), *masks.values()]
+    parts = split_into_parts(pairs, lambda pair: find_part_word(pair[0].rpartition("/")[0]))
+    return {part: _describe(folder, group, notes, used) for part, group in parts.items()}
 
 
 def _parse_path(path: str) -> tuple[bool, _Key]:

@@ -18,6 +18,7 @@ from gpupipe.init.detected import (
     is_image,
     list_files,
     name_some,
+    split_into_parts,
 )
 from gpupipe.init.tables import (
     NUM_ANNOTATIONS,
@@ -102,11 +103,8 @@ def _split_into_parts(listing: _List) -> dict[str, _List]:
     column = next((name for name, texts in listing.table.items() if holds_parts(texts)), None)
     words = [find_part_word(image.rpartition("/")[0]) for image in listing.images]
     words = words if column is None else [text.lower() for text in listing.table[column]]
-    groups: dict[str, list[int]] = {}
-    for row, word in enumerate(words):
-        if listing.images[row]:
-            groups.setdefault(word, []).append(row)
-    parts = choose_parts(groups)
+    named = [row for row, image in enumerate(listing.images) if image]
+    parts = split_into_parts(named, words.__getitem__)
     if len(parts) == 1:
         return {TRAIN: listing}
     parts[TRAIN] += [row for row, image in enumerate(listing.images) if not image]
@@ -224,11 +222,9 @@ def _read_as_it_is(listing: _List, folder: Path) -> dict[str, Any] | None:
     if listing.file.suffix.lower() == ".txt":
         labels = {} if choice.label else {"label": None}
         return {"file": str(listing.file)} | root | labels if not choice.values else None
-    options = {"path": listing.path, "label": choice.label} | (
-        {"values": choice.values} if choice.values else {}
-    )
-    defaults = {"path": "path", "label": "label"}
-    options = {key: value for key, value in options.items() if value != defaults.get(key)}
+    chosen = {"path": listing.path, "label": choice.label, "values": choice.values}
+    defaults = {"path": "path", "label": "label", "values": []}
+    options = {key: value for key, value in chosen.items() if value != defaults[key]}
     return {"file": str(listing.file)} | root | options
 
 

@@ -85,14 +85,8 @@ class Numpy(ArraySource):
                 "a single number, which has no rows: set rows: false, or leave the file out"
             )
         count, *shape = header.shape
-        return FilePart(
-            header.dtype,
-            tuple(shape),
-            header.offset,
-            count,
-            header.length // count if count else 0,
-            header.pairs,
-        )
+        step = header.length // count if count else 0
+        return FilePart(header.dtype, tuple(shape), header.offset, count, step, header.pairs)
 
     def find_companions(self) -> dict[str, ArrayFiles]:
         named = ({} if self.labels is None else {"labels": self.labels}) | {

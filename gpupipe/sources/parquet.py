@@ -72,6 +72,3 @@ class Parquet(ShardedSource):
         if not names:
             return ShardFile(names, fields)
         return ShardFile(names, fields, join_labels(others.labels), others.join_values(), unpacked)
-
-    def explain_empty(self) -> str:
-        return "the files hold no rows: set data.shards"

@@ -91,26 +91,16 @@ class Raw(ArraySource):
         return self.labels is not None
 
     def read(self, path: str) -> FilePart:
-        length = int(np.prod(self.shape, dtype=object)) * np.dtype(self.dtype).itemsize
-        step = self.before + length
-        count = _count_items(
-            path,
-            self.offset,
-            step,
-            f"samples of {step:,} bytes ({self.dtype} "
-            f"{list(self.shape)}{f', {self.before} before' if self.before else ''})",
-        )
-        stored = np.dtype(self.dtype)
-        pairs = stored.kind == "c"
-        dtype = f"float{stored.itemsize * 4}" if pairs else self.dtype
-        return FilePart(
-            dtype,
-            (*self.shape, 2) if pairs else self.shape,
-            self.offset + self.before,
-            None if count == 1 else count,
-            step,
-            pairs,
-        )
+        stored, shape = np.dtype(self.dtype), self.shape
+        step = self.before + int(np.prod(shape, dtype=object)) * stored.itemsize
+        before = f", {self.before} before" if self.before else ""
+        items = f"samples of {step:,} bytes ({self.dtype} {list(shape)}{before})"
+        count = _count_items(path, self.offset, step, items)
+        first, rows = self.offset + self.before, None if count == 1 else count
+        if stored.kind == "c":
+            dtype = f"float{stored.itemsize * 4}"
+            return FilePart(dtype, (*shape, 2), first, rows, step, pairs=True)
+        return FilePart(self.dtype, shape, first, rows, step)
 
     def find_companions(self) -> dict[str, ArrayFiles]:
         if self.labels is None:

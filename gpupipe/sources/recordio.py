@@ -15,7 +15,7 @@ from gpupipe.dataset.reading import map_file
 from gpupipe.dataset.shards import ByteRanges, ShardedSource, ShardFile, name_shard
 from gpupipe.errors import DataError
 from gpupipe.formats import recordio_records
-from gpupipe.formats.recordio_records import Records
+from gpupipe.formats.recordio_records import Images, Records
 from gpupipe.schema.field_types import WHOLE, check_list, check_ordered, should_be
 
 _NumberIndex = Annotated[int, Field(ge=0, le=2**31), WHOLE]
@@ -101,49 +101,37 @@ class Recordio(ShardedSource):
                 names = [wanted.pop(start) for start in records.start[rows].tolist()]
             if not names:
                 continue
+            number = records.number[rows]
             if several[rows[0]]:
-                yield self._join_parts(path, data, records, rows, names)
+                payloads = [records.join_payload(data, int(row)) for row in rows]
+                yield self._join_parts(path, payloads, number, names)
             else:
                 first = np.searchsorted(records.part, rows)
-                yield self._index_records(
-                    data, records.number[rows], records.begin[first], records.length[first], names
-                )
+                begin, length = records.begin[first], records.length[first]
+                images = recordio_records.parse_images(data, number, begin, length)
+                yield self._index_images(data, images, names)
 
     def _join_parts(
-        self,
-        path: Path,
-        data: NDArray[np.uint8],
-        records: Records,
-        rows: NDArray[np.int64],
-        names: list[str],
+        self, path: Path, payloads: list[bytes], number: NDArray[np.int64], names: list[str]
     ) -> ShardFile:
-        """Join the parts of each record in `rows`, and write the payloads to the cache folder."""
-        payloads = [records.join_payload(data, int(row)) for row in rows]
+        """Write the payloads of records, whose parts are joined, to the cache folder."""
         joined = b"".join(payloads)
         reason = f"{path} holds records in several parts, which are put together there"
         with write_parts(path, ("parts", names), reason) as (parts_file, file):
             file.write(joined)
         length = np.array(list(map(len, payloads)), np.int64)
         whole = np.frombuffer(joined, np.uint8)
-        begin, names = np.cumsum(length) - length, [f"{path}:{name}" for name in names]
-        shard = self._index_records(whole, records.number[rows], begin, length, names)
+        images = recordio_records.parse_images(whole, number, np.cumsum(length) - length, length)
+        shard = self._index_images(whole, images, [f"{path}:{name}" for name in names])
         shard.path = parts_file
         return shard
 
-    def _index_records(
-        self,
-        data: NDArray[np.uint8],
-        number: NDArray[np.int64],
-        begin: NDArray[np.int64],
-        length: NDArray[np.int64],
-        names: list[str],
-    ) -> ShardFile:
-        images = recordio_records.parse_images(data, number, begin, length)
+    def _index_images(self, data: NDArray[np.uint8], images: Images, names: list[str]) -> ShardFile:
         full = images.length > 0
         if not full.all():
             if self.empty == "raise":
                 raise ValueError(
-                    f"record {int(number[~full][0]):,} holds no image: set data.empty=skip "
+                    f"record {int(images.number[~full][0]):,} holds no image: set data.empty=skip "
                     "where such records are no samples"
                 )
             images = images.select(full)
@@ -158,9 +146,6 @@ class Recordio(ShardedSource):
         if self.label is not None:
             labels = _as_labels(images.number, read(self.label, self.label + 1))
         return ShardFile(names, {"image": ByteRanges(images.offset, images.length)}, labels, values)
-
-    def explain_empty(self) -> str:
-        return "the files hold no records: set data.shards"
 
 
 def _as_labels(number: NDArray[np.int64], labels: NDArray[np.float32]) -> NDArray[np.int64]:

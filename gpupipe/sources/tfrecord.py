@@ -97,9 +97,6 @@ class Tfrecord(ShardedSource):
         labels = None if self.label is None else _read_labels(features[self.label], data)
         return ShardFile([str(n) for n in records.record.tolist()], fields, labels, values)
 
-    def explain_empty(self) -> str:
-        return "the files hold no records: set data.shards"
-
 
 def _find_byte_ranges(field: str | Numbers, features: dict[str, Feature]) -> ByteRanges:
     """Return the byte ranges of a field, one per record.
