@@ -1,7 +1,7 @@
 """The DataLoader engine: runs pipelines in worker processes of torch.utils.data.DataLoader.
 
 `engine` runs in the parent process. `workers` holds torch's DataLoader, and `samples` the Dataset
-that makes batches in the workers. `worker_death` explains why a worker ended, and `culprits` finds
+that makes batches in the workers. `worker_death` explains why a worker ended, and finds the
 samples that crash a process.
 Only the registry imports this folder, by name. Start reading in samples.py.
 """

@@ -3,7 +3,7 @@
 1. The parent process makes the plans. It sends each worker the columns and draws of its batch.
 2. DataLoader returns batches in the order of their plans: see workers.py.
 3. If a sample fails, the worker makes the batch without that sample, and returns the reason.
-4. If a worker dies, `workers` ends all workers. If a sample killed it, `culprits` finds the sample,
+4. If a worker dies, `workers` ends all workers. If a sample killed it, `worker_death` finds it,
    and new workers make the batches in flight again. Otherwise the iteration raises one error.
 """
 
@@ -22,8 +22,8 @@ from gpupipe.decoders.decoder import FileBytes
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
-from gpupipe.engines.dataloader.culprits import WorkerCrashError, explain_survival, find_killers
 from gpupipe.engines.dataloader.samples import Samples, WorkItem, choose_decoder
+from gpupipe.engines.dataloader.worker_death import WorkerCrashError, find_killers
 from gpupipe.engines.dataloader.workers import Workers
 from gpupipe.errors import EngineError, counted
 from gpupipe.pipeline.entry import Entry
@@ -151,22 +151,16 @@ class DataLoaderEngine(QuarantiningEngine):
 
         Raises SampleError, TooManyBadError; EngineError if no sample crashes a process on its own.
         """
-        ids = [int(i) for plan in crash.plans for i in plan.ids]
         items = [
             WorkItem.of(self._job, plan).select_sample(n)
             for plan in crash.plans
             for n in range(len(plan.ids))
         ]
-        try:
-            crashes = find_killers(Samples(self._job), items) if items else []
-        except EngineError as e:
-            raise EngineError(f"{crash.description}, and {e}") from e
-        for position, name in crashes:
-            self.quarantine.add(
-                ids[position], f"the process that decodes or transforms it dies of {name}"
-            )
-        if items and not crashes:
-            raise explain_survival(crash, len(items))
+        if items:
+            ids = [int(i) for plan in crash.plans for i in plan.ids]
+            for position, name in find_killers(Samples(self._job), items, crash):
+                reason = f"the process that decodes or transforms it dies of {name}"
+                self.quarantine.add(ids[position], reason)
 
     def _to_batch(self, plan: Plan, fields: dict[str, Tensor]) -> Batch:
         with span("hand-over", "loader"):

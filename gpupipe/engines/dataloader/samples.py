@@ -6,6 +6,8 @@ random numbers. Start reading at `Samples.__getitem__`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -268,3 +270,20 @@ def _finish(image: Tensor, recipe: Recipe) -> Tensor:
     image = image if recipe.layout is None else from_steps(image, recipe.layout)
     image = image if recipe.dtype is None else image.to(getattr(torch, recipe.dtype))
     return image.contiguous()
+
+
+@contextmanager
+def limit_to_one_thread() -> Iterator[None]:
+    """Limit torch's operators to one thread, as torch does in workers; then restore the number.
+
+    OpenMP's threads wait for each other in every operator. On two cores with another busy process,
+    that takes 20 times as long as the work. Changing the number costs less than a microsecond, and
+    affects only the calling thread. But a thread that runs its first torch operator in this context
+    keeps the limit of one thread for good.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

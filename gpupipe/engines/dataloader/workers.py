@@ -38,12 +38,17 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpupipe.engines.base import Job
-from gpupipe.engines.dataloader.culprits import CRASHES, WorkerCrashError
-from gpupipe.engines.dataloader.samples import Samples, WorkItem, WorkResult
+from gpupipe.engines.dataloader.samples import (
+    Samples,
+    WorkItem,
+    WorkResult,
+    limit_to_one_thread,
+)
 from gpupipe.engines.dataloader.worker_death import (
+    CRASHES,
+    WorkerCrashError,
     explain_failure,
     find_dead_workers,
-    limit_to_one_thread,
     remove_shared_memory,
     stop_watching,
     without_child_signals,

@@ -7,8 +7,8 @@ In the trainer's process, `engine` creates and connects all other parts. `cluste
 `delivery` finishes the batches in the order of the plans. `status` writes the file for
 `gpupipe status ray`.
 
-In a worker's process, `actor` receives the plans, and `worker` makes their batches. `messages`
-defines what a worker returns.
+In a worker's process, `actor` receives the plans, and `worker` makes their batches and packs them
+for the object store.
 
 The registry of engines imports this folder by name. Start reading in engine.py.
 """

@@ -18,8 +18,7 @@ from gpupipe.errors import EngineError, GpupipeError, SampleError, StepError
 from gpupipe.runtime.installation import installed_version, own_version
 
 if TYPE_CHECKING:
-    from gpupipe.engines.ray.messages import BatchAnswer
-    from gpupipe.engines.ray.worker import BatchMaker
+    from gpupipe.engines.ray.worker import BatchAnswer, BatchMaker
     from gpupipe.sampling.sampler import Plan
 
 _PACKAGES = {
@@ -97,7 +96,7 @@ class WorkerActor:
             step: The position of the plan in that iteration.
             plan: The plan.
         """
-        from gpupipe.engines.ray.messages import BatchAnswer
+        from gpupipe.engines.ray.worker import BatchAnswer
 
         try:
             return self._maker.make(plan, (run, step))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from queue import SimpleQueue
 
 import torch
 
@@ -18,8 +18,8 @@ from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.last_steps import BatchFinisher
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
-from gpupipe.engines.ray.messages import BatchAnswer, unpack
 from gpupipe.engines.ray.pool import RayWorkerPool
+from gpupipe.engines.ray.worker import BatchAnswer, unpack
 from gpupipe.sampling.sampler import Plan
 
 _log = logging.getLogger("gpupipe")
@@ -52,57 +52,42 @@ class Delivery(threading.Thread):
         super().__init__(name="gpupipe ray delivery", daemon=True)
         self._job, self.dispatcher = job, dispatcher
         self._finish, self._quarantine = finish, quarantine
-        self._changed = threading.Condition()
-        self._finished: deque[_Finished] = deque()
-        self._error: Exception | None = None
-        self._is_ended = False
+        self._room = threading.Semaphore(job.loader.prefetch)
+        """Counts how many more batches the thread may finish before the consumer takes one."""
+        self._finished: SimpleQueue[_Finished | Exception | None] = SimpleQueue()
+        """The finished batches; then None, or the error that ended the thread."""
 
     def __iter__(self) -> Iterator[_Finished]:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._finished or self._is_ended)
-                if not self._finished:
-                    break
-                finished = self._finished.popleft()
-                self._changed.notify_all()
+        while (finished := self._finished.get()) is not None:
+            if isinstance(finished, Exception):
+                raise finished
+            self._room.release()
             yield finished
             del finished
-        if self._error is not None:
-            raise self._error
 
     def end(self) -> None:
         """End the thread and the dispatcher, and drop all batches. Idempotent."""
-        self._set_ended()
         self.dispatcher.end()
+        self._room.release()
         self.join()
-        self._finished.clear()
+        self._finished = SimpleQueue()
+        self._finished.put(None)
 
     def run(self) -> None:
+        error: Exception | None = None
         self.dispatcher.start()
         try:
-            while self._wait_for_room() and (answered := self.dispatcher.take()) is not None:
+            while self._room.acquire() and (answered := self.dispatcher.take()) is not None:
                 finished = self._to_batch(*answered)
                 del answered
-                if finished is not None:
-                    with self._changed:
-                        self._finished.append(finished)
-                        self._changed.notify_all()
+                if finished is None:
+                    self._room.release()
+                else:
+                    self._finished.put(finished)
                 del finished
         except Exception as e:
-            self._error = e
-        finally:
-            self._set_ended()
-
-    def _set_ended(self) -> None:
-        with self._changed:
-            self._is_ended = True
-            self._changed.notify_all()
-
-    def _wait_for_room(self) -> bool:
-        ahead = self._job.loader.prefetch
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._finished) < ahead or self._is_ended)
-            return not self._is_ended
+            error = e
+        self._finished.put(error)
 
     def _to_batch(self, plan: Plan, answer: BatchAnswer) -> _Finished | None:
         """Return the plan and its finished batch; None if all its samples were skipped.
@@ -151,20 +136,18 @@ class Autoscaler:
         self._seconds += waited + used
         self._waited += waited
         if self._seconds >= PERIOD:
-            self._decide(self._waited / self._seconds)
-            self._seconds = self._waited = 0.0
+            share, self._seconds, self._waited = self._waited / self._seconds, 0.0, 0.0
+            self._resize(share)
 
-    def _decide(self, share: float) -> None:
+    def _resize(self, share: float) -> None:
+        """Change the number of workers by at most one, for a share of the time spent waiting."""
         count, (smallest, largest) = self._pool.target, self._limits
         wanted = count + (share > MORE_ABOVE) - (share < FEWER_BELOW)
         wanted = min(largest, max(smallest, wanted))
         if wanted != count:
             _log.warning(
-                "gpupipe: the trainer waits for data in %.1f %% of its time: %d instead of %d Ray "
-                "workers",
-                100 * share,
-                wanted,
-                count,
+                f"gpupipe: the trainer waits for data in {100 * share:.1f} % of its time: {wanted} "
+                f"instead of {count} Ray workers"
             )
             self._pool.resize(wanted)
 

@@ -25,8 +25,8 @@ from typing import Any
 
 import ray
 
-from gpupipe.engines.ray.messages import BatchAnswer
 from gpupipe.engines.ray.pool import PoolWorker, RayWorkerPool
+from gpupipe.engines.ray.worker import BatchAnswer
 from gpupipe.errors import EngineError
 from gpupipe.sampling.sampler import Plan
 

@@ -14,13 +14,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
 
+from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job
 from gpupipe.engines.last_steps import (
@@ -32,13 +35,23 @@ from gpupipe.engines.last_steps import (
 from gpupipe.engines.ray.cluster import connect, count_workers
 from gpupipe.engines.ray.delivery import Autoscaler, Delivery, WaitMeter
 from gpupipe.engines.ray.dispatcher import PlanDispatcher
-from gpupipe.engines.ray.messages import batch_bytes_of, choose_window
 from gpupipe.engines.ray.pool import RayWorkerPool
 from gpupipe.engines.ray.status import StatusFile, StoreReader, TrainerStatus
+from gpupipe.errors import EngineError
 from gpupipe.runtime.memory import record_stream
 from gpupipe.runtime.process import ExitHandler
 from gpupipe.runtime.ranks import ranks_on_machine
 from gpupipe.sampling.sampler import Plan, Sampler
+
+_log = logging.getLogger("gpupipe")
+USABLE_SHARE = 0.8
+"""The share of the object store that Ray fills before it writes to disk, which takes longer than
+making a batch: Ray's default of `object_spilling_threshold`.
+"""
+_MB = 1e6
+_HELD = 2
+"""Batches that the consumer holds: the current one and the one before it."""
+_MIN_WINDOW = 2
 
 
 class RayEngine(QuarantiningEngine):
@@ -113,27 +126,13 @@ class RayEngine(QuarantiningEngine):
             delivery.end()
 
     def _choose_window(self, worker_job: Job) -> int:
-        """Return the maximum number of tasks.
-
-        Raises EngineError if their batches do not fit into the object store.
-        """
-        options = self._job.loader
-        is_explicit = "hwm" in options.model_fields_set
-        limits = options.ray.workers
+        """Return the maximum number of tasks; see `choose_window`."""
+        loader = self._job.loader
+        limits = loader.ray.workers
         workers = limits[1] if isinstance(limits, tuple) else self.pool.target
-        busy = workers * self.pool.depth
-        wanted = options.hwm if is_explicit else max(options.hwm, busy)
-        batch_bytes = batch_bytes_of(worker_job) or self.pool.measure_sample() * options.batch_size
-        if not batch_bytes:
-            return wanted
-        return choose_window(
-            wanted,
-            is_explicit,
-            batch_bytes=batch_bytes,
-            finished=options.prefetch,
-            trainers=ranks_on_machine(),
-            store_bytes=self._cluster.object_store_bytes(),
-        )
+        batch_bytes = batch_bytes_of(worker_job) or self.pool.measure_sample() * loader.batch_size
+        store_bytes = self._cluster.object_store_bytes()
+        return choose_window(loader, workers * self.pool.depth, batch_bytes, store_bytes)
 
     def _describe(self) -> TrainerStatus:
         """Return the current status. Only rank 0 reads the counters of the object stores."""
@@ -180,3 +179,57 @@ def split_job(job: Job) -> tuple[Job, Job]:
         job, pipeline=shorter, loader=options.model_copy(update=settings), threads=threads
     )
     return worker_job, leave_steps(job, positions)
+
+
+def choose_window(loader: LoaderConfig, busy: int, batch_bytes: int, store_bytes: int) -> int:
+    """Return the maximum number of tasks of one trainer: plans whose batches it has not taken.
+
+    Args:
+        loader: The settings. If the config sets `hwm`, the result is that number.
+        busy: The number of tasks that keeps all workers busy.
+        batch_bytes: The size in bytes of a batch as workers send it; 0 if it is not known.
+        store_bytes: The size of the node's object store in bytes. All trainers of the node share
+            it.
+
+    Raises:
+        EngineError: The object store is too small.
+    """
+    is_explicit, trainers = "hwm" in loader.model_fields_set, ranks_on_machine()
+    wanted = loader.hwm if is_explicit else max(loader.hwm, busy)
+    if not batch_bytes:
+        return wanted
+    kept = loader.prefetch + _HELD
+    largest = int(USABLE_SHARE * store_bytes / trainers / batch_bytes) - kept
+    if wanted <= largest:
+        return wanted
+    if is_explicit or largest < _MIN_WINDOW:
+        count = ((wanted if is_explicit else _MIN_WINDOW) + kept) * trainers
+        raise EngineError(
+            f"Ray's object store on this node is too small: {count} batches of "
+            f"{batch_bytes / _MB:.1f} MB need {count * batch_bytes / _MB:.0f} MB, and "
+            f"{USABLE_SHARE:.0%} of {store_bytes / _MB:.0f} MB are usable before Ray writes to "
+            "disk: lower loader.batch_size or loader.hwm, keep loader.ray.ship at uint8, or start "
+            "Ray with a larger --object-store-memory"
+        )
+    _log.warning(
+        f"gpupipe: {largest} instead of {wanted} batches are made ahead, since Ray's object store "
+        f"is {store_bytes / _MB:.0f} MB and a batch {batch_bytes / _MB:.1f} MB"
+    )
+    return largest
+
+
+def batch_bytes_of(job: Job) -> int | None:
+    """Return the size in bytes of the largest batch of any epoch, from the specs of its fields.
+
+    Returns None if a spec leaves a size open, or a field holds encoded files.
+    """
+    sizes = []
+    for pipeline in job.pipeline.phases:
+        sizes.append(0)
+        for name in pipeline.outputs:
+            spec = pipeline.output_spec_of(name)
+            if spec.encoded or None in spec.shape:
+                return None
+            dtype = (job.loader.dtype if name in pipeline.main_outputs else None) or spec.dtype
+            sizes[-1] += prod(n or 0 for n in spec.shape) * getattr(torch, dtype).itemsize
+    return max(sizes) * job.loader.batch_size

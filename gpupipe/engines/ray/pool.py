@@ -17,7 +17,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Job
 from gpupipe.engines.ray.actor import WorkerFacts, explain_difference
 from gpupipe.engines.ray.cluster import Cluster, create_actor, end_actors, explain_no_room
-from gpupipe.engines.ray.messages import BatchAnswer
+from gpupipe.engines.ray.worker import BatchAnswer
 from gpupipe.errors import EngineError, counted
 from gpupipe.runtime.installation import own_version
 from gpupipe.sampling.sampler import Plan

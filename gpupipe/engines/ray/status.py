@@ -138,20 +138,15 @@ class StatusFile:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._closed.is_set() and self._write_if_alive():
+        while not self._closed.is_set() and (describe := self._describe()) is not None:
+            try:
+                self._write(describe())
+            except Exception:  # a status must not end a training
+                _log.debug("no status was written", exc_info=True)
+            del describe
             self._closed.wait(_SECONDS)
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
-
-    def _write_if_alive(self) -> bool:
-        """Write the status, and return whether the trainer still exists."""
-        if (describe := self._describe()) is None:
-            return False
-        try:
-            self._write(describe())
-        except Exception:  # a status must not end a training
-            _log.debug("no status was written", exc_info=True)
-        return True
 
     def _write(self, status: TrainerStatus) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""The worker's side: an engine built from a Job makes the batches of the plans that arrive.
+"""The worker's side: an engine built from a Job makes the batches of plans.
+
+    plan ─> BatchMaker ─> batch ─> pack ─> BatchAnswer ─> Ray's object store ─> unpack ─> trainer
 
 An engine reads and decodes ahead on an iterator of plans. A worker gets its plans one by one, and
 only while the trainer has room for more batches. So a thread passes all waiting plans to the
@@ -6,12 +8,13 @@ engine, the earliest first. If no plan waits, the thread ends the iterator, and 
 the batches that it has begun. So the engine never waits for a plan while the trainer waits for a
 batch.
 
-Between plans, a worker keeps only its engine and the list of samples that the engine skipped. So
-every worker makes the same batch from a plan. This module needs no Ray.
+Between plans, a worker keeps only its engine and the list of skipped samples. So every worker makes
+the same batch from a plan. This module needs no Ray.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections import deque
@@ -20,20 +23,101 @@ from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from gpupipe.config import Shard
 from gpupipe.engines import registry
 from gpupipe.engines.bad_samples import list_skipped
 from gpupipe.engines.base import Batch, Job
-from gpupipe.engines.ray.messages import BatchAnswer, pack
 from gpupipe.errors import TooManyBadError
 from gpupipe.runtime.registry import AUTO
 from gpupipe.sampling.sampler import Plan
 
 Order = tuple[int, int]
 """(run, step): the number of the iteration, and the plan's position in it. Smaller comes first."""
+
+
+@dataclass(frozen=True)
+class PackedTensor:
+    """A tensor as a contiguous array.
+
+    Attributes:
+        array: The array, with its axes in the order of memory.
+        axes: The axis of `array` that holds each axis of the tensor, for `torch.Tensor.permute`.
+        dtype: Name of the tensor's dtype if NumPy has no such dtype, such as "bfloat16"; else None.
+    """
+
+    array: NDArray[Any]
+    axes: tuple[int, ...]
+    dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class BatchAnswer:
+    """A worker's answer to a plan: the batch, or the error.
+
+    Attributes:
+        fields: The output fields of the pipeline, by name. Empty if all samples were skipped. The
+            trainer adds the ids, the labels and the other values of the index.
+        kept: Positions in `Plan.ids` of the samples in the batch, int64; None: all.
+        skipped: The reason for each skipped sample, by the sample's row in the index.
+        error: The exception because of which there is no batch, or None.
+    """
+
+    fields: dict[str, PackedTensor] = field(default_factory=dict)
+    kept: NDArray[np.int64] | None = None
+    skipped: dict[int, str] = field(default_factory=dict)
+    error: Exception | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the batch in bytes."""
+        return sum(packed.array.nbytes for packed in self.fields.values())
+
+
+def pack(tensor: torch.Tensor) -> PackedTensor:
+    """Return a tensor as an array, which shares the memory of a tensor without gaps.
+
+    Ray stores contiguous arrays without pickling them. So an array whose strides are permuted, such
+    as images in channels_last, is sent with its axes in the order of memory.
+    """
+    dtype = None
+    if tensor.dtype == torch.bfloat16:
+        dtype, tensor = "bfloat16", tensor.view(torch.int16)
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda axis: -strides[axis])
+    ordered = tensor.permute(order) if tensor.dim() else tensor
+    if not ordered.is_contiguous():
+        order, ordered = list(range(tensor.dim())), tensor.contiguous()
+    axes = tuple(order.index(axis) for axis in range(tensor.dim()))
+    return PackedTensor(ordered.numpy(), axes, dtype)
+
+
+def unpack(packed: PackedTensor) -> torch.Tensor:
+    """Return a writable tensor over the memory of an array.
+
+    An array from the object store is read-only, because other processes may map the same object.
+    Only one trainer reads an answer, so the tensor may be changed in place. The object store keeps
+    the memory until the last tensor over it is freed.
+    """
+    array = packed.array
+    tensor = torch.from_numpy(array if array.flags.writeable else _as_writable(array))
+    tensor = tensor.permute(packed.axes) if packed.axes else tensor
+    return tensor if packed.dtype is None else tensor.view(getattr(torch, packed.dtype))
+
+
+def _as_writable(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a writable array over the memory of a read-only array, and keep that array alive."""
+    if not array.nbytes:
+        return array.copy()
+    memory = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
+    memory._owner = array  # type: ignore[attr-defined]
+    block: NDArray[np.uint8] = np.frombuffer(memoryview(memory), np.uint8)
+    return block.view(array.dtype).reshape(array.shape)
 
 
 @dataclass(eq=False)
@@ -51,8 +135,7 @@ class BatchMaker:
     Several threads may call `make` at once: the engine then works ahead.
 
     Args:
-        job: The samples, the steps and the loader settings. The shard is ignored: plans say which
-            samples to load.
+        job: The samples, the steps and the loader settings, whose shard is ignored.
         engine: The name of the engine, or "auto".
         device: "cpu", or "gpu:0" and so on.
 
@@ -163,7 +246,11 @@ class BatchMaker:
             task.result.set_result(None)
 
     def _run(self) -> None:
-        while self._wait_for_plan():
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
             try:
                 # The trainer counts the bad samples of all workers, and enforces loader.max_bad.
                 with (
@@ -177,11 +264,6 @@ class BatchMaker:
                     self._finish_empty(self._taken.popleft())
             except Exception as e:
                 self._fail(e)
-
-    def _wait_for_plan(self) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_closed)
-            return bool(self._waiting)
 
     def _take(self) -> Iterator[Plan]:
         """Yield the waiting plans, until none waits. The engine may call this on any thread."""

@@ -1,5 +1,5 @@
 """Which worker died of what, the likely cause, and what is left of it; in workers of torch:
-test_culprits.py.
+test_crashing_samples.py.
 """
 
 from __future__ import annotations
@@ -11,29 +11,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-import torch
-
 from gpupipe.engines.dataloader.worker_death import (
     DeadWorker,
     explain_failure,
     find_dead_workers,
-    limit_to_one_thread,
     remove_shared_memory,
     without_child_signals,
 )
-
-
-def test_torch_has_one_thread_and_then_those_that_it_had() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        with pytest.raises(ZeroDivisionError), limit_to_one_thread():
-            assert torch.get_num_threads() == 1
-            1 / 0  # noqa: B018
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_dead_workers_are_found_by_their_exit_codes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import threading
@@ -13,10 +14,11 @@ from typing import Any
 import pytest
 
 import gpupipe
+from gpupipe.config import LoaderConfig
 from gpupipe.engines import registry
 from gpupipe.engines.base import Job
 from gpupipe.engines.ray import delivery, engine
-from gpupipe.engines.ray.engine import RayEngine, split_job
+from gpupipe.engines.ray.engine import RayEngine, choose_window, split_job
 from gpupipe.errors import EngineError
 from gpupipe.runtime.installation import install_command
 from helpers.loaders import load
@@ -213,3 +215,35 @@ def test_an_engine_without_a_thread_for_its_status_closes_what_it_opened(
 def test_an_engine_that_is_dropped_is_freed(faces: Path, closed: list[str]) -> None:
     dropped = weakref.ref(RayEngine(job_of(faces, ray={"workers": 1}), None))
     wait_until(lambda: dropped() is None, "the engine stays")
+
+
+TEN_MB, STORE = 10_000_000, 200_000_000
+
+
+def loader_of(**options: Any) -> LoaderConfig:
+    return LoaderConfig.model_validate({"prefetch": 2, **options})
+
+
+def test_a_window_that_fits_is_taken() -> None:
+    assert choose_window(loader_of(hwm=12), 20, TEN_MB, STORE) == 12
+    assert choose_window(loader_of(), 1000, 0, STORE) == 1000, "the size is not known"
+
+
+def test_a_default_window_shrinks_to_what_fits(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "gpupipe"):
+        assert choose_window(loader_of(), 13, TEN_MB, STORE) == 12
+    assert "200 MB" in caplog.text and "10.0 MB" in caplog.text
+
+
+def test_an_explicit_window_that_does_not_fit_is_refused_with_the_numbers() -> None:
+    with pytest.raises(EngineError, match=r"17 batches of 10\.0 MB need 170 MB, and 80% of 200 MB"):
+        choose_window(loader_of(hwm=13), 1, TEN_MB, STORE)
+
+
+def test_trainers_of_a_node_share_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EngineError, match="--object-store-memory"):
+        choose_window(loader_of(), 10, 4 * TEN_MB, STORE)
+    monkeypatch.setattr(engine, "ranks_on_machine", lambda: 2)
+    assert choose_window(loader_of(hwm=4), 1, TEN_MB, STORE) == 4
+    with pytest.raises(EngineError):
+        choose_window(loader_of(hwm=5), 1, TEN_MB, STORE)

@@ -19,8 +19,8 @@ from gpupipe.config import RayConfig
 from gpupipe.engines.ray import pool
 from gpupipe.engines.ray.actor import list_versions
 from gpupipe.engines.ray.cluster import connect, create_actor, end_actors
-from gpupipe.engines.ray.messages import unpack
 from gpupipe.engines.ray.pool import PoolWorker, RayWorkerPool, list_visible_paths
+from gpupipe.engines.ray.worker import unpack
 from gpupipe.errors import EngineError
 from helpers.batch_makers import make_batch, maker, plan
 from helpers.loaders import load

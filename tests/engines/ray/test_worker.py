@@ -1,18 +1,21 @@
-"""The worker's side without Ray: the batches of plans, and the answers to the trainer."""
+"""The worker's side without Ray: the batches of plans, and the answers to the trainer, with
+tensors as arrays and back.
+"""
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import gpupipe
 from gpupipe.engines.ray.engine import split_job
-from gpupipe.engines.ray.messages import unpack
-from gpupipe.engines.ray.worker import BatchMaker
+from gpupipe.engines.ray.worker import BatchAnswer, BatchMaker, pack, unpack
 from gpupipe.errors import SampleError
 from helpers.batch_makers import broken, make_batch, maker, plan
 
@@ -107,3 +110,37 @@ def test_plans_of_an_ended_iteration_are_discarded(faces: Path) -> None:
         ours.discard_before(1)
         assert ours.make(plan(0), (0, 0)) is None
         assert ours.make(plan(0), (1, 0)) is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (0, 3, 1, 2)])
+def test_values_and_strides_survive(dtype: torch.dtype, axes: tuple[int, ...]) -> None:
+    tensor = torch.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5).to(dtype).permute(axes)
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(pack(tensor), protocol=5, buffer_callback=buffers.append)
+    assert len(buffers) == 1, "the pixels are out of band"
+    again = unpack(pickle.loads(data, buffers=buffers))
+    assert again.dtype == tensor.dtype and again.stride() == tensor.stride()
+    assert torch.equal(again, tensor)
+
+
+def test_a_read_only_array_is_wrapped_without_a_copy_and_can_be_written() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    packed = pack(torch.from_numpy(array))
+    packed.array.flags.writeable = False
+    tensor = unpack(packed)
+    tensor[0, 0] = 7
+    assert array[0, 0] == 7
+
+
+def test_empty_tensors() -> None:
+    empty = pack(torch.zeros(0, 3))
+    empty.array.flags.writeable = False
+    assert unpack(empty).shape == (0, 3)
+
+
+def test_the_size_of_an_answer_is_that_of_all_its_fields() -> None:
+    image, mask = torch.zeros(2, 3, 4, 5, dtype=torch.uint8), torch.zeros(2, 4, 5)
+    answer = BatchAnswer({"image": pack(image), "mask": pack(mask)})
+    assert answer.nbytes == 2 * 3 * 4 * 5 + 4 * 2 * 4 * 5
+    assert BatchAnswer().nbytes == 0
