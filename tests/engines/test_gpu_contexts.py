@@ -16,7 +16,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job
-from gpupipe.engines.cpu.gpu_copier import GpuCopier
+from gpupipe.engines.cpu.engine import GpuCopier
 from gpupipe.engines.dataloader.samples import Samples
 from gpupipe.engines.dataloader.workers import Workers
 from gpupipe.engines.last_steps import BatchFinisher, find_tail, leave_steps

@@ -7,7 +7,7 @@
                               them as `ops`; rules group the ops into a `program` of kernels
       run      all threads    `samples` runs the programs, one sample at a time, or several samples
                               in one call without the GIL
-      deliver  one thread     the batch is complete; `gpu_copier` copies it to a GPU if there is one
+      deliver  one thread     the batch is complete; `engine` copies it to a GPU if there is one
 
 The threads of the pool share the samples of a stage. The last kernel of a program writes a sample
 into its slot in the batch: see `delivery`.

@@ -23,10 +23,9 @@ import torch
 
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import DecoderChain
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.batch import BatchMemory, Shapes
 from gpupipe.engines.cpu.delivery import OutputBuffer
-from gpupipe.engines.cpu.gpu_copier import CopiedFields, GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.program import Program
 from gpupipe.engines.cpu.samples import Fields, Image, SampleReader, SampleRunner
@@ -36,6 +35,8 @@ from gpupipe.runtime import tracing
 from gpupipe.runtime.failures import machine_failure
 from gpupipe.sampling.sampler import Plan
 
+CopiedFields = tuple[Batch, torch.Event]
+"""Fields of a batch on a GPU, and the event after their copies, which are queued."""
 _Item = TypeVar("_Item")
 _MAX_PART = 16
 
@@ -113,7 +114,7 @@ class BatchResult:
             their shapes differ, or if nothing is delivered.
         failed: The reason for each sample that failed, by its position in the plan.
         shapes: Shapes of each sample that passed, in order.
-        on_gpu: The fields on the GPU, if there is a copier.
+        on_gpu: The fields on the GPU, if batches are copied to one.
     """
 
     fields: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -133,7 +134,7 @@ class BatchStarter:
         decoders: Decode image files.
         memory: The pool that allocates batches; None if nothing is delivered.
         cache: The decoded cache, or None.
-        copier: Copies batches to a GPU; None leaves them on the CPU.
+        start_copy: Queues the copies of a batch to a GPU; None leaves batches on the CPU.
         reads_only: Whether to read the samples and do nothing else.
     """
 
@@ -143,7 +144,7 @@ class BatchStarter:
     decoders: DecoderChain
     memory: BatchMemory | None
     cache: DecodedCache | None
-    copier: GpuCopier | None
+    start_copy: Callable[[Mapping[str, torch.Tensor]], CopiedFields] | None
     reads_only: bool = False
 
     def start(self, plan: Plan) -> BatchInFlight:
@@ -292,6 +293,6 @@ class BatchInFlight:
             are_equal = all(shapes == result.shapes[0] for shapes in result.shapes)
             if passed and are_equal and self._starter.memory is not None:
                 result.fields = {name: o.take(passed) for name, o in outputs.items()}
-                if self._starter.copier is not None:
-                    result.on_gpu = self._starter.copier.start(result.fields)
+                if self._starter.start_copy is not None:
+                    result.on_gpu = self._starter.start_copy(result.fields)
         self.result.set_result(result)

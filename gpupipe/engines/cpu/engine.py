@@ -9,15 +9,18 @@
    each batch uses the step of its own epoch.
 6. The memory of a batch returns to its pool when the last tensor over it dies: see BatchMemory.
 7. For a GPU that memory is page-locked. The thread that finishes a batch queues its copies on a
-   separate CUDA stream: see gpu_copier.py.
+   separate CUDA stream: see GpuCopier.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from threading import Lock
+
+import torch
 
 from gpupipe.config import LoaderConfig
 from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
@@ -36,14 +39,75 @@ from gpupipe.engines.cpu.batch_in_flight import (
     BatchInFlight,
     BatchResult,
     BatchStarter,
+    CopiedFields,
     ThreadPool,
 )
-from gpupipe.engines.cpu.gpu_copier import GpuCopier
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.installation import import_torchvision
+from gpupipe.runtime.memory import on_stream, record_stream, to_device
 from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
+
+
+class GpuCopier:
+    """Copies finished batches to a GPU on a separate CUDA stream, while threads run later batches.
+
+    The thread that finishes a batch queues its copies from page-locked memory, and does not wait.
+    The consumer's stream waits for the CUDA event after the copies. The memory of a batch returns
+    to the pool only after that event. Otherwise a later batch could overwrite it while the GPU
+    still reads it.
+
+    Args:
+        gpu: The GPU.
+    """
+
+    def __init__(self, gpu: torch.device) -> None:
+        self._gpu = gpu
+        self._stream = torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
+        self._lock = Lock()
+        self._sources: deque[tuple[torch.Event, list[torch.Tensor]]] = deque()
+        """The tensors from which the stream still copies, and the event after their copies."""
+
+    def start(self, fields: Mapping[str, torch.Tensor]) -> CopiedFields:
+        """Queue the copies of a batch. Any thread may call it."""
+        with on_stream(self._stream):
+            tensors = {name: to_device(tensor, self._gpu) for name, tensor in fields.items()}
+            done = self._stream.record_event()
+        with self._lock:
+            self._sources.append((done, list(fields.values())))
+        self._drop_copied()
+        return tensors, done
+
+    def hand_over(self, copied: CopiedFields) -> Batch:
+        """Return the fields on the GPU. The caller's current stream waits for their copies."""
+        tensors, done = copied
+        stream = torch.cuda.current_stream(self._gpu)
+        stream.wait_event(done)
+        record_stream(tensors, stream)
+        self._drop_copied()
+        return tensors
+
+    def _drop_copied(self) -> None:
+        """Drop the sources whose copies have ended, the oldest first."""
+        with self._lock:
+            while self._sources and self._sources[0][0].query():
+                self._sources.popleft()
+
+    def close(self) -> bool:
+        """Wait for the queued copies, and drop the tensors that they read.
+
+        Returns:
+            False if the GPU failed. Then the page-locked memory that it used must never be freed:
+            torch would record a CUDA event for it, whose error ends the process.
+        """
+        try:
+            self._stream.synchronize()
+        except RuntimeError:  # the error of an earlier call, which close() must not hide
+            return False
+        self._sources.clear()
+        return True
+
 
 _OF_FAILED_GPUS: list[tuple[GpuCopier, BatchMemory]] = []
 """Page-locked memory of GPUs that failed. It must never be freed; see GpuCopier.close()."""
@@ -90,8 +154,9 @@ class CpuEngine(QuarantiningEngine):
         self._memory = BatchMemory(spare, new_block if device_id is None else new_pinned_block)
         self._threads = ThreadPool(job.threads)
         decoders = DecoderChain(decoder, job.max_pixels)
+        start_copy = None if self._copier is None else self._copier.start
         self._starter = BatchStarter(
-            job, self._phases, self._threads, decoders, self._memory, self._cache, self._copier
+            job, self._phases, self._threads, decoders, self._memory, self._cache, start_copy
         )
 
     @classmethod

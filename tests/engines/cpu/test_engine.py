@@ -1,16 +1,25 @@
-"""The CPU engine as a whole: its pixels, what runs where, and what it refuses."""
+"""The CPU engine as a whole: its pixels, what runs where, what it refuses, and its way to a GPU."""
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import gpupipe
+from gpupipe import config as configs
+from gpupipe.engines.base import Job
+from gpupipe.engines.batch import BatchMemory, Block, new_block
+from gpupipe.engines.cpu.engine import CpuEngine, GpuCopier
+from gpupipe.runtime.memory import to_device
 from helpers import forked_python
 from helpers.every_step import FEW_PIXELS, LINEAR, POLICIES, STEPS
+from helpers.fake_cuda import FakeCuda
+from helpers.fake_gpu import GPU, FakeGpu
 from helpers.loaders import loading
 from helpers.python_end import END
 from helpers.reference import by_id
@@ -165,3 +174,91 @@ def test_a_state_resumes_to_the_bit(faces: Path) -> None:
         found = [batch["image"] for batch in loader]
     assert len(found) == len(expected) > 0
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+CACHE = {"where": "disk", "max_bytes": "100MB"}
+
+
+class Copy:
+    """A copy that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.has_ended = False
+
+    def query(self) -> bool:
+        return self.has_ended
+
+
+def test_copies_do_not_wait_also_from_memory_that_is_not_page_locked() -> None:
+    with FakeGpu():
+        fields = {
+            "image": torch.empty(4, 3, 20, 30).to(memory_format=torch.channels_last).pin_memory(),
+            "mask": torch.empty(4, 1, 20, 30, dtype=torch.uint8),
+        }
+        copied = {name: to_device(tensor, GPU) for name, tensor in fields.items()}
+        assert {name: (t.device, t.dtype, t.shape) for name, t in copied.items()} == {
+            name: (GPU, t.dtype, t.shape) for name, t in fields.items()
+        }
+        assert copied["image"].stride() == fields["image"].stride()
+
+
+def test_a_block_returns_only_after_its_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeCuda(monkeypatch)
+    memory, copier, copies = BatchMemory(4), GpuCopier(torch.device("cuda", 1)), [Copy(), Copy()]
+    for copy in copies:
+        copier._sources.append((copy, [memory.allocate((100,), torch.uint8)]))
+    gc.collect()
+    copies[1].has_ended = True
+    copier._drop_copied()
+    assert (len(copier._sources), memory.count_free()) == (2, 0), "copies of a stream end in order"
+    copies[0].has_ended = True
+    copier._drop_copied()
+    gc.collect()
+    assert (len(copier._sources), memory.count_free()) == (0, 2)
+    copier._sources.append((Copy(), [memory.allocate((100,), torch.uint8)]))
+    assert copier.close()
+    gc.collect()
+    assert memory.count_free() == 2
+
+
+def test_the_blocks_of_a_pool_are_made_by_its_function() -> None:
+    sizes: list[int] = []
+
+    def new(size: int) -> Block:
+        sizes.append(size)
+        return np.empty(size, np.uint8)
+
+    memory = BatchMemory(1, new)
+    for _ in range(3):
+        memory.allocate((2, 5), torch.float32)
+        gc.collect()
+    assert sizes == [40]
+
+
+@pytest.mark.parametrize("error", [None, "CUDA error: an illegal memory access was encountered"])
+def test_close_hides_no_error_of_a_gpu_that_failed_and_closes_all(
+    faces: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, error: str | None
+) -> None:
+    """The memory that a failed GPU used is kept: to free it would end the process."""
+    cuda = FakeCuda(monkeypatch)
+    data = {"source": "folder", "root": faces, "cache_decoded": CACHE}
+    checked = configs.read({"data": data, "pipeline": "affine"}, engine="cpu")
+    index, options = checked.source.index(), checked.source.cache_decoded
+    job = Job(index, checked.pipeline, checked.loader, 1, cache_decoded=options)
+    engine = CpuEngine(job, 1)
+    engine._memory._new = new_block  # page-locked memory needs a GPU
+    tensor = engine._memory.allocate((100,), torch.uint8)
+    assert engine._copier is not None
+    assert engine._cache is not None
+    engine._copier._sources.append((Copy(), [tensor]))
+    del tensor
+    closed: list[int] = []
+    monkeypatch.setattr(engine._cache._file, "close", lambda: closed.append(1))
+    cuda.error = None if error is None else RuntimeError(error)
+    engine.close()
+    gc.collect()
+    assert (cuda.waits, closed) == ([1], [1])
+    assert len(engine._copier._sources) == (error is not None)
+    engine._memory.allocate((100,), torch.uint8)
+    gc.collect()
+    assert engine._memory.count_free() == (error is not None)

@@ -1,21 +1,246 @@
-"""Samples that are read: several at once, each alone if one of them fails."""
+"""Samples that are read, several at once; decoding and the kernel after it in one call: the same
+pixels, shapes and errors as in two.
+"""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import gpupipe
 from gpupipe.engines.cpu import samples
+from gpupipe.engines.cpu.compiled_kernels import Preparation
+from gpupipe.engines.cpu.samples import SampleRunner
+from gpupipe.runtime import tracing
+from helpers.jpeg_kinds import encode, several_scans
 from helpers.loaders import loading
+from helpers.reference import by_id
 
-load = loading(engine="cpu", threads=1, batch_size=6, shuffle=False)
+jpeg = pytest.importorskip("gpupipe._jpeg", reason="the extension is not built")
+kernels = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
+load = loading(engine="cpu", threads=2, batch_size=8, shuffle=False)
+load_six = loading(engine="cpu", threads=1, batch_size=6, shuffle=False)
+
+NUMBERS: list[Any] = [
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+    {"normalize": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}},
+]
+AFFINE = {"degrees": 30, "scale": [0.4, 3.0], "interpolation": "bilinear", "fill": 9}
+PIPELINES: list[list[Any]] = [
+    [{"random_affine": AFFINE}],
+    [{"random_resized_crop": {"size": 40}}, {"random_horizontal_flip": {}}, *NUMBERS],
+    [{"resize": {"size": 64}}, {"center_crop": {"size": 50}}, NUMBERS[0]],
+    [{"resize": {"size": [30, 50], "interpolation": "bicubic"}}],
+]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Whether each sample, in the order of preparation, was done as prepared work."""
+    found: list[bool] = []
+    prepare_sample, run_tasks = Preparation.prepare, samples.run_tasks
+
+    def prepare(self: Preparation, content: Any, row: int) -> Any:
+        task = prepare_sample(self, content, row)
+        if task is None:
+            found.append(False)
+        return task
+
+    def run_and_note(tasks: Any) -> list[bool]:
+        found.extend(are_done := run_tasks(tasks))
+        return are_done
+
+    monkeypatch.setattr(Preparation, "prepare", prepare)
+    monkeypatch.setattr(samples, "run_tasks", run_and_note)
+    yield found
+
+
+@pytest.mark.parametrize("steps", PIPELINES, ids=str)
+@pytest.mark.parametrize("options", [{}, {"memory_format": "channels_last"}], ids=str)
+def test_the_pixels_are_those_of_two_calls(
+    faces: Path,
+    steps: list[Any],
+    options: dict[str, Any],
+    calls: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with load(faces, ["decode", *steps], **options) as loader:
+        found = by_id(loader)
+    assert calls.count(True) >= 60 - 2 * 8, "all but the first samples of a batch"
+    monkeypatch.setattr(samples, "find_preparation", lambda groups: None)
+    calls.clear()
+    with load(faces, ["decode", *steps], **options) as loader:
+        expected = by_id(loader)
+    assert not calls
+    assert all(torch.equal(found[id], expected[id]) for id in expected)
+
+
+def test_images_are_turned_as_their_exif_tags_say(
+    orientation_photos: Path, tmp_path: Path, calls: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of each, so that most are not the first of a batch, whose shape is not known yet."""
+    (tmp_path / "one").mkdir()
+    files = sorted(orientation_photos.rglob("*.jpg"))
+    for n in range(3):
+        for file in files:
+            shutil.copy(file, tmp_path / "one" / f"{n}-{file.name}")
+    steps = [{"decode": {"apply_exif_orientation": True}}, {"resize": {"size": [30, 40]}}]
+    with load(tmp_path, steps) as loader:
+        found = by_id(loader)
+    assert len(found) == 3 * len(files)
+    monkeypatch.setattr(samples, "find_preparation", lambda groups: None)
+    with load(tmp_path, steps) as loader:
+        expected = by_id(loader)
+    assert all(torch.equal(found[id], expected[id]) for id in expected)
+
+
+def test_what_it_does_not_know_is_run_in_two_calls(tmp_path: Path, calls: list[bool]) -> None:
+    (tmp_path / "one").mkdir()
+    contents = [encode((40, 50), "420"), *(content for _, content in several_scans((40, 50)))]
+    for n, content in enumerate([*contents, *contents]):
+        (tmp_path / "one" / f"{n}.jpg").write_bytes(content)
+    steps = ["decode", {"resize": {"size": 20}}]
+    with load(tmp_path, steps, batch_size=10, threads=1) as loader:
+        assert len(by_id(loader)) == 10
+    assert sorted(calls[:10]) == [False] * 9 + [True], "the second JPEG of one scan"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [{"resize": {"size": 64}}, {"center_crop": {"size": 50}}, {"random_affine": AFFINE}],
+        [{"random_affine": AFFINE}, {"resize": {"size": 64}}],
+        [{"random_horizontal_flip": {}}, {"random_affine": AFFINE}, {"resize": {"size": 64}}],
+    ],
+    ids=str,
+)
+def test_other_steps_between_are_run_one_by_one(
+    faces: Path, steps: list[Any], calls: list[bool]
+) -> None:
+    with load(faces, ["decode", *steps]) as loader:
+        assert len(by_id(loader)) == 60
+    assert not calls
+
+
+def test_crops_that_reach_beyond_the_image_are_run_in_two_calls(
+    faces: Path, calls: list[bool]
+) -> None:
+    steps = [{"random_crop": {"size": 200, "padding": 30}}, {"resize": {"size": 20}}]
+    with load(faces, ["decode", *steps]) as loader:
+        assert len(by_id(loader)) == 60
+    assert not any(calls)
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_file_that_is_damaged_does_not_decide_the_shape_of_the_batch(
+    tmp_path: Path, place: int
+) -> None:
+    """Its header states another size than the other files have."""
+    (tmp_path / "one").mkdir()
+    for n in range(6):
+        content = encode((40, 50), "420", n)
+        if n == place:
+            content = encode((64, 64), "420")
+            content = content[: len(content) // 2]
+        (tmp_path / "one" / f"{n}.jpg").write_bytes(content)
+    affine = {"random_affine": AFFINE}
+    with load(tmp_path, ["decode", affine], on_error="skip", max_bad=0.5, threads=1) as loader:
+        (batch,) = list(loader)
+        assert batch["id"].tolist() == [n for n in range(6) if n != place]
+        assert batch["image"].shape == (5, 3, 40, 50)
+    with (
+        load(tmp_path, ["decode", affine]) as loader,
+        pytest.raises(gpupipe.SampleError, match=rf"one/{place}\.jpg: a JPEG that was cut off"),
+    ):
+        list(loader)
+
+
+def test_without_memory_for_several_samples_each_runs_alone(
+    faces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = ["decode", {"random_affine": AFFINE}, *NUMBERS, {"random_erasing": {"p": 0.5}}]
+    with load(faces, steps) as loader:
+        expected = by_id(loader)
+
+    def fail(tasks: Any) -> list[bool]:
+        raise MemoryError
+
+    monkeypatch.setattr(samples, "run_tasks", fail)
+    with load(faces, steps) as loader:
+        found = by_id(loader)
+    assert len(expected) == 60
+    assert all(torch.equal(found[id], expected[id]) for id in expected)
+
+
+def test_large_images_are_few_in_one_call(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, run_tasks = [], samples.run_tasks
+
+    def run_and_count(tasks: Any) -> list[bool]:
+        sizes.append(len(tasks))
+        return run_tasks(tasks)
+
+    monkeypatch.setattr(samples, "run_tasks", run_and_count)
+    steps = ["decode", {"resize": {"size": 64}}]
+    found = {}
+    for most, at_once in ((samples._MAX_PIXELS, 16), (1, 1)):
+        monkeypatch.setattr(samples, "_MAX_PIXELS", most)
+        with load(faces, steps, batch_size=60, threads=1) as loader:
+            found[most] = by_id(loader)
+        assert max(sizes) == at_once
+        sizes.clear()
+    first, second = found.values()
+    assert all(torch.equal(first[id], second[id]) for id in first)
+
+
+def test_nothing_runs_after_a_cancellation() -> None:
+    nothing: Any = None
+    failed: list[int] = []
+    for is_cancelled in (True, False):
+        runner = SampleRunner(
+            pipeline=nothing,
+            programs={},
+            cache=None,
+            on_error=lambda row, error: failed.append(row),
+            is_cancelled=lambda is_cancelled=is_cancelled: is_cancelled,
+            key="",
+        )
+        runner.run({7: {"image": nothing}})
+        assert failed == ([] if is_cancelled else [7])
+
+
+def test_images_of_the_decoded_cache_run_in_one_call(
+    faces: Path, calls: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path))
+    cache = {"where": "disk", "max_bytes": "100MB"}
+    steps = ["decode", {"resize": {"size": 64}}, {"center_crop": {"size": 50}}, NUMBERS[0]]
+    with load(faces, steps) as loader:
+        expected = by_id(loader)
+    for run in range(2):
+        calls.clear()
+        with load(faces, steps, data={"cache_decoded": cache}) as loader:
+            found = by_id(loader)
+        assert all(torch.equal(found[id], expected[id]) for id in expected)
+        assert calls.count(True) >= 60 * run
+
+
+def test_operators_that_are_recorded_run_one_by_one(faces: Path, calls: list[bool]) -> None:
+    with tracing.record() as trace, load(faces, ["decode", {"random_affine": AFFINE}]) as loader:
+        list(loader)
+    assert not calls
+    names = {event["name"] for event in trace.events if event.get("cat") == "operator"}
+    assert len(names) == 2
+    assert "kernels.warp" in names
 
 
 def test_a_file_that_is_missing_is_named_and_costs_no_other_sample(few: Path) -> None:
     paths = sorted(path for path in few.rglob("*") if path.is_file())
-    with load(
+    with load_six(
         few, ["decode", {"resize": {"size": [8, 8]}}], on_error="skip", max_bad=0.5
     ) as loader:
         paths[2].rename(few / "gone")
@@ -44,6 +269,6 @@ def test_a_failed_read_of_several_is_a_read_of_each(
 
     monkeypatch.setattr(samples, "read_rows", fail)
     monkeypatch.setattr(samples, "read_bytes", note)
-    with load(few, ["decode", {"resize": {"size": [8, 8]}}]) as loader:
+    with load_six(few, ["decode", {"resize": {"size": [8, 8]}}]) as loader:
         (batch,) = list(loader)
     assert calls[:6] == batch["id"].tolist() == list(range(6))
