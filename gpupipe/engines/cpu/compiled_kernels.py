@@ -41,7 +41,7 @@ from gpupipe.engines.cpu.delivery import (
     end_with_delivery,
     find_conversion,
 )
-from gpupipe.engines.cpu.pixels import Array, Pixels, as_array, as_packed, scratch, view_as_array
+from gpupipe.engines.cpu.ops import Array, Pixels, as_array, as_packed, scratch, view_as_array
 from gpupipe.engines.cpu.program import (
     Content,
     Group,

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 from gpupipe.engines.batch import BatchMemory
-from gpupipe.engines.cpu.ops import EraseOp, NormalizeOp, Op, ToDtypeOp
-from gpupipe.engines.cpu.pixels import Array, Pixels, as_tensor, view_as_array
+from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu.ops import Array, Pixels, as_tensor, view_as_array
 from gpupipe.engines.cpu.program import Content, Kernel, Match, Maybe, Pattern, Prepare
 from gpupipe.engines.last_steps import Conversions, make_table
 from gpupipe.pipeline.tensors import from_steps
@@ -128,13 +128,13 @@ class OutputBuffer:
 
 
 @dataclass(frozen=True)
-class DeliverOp(Op):
+class DeliverOp(ops.Op):
     """Writes each sample to its slot in the batch."""
 
     output: OutputBuffer
 
 
-CONVERTED: Pattern = (Maybe(ToDtypeOp), Maybe(NormalizeOp), Maybe(EraseOp), DeliverOp)
+CONVERTED: Pattern = (Maybe(ops.ToDtypeOp), Maybe(ops.NormalizeOp), Maybe(ops.EraseOp), DeliverOp)
 """The end of the pattern of a kernel that converts values. It always ends with the delivery."""
 
 
@@ -168,7 +168,8 @@ def find_conversion(match: Match, has_bfloat16: bool = False) -> Conversion | No
         The conversion; None if the samples are not uint8 images, or if the kernel cannot deliver
         their dtype.
     """
-    to_dtype, normalize, deliver = match.get(ToDtypeOp), match.get(NormalizeOp), match[DeliverOp]
+    to_dtype, normalize = match.get(ops.ToDtypeOp), match.get(ops.NormalizeOp)
+    deliver = match[DeliverOp]
     spec, format = (to_dtype or normalize or deliver).spec, deliver.output.format
     dtype = format.dtype or (to_dtype.dtype if to_dtype else "uint8")
     if spec.encoded or spec.dtype != "uint8" or format.layout is not None:
@@ -194,7 +195,7 @@ def end_with_delivery(
         write: Runs all operations but the EraseOp.
         prepare: Returns a task with the effect of `write`.
     """
-    erase, output = match.get(EraseOp), match[DeliverOp].output
+    erase, output = match.get(ops.EraseOp), match[DeliverOp].output
     finish = None if erase is None else partial(_erase_in_slot, erase, output)
 
     def run(content: Content, row: int) -> Pixels:
@@ -207,7 +208,7 @@ def end_with_delivery(
     return Kernel(name, run, prepare, finish)
 
 
-def _erase_in_slot(erase: EraseOp, output: OutputBuffer, row: int) -> None:
+def _erase_in_slot(erase: ops.EraseOp, output: OutputBuffer, row: int) -> None:
     top, left, height, width = erase.windows[row]
     if height and width and output.has_slot(row):
         value = torch.tensor(erase.value, dtype=getattr(torch, erase.spec.dtype))
@@ -217,7 +218,7 @@ def _erase_in_slot(erase: EraseOp, output: OutputBuffer, row: int) -> None:
 def find_delivery(match: Match) -> Kernel | None:
     """Return the kernel of a delivery with an optional erase; None for an erase in an array."""
     output = match[DeliverOp].output
-    if match.get(EraseOp) is not None and output.format.layout is not None:
+    if match.get(ops.EraseOp) is not None and output.format.layout is not None:
         return None
     return end_with_delivery("deliver", match, partial(_deliver, output))
 

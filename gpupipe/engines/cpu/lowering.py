@@ -122,8 +122,8 @@ class StepLowering:
             for view in views:
                 fork = tracer.fork()
                 self._trace(view, fork, steps[view])
-                programs[view] = fork.deliver(outputs[view])
-            programs[name] = tracer.program() if views else tracer.deliver(outputs[name])
+                programs[view] = fork.program(outputs[view])
+            programs[name] = tracer.program(None if views else outputs[name])
         return programs
 
     def operators(self) -> list[Operator]:

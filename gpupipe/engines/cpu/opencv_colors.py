@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import COLOR_OPS, LUMA
-from gpupipe.engines.cpu.ops import ColorMatrixOp, ColorOp
-from gpupipe.engines.cpu.pixels import Array, Pixels, as_packed, scratch, with_channels
+from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu.ops import Array, Pixels, as_packed, scratch, with_channels
 from gpupipe.engines.cpu.program import Rule, single
 from gpupipe.engines.last_steps import VALUES
 
@@ -30,7 +30,7 @@ _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 _ALL_VALUES = np.arange(_FULL + 1, dtype=np.float32)
 
 
-def _run_pointwise(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
+def _run_pointwise(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     return _apply_table(
         as_packed(pixels), color_ops.apply(op.name, VALUES, op.values_of(row)).numpy()
     )
@@ -41,7 +41,7 @@ def _apply_table(array: Array, table: Array) -> Array:
     return with_channels(cv2.LUT(array, table, dst=scratch.take(array.shape)))
 
 
-def _run_contrast(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
+def _run_contrast(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     """Blend an image with the mean of its grayscale image."""
     array, factor = as_packed(pixels), float(op.values[0][row])
     gray = array if array.shape[2] == 1 else _to_grayscale(array.astype(np.float32))
@@ -50,7 +50,7 @@ def _run_contrast(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
     return _apply_table(array, _cut(values)[None])
 
 
-def _run_saturation(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
+def _run_saturation(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     """Blend an image with its grayscale image."""
     array, factor = as_packed(pixels), float(op.values[0][row])
     if array.shape[2] == 1:
@@ -68,7 +68,7 @@ def _to_grayscale(colors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.floor(gray, out=gray)
 
 
-def _run_sharpness(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
+def _run_sharpness(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     """Blend an image with a blurred one. The pixels of the border stay as they are."""
     array, factor = as_packed(pixels), float(op.values[0][row])
     colors = array.astype(np.float32)
@@ -108,7 +108,7 @@ def _equalize(plane: Array) -> Array:
 
 
 def _run_by_plane(
-    make_table: Callable[[Array], Array], op: ColorOp, pixels: Pixels, row: int
+    make_table: Callable[[Array], Array], op: ops.ColorOp, pixels: Pixels, row: int
 ) -> Pixels:
     """Apply to each channel the table that `make_table` computes from that channel."""
     array = as_packed(pixels)
@@ -116,7 +116,7 @@ def _run_by_plane(
     return _apply_table(array, np.stack([make_table(plane) for plane in planes], -1)[None])
 
 
-def _run_blur(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
+def _run_blur(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     """Blur with torchvision's weights, one axis after the other, in float32."""
     (kernel_size, sigma), array = (values[row] for values in op.values), as_packed(pixels)
     color_ops.check_blur(kernel_size, array.shape[:2])
@@ -132,7 +132,7 @@ def _gaussian(size: int, sigma: float) -> NDArray[np.float32]:
     return np.asarray(weights / weights.sum(), np.float32)
 
 
-def _run_hue(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
+def _run_hue(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
     """Turn the hue in float32. Like torchvision, truncate the new values instead of rounding."""
     factor = float(op.values[0][row])
     colors = as_packed(pixels).astype(np.float32)
@@ -146,7 +146,7 @@ def _run_hue(op: ColorOp, pixels: Pixels, row: int) -> Pixels:
     return colors.astype(np.uint8)
 
 
-def _run_color_matrix(op: ColorMatrixOp, pixels: Pixels, row: int) -> Pixels:
+def _run_color_matrix(op: ops.ColorMatrixOp, pixels: Pixels, row: int) -> Pixels:
     array = as_packed(pixels)
     matrix = np.asarray(op.matrices[row], np.float32)
     mixed = with_channels(cv2.transform(array.astype(np.float32), matrix))
@@ -155,26 +155,26 @@ def _run_color_matrix(op: ColorMatrixOp, pixels: Pixels, row: int) -> Pixels:
     return mixed.astype(array.dtype)
 
 
-def _is_pointwise(op: ColorOp) -> bool:
+def _is_pointwise(op: ops.ColorOp) -> bool:
     return _is_uint8(op) and COLOR_OPS[op.name].is_pointwise
 
 
-def _is_uint8(op: ColorOp, channels: Collection[int] = (1, _RGB)) -> bool:
+def _is_uint8(op: ops.ColorOp, channels: Collection[int] = (1, _RGB)) -> bool:
     return op.spec.dtype == "uint8" and op.spec.channels in channels
 
 
 def _rule(
     color: str,
     name: str,
-    run: Callable[[ColorOp, Pixels, int], Pixels],
+    run: Callable[[ops.ColorOp, Pixels, int], Pixels],
     channels: Collection[int] = (1, _RGB),
 ) -> Rule:
     """Return the rule of a kernel for one of `COLOR_OPS`, on images of uint8."""
-    return single(ColorOp, name, run, lambda op: op.name == color and _is_uint8(op, channels))
+    return single(ops.ColorOp, name, run, lambda op: op.name == color and _is_uint8(op, channels))
 
 
 RULES = [
-    single(ColorOp, "cv2.LUT", _run_pointwise, _is_pointwise, needs_torchvision=True),
+    single(ops.ColorOp, "cv2.LUT", _run_pointwise, _is_pointwise, needs_torchvision=True),
     _rule("adjust_contrast", "cv2.LUT", _run_contrast),
     _rule("autocontrast", "cv2.LUT", partial(_run_by_plane, _stretch)),
     _rule("equalize", "cv2.LUT", partial(_run_by_plane, _equalize)),
@@ -182,5 +182,5 @@ RULES = [
     _rule("adjust_sharpness", "cv2.filter2D", _run_sharpness),
     _rule("gaussian_blur", "cv2.sepFilter2D", _run_blur),
     _rule("adjust_hue", "cv2.cvtColor", _run_hue, channels=(_RGB,)),
-    single(ColorMatrixOp, "cv2.transform", _run_color_matrix),
+    single(ops.ColorMatrixOp, "cv2.transform", _run_color_matrix),
 ]

@@ -16,10 +16,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.engines.cpu import opencv_colors
+from gpupipe.engines.cpu import opencv_colors, ops
 from gpupipe.engines.cpu.delivery import CONVERTED, Conversion, end_with_delivery, find_conversion
-from gpupipe.engines.cpu.ops import FlipOp, PerspectiveOp, ResampleOp, WarpOp, spread_fill
-from gpupipe.engines.cpu.pixels import Array, Pixels, as_packed, scratch, with_channels
+from gpupipe.engines.cpu.ops import Array, Pixels, as_packed, scratch, with_channels
 from gpupipe.engines.cpu.program import Kernel, Match, Rule, single
 
 _FLAGS = {
@@ -34,7 +33,7 @@ _TO_RGBA = {1: cv2.COLOR_GRAY2RGBA, 3: cv2.COLOR_RGB2RGBA}
 _FULL = 255
 
 
-def _run_flip(op: FlipOp, pixels: Pixels, row: int) -> Pixels:
+def _run_flip(op: ops.FlipOp, pixels: Pixels, row: int) -> Pixels:
     horizontal, vertical = op.flags[row]
     code = _FLIPS.get((horizontal, vertical))
     if code is None:
@@ -43,9 +42,9 @@ def _run_flip(op: FlipOp, pixels: Pixels, row: int) -> Pixels:
     return with_channels(cv2.flip(array, code, dst=scratch.take(array.shape)))
 
 
-def _run_warp(op: ResampleOp, pixels: Pixels, row: int) -> Pixels:
+def _run_warp(op: ops.ResampleOp, pixels: Pixels, row: int) -> Pixels:
     array = as_packed(pixels)
-    fill = spread_fill(op.fill, array.shape[2])
+    fill = ops.spread_fill(op.fill, array.shape[2])
     if array.dtype == np.uint8 and _warps_bytes(op):
         planes = _warp_planes(op, row, array)
         colors = scratch.take((*planes.shape[1:], len(planes)))
@@ -61,7 +60,7 @@ def _run_warp(op: ResampleOp, pixels: Pixels, row: int) -> Pixels:
 
 
 def _warp(
-    op: ResampleOp,
+    op: ops.ResampleOp,
     row: int,
     image: Array,
     fill: NDArray[np.float64] | None = None,
@@ -75,17 +74,17 @@ def _warp(
     return with_channels(warp(image, matrix, (width, height), out, *how))
 
 
-def _can_warp(op: ResampleOp) -> bool:
+def _can_warp(op: ops.ResampleOp) -> bool:
     return op.spec.channels in _EXACT_CHANNELS
 
 
-def _warps_bytes(op: ResampleOp) -> bool:
+def _warps_bytes(op: ops.ResampleOp) -> bool:
     """Whether `_warp_planes` can do a warp."""
     is_bilinear_uint8 = op.spec.dtype == "uint8" and op.interpolation == "bilinear"
     return is_bilinear_uint8 and op.spec.channels in _TO_RGBA
 
 
-def _warp_planes(op: ResampleOp, row: int, array: Array) -> NDArray[np.uint8]:
+def _warp_planes(op: ops.ResampleOp, row: int, array: Array) -> NDArray[np.uint8]:
     """Warp 1 or 3 channels beside a mask, and weigh the pixels at the border by it.
 
     OpenCV warps four channels faster than three. Without a fill, the pixels at the border stay.
@@ -94,7 +93,7 @@ def _warp_planes(op: ResampleOp, row: int, array: Array) -> NDArray[np.uint8]:
         The channels, (C, H, W), in scratch memory.
     """
     (height, width, channels), size = array.shape, op.sizes[row]
-    fill = spread_fill(op.fill, channels)
+    fill = ops.spread_fill(op.fill, channels)
     colors = scratch.take((height, width, 4))
     cv2.cvtColor(array, _TO_RGBA[channels], dst=colors)
     mapped = _warp(op, row, colors, out=scratch.take((*size, 4)))
@@ -158,7 +157,7 @@ def _bind_delivery(match: Match) -> Kernel | None:
 
 def _bind_warp(match: Match) -> Kernel | None:
     """Return the kernel that warps and delivers plane by plane; None if it does not apply."""
-    warp, conversion = match[WarpOp], find_conversion(match)
+    warp, conversion = match[ops.WarpOp], find_conversion(match)
     if conversion is None or conversion.output.format.channels_last or not _warps_bytes(warp):
         return None
 
@@ -172,10 +171,10 @@ def create_rules() -> list[Rule]:
     """Return the rules of OpenCV."""
     cv2.setNumThreads(0)  # the samples of a batch already use all cores
     return [
-        Rule((WarpOp, *CONVERTED), _bind_warp),
+        Rule((ops.WarpOp, *CONVERTED), _bind_warp),
         Rule(CONVERTED, _bind_delivery),
-        single(FlipOp, "cv2.flip", _run_flip, lambda op: op.spec.dtype == "uint8"),
+        single(ops.FlipOp, "cv2.flip", _run_flip, lambda op: op.spec.dtype == "uint8"),
         *opencv_colors.RULES,
-        single(WarpOp, "cv2.warpAffine", _run_warp, _can_warp),
-        single(PerspectiveOp, "cv2.warpPerspective", _run_warp, _can_warp),
+        single(ops.WarpOp, "cv2.warpAffine", _run_warp, _can_warp),
+        single(ops.PerspectiveOp, "cv2.warpPerspective", _run_warp, _can_warp),
     ]

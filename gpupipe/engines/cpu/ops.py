@@ -1,24 +1,22 @@
-"""The operations that the Tracer records, and the windows of images that a decode needs for them.
+"""The operations that the Tracer records, and the pixels on which their kernels work.
 
 An operation is one call of a primitive for all samples of a batch; see Primitives for its meaning.
 Arguments that differ between samples are sequences with an entry for each row of the batch.
 program.py defines the operations with branches, and delivery.py defines DeliverOp.
 
-A crop, or a warp that enlarges, needs only a part of the image. The extension `gpupipe._jpeg`
-decodes that part alone. Its pixels equal those of a decode of the whole image:
-
-    DecodeOp, CropOp    add_windows -> DecodeOp(windows=...), CropOp
-
-The decoded array still has the size of the whole image. Its pixels outside the window are
-undefined.
+Kernels pass an image on as a NumPy array (H, W, C), as in OpenCV, or as a tensor (C, H, W), as in
+torch. Conversions share memory. Only tensors can be bfloat16. Fields that are arrays, and the bytes
+of files that no step decodes, are always tensors.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -26,11 +24,13 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.decoders.chain import DecodeOptions
-from gpupipe.engines.cpu.pixels import Array
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import Spec
-from gpupipe.runtime.installation import find_extension
 
+Array = NDArray[np.integer | np.floating]  # type: ignore[explicit-any]  # of NumPy's own
+"""An array of numbers."""
+Pixels = Array | torch.Tensor
+_ALIGNMENT = 64
 Fill = tuple[float, ...]
 """One number, or one per channel."""
 Window = Sequence[int]
@@ -38,15 +38,6 @@ Window = Sequence[int]
 PadMode = Literal["edge", "reflect", "symmetric"]
 Size = Sequence[int]
 """[height, width] in pixels."""
-_Corner = NDArray[np.float64]
-"""[y, x] of each sample, (B, 2), in pixels."""
-
-_MARGIN = 2
-"""Pixels that are added on each side of a computed window, since kernels round coordinates."""
-_FAR = 1e9
-"""A coordinate in pixels that is outside every image. Computed corners are clipped to it."""
-_FILTER_RADIUS = {"nearest": 0.0, "bilinear": 1.0, "bicubic": 2.0}
-_jpeg = find_extension("_jpeg")
 
 
 def is_inside(window: Window, size: Size) -> bool:
@@ -70,8 +61,8 @@ class Op:
     @property
     def primitive(self) -> str:
         """The name of the primitive, such as "color_matrix"."""
-        words = re.findall("[A-Z][a-z]*", type(self).__name__.removesuffix("Op"))
-        return "_".join(words).lower()
+        names = re.findall("[A-Z][a-z]*", type(self).__name__.removesuffix("Op"))
+        return "_".join(names).lower()
 
 
 @dataclass(frozen=True)
@@ -208,55 +199,78 @@ class CheckOp(Op):
     entry: Entry
 
 
-def add_windows(ops: Sequence[Op], size: NDArray[np.float64]) -> list[Op]:
-    """Return `ops`. The DecodeOp gets windows if a crop or warp reads only parts of the images.
+class Scratch(threading.local):
+    """Memory of a thread that is reused for each sample.
 
-    Args:
-        ops: Successive operations. Only the next operation uses the output of each.
-        size: [height, width] of the decoded images, (B, 2).
+    The arrays of one sample do not overlap. Allocating new memory for each array would take longer
+    than many kernels, since the system clears each page at its first use.
     """
-    if _jpeg is None:
-        return list(ops)
-    match list(ops[:3]):
-        case [DecodeOp() as decode, CropOp() as crop, *_]:
-            first, end = _find_edges(crop)
-        case [DecodeOp() as decode, ResizeOp() as resize, CropOp() as crop]:
-            first, end = _find_resized(size / np.array(resize.sizes), resize, crop)
-        case [DecodeOp() as decode, WarpOp() as warp, *_]:
-            first, end = _find_warped(warp)
-        case _:
-            return list(ops)
-    first, end = np.maximum(first, 0.0), np.minimum(end, size)
-    is_inside = (end > first).all(-1, keepdims=True)  # where it is not, decode the whole image
-    first, end = np.where(is_inside, first, 0.0), np.where(is_inside, end, size)
-    windows = np.concatenate([first, end - first], -1).astype(np.int64).tolist()
-    return [replace(decode, windows=windows), *ops[1:]]
+
+    def __init__(self) -> None:
+        self._memory = np.empty(1 << 20, np.uint8)
+        self._used = 0
+
+    def begin_sample(self) -> None:
+        """Invalidate all arrays that `take` returned; the next sample reuses their memory."""
+        self._used = 0
+
+    def take(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """Return an uninitialized array of uint8, valid until the next `begin_sample`."""
+        size = prod(shape)
+        begin = -(-self._used // _ALIGNMENT) * _ALIGNMENT
+        if begin + size > len(self._memory):
+            # Arrays that were taken before keep the old memory alive.
+            self._memory, begin = np.empty(2 * (begin + size), np.uint8), 0
+        self._used = begin + size
+        return self._memory[begin : begin + size].reshape(shape)
 
 
-def _find_edges(crop: CropOp) -> tuple[_Corner, _Corner]:
-    """Return [top, left] and [bottom, right] of the windows of a crop."""
-    windows = np.array(crop.windows, np.float64)
-    return windows[:, :2], windows[:, :2] + windows[:, 2:]
+scratch = Scratch()
 
 
-def _find_resized(
-    scale: NDArray[np.float64], resize: ResizeOp, crop: CropOp
-) -> tuple[_Corner, _Corner]:
-    """Return [top, left] and [bottom, right] of the pixels that a resize reads for a crop.
+def as_tensor(pixels: Pixels) -> torch.Tensor:
+    """Return pixels as a tensor (C, H, W)."""
+    if isinstance(pixels, torch.Tensor):
+        return pixels
+    return torch.from_numpy(pixels).permute(2, 0, 1)
 
-    `crop` cuts the output of `resize`. `scale` is the input size over the output size, (B, 2).
+
+def as_array(pixels: Pixels) -> Array:
+    """Return pixels as an array (H, W, C) of any strides. They must not be bfloat16."""
+    if isinstance(pixels, torch.Tensor):
+        return pixels.permute(1, 2, 0).numpy()
+    return pixels
+
+
+def as_packed(pixels: Pixels) -> Array:
+    """Return pixels as a C-contiguous array (H, W, C), copied if needed."""
+    array = as_array(pixels)
+    if array.flags.c_contiguous or array.dtype != np.uint8:
+        return np.ascontiguousarray(array)
+    packed = scratch.take(array.shape)
+    packed[...] = array
+    return packed
+
+
+def view_as_array(tensor: torch.Tensor) -> Array:
+    """Return a NumPy view of a tensor. A bfloat16 tensor is viewed as int16."""
+    bits = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+    array: Array = bits.numpy()
+    return array
+
+
+def in_indices(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Convert matrices that map coordinates to matrices that map pixel indices.
+
+    The centre of pixel n has the coordinate n + 0.5. Shapes: (B, 2, 3) or (B, 3, 3).
     """
-    first, end = _find_edges(crop)
-    reach = np.ceil(np.maximum(scale, 1.0) * _FILTER_RADIUS[resize.interpolation]) + _MARGIN
-    return np.floor(first * scale) - reach, np.ceil(end * scale) + reach
+    shifted = matrices.copy()
+    shifted[:, :, 2] += 0.5 * (matrices[:, :, 0] + matrices[:, :, 1])
+    last = shifted[:, 2:] if shifted.shape[1] == 3 else np.array([[[0.0, 0.0, 1.0]]])
+    shifted[:, :2] -= 0.5 * last
+    return shifted
 
 
-def _find_warped(warp: WarpOp) -> tuple[_Corner, _Corner]:
-    """Return [top, left] and [bottom, right] of the pixels that a warp reads, with a margin."""
-    bottom, right = np.array(warp.sizes, np.float64).T - 1.0
-    none, one = np.zeros_like(right), np.ones_like(right)
-    corners = np.array([[none, right, none, right], [none, none, bottom, bottom], [one] * 4])
-    points = np.einsum("bij,jkb->bik", warp.matrices, corners)[:, ::-1]  # (B, 2, 4), y before x
-    points = np.clip(points, -_FAR, _FAR)
-    end = np.ceil(points.max(-1)) + 1 + _FILTER_RADIUS[warp.interpolation] + _MARGIN
-    return np.floor(points.min(-1)) - _MARGIN, end
+def with_channels(array: Array) -> Array:
+    """Return an array (H, W, C), with the channel axis that OpenCV drops if C is 1."""
+    return array[:, :, None] if array.ndim == 2 else array

@@ -19,8 +19,7 @@ from typing import NamedTuple, NewType, TypeVar, cast
 
 from gpupipe.decoders.chain import EncodedImage
 from gpupipe.engines.base import Operator
-from gpupipe.engines.cpu.ops import Op
-from gpupipe.engines.cpu.pixels import Array, Pixels
+from gpupipe.engines.cpu.ops import Array, Op, Pixels
 from gpupipe.runtime import tracing
 
 Content = EncodedImage | Pixels

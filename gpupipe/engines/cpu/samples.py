@@ -26,7 +26,7 @@ from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache
 from gpupipe.decoders.chain import DecoderChain, EncodedImage
 from gpupipe.engines.cpu.compiled_kernels import Preparation, find_preparation, run_tasks
 from gpupipe.engines.cpu.lowering import StepLowering
-from gpupipe.engines.cpu.pixels import as_packed, scratch
+from gpupipe.engines.cpu.ops import as_packed, scratch
 from gpupipe.engines.cpu.program import Content, Program, Task
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.tensors import to_steps

@@ -5,6 +5,14 @@
     program()       the kernels that run them
 
 A call that no kernel runs raises NoLoweringError; then the step runs in torch.
+
+A crop, or a warp that enlarges, needs only a part of the image. The extension `gpupipe._jpeg`
+decodes that part alone. Its pixels equal those of a decode of the whole image:
+
+    DecodeOp, CropOp    add_windows -> DecodeOp(windows=...), CropOp
+
+The decoded array still has the size of the whole image. Its pixels outside the window are
+undefined.
 """
 
 from __future__ import annotations
@@ -21,13 +29,22 @@ from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import DeliverOp, OutputBuffer
-from gpupipe.engines.cpu.pixels import Array, in_indices
+from gpupipe.engines.cpu.ops import Array, in_indices
 from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import NoLoweringError, Spec
+from gpupipe.runtime.installation import find_extension
 
 Fill = ops.Fill
+_Corner = NDArray[np.float64]
+"""[y, x] of each sample, (B, 2), in pixels."""
+_MARGIN = 2
+"""Pixels that are added on each side of a computed window, since kernels round coordinates."""
+_FAR = 1e9
+"""A coordinate in pixels that is outside every image. Computed corners are clipped to it."""
+_FILTER_RADIUS = {"nearest": 0.0, "bilinear": 1.0, "bicubic": 2.0}
+_jpeg = find_extension("_jpeg")
 
 
 class Tracer:
@@ -43,6 +60,7 @@ class Tracer:
         spec: Shape, dtype and layout of the samples before the current step.
         step: The key of the current step; "" for the loader itself.
         ops: The operations so far.
+        size: The current [height, width] of each sample, (B, 2).
         present: The samples to which the calls apply, bool (B,).
     """
 
@@ -56,8 +74,8 @@ class Tracer:
     ) -> None:
         self.spec, self.step = spec, step
         self.ops: list[ops.Op] = []
-        self._size = self._decoded_size = np.asarray(size, np.float64)
-        self._count = len(self._size)
+        self.size = self._decoded_size = np.asarray(size, np.float64)
+        self._count = len(self.size)
         self._rules = rules
         self._cut = 0
         self.present = np.ones(self._count, bool) if present is None else present
@@ -67,12 +85,8 @@ class Tracer:
         self.step, self.spec = step, spec
 
     @property
-    def size(self) -> NDArray[np.float64]:
-        return self._size
-
-    @property
     def width_height(self) -> NDArray[np.float64]:
-        return self._size[..., ::-1]
+        return self.size[..., ::-1]
 
     def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
         options = DecodeOptions(mode, apply_exif_orientation, dtype)
@@ -80,15 +94,15 @@ class Tracer:
 
     def crop(self, anchor: ArrayLike, shape: ArrayLike, fill: Fill | None = None) -> None:
         self._add(ops.CropOp(*self._origin, self._whole(anchor, shape), fill))
-        self._size = self._pairs(shape)
+        self.size = self._pairs(shape)
 
     def pad(self, before: ArrayLike, after: ArrayLike, mode: str) -> None:
         self._add(ops.PadOp(*self._origin, self._whole(before, after), cast(ops.PadMode, mode)))
-        self._size = self._size + self._pairs(before) + self._pairs(after)
+        self.size = self.size + self._pairs(before) + self._pairs(after)
 
     def resize(self, shape: ArrayLike, interpolation: str, antialias: bool) -> None:
         self._add(ops.ResizeOp(*self._origin, self._whole(shape), interpolation, antialias))
-        self._size = self._pairs(shape)
+        self.size = self._pairs(shape)
 
     def flip(self, horizontal: ArrayLike | None = None, vertical: ArrayLike | None = None) -> None:
         none = np.zeros(self._count, np.int32)
@@ -106,12 +120,12 @@ class Tracer:
     ) -> None:
         matrix = affine_matrix(np.asarray(linear), np.asarray(source), np.asarray(output))
         if shape is not None:
-            self._size = self._pairs(shape)
-        where = in_indices(self._each(matrix)), self._whole(self._size)
+            self.size = self._pairs(shape)
+        where = in_indices(self._each(matrix)), self._whole(self.size)
         self._add(ops.WarpOp(*self._origin, *where, interpolation, fill))
 
     def perspective(self, matrix: ArrayLike, interpolation: str, fill: Fill) -> None:
-        where = in_indices(self._each(matrix)), self._whole(self._size)
+        where = in_indices(self._each(matrix)), self._whole(self.size)
         self._add(ops.PerspectiveOp(*self._origin, *where, interpolation, fill))
 
     def erase(self, anchor: ArrayLike, shape: ArrayLike, value: Fill) -> None:
@@ -154,10 +168,10 @@ class Tracer:
                 return
         programs = [part.program() for part in parts]
         self._add(SwitchOp(*self._origin, programs, chosen.tolist()))
-        size = self._size
+        size = self.size
         for n, part in enumerate(parts):
             size = np.where((chosen == n)[:, None], part.size, size)
-        self._size = size
+        self.size = size
 
     def blend(self, branches: Sequence[Callable[[Tracer], None]], weights: ArrayLike) -> None:
         everywhere = np.ones(self._count, bool)
@@ -175,7 +189,7 @@ class Tracer:
         self._add(ops.TorchOp(*self._origin, entry, parameters))
         size = entry.output_spec.size or ()
         if len(size) == 2:  # arrays may have more axes, or fewer
-            self._size = self._pairs(size)
+            self.size = self._pairs(size)
 
     def check(self, entry: Entry) -> None:
         """Trace a check of the samples against the output spec of a step."""
@@ -187,17 +201,17 @@ class Tracer:
 
     def fork(self, present: NDArray[np.bool_] | None = None) -> Tracer:
         """Return a tracer with the current sizes and spec of the samples, and no operations."""
-        return Tracer(self._size, self._rules, self.spec, self.step, present)
+        return Tracer(self.size, self._rules, self.spec, self.step, present)
 
-    def deliver(self, output: OutputBuffer) -> Program:
-        """Add the delivery to `output`, and return the program of all operations."""
-        self._add(DeliverOp(*self._origin, output))
-        return self.program()
+    def program(self, output: OutputBuffer | None = None) -> Program:
+        """Return the program of all operations. It decodes only the windows that are needed.
 
-    def program(self) -> Program:
-        """Return the program of all operations. It decodes only the windows that are needed."""
+        With an `output`, the program ends with the delivery to it.
+        """
+        if output is not None:
+            self._add(DeliverOp(*self._origin, output))
         cut = self._cut or len(self.ops)
-        with_windows = [*ops.add_windows(self.ops[:cut], self._decoded_size), *self.ops[cut:]]
+        with_windows = [*add_windows(self.ops[:cut], self._decoded_size), *self.ops[cut:]]
         return Program(with_windows, self._rules, self._cut)
 
     def _trace_branch(self, branch: Callable[[Tracer], None], present: NDArray[np.bool_]) -> Tracer:
@@ -228,3 +242,57 @@ class Tracer:
         numbers = np.concatenate([self._pairs(pair) for pair in pairs], -1)
         whole: list[list[int]] = numbers.astype(np.int64).tolist()
         return whole
+
+
+def add_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops.Op]:
+    """Return the operations. The DecodeOp gets windows if a crop or warp reads parts of the images.
+
+    Args:
+        traced: Successive operations. Only the next operation uses the output of each.
+        size: [height, width] of the decoded images, (B, 2).
+    """
+    if _jpeg is None:
+        return list(traced)
+    match list(traced[:3]):
+        case [ops.DecodeOp() as decode, ops.CropOp() as crop, *_]:
+            first, end = _find_edges(crop)
+        case [ops.DecodeOp() as decode, ops.ResizeOp() as resize, ops.CropOp() as crop]:
+            first, end = _find_resized(size / np.array(resize.sizes), resize, crop)
+        case [ops.DecodeOp() as decode, ops.WarpOp() as warp, *_]:
+            first, end = _find_warped(warp)
+        case _:
+            return list(traced)
+    first, end = np.maximum(first, 0.0), np.minimum(end, size)
+    is_inside = (end > first).all(-1, keepdims=True)  # where it is not, decode the whole image
+    first, end = np.where(is_inside, first, 0.0), np.where(is_inside, end, size)
+    windows = np.concatenate([first, end - first], -1).astype(np.int64).tolist()
+    return [replace(decode, windows=windows), *traced[1:]]
+
+
+def _find_edges(crop: ops.CropOp) -> tuple[_Corner, _Corner]:
+    """Return [top, left] and [bottom, right] of the windows of a crop."""
+    windows = np.array(crop.windows, np.float64)
+    return windows[:, :2], windows[:, :2] + windows[:, 2:]
+
+
+def _find_resized(
+    scale: NDArray[np.float64], resize: ops.ResizeOp, crop: ops.CropOp
+) -> tuple[_Corner, _Corner]:
+    """Return [top, left] and [bottom, right] of the pixels that a resize reads for a crop.
+
+    `crop` cuts the output of `resize`. `scale` is the input size over the output size, (B, 2).
+    """
+    first, end = _find_edges(crop)
+    reach = np.ceil(np.maximum(scale, 1.0) * _FILTER_RADIUS[resize.interpolation]) + _MARGIN
+    return np.floor(first * scale) - reach, np.ceil(end * scale) + reach
+
+
+def _find_warped(warp: ops.WarpOp) -> tuple[_Corner, _Corner]:
+    """Return [top, left] and [bottom, right] of the pixels that a warp reads, with a margin."""
+    bottom, right = np.array(warp.sizes, np.float64).T - 1.0
+    none, one = np.zeros_like(right), np.ones_like(right)
+    corners = np.array([[none, right, none, right], [none, none, bottom, bottom], [one] * 4])
+    points = np.einsum("bij,jkb->bik", warp.matrices, corners)[:, ::-1]  # (B, 2, 4), y before x
+    points = np.clip(points, -_FAR, _FAR)
+    end = np.ceil(points.max(-1)) + 1 + _FILTER_RADIUS[warp.interpolation] + _MARGIN
+    return np.floor(points.min(-1)) - _MARGIN, end

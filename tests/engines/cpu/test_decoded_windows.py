@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe.engines.cpu import ops
+from gpupipe.engines.cpu import tracer
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.ops import DecodeOp, add_windows
+from gpupipe.engines.cpu.ops import DecodeOp
 from gpupipe.engines.cpu.program import Program
-from gpupipe.engines.cpu.tracer import Tracer
+from gpupipe.engines.cpu.tracer import Tracer, add_windows
 from gpupipe.pipeline.step import Spec
 from helpers.loaders import loading
 from helpers.reference import by_id
@@ -121,12 +121,12 @@ def test_the_pixels_of_a_pipeline_do_not_change(
             used.extend(added[0].windows)
         return added
 
-    monkeypatch.setattr(ops, "add_windows", add_and_note)
+    monkeypatch.setattr(tracer, "add_windows", add_and_note)
     decode_step = {"decode": {"mode": mode}}
     with load(faces, [decode_step, *steps]) as loader:
         found = by_id(loader)
     assert used
-    monkeypatch.setattr(ops, "_jpeg", None)
+    monkeypatch.setattr(tracer, "_jpeg", None)
     with load(faces, [decode_step, *steps]) as loader:
         expected = by_id(loader)
     assert found.keys() == expected.keys()

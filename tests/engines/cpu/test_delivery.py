@@ -12,7 +12,7 @@ import torch
 from gpupipe.engines.batch import BatchMemory
 from gpupipe.engines.cpu.delivery import DeliveryFormat, OutputBuffer
 from gpupipe.engines.cpu.lowering import find_rules
-from gpupipe.engines.cpu.pixels import as_tensor
+from gpupipe.engines.cpu.ops import as_tensor
 from gpupipe.engines.cpu.tracer import Tracer
 from gpupipe.pipeline.step import Spec
 from gpupipe.runtime.installation import find_extension

@@ -7,8 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupipe.engines.cpu.ops import CropOp, DecodeOp, EraseOp, FlipOp, NormalizeOp, Op
-from gpupipe.engines.cpu.pixels import Pixels, as_array
+from gpupipe.engines.cpu.ops import (
+    CropOp,
+    DecodeOp,
+    EraseOp,
+    FlipOp,
+    NormalizeOp,
+    Op,
+    Pixels,
+    as_array,
+)
 from gpupipe.engines.cpu.program import (
     Kernel,
     Match,
