@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import sys
 import threading
 import time
-from collections.abc import Iterable
 from datetime import datetime, timezone
-from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +27,7 @@ def machine() -> dict[str, Any]:
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "processor": _processor(),
         "cores": cores(),
-        "memory_gib": _memory_gib(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpu": _gpu(),
         "python": platform.python_version(),
         "system": platform.platform(),
@@ -47,12 +44,6 @@ def _processor() -> str:
     return models[0] if models else platform.processor() or platform.machine()
 
 
-def _memory_gib() -> float | None:
-    if not hasattr(os, "sysconf"):
-        return None
-    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-
-
 def _gpu() -> str | None:
     if gpu_count() == 0:
         return None
@@ -67,28 +58,10 @@ def _versions() -> dict[str, str]:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and its live descendants.
-
-    Except on Windows, it also counts descendants that have ended.
-    """
-    return time.process_time() + sum(os.times()[2:4]) + sum(map(_cpu_seconds, _descendants()))
-
-
-def _descendants() -> Iterable[int | None]:
-    """Return the PIDs of this process's live descendants; without /proc, only its children."""
-    if Path("/proc/self").exists():
-        return list_family(os.getpid())
-    return [child.pid for child in active_children()]
-
-
-def _cpu_seconds(pid: int | None) -> float:
-    """Return the CPU seconds of a process and, except on Windows, of its ended children."""
-    if sys.platform == "win32":
-        import psutil
-
-        return sum(psutil.Process(pid).cpu_times()[:2])
-    fields = [] if pid is None else read_stat(pid)
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+    """Return the CPU time of this process and its descendants; without /proc, not of live ones."""
+    family = list_family(os.getpid()) if Path("/proc/self").exists() else ()
+    ticks = sum(int(ticks) for pid in family for ticks in read_stat(pid)[11:15])
+    return time.process_time() + sum(os.times()[2:4]) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 class OtherLoad:

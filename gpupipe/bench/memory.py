@@ -19,6 +19,7 @@ import select
 import sys
 import time
 from contextlib import suppress
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 _SECONDS_BETWEEN = 0.25
@@ -83,24 +84,10 @@ def _own_peaks() -> int:
     """
     from multiprocessing import active_children
 
-    if sys.platform == "win32":
-        import psutil
-
-        return sum(
-            psutil.Process(pid).memory_info().peak_wset
-            for pid in (os.getpid(), *(child.pid for child in active_children()))
-        )
-    peaks = [
-        _value(f"/proc/{pid}/status", b"VmHWM:")
-        for pid in ("self", *(child.pid for child in active_children()))
-    ]
-    if not peaks[0]:
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-            1 if sys.platform == "darwin" else 1024
-        )
-    return sum(peaks)
+    pids = ("self", *(child.pid for child in active_children()))
+    peaks = [_value(f"/proc/{pid}/status", b"VmHWM:") for pid in pids]
+    unit = 1 if sys.platform == "darwin" else 1024
+    return sum(peaks) if peaks[0] else unit * getrusage(RUSAGE_SELF).ru_maxrss
 
 
 def pss(root: int) -> int:

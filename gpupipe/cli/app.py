@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 import gpupipe
-from gpupipe.cli import cache, compare, completion, drawing, init, listing, profile, serve
+from gpupipe.cli import cache, catalog, compare, drawing, init, listing, profile, serve
 from gpupipe.cli.arguments import (
     AsJson,
     ConfigName,
@@ -232,7 +232,7 @@ for _command in (
     listing.list_,
     listing.show,
     drawing.show_batch,
-    completion.completion,
+    catalog.completion,
     init.init,
     init.schema,
     cache.cache,

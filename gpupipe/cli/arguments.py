@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
-from gpupipe.cli.completion import complete_config, complete_override
+from gpupipe.cli.catalog import complete_config, complete_override
 from gpupipe.errors import GpupipeError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -19,7 +19,7 @@ from gpupipe.cli.arguments import (
     write_json,
     writing,
 )
-from gpupipe.cli.completion import complete_config
+from gpupipe.cli.catalog import complete_config
 from gpupipe.cli.console import (
     Screen,
     console,

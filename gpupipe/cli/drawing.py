@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import click
 
 from gpupipe.cli.arguments import ConfigName, OutputFolder, Overrides, PictureFile, options, writing
-from gpupipe.cli.completion import complete_target
+from gpupipe.cli.catalog import complete_target
 from gpupipe.cli.console import Screen
 from gpupipe.errors import GpupipeError, did_you_mean
 

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpupipe.cli.arguments import AsJson, options
-from gpupipe.cli.catalog import FOLDERS, KINDS, OWN_PACKAGE, Item, find_file, list_items
-from gpupipe.cli.completion import complete_name
+from gpupipe.cli.catalog import (
+    FOLDERS,
+    KINDS,
+    OWN_PACKAGE,
+    Item,
+    complete_name,
+    find_file,
+    list_items,
+)
 from gpupipe.cli.console import console
 from gpupipe.errors import GpupipeError, did_you_mean, nearest
 

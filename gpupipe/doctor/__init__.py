@@ -1,6 +1,52 @@
 """Checks the machine, and reports each problem with advice.
 
 `software_checks`, `gpu_checks` and `checks` hold the checks. Their functions check_* query the
-machine; their pure functions judge_* turn the answers into a `Finding` each. `checks.CHECKS` lists
-all checks. The command `gpupipe doctor` imports this folder. Start reading in finding.py.
+machine; their pure functions judge_* turn the answers into a `Finding` each, by the rules of
+`judge`. `checks.CHECKS` lists all checks. The command `gpupipe doctor` imports this folder. Start
+reading in checks.py.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        subject: The checked part of the system, such as the cache folder.
+        observation: The result as text, such as a version.
+        status: "ok", or how serious the result is.
+        advice: The advice to the user, or "".
+    """
+
+    subject: str
+    observation: str
+    status: Status = "ok"
+    advice: str = ""
+
+
+def judge(
+    subject: str, observation: str, *rules: tuple[object, Status, str, str], advice: str = ""
+) -> Finding:
+    """Return the Finding of the first rule whose condition is true; "ok" if no rule applies.
+
+    Example:
+        >>> judge("cores", "1 usable", (cores < 2, "warning", "", "give the process 2 or more"))
+
+    Args:
+        subject: The checked part of the system.
+        observation: The result of the check as text.
+        *rules: Tuples (condition, status, observation, advice), tested in this order. If the
+            observation of a rule is "", the Finding has `observation`.
+        advice: An optional improvement, which the Finding has if no rule applies.
+    """
+    for condition, status, other, remedy in rules:
+        if condition:
+            return Finding(subject, other or observation, status, remedy)
+    return Finding(subject, observation, advice=advice)

@@ -8,8 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from gpupipe.doctor import gpu_checks, software_checks
-from gpupipe.doctor.finding import Finding, judge
+from gpupipe.doctor import Finding, gpu_checks, judge, software_checks
 from gpupipe.runtime.files import cache_dir
 from gpupipe.runtime.memory import read_meminfo
 from gpupipe.runtime.ranks import allowed_cores, cores

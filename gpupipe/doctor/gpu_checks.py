@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gpupipe.doctor.finding import Finding, judge
+from gpupipe.doctor import Finding, judge
 from gpupipe.doctor.software_checks import dali_packages
 from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome, jpeg_engines, probe
 from gpupipe.runtime.capability_probe_child import NVJPEG

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 
-from gpupipe.doctor.finding import Finding, judge
+from gpupipe.doctor import Finding, judge
 from gpupipe.runtime.devices import find_driver
 from gpupipe.runtime.installation import (
     KERNELS_VARIABLE,

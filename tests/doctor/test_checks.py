@@ -17,9 +17,8 @@ from click.testing import CliRunner
 
 import gpupipe
 from gpupipe.cli.app import main
-from gpupipe.doctor import checks, software_checks
+from gpupipe.doctor import Finding, checks, software_checks
 from gpupipe.doctor.checks import GIB
-from gpupipe.doctor.finding import Finding
 from gpupipe.runtime.devices import gpu_count
 from gpupipe.runtime.installation import find_distribution
 from gpupipe.runtime.ranks import cores

@@ -1,7 +1,6 @@
 import pytest
 
-from gpupipe.doctor import gpu_checks
-from gpupipe.doctor.finding import Finding
+from gpupipe.doctor import Finding, gpu_checks
 from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome
 from gpupipe.runtime.devices import Driver
 
