@@ -61,8 +61,7 @@ class ContestOutcome:
         peak_memory: The peak memory of the process and its workers in bytes, from PeakMemory.
         gpu_utilisation: The mean share of time that the GPU ran a kernel, 0 to 1; None on a CPU.
         note: The note of the index, such as "stand-in data, not LFW", or "".
-        data: The root, the number of images, the pipeline, the batch size and the names of the
-            steps.
+        data: What `measure.describe_loader` returns, with the root and the names of the steps.
         others: How many cores other processes kept busy during the timed batches.
         batches_ahead: How many batches the engine prepares before they are requested.
         peak_memory_kind: How peak_memory was measured: PeakMemory.kind.
@@ -90,7 +89,7 @@ def run(contest: Contest) -> ContestOutcome:
     import gpupipe.loader
     from gpupipe import config as configs
     from gpupipe.bench.machine import OtherLoad, Utilisation
-    from gpupipe.bench.measure import count_images, iter_endlessly, take
+    from gpupipe.bench.measure import count_images, describe_loader, iter_endlessly, take
     from gpupipe.loading.assembly import resolve
 
     if hasattr(os, "sched_setaffinity"):
@@ -126,14 +125,8 @@ def run(contest: Contest) -> ContestOutcome:
             peak_memory=memory.bytes,
             gpu_utilisation=utilisation.mean,
             note=loader.index.note,
-            data={
-                "root": loader.index.root,
-                "images": len(loader.index),
-                "pipeline": checked.pipeline.name,
-                "batch_size": checked.loader.batch_size,
-                "steps": [e.key for e in checked.pipeline.entries],
-                "batch_stage": [e.key for e in checked.batch.entries],
-            },
+            data=describe_loader(loader)
+            | {"root": loader.index.root, "steps": [e.key for e in checked.pipeline.entries]},
             others=other_load.cores,
             batches_ahead=ahead,
             peak_memory_kind=memory.kind,

@@ -7,10 +7,12 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.bench.grid import to_picture
 from gpupipe.bench.parity import keep_first_steps, load_images, pick_samples, reference_settings
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
@@ -18,7 +20,9 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.engines import registry
 from gpupipe.pipeline.entry import Entry
 
-Pixels = NDArray[np.uint8]
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
 
 BLACK_FROM = 16
 """A map shows differences of this many levels or more as black."""
@@ -115,25 +119,24 @@ def draw_rows(
             continue
         file = os.path.relpath(few.location(id), few.root)
         smaller = -(-max(image.shape[1:]) // _LONGEST)
-        expected = image.permute(1, 2, 0).numpy()
-        pairs = [
-            _draw_pair(file, expected, images[id].permute(1, 2, 0).numpy(), title, smaller)
-            for title, images in by_title
-        ]
+        pairs = [_draw_pair(file, image, images[id], title, smaller) for title, images in by_title]
         alt = f"{file} as torchvision makes it"
-        yield Row(file, smaller, _encode("torchvision", alt, _reduce(expected, smaller)), pairs)
+        reference = _encode("torchvision", alt, to_picture(image).reduce(smaller))
+        yield Row(file, smaller, reference, pairs)
 
 
 def _draw_pair(
-    file: str, expected: Pixels, image: Pixels, engine: str, smaller: int
+    file: str, expected: Tensor, image: Tensor, engine: str, smaller: int
 ) -> tuple[Picture, Picture]:
     """Draw an engine's image, and the map of its differences from torchvision's, `expected`."""
-    apart = np.abs(image.astype(np.int16) - expected).max(axis=-1)
+    from PIL.Image import fromarray
+
+    apart = (image.short() - expected.short()).abs().amax(0).numpy()
     difference = _describe_difference(apart)
     alt = f"map of the difference between {engine} and torchvision in {file}: {difference}"
     return (
-        _encode(engine, f"{file} as {engine} makes it", _reduce(image, smaller)),
-        _encode(difference, alt, difference_map(apart, smaller)),
+        _encode(engine, f"{file} as {engine} makes it", to_picture(image).reduce(smaller)),
+        _encode(difference, alt, fromarray(difference_map(apart, smaller))),
     )
 
 
@@ -149,7 +152,7 @@ def _describe_difference(apart: NDArray[np.int16]) -> str:
     )
 
 
-def difference_map(apart: NDArray[np.int16], smaller: int) -> Pixels:
+def difference_map(apart: NDArray[np.int16], smaller: int) -> NDArray[np.uint8]:
     """Draw differences in levels, (H, W), as grey values, (H / smaller, W / smaller), rounded up.
 
     White is no difference. The scale is logarithmic, so that the grey values of 1 to 4 levels
@@ -162,23 +165,11 @@ def difference_map(apart: NDArray[np.int16], smaller: int) -> Pixels:
     padded = np.pad(apart, ((0, -height % smaller), (0, -width % smaller)))
     largest = padded.reshape(len(padded) // smaller, smaller, -1, smaller).max(axis=(1, 3))
     dark = np.log2(1.0 + np.minimum(largest, BLACK_FROM)) / np.log2(1.0 + BLACK_FROM)
-    grey: Pixels = np.round(255 - 255 * dark).astype(np.uint8)
-    return grey
+    return np.round(255 - 255 * dark).astype(np.uint8)  # type: ignore[no-any-return]
 
 
-def _reduce(image: Pixels, smaller: int) -> Pixels:
-    """Return an image whose height and width are divided by `smaller`."""
-    from PIL import Image
-
-    picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
-    return np.asarray(picture.reduce(smaller))
-
-
-def _encode(caption: str, alt: str, pixels: Pixels) -> Picture:
-    """Encode an RGB image (H, W, 3) or a grey image (H, W) as a Picture with these texts."""
-    from PIL import Image
-
-    height, width = pixels.shape[:2]
+def _encode(caption: str, alt: str, picture: Image) -> Picture:
+    """Encode a picture as PNG, with these texts."""
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
-    return Picture(caption, alt, width, height, base64.b64encode(buffer.getvalue()).decode())
+    picture.save(buffer, "PNG", optimize=True)
+    return Picture(caption, alt, *picture.size, base64.b64encode(buffer.getvalue()).decode())

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _STATUS_STYLE = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
-def new_table(title: str, *columns: str) -> Table:
-    """Return an empty table in the style that all tables share."""
+def new_table(title: str, *columns: str, rows: Iterable[Sequence[str]] = ()) -> Table:
+    """Return a table of `rows` in the style that all tables share."""
     table = Table(
         title=title or None,
         title_justify="left",
@@ -39,6 +39,8 @@ def new_table(title: str, *columns: str) -> Table:
     )
     for number, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=number == 0)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -74,10 +76,7 @@ def describe_work(what: Mapping[str, Any], data: str = "") -> str:
 
 def measurement_table(note: str, result: Measurement) -> Table:
     """Return the table at the end of `gpupipe run`; its title is `note`, the note of the index."""
-    table = new_table(note, "", "")
-    for row in measurement_rows(result):
-        table.add_row(*row)
-    return table
+    return new_table(note, "", "", rows=measurement_rows(result))
 
 
 def measurement_rows(result: Measurement) -> Iterator[tuple[str, str]]:
@@ -110,10 +109,8 @@ def measurement_rows(result: Measurement) -> Iterator[tuple[str, str]]:
 def comparison_table(comparison: Comparison) -> Table:
     """Return the table of `gpupipe compare`."""
     to = comparison.baseline.contestant.name if comparison.baseline else ""
-    table = new_table("; ".join(comparison.notes), *speed_columns(comparison, f"times {to}"))
-    for row in speed_rows(comparison):
-        table.add_row(*row)
-    return table
+    columns = speed_columns(comparison, f"times {to}")
+    return new_table("; ".join(comparison.notes), *columns, rows=speed_rows(comparison))
 
 
 def speed_columns(comparison: Comparison, ratio: str) -> list[str]:

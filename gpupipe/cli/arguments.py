@@ -37,13 +37,17 @@ class OutputFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         try:
-            if path.is_file():
-                os.close(os.open(path, os.O_WRONLY))
-            elif not path.exists():  # pipes and devices are left alone
-                _write_in(path.parent)
+            self.try_to_write(path)
         except OSError as e:
             self.fail(f"{path} cannot be written: {_reason(e)}", param, ctx)
         return path
+
+    def try_to_write(self, path: Path) -> None:
+        """Raise OSError if the file cannot be written. Pipes and devices are left alone."""
+        if path.is_file():
+            os.close(os.open(path, os.O_WRONLY))
+        elif not path.exists():
+            _write_in(path.parent)
 
 
 class PictureFile(OutputFile):
@@ -62,19 +66,14 @@ class PictureFile(OutputFile):
         return path
 
 
-class OutputFolder(click.Path):
+class OutputFolder(OutputFile):
     """The type of a folder to write to or create; reports a usage error if that is impossible."""
 
     def __init__(self) -> None:
-        super().__init__(file_okay=False, path_type=Path)
+        click.Path.__init__(self, file_okay=False, path_type=Path)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        try:
-            _write_in(next(p for p in (path, *path.absolute().parents) if p.exists()))
-        except OSError as e:
-            self.fail(f"{path} cannot be written to: {_reason(e)}", param, ctx)
-        return path
+    def try_to_write(self, path: Path) -> None:
+        _write_in(next(p for p in (path, *path.absolute().parents) if p.exists()))
 
 
 def write_json(path: Path | None, content: dict[str, Any]) -> None:

@@ -16,11 +16,12 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -193,18 +194,9 @@ def expand_user(path: str | Path) -> Path:
     text = os.fspath(path)
     is_own = text == "~" or text.startswith("~/")
     if is_own and os.environ.get("HOME") == "":
-        text = _home_in_user_database() + text[1:]
+        with suppress(KeyError):  # this user is not in the database
+            text = pwd.getpwuid(os.getuid()).pw_dir + text[1:]
     return Path(os.path.expanduser(text))  # noqa: PTH111  # Path.expanduser raises for no user
-
-
-def _home_in_user_database() -> str:
-    """Return this user's home directory in the user database; "~" if it has none."""
-    try:
-        import pwd
-
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except (ImportError, KeyError):  # no such database, or the user is not in it
-        return "~"
 
 
 def cache_dir() -> Path:

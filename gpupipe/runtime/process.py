@@ -77,17 +77,17 @@ def run_python(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-class ChildProcess:
+class ChildProcess(subprocess.Popen[bytes]):
     """A child process that runs beside this one. It must end when its standard input ends.
+
+    `terminate` ends the child even if this process has forked since it started the child. The fork
+    holds a copy of the input pipe, so closing the pipe here does not end the child.
 
     Args:
         arguments: Arguments of the interpreter, such as "-m", "package.module".
         request: Bytes to write to the child's standard input at the start.
         env: Environment variables; None for those of this process.
         own_session: Whether the child has its own session, so that Ctrl-C does not reach it.
-
-    Attributes:
-        pid: The child's process id.
     """
 
     def __init__(
@@ -97,17 +97,11 @@ class ChildProcess:
         env: Mapping[str, str] | None = None,
         own_session: bool = True,
     ) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=env,
-            start_new_session=own_session,
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
-        self.pid = self._process.pid
+        command, pipe = [sys.executable, *arguments], subprocess.PIPE
+        super().__init__(command, stdin=pipe, stdout=pipe, env=env, start_new_session=own_session)
+        assert self.stdin is not None
+        assert self.stdout is not None
+        self._stdin, self._stdout = self.stdin, self.stdout
         self.write(request)
 
     def write(self, data: bytes) -> None:
@@ -125,27 +119,11 @@ class ChildProcess:
         """Return all further standard output of the child; wait until the child closes it."""
         return b"" if self._stdout.closed else self._stdout.read()
 
-    def poll(self) -> int | None:
-        """Return the exit status, negative for a signal, or None while the child runs."""
-        return self._process.poll()
-
-    def wait(self) -> int:
-        """Wait for the child to end, and return its exit status."""
-        return self._process.wait()
-
     def close_pipes(self) -> None:
         """Close the pipes, which tells the child to end, but do not wait. Idempotent."""
         for pipe in (self._stdin, self._stdout):
             with suppress(BrokenPipeError):
                 pipe.close()
-
-    def terminate(self) -> None:
-        """Send SIGTERM to the child. Does nothing if it has ended.
-
-        Use it if this process has forked since it started the child. The fork holds a copy of the
-        input pipe, so closing the pipe here does not end the child.
-        """
-        self._process.terminate()
 
     def end(self, patience: float = _PATIENCE_SECONDS) -> int:
         """Close the pipes, and wait for the child to end. Idempotent.
@@ -158,10 +136,10 @@ class ChildProcess:
         """
         self.close_pipes()
         try:
-            return self._process.wait(patience)
+            return self.wait(patience)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
+            self.kill()
+            return self.wait()
 
 
 _descriptors: set[int] = set()
