@@ -148,7 +148,7 @@ def test_the_maps_for_a_gpu_lead_to_torchvisions_pixels(interpolation: str) -> N
 
     Half-way over the image's edge, torchvision multiplies by the share that is inside twice.
     """
-    from gpupipe.engines.dali.operators.torch_functions import remap
+    from gpupipe.engines.dali.operators.image_functions import remap
 
     rng = np.random.default_rng(0)
     image = rng.random((30, 40, 3)).astype(np.float32)

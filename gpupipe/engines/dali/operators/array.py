@@ -93,13 +93,8 @@ class ArrayTracer(DaliTracer):
         named = channel_layout(layout)
         assert named is not None, "the step's spec refuses it"
         name, added = named
-
-        def make(node: DataNode) -> DataNode:
-            expanded = _expand(node, added, name)
-            normalized = ops.normalize(expanded, dtype=dtype, layout=name, mean=mean, std=std)
-            return _squeeze(normalized, added, layout)
-
-        self._emit_through("crop_mirror_normalize", make)
+        make = partial(ops.normalize, dtype=dtype, layout=name, mean=mean, std=std)
+        self._emit_through("crop_mirror_normalize", _under_name(make, layout, name, added))
 
     # --- called by the engine
 
@@ -112,61 +107,40 @@ class ArrayTracer(DaliTracer):
     # --- collecting operators
 
     def _on_pixels(self, op: str, make: Make, *arguments: Value) -> None:
-        layout = self.spec.layout
-        self._emit_through(
-            op,
-            lambda node, *nodes: _from_hwc(make(_to_hwc(node, layout), *nodes), layout),
-            *arguments,
-        )
+        if self.spec.layout != "CHW":
+            self._emit_video(op, make, *arguments)
+            return
+
+        def make_planes(node: DataNode, *nodes: Any) -> DataNode:
+            return ops.planes(make(fn.transpose(node, perm=[1, 2, 0]), *nodes))
+
+        self._emit_through(op, make_planes, *arguments)
 
     def _emit_video(self, op: str, make: Make, *arguments: Value) -> None:
         """Add an operator that also accepts video layouts, such as FHWC and CDHW."""
         layout = self.spec.layout
-        self._emit_through(
-            op,
-            lambda node, *nodes: _from_video(make(_to_video(node, layout), *nodes), layout),
-            *arguments,
-        )
+        # an array with only spatial axes gets a channel axis
+        added = [len(layout)] if layout == spatial_axes(layout) else []
+        name = video_layout(layout) or ""
+        self._emit_through(op, _under_name(make, layout, name, added), *arguments)
 
 
 def _axes(layout: str) -> list[int]:
     return [layout.index(axis) for axis in spatial_axes(layout)]
 
 
-def _expand(node: DataNode, added: list[int], layout: str) -> DataNode:
-    """Insert axes of length 1 at the positions `added`, and call the result `layout`."""
-    return fn.reinterpret(fn.expand_dims(node, axes=added) if added else node, layout=layout)
+def _under_name(make: Make, layout: str, name: str, added: list[int]) -> Make:
+    """Return `make` for arrays of `layout`. It gets them as `name`, a layout that DALI knows.
 
-
-def _squeeze(node: DataNode, added: list[int], layout: str) -> DataNode:
-    """Undo `_expand`: remove the axes `added`, and call the result `layout`."""
-    return fn.reinterpret(fn.squeeze(node, axes=added) if added else node, layout=layout)
-
-
-def _missing_channel_axis(layout: str) -> list[int]:
-    """Return the position at which to add a channel axis if `layout` has only spatial axes.
-
-    Return [] if `layout` has other axes.
+    `added` are positions of axes of length 1 to insert. No data moves.
     """
-    return [len(layout)] if layout == spatial_axes(layout) else []
 
+    def make_renamed(node: DataNode, *nodes: Any) -> DataNode:
+        renamed = fn.reinterpret(fn.expand_dims(node, axes=added) if added else node, layout=name)
+        made = make(renamed, *nodes)
+        return fn.reinterpret(fn.squeeze(made, axes=added) if added else made, layout=layout)
 
-def _to_video(node: DataNode, layout: str) -> DataNode:
-    """Rename the layout to one that DALI's operators know. No data moves."""
-    return _expand(node, _missing_channel_axis(layout), video_layout(layout) or "")
-
-
-def _from_video(node: DataNode, layout: str) -> DataNode:
-    """Undo `_to_video`."""
-    return _squeeze(node, _missing_channel_axis(layout), layout)
-
-
-def _to_hwc(node: DataNode, layout: str) -> DataNode:
-    return fn.transpose(node, perm=[1, 2, 0]) if layout == "CHW" else _to_video(node, layout)
-
-
-def _from_hwc(node: DataNode, layout: str) -> DataNode:
-    return ops.planes(node) if layout == "CHW" else _from_video(node, layout)
+    return make_renamed
 
 
 def video_layout(layout: str) -> str | None:

@@ -1,6 +1,6 @@
 """torchvision's colour functions that change each pixel alone, as DALI operators.
 
-color_functions.py has the functions that look at more than one pixel, and the table of all.
+image_functions.py has the functions that look at more than one pixel, and the table of all.
 
 Each function takes the format of the image, and its values in `COLOR_OPS` (augment/color_ops.py) as
 NumPy arrays (B, ...). It returns Operators: `make`, and the arrays to feed to the graph.
@@ -48,19 +48,15 @@ class Operators(NamedTuple):
     """The operators of a color function, for one format of images.
 
     Attributes:
-        make: Called with the pixels and a node for each array. Returns the new pixels.
+        make: Called with the pixels and a node for each array. Returns the new pixels. None if the
+            function has no effect on this format.
         arrays: The arrays to feed to the graph, (B, ...) each.
         min_size: The smallest [height, width] that the function accepts, (B, 2); None for any.
     """
 
-    make: Make
+    make: Make | None
     arrays: tuple[Array, ...] = ()
     min_size: Array | None = None
-
-
-def leave_alone(pixels: DataNode) -> DataNode:
-    """Return the pixels unchanged: the `make` of a function without effect on this format."""
-    return pixels
 
 
 def to_pixels(values: DataNode, image: PixelFormat) -> DataNode:
@@ -207,7 +203,7 @@ def adjust_saturation(image: PixelFormat, factor: Array) -> Operators:
     is so near to an integer that rounding errors of float32 change the truncated value.
     """
     if image.channels == 1:
-        return Operators(leave_alone)
+        return Operators(None)
 
     def make(pixels: DataNode, factor: DataNode) -> DataNode:
         factor = image.on_device(factor)
@@ -223,7 +219,7 @@ def adjust_saturation(image: PixelFormat, factor: Array) -> Operators:
 def adjust_hue(image: PixelFormat, factor: Array) -> Operators:
     """Turn the hue by `factor` of a full turn, in HSV, as torchvision's formulas do."""
     if image.channels == 1:
-        return Operators(leave_alone)
+        return Operators(None)
     return Operators(
         lambda pixels, turn: _turn_hue(pixels, image.on_device(turn), image), (6.0 * factor,)
     )
@@ -262,7 +258,7 @@ def _turn_hue(pixels: DataNode, turn: DataNode, image: PixelFormat) -> DataNode:
 def permute_channels(image: PixelFormat, permutation: Array) -> Operators:
     """Return channel permutation[n] of the input as channel n."""
     if image.channels == 1:
-        return Operators(leave_alone)
+        return Operators(None)
     dtype = types.UINT8 if image.dtype == "uint8" else types.FLOAT
 
     def make(pixels: DataNode, matrix: DataNode) -> DataNode:

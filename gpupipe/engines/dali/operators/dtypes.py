@@ -130,6 +130,13 @@ def through_supported(operator: str, dtype: str, make: Make) -> Make:
     return lambda node, *arguments: convert(make(convert(node, dtype=other), *arguments), dtype=own)
 
 
+def in_float32(make: Make, dtype: str) -> Make:
+    """Return `make` for pixels of `dtype`: it computes float16 in float32, and rounds once."""
+    if dtype != "float16":
+        return make
+    return lambda pixels, *nodes: cast(make(cast(pixels, "float32"), *nodes), "float16")
+
+
 def for_torch(node: DataNode, dtype: str) -> DataNode:
     """Reinterpret a node of `dtype` as the dtype that `as_integers` returns."""
     other = as_integers(dtype)

@@ -36,7 +36,6 @@ from gpupipe.engines.dali.operators.fusion import (
     WindowNode,
     fuse,
 )
-from gpupipe.engines.dali.operators.subgraph import Make, Subgraph, Value, join
 from gpupipe.engines.dali.operators.tracer import DaliTracer
 from gpupipe.pipeline.step import Spec
 
@@ -118,20 +117,6 @@ class ImageTracer(DaliTracer):
                 self._emit("transpose", ops.planes)
             self._to_torch_dtype(dtype)
 
-    def subgraph(self) -> Subgraph:
-        operations: list[Operation] = self._parts
-        return join(
-            [
-                part
-                for operation in operations
-                for part in (
-                    [operation]
-                    if isinstance(operation, Subgraph)
-                    else operation.subgraphs(self.device)
-                )
-            ]
-        )
-
     # --- collecting operations
 
     def _add_decode(self, is_done: bool = False) -> None:
@@ -146,9 +131,6 @@ class ImageTracer(DaliTracer):
                 self._add(operation)
         else:
             self._parts.append(part)
-
-    def _on_pixels(self, op: str, make: Make, *arguments: Value) -> None:
-        self._emit_through(op, make, *arguments)
 
     def _is_normalizable(self, dtype: str) -> bool:
         """Whether crop_mirror_normalize converts the current dtype to `dtype`."""

@@ -24,12 +24,13 @@ Argument: TypeAlias = "DataNode | float | Sequence[float] | None"
 """An argument of an operator: a DataNode with a value for each sample, or one value for all."""
 
 _MODES = {"rgb": types.RGB, "gray": types.GRAY}
-_INTERPOLATION = {
+INTERPOLATION = {
     "nearest": types.INTERP_NN,
     "bilinear": types.INTERP_LINEAR,
     "bicubic": types.INTERP_CUBIC,
 }
-_BORDERS = {"edge": "replicate", "reflect": "reflect_101", "symmetric": "reflect"}
+BORDERS = {"edge": "replicate", "reflect": "reflect_101", "symmetric": "reflect"}
+"""DALI's border modes, by torchvision's padding modes."""
 ALMOST_HALF = 0.5 - 2.0**-12
 """Subtracted before DALI rounds, so that it truncates."""
 _FILTER_RADIUS = {"nearest": 0.0, "bilinear": 1.0, "bicubic": 2.0}
@@ -123,7 +124,7 @@ def resize(
         size=shape,
         roi_start=start,
         roi_end=end,
-        interp_type=_INTERPOLATION[interpolation],
+        interp_type=INTERPOLATION[interpolation],
         antialias=antialias,
         subpixel_scale=False,
     )
@@ -204,50 +205,22 @@ def warp_affine(
     return fn.warp_affine(
         pixels,
         matrix=matrix,
-        interp_type=_INTERPOLATION[interpolation],
+        interp_type=INTERPOLATION[interpolation],
         fill_value=fill,
         size=size,
     )
 
 
 def warp_perspective(
-    pixels: DataNode, matrix: Argument, size: Argument, interpolation: str, fill: Fill
+    pixels: DataNode, matrix: Argument, size: Argument, interpolation: str, **border: Any
 ) -> DataNode:
-    """Warp with a matrix (3, 3) from output to source coordinates, and one fill value per channel.
+    """Warp with a matrix (3, 3) from output to source coordinates.
 
     On a CPU this is faster than `warp_affine`. With a `size` of None, the image keeps its size.
+    `border` is fill_value, one per channel, or border_mode, one of BORDERS.
     """
     return fn.experimental.warp_perspective(
-        pixels,
-        matrix=matrix,
-        size=size,
-        interp_type=_INTERPOLATION[interpolation],
-        fill_value=list(fill),
-    )
-
-
-def warp_border(pixels: DataNode, matrix: Argument, size: Argument, mode: str) -> DataNode:
-    """Shift by whole pixels, and extrapolate beyond the image's border.
-
-    `mode` is "edge", "reflect" or "symmetric", with torchvision's meaning.
-    """
-    return fn.experimental.warp_perspective(
-        pixels,
-        matrix=matrix,
-        interp_type=types.INTERP_NN,
-        border_mode=_BORDERS[mode],
-        size=size,
-    )
-
-
-def remap(pixels: DataNode, x: DataNode, y: DataNode, interpolation: str) -> DataNode:
-    """Interpolate each output pixel from the source coordinates (x, y), on a GPU only.
-
-    `x` and `y` are float32 (H, W) on the GPU. The image must have 1 or 3 channels. The centre of
-    pixel n has the coordinate n.
-    """
-    return fn.experimental.remap(
-        pixels, x, y, interp=_INTERPOLATION[interpolation], pixel_origin="center"
+        pixels, matrix=matrix, size=size, interp_type=INTERPOLATION[interpolation], **border
     )
 
 

@@ -70,6 +70,10 @@ class Subgraph:
         """The arguments that are fed to the graph, in order."""
         return [a for a in self.arguments if isinstance(a, np.ndarray)]
 
+    def subgraphs(self, device: str) -> list[Subgraph]:
+        """Return the Subgraph itself, in place of the operators that a fusion.Operation lists."""
+        return [self]
+
     def add_to(self, pixels: DataNode, nodes: Iterator[DataNode]) -> DataNode:
         """Add the operators to a graph.
 

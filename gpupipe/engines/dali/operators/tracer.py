@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali.data_node import DataNode
 
-from gpupipe.engines.dali.operators import color, color_functions, dtypes, ops, subgraph
+from gpupipe.engines.dali.operators import color, dtypes, ops, subgraph
+from gpupipe.engines.dali.operators.image_functions import REMAP, call_torch, find_operators
 from gpupipe.engines.dali.operators.ops import Floats, argument
 from gpupipe.engines.dali.operators.subgraph import Array, Make, Subgraph, Value
-from gpupipe.engines.dali.operators.torch_functions import REMAP, call_torch
 from gpupipe.pipeline.geometry import affine_matrix, describe_small_image
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
 
@@ -56,7 +56,7 @@ class DaliTracer(ABC):
 
     def subgraph(self) -> Subgraph:
         """Return all operators so far as one subgraph."""
-        return subgraph.join(self._parts)
+        return subgraph.join([s for part in self._parts for s in part.subgraphs(self.device)])
 
     @abstractmethod
     def finish(self, dtype: str, layout: ops.Layout) -> None:
@@ -88,7 +88,7 @@ class DaliTracer(ABC):
         matrix = affine_matrix(np.broadcast_to(np.eye(2), (*offset.shape, 2)), np.zeros(2), offset)
         self._on_pixels(
             "experimental.warp_perspective",
-            partial(ops.warp_border, mode=mode),
+            partial(ops.warp_perspective, interpolation="nearest", border_mode=ops.BORDERS[mode]),
             _square(matrix),
             argument(size, 1, np.float32),
         )
@@ -110,14 +110,16 @@ class DaliTracer(ABC):
             make = partial(ops.warp_affine, interpolation=interpolation, fill=fill[0])
             self._on_pixels("warp_affine", make, argument(matrix, 2, np.float32), size)
         else:
-            make = partial(ops.warp_perspective, interpolation=interpolation, fill=fill)
+            make = partial(ops.warp_perspective, interpolation=interpolation, fill_value=list(fill))
             self._on_pixels("experimental.warp_perspective", make, _square(matrix), size)
         self._size = self._size if shape is None else np.asarray(shape, np.float64)
 
     def perspective(self, matrix: Any, interpolation: str, fill: ops.Fill) -> None:
         fill = self._each_channel(fill)
-        make = partial(ops.warp_perspective, size=None, interpolation=interpolation, fill=fill)
-        self._on_pixels("experimental.warp_perspective", make, argument(matrix, 2, np.float32))
+        make = partial(ops.warp_perspective, interpolation=interpolation, fill_value=list(fill))
+        self._on_pixels(
+            "experimental.warp_perspective", make, argument(matrix, 2, np.float32), None
+        )
 
     def erase(self, anchor: Any, shape: Any, value: ops.Fill) -> None:
         window = (argument(v, 1, np.float32) for v in (anchor, shape))
@@ -129,15 +131,14 @@ class DaliTracer(ABC):
         def make(pixels: DataNode, values: DataNode) -> DataNode:
             return color.add(pixels, self._on_device(values), dtype, clip)
 
-        self._on_pixels("add", partial(color_functions.apply, make, dtype), values)
+        self._on_pixels("add", dtypes.in_float32(make, dtype), values)
 
     def remap(
         self, displacement: Array, reach: tuple[int, int], interpolation: str, fill: ops.Fill
     ) -> None:
         operator = REMAP[self.device]
         make, arrays = operator(displacement, reach, interpolation, fill)
-        make = partial(color_functions.apply, make, self.spec.dtype)
-        self._on_pixels(operator.__name__, make, *arrays)
+        self._on_pixels(operator.__name__, dtypes.in_float32(make, self.spec.dtype), *arrays)
 
     def call_torch(self, function: Callable[[Any], Any]) -> None:
         if self.device == "gpu":
@@ -161,11 +162,9 @@ class DaliTracer(ABC):
             self._on_pixels("color_space_conversion", ops.repeat_channel)
 
     def color(self, op: str, *values: Any) -> None:
-        make, arrays = color_functions.find_operators(
-            op, self.spec, self.device, values, self._size, self.present
-        )
-        if make is not color.leave_alone:
-            make = partial(color_functions.apply, make, self.spec.dtype)
+        make, arrays = find_operators(op, self.spec, self.device, values, self._size, self.present)
+        if make is not None:
+            make = dtypes.in_float32(make, self.spec.dtype)
             self._on_pixels(op, make, *map(_convert_argument, arrays))
 
     def switch(self, index: Any, branches: Sequence[Callable[[Any], None]]) -> None:
@@ -196,9 +195,9 @@ class DaliTracer(ABC):
     def _add(self, part: Any) -> None:
         self._parts.append(part)
 
-    @abstractmethod
     def _on_pixels(self, op: str, make: Make, *arguments: Value) -> None:
         """Add an operator; `make` gets and returns a DataNode of layout HWC."""
+        self._emit_through(op, make, *arguments)
 
     def _emit(self, op: str, make: Make, *arguments: Value) -> None:
         """Add an operator of the current step. Errors while the graph is built name the step."""

@@ -34,7 +34,7 @@ MADE: dict[str, Callable[[Any], Any]] = {
         node, EYE[:2].ravel().tolist(), None, "bilinear", 0.0
     ),
     "experimental.warp_perspective": lambda node: ops.warp_perspective(
-        node, EYE.ravel().tolist(), None, "bilinear", (0.0, 0.0, 0.0)
+        node, EYE.ravel().tolist(), None, "bilinear", fill_value=[0.0, 0.0, 0.0]
     ),
     "erase": lambda node: ops.erase(node, [1, 1], [2, 2], (1.0,)),
     "coord_transform": lambda node: fn.coord_transform(node, M=[0.2, 0.3, 0.5]),

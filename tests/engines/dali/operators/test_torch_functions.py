@@ -15,7 +15,7 @@ from PIL import Image
 
 import gpupipe
 from gpupipe.engines.dali.operators import ops
-from gpupipe.engines.dali.operators.torch_functions import call_torch
+from gpupipe.engines.dali.operators.image_functions import call_torch
 from helpers import forked_python
 from helpers.arrays import saved
 from helpers.plugin import install
@@ -139,7 +139,7 @@ def test_a_process_ends_with_an_open_loader(tmp_path: Path) -> None:
 
 
 PICKY = """
-from gpupipe.engines.dali.operators.torch_functions import call_torch
+from gpupipe.engines.dali.operators.image_functions import call_torch
 from gpupipe.pipeline.step import Step
 
 

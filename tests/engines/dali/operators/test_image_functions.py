@@ -14,8 +14,8 @@ from torchvision.transforms.v2 import functional as F
 
 from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.dataset.spec import Spec
-from gpupipe.engines.dali.operators.color_functions import FUNCTIONS
 from gpupipe.engines.dali.operators.image import ImageTracer
+from gpupipe.engines.dali.operators.image_functions import FUNCTIONS
 from gpupipe.pipeline.spec_checks import IMAGE_DTYPES
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.pipeline.tensors import in_float32

@@ -1,15 +1,19 @@
-"""DALI operators for the color functions of `COLOR_OPS`.
+"""DALI operators for functions that look at more than one pixel of an image.
 
-color.py has the functions that change each pixel alone. This module has those that need statistics
-of the whole image or look at neighbouring pixels. `FUNCTIONS` lists both. All other functions are
-computed by the formula in their row of `COLOR_OPS`.
+First come the color functions of `COLOR_OPS` that need statistics of the whole image or look at
+neighbouring pixels. color.py has those that change each pixel alone, and `FUNCTIONS` lists both.
+All other color functions are computed by the formula in their row of `COLOR_OPS`.
+
+Then come `REMAP` and `call_torch`. On a CPU, DALI runs torch for them: in a single thread, for one
+image after another. It holds the GIL unless torch releases it. So they use one core, whatever
+`threads` is. On a GPU, DALI has an operator for remap, and none for `call_torch`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,21 +23,14 @@ from nvidia.dali.data_node import DataNode
 
 from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.engines.dali.operators import color, ops
-from gpupipe.engines.dali.operators.color import (
-    ALL_BITS,
-    SHIFT,
-    Operators,
-    PixelFormat,
-    limit,
-    luma,
-    round_to_uint8,
-    to_pixels,
-)
-from gpupipe.engines.dali.operators.dtypes import cast
+from gpupipe.engines.dali.operators.color import Operators, PixelFormat, to_pixels
 from gpupipe.engines.dali.operators.subgraph import Array, Make
 from gpupipe.pipeline.geometry import describe_small
 from gpupipe.pipeline.spec_checks import count_channels
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 """PIL's filter SMOOTH, with which torchvision blends."""
@@ -53,19 +50,19 @@ def adjust_contrast(image: PixelFormat, factor: Array) -> Operators:
     """Blend with the mean of the luma."""
 
     def make(pixels: DataNode, factor: DataNode) -> DataNode:
-        mean = fn.reductions.mean(pixels if image.channels == 1 else luma(pixels, image))
+        mean = fn.reductions.mean(pixels if image.channels == 1 else color.luma(pixels, image))
         if image.device == "cpu" and image.dtype == "uint8":
             return fn.brightness_contrast(
                 pixels,
                 contrast=factor,
                 contrast_center=mean,
-                brightness_shift=SHIFT,
+                brightness_shift=color.SHIFT,
                 dtype=types.UINT8,
             )
         factor = image.on_device(factor)
         return to_pixels((pixels - mean) * factor + mean, image)
 
-    return Operators(make, (limit(factor),))
+    return Operators(make, (color.limit(factor),))
 
 
 def autocontrast(image: PixelFormat) -> Operators:
@@ -94,7 +91,7 @@ def equalize(image: PixelFormat) -> Operators:
     """
 
     def make(pixels: DataNode) -> DataNode:
-        usual = fn.equalize(pixels ^ ALL_BITS) ^ ALL_BITS
+        usual = fn.equalize(pixels ^ color.ALL_BITS) ^ color.ALL_BITS
         highest = fn.reductions.max(pixels, axes=(0, 1), keep_dims=True)
         smaller = fn.cast(pixels < highest, dtype=types.FLOAT)
         steps = fn.reductions.sum(smaller, axes=(0, 1), keep_dims=True) * np.float32(1 / 255)
@@ -102,7 +99,7 @@ def equalize(image: PixelFormat) -> Operators:
         can_divide = whole > np.float32(0.0)
         factor = can_divide * steps / dali_math.max(whole, np.float32(1.0))
         unchanged = pixels * (fn.cast(whole == np.float32(0.0), dtype=types.FLOAT))
-        return round_to_uint8(usual * factor + unchanged)
+        return color.round_to_uint8(usual * factor + unchanged)
 
     return Operators(make)
 
@@ -118,7 +115,7 @@ def adjust_sharpness(image: PixelFormat, factor: Array) -> Operators:
         change = fn.erase(change, fill_value=0.0, **_BORDER)
         return to_pixels(pixels + change * image.on_device(rest), image)
 
-    return Operators(make, (1.0 - limit(factor), np.tile(_SMOOTH, (len(factor), 1, 1))))
+    return Operators(make, (1.0 - color.limit(factor), np.tile(_SMOOTH, (len(factor), 1, 1))))
 
 
 def gaussian_blur(image: PixelFormat, kernel_size: Array, sigma: Array) -> Operators:
@@ -131,17 +128,14 @@ def gaussian_blur(image: PixelFormat, kernel_size: Array, sigma: Array) -> Opera
     min_size = height_width // 2 + 1
     if image.device == "cpu" and image.dtype == "uint8":
         column, row = (_gaussian(height_width[:, n], sigma[:, n]) for n in (0, 1))
-        return Operators(_filter_twice, (row[:, None, :], column[:, :, None]), min_size)
+        filters = row[:, None, :], column[:, :, None]
+        return Operators(lambda x, row, col: fn.filter(fn.filter(x, row), col), filters, min_size)
     dtype = types.UINT8 if image.dtype == "uint8" else types.FLOAT
 
     def make(pixels: DataNode, window_size: DataNode, sigma: DataNode) -> DataNode:
         return fn.gaussian_blur(pixels, window_size=window_size, sigma=sigma, dtype=dtype)
 
     return Operators(make, (height_width, sigma), min_size)
-
-
-def _filter_twice(pixels: DataNode, row: DataNode, column: DataNode) -> DataNode:
-    return fn.filter(fn.filter(pixels, row), column)
 
 
 def _gaussian(length: Array, sigma: Array) -> NDArray[np.float32]:
@@ -198,8 +192,10 @@ def find_operators(
     values: Sequence[Array],
     size: NDArray[np.float64],
     present: NDArray[np.bool_],
-) -> tuple[Make, tuple[Array, ...]]:
-    """Return the operators of a function, and the arrays that they are fed.
+) -> tuple[Make | None, tuple[Array, ...]]:
+    """Return the operators of function `op`, and the arrays that they are fed.
+
+    The operators are None if the function does not change images of this format.
 
     Args:
         op: The function's name.
@@ -228,8 +224,77 @@ def find_operators(
     return make, arrays
 
 
-def apply(make: Make, dtype: str, pixels: DataNode, *nodes: DataNode) -> DataNode:
-    """Apply `make` to HWC pixels of `dtype`. Compute float16 in float32, and round once."""
-    if dtype == "float16":
-        return cast(make(cast(pixels, "float32"), *nodes), "float16")
-    return make(pixels, *nodes)
+def call_torch(
+    pixels: DataNode, nodes: Sequence[DataNode], function: Callable[..., Tensor]
+) -> DataNode:
+    """Return the DataNode of the images that `function` returns.
+
+    Args:
+        pixels: A DataNode of layout HWC, on the CPU.
+        nodes: DataNodes of further arguments, on the CPU.
+        function: Called with the image, a tensor (C, H, W), and a NumPy array for each argument.
+            These use DALI's memory, which DALI may reuse after the call. Returns a tensor (C, H,
+            W).
+    """
+
+    def run(image: Array, *values: Array) -> Array:
+        import torch
+
+        output = function(torch.from_numpy(image).permute(2, 0, 1), *values)
+        return np.array(output.permute(1, 2, 0).numpy(), order="C")
+
+    return fn.python_function(
+        pixels, *nodes, function=run, num_outputs=1, output_layouts=["HWC"], device="cpu"
+    )
+
+
+Made = tuple[Make, tuple[Array, ...]]
+
+
+def python_function(
+    displacement: NDArray[np.float32], reach: tuple[int, int], interpolation: str, fill: ops.Fill
+) -> Made:
+    """Return the operators of torchvision's elastic, and the arrays to feed to them."""
+
+    def move(image: Tensor, moves: NDArray[np.float32]) -> Tensor:
+        import torch
+        from torchvision.transforms.v2 import InterpolationMode
+        from torchvision.transforms.v2 import functional as F
+
+        mode = InterpolationMode(interpolation)
+        output: Tensor = F.elastic(image, torch.from_numpy(moves)[None], mode, list(fill))
+        return output
+
+    return lambda pixels, moves: call_torch(pixels, [moves], move), (displacement,)
+
+
+def remap(
+    displacement: NDArray[np.float32], reach: tuple[int, int], interpolation: str, fill: ops.Fill
+) -> Made:
+    """Return the operators of DALI's remap for GPUs, and the arrays to feed to them.
+
+    DALI does not fill pixels that come from outside the image. So the function adds a border of
+    `fill` before the remap, and cuts it off afterwards. The border has the size `reach`, the
+    longest move. A pixel from half-way over the image's edge is a mean of image and `fill`; in
+    torchvision it is darker.
+    """
+    mode = ops.INTERPOLATION[interpolation]
+    count, height, width, _ = displacement.shape
+    top, left = reach
+    shape = (height + 2 * top, width + 2 * left)
+    rows, columns = np.arange(height, dtype=np.float32), np.arange(width, dtype=np.float32)
+    inner = (slice(None), slice(top, top + height), slice(left, left + width))
+    x, y = (np.zeros((count, *shape), np.float32) for _ in range(2))
+    x[inner] = displacement[..., 0] * np.float32(width / 2.0) + columns + np.float32(left)
+    y[inner] = displacement[..., 1] * np.float32(height / 2.0) + rows[:, None] + np.float32(top)
+
+    def make(pixels: DataNode, x: DataNode, y: DataNode) -> DataNode:
+        padded = ops.cut(pixels, [-top, -left], list(shape), fill)
+        moved = fn.experimental.remap(padded, x.gpu(), y.gpu(), interp=mode, pixel_origin="center")
+        return ops.cut(moved, [top, left], [height, width], None)
+
+    return make, (x, y)
+
+
+REMAP: dict[str, Callable[..., Made]] = {"cpu": python_function, "gpu": remap}
+"""The function for each device. The function has the name of the DALI operator that it uses."""
