@@ -1,8 +1,8 @@
 """Code that several steps share: policies, colours, noise, and base classes.
 
 `policy` is the base of steps that draw operations; `policy_ops` says what the operations mean,
-`policy_tables` has their magnitudes and sub-policies, and `timm_policies` and `timm_ops` parse
-timm's policies. `color_ops` lists the functions that change colours; `color_step` is the base of
-steps that call them. `noise` makes numbers for each pixel. The folder imports the pipeline and
-everything below it; steps and the folders above import it. Start reading in color_ops.py.
+`policy_tables` has their magnitudes and sub-policies, and `timm_policies` those of timm.
+`color_ops` lists the functions that change colours; `color_step` is the base of steps that call
+them. `noise` makes numbers for each pixel. The folder imports the pipeline and everything below
+it; steps and the folders above import it. Start reading in color_ops.py.
 """

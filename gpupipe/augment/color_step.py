@@ -1,8 +1,6 @@
-"""Bases of steps that change colours and leave masks alone, and the four adjustments by a factor.
+"""Bases of steps that change colours and leave masks alone.
 
 `ColorStep` runs a function of color_ops.py, or several; `RandomColorStep` one with a probability.
-Brightness, contrast, saturation and hue, which color_jitter and random_photometric_distort share,
-are at the end.
 """
 
 from __future__ import annotations
@@ -12,21 +10,18 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from gpupipe.augment import color_ops
 from gpupipe.augment.color_ops import COLOR_OPS
 from gpupipe.pipeline.spec_checks import DTYPES_TAKEN, check_color, check_decoded
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Step, Uniforms
 from gpupipe.pipeline.tensors import in_float32
-from gpupipe.schema.field_types import (
-    NUMBER,
-    ORDERED,
-    NotNegative,
-    Probability,
-    spread,
-    two_numbers,
-)
+from gpupipe.schema.field_types import ORDERED, NotNegative, Probability, two_numbers
+
+FactorPair = Annotated[
+    tuple[NotNegative, NotNegative], two_numbers("[min, max], both at least 0"), ORDERED
+]
+"""[min, max] of a factor."""
 
 
 class ColorStep(Step):
@@ -125,38 +120,3 @@ def apply_where(
 ) -> None:
     """Call `run` on the samples whose entry of `runs`, (B,), is 1; leave the others alone."""
     image.switch(runs, [lambda part: None, run])
-
-
-ADJUSTMENTS = ("brightness", "contrast", "saturation", "hue")
-"""The adjustments, in torchvision's order. `Primitives.color` has each as adjust_NAME."""
-
-Turn = Annotated[float, Field(ge=-0.5, le=0.5, allow_inf_nan=False), NUMBER]
-Factors = Annotated[
-    tuple[NotNegative, NotNegative],
-    spread("a number a of at least 0 for [max(0, 1 - a), 1 + a], or [min, max]", 1.0, lowest=0.0),
-    ORDERED,
-]
-"""[min, max] of a factor that 1 leaves unchanged, with torchvision's short form."""
-Turns = Annotated[
-    tuple[Turn, Turn],
-    spread("a number a from 0 to 0.5 for [-a, a], or [min, max]", max_spread=0.5),
-    ORDERED,
-]
-"""[min, max] turn of the hue, in full turns, with torchvision's short form."""
-
-FactorPair = Annotated[
-    tuple[NotNegative, NotNegative], two_numbers("[min, max], both at least 0"), ORDERED
-]
-"""[min, max] of a factor, without the short form."""
-TurnPair = Annotated[tuple[Turn, Turn], two_numbers("[min, max], from -0.5 to 0.5"), ORDERED]
-"""[min, max] turn of the hue, without the short form."""
-
-
-def lower_adjustment(image: Primitives, name: str, factor: NDArray[np.float64]) -> None:
-    """Apply one of `ADJUSTMENTS` to a batch, with a factor per sample, (B,)."""
-    image.color(f"adjust_{name}", factor)
-
-
-def torch_adjustment(image: Any, name: str, factor: Any) -> Any:
-    """Apply one of `ADJUSTMENTS` to one image in torch."""
-    return color_ops.apply(f"adjust_{name}", image, [float(factor)])

@@ -1,20 +1,76 @@
-"""Reads timm's policy strings, such as rand-m7-mstd0.5-inc1.
+"""timm's policies: reads their strings, such as rand-m7-mstd0.5-inc1, and has their operations.
 
-Source: auto_augment_transform, rand_augment_transform and augment_and_mix_transform in
-timm/data/auto_augment.py.
+Source: auto_augment_transform, rand_augment_transform, augment_and_mix_transform, LEVEL_TO_ARG and
+AugmentOp in timm/data/auto_augment.py. timm applies its operations with PIL; gpupipe applies those
+of policy_ops.py, whose names and values `OPERATIONS` has.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpupipe.augment.policy import ChainMixture
 from gpupipe.augment.policy_tables import IMAGENET, V0, SubPolicies
-from gpupipe.augment.timm_ops import MAX_LEVEL, UNIFORM
 from gpupipe.errors import did_you_mean, nearest
+
+Floats = NDArray[np.float64]
+Value = Callable[[Floats, Floats, Floats], Any]
+"""Computes values from arrays of level / 10, drawn signs (-1 or 1), and uniform draws."""
+
+UNIFORM = float("inf")
+"""As the standard deviation of levels, it means: draw levels uniformly."""
+MAX_LEVEL = 10.0
+
+
+def _solarize(f: Floats, sign: Floats, u: Floats) -> Any:
+    return np.minimum(np.floor(f * 256.0), 256.0)
+
+
+_FACTORS = ("Color", "Contrast", "Brightness", "Sharpness")
+OPERATIONS: dict[str, tuple[str, Value]] = {
+    **{n: (n, lambda f, sign, u: 0.0 * f) for n in ("AutoContrast", "Equalize", "Invert")},
+    "Rotate": ("Rotate", lambda f, sign, u: sign * f * 30.0),
+    "Posterize": ("Posterize", lambda f, sign, u: np.floor(f * 4.0)),
+    "PosterizeIncreasing": ("Posterize", lambda f, sign, u: 4.0 - np.floor(f * 4.0)),
+    "PosterizeOriginal": ("Posterize", lambda f, sign, u: np.floor(f * 4.0) + 4.0),
+    "Solarize": ("Solarize", _solarize),
+    "SolarizeIncreasing": ("Solarize", lambda f, sign, u: 256.0 - _solarize(f, sign, u)),
+    "SolarizeAdd": ("SolarizeAdd", lambda f, sign, u: np.minimum(np.floor(f * 110.0), 128.0)),
+    **{n: (n, lambda f, sign, u: f * 1.8 + 0.1) for n in _FACTORS},
+    **{
+        f"{n}Increasing": (n, lambda f, sign, u: np.maximum(0.1, 1.0 + sign * (f * 0.9)))
+        for n in _FACTORS
+    },
+    **{n: (n, lambda f, sign, u: sign * f * 0.3) for n in ("ShearX", "ShearY")},
+    **{n: (n, lambda f, sign, u: sign * f * 0.45) for n in ("TranslateXRel", "TranslateYRel")},
+    "TranslateXRelMix": ("TranslateXRel", lambda f, sign, u: sign * f * 0.3),
+    "TranslateYRelMix": ("TranslateYRel", lambda f, sign, u: sign * f * 0.3),
+    "Desaturate": ("Color", lambda f, sign, u: 0.5 - 0.5 * np.clip(f, 0.0, 1.0)),
+    "GaussianBlur": ("GaussianBlur", lambda f, sign, u: 0.1 + 1.9 * np.clip(f, 0.0, 1.0)),
+    "GaussianBlurRand": (
+        "GaussianBlur",
+        lambda f, sign, u: 0.1 + u * (2.0 * np.clip(f, 0.0, 1.0) - 0.1),
+    ),
+}
+"""For each of timm's operations: the name in policy_ops.py, and the value there of a level.
+
+A level is 0 to 10, or to `mmax`. TranslateXRelMix and TranslateYRelMix are timm's TranslateXRel and
+TranslateYRel with the `translate_pct` of 0.3 that create_transform in
+timm/data/transforms_factory.py sets for augmix.
+"""
+
+
+def op_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names in policy_ops.py for timm's operation names, each once."""
+    return tuple(dict.fromkeys(OPERATIONS[name][0] for name in names))
+
 
 RAND_OPS = tuple(
     """AutoContrast Equalize Invert Rotate Posterize Solarize SolarizeAdd Color Contrast Brightness

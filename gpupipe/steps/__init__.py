@@ -8,12 +8,15 @@ turns image files into pixels. Start reading in random_flips.py.
 """
 
 SHARED_FILES = {
+    "color_jitter": ("color_jitter", "random_photometric_distort"),
+    "containers": ("identity", "random_apply", "random_choice", "random_order"),
     "grayscale": ("grayscale", "random_grayscale", "rgb"),
     "multi_crop": ("five_crop", "ten_crop"),
-    "rand_augment": ("rand_augment", "trivial_augment_wide"),
+    "rand_augment": ("auto_augment", "rand_augment", "trivial_augment_wide"),
     "random_color_changes": (
         "random_adjust_sharpness",
         "random_autocontrast",
+        "random_channel_permutation",
         "random_equalize",
         "random_invert",
         "random_posterize",

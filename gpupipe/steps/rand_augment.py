@@ -1,27 +1,75 @@
-"""rand_augment and trivial_augment_wide: apply operations that are drawn from 14."""
+"""auto_augment, rand_augment and trivial_augment_wide: apply operations that are drawn."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from gpupipe.augment.policy import AugmentPolicy
 from gpupipe.augment.policy_tables import (
+    CIFAR10,
+    IMAGENET,
     RAND_AUGMENT_MAGNITUDES,
     RAND_AUGMENT_OPS,
+    SVHN,
     Magnitudes,
     OpTable,
     choose,
     make_table,
+    to_arrays,
 )
 from gpupipe.pipeline.step import Sampled, Uniforms
 from gpupipe.schema.field_types import WHOLE
 
 NumBins = Annotated[int, Field(ge=2, le=1000), WHOLE]
 
+_SUB_POLICIES = {"imagenet": IMAGENET, "cifar10": CIFAR10, "svhn": SVHN}
+_AUTO_BINS = 10
 _DRAWS_PER_OP = 2
 _TRIVIAL_MAGNITUDES = Magnitudes(0.99, ("", 32.0), 135.0, 0.99, (8, 6))
+
+
+class AutoAugment(AugmentPolicy):
+    """Apply one of 25 pairs of operations, as torchvision.transforms.v2.AutoAugment.
+
+    The pair is drawn with equal probabilities; then each of its operations is applied or not, with
+    a probability of its own. Source: https://arxiv.org/abs/1805.09501. It works on uint8 images of
+    1 or 3 channels.
+
+    Attributes:
+        policy: The data set for which the pairs were found: "imagenet" (the default), "cifar10" or
+            "svhn".
+    """
+
+    policy: Literal["imagenet", "cifar10", "svhn"] = "imagenet"
+
+    num_uniforms = 5
+
+    def sample(self, u: Uniforms) -> Sampled:
+        """Draw two operations for each sample.
+
+        Returns:
+            op: int32 (B, 2), the number of each operation in OPS.
+            value: float64 (B, 2), the value of each operation: see policy_ops.
+        """
+        index, probability, level = to_arrays(_SUB_POLICIES[self.policy], _list_names(self.policy))
+        pair = choose(u[:, 0], len(index))
+        drawn = self.table.get(index[pair], level[pair], u[:, 3:5])
+        is_applied = u[:, 1:3] < probability[pair]
+        return drawn | {"op": np.where(is_applied, drawn["op"], 0).astype(np.int32)}
+
+    @property
+    def table(self) -> OpTable:
+        return make_table(_list_names(self.policy), RAND_AUGMENT_MAGNITUDES, _AUTO_BINS)
+
+
+@cache
+def _list_names(policy: str) -> tuple[str, ...]:
+    """Return the sorted names of the operations in a policy."""
+    return tuple(sorted({name for pair in _SUB_POLICIES[policy] for name, _, _ in pair}))
 
 
 class RandAugment(AugmentPolicy):

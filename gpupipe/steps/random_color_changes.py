@@ -1,17 +1,18 @@
-"""Steps that apply one function of torchvision to the colours, with a given probability.
+"""Steps that apply one function of torchvision to the colours at random.
 
-They are random_adjust_sharpness, random_autocontrast, random_equalize, random_invert,
-random_posterize and random_solarize.
+They are random_adjust_sharpness, random_autocontrast, random_channel_permutation, random_equalize,
+random_invert, random_posterize and random_solarize.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
-from gpupipe.augment.color_step import RandomColorStep
-from gpupipe.pipeline.step import Spec, StepIncompatibleError
+from gpupipe.augment.color_step import ColorStep, RandomColorStep
+from gpupipe.pipeline.step import Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.schema.field_types import WHOLE, Finite, NotNegative
 
 
@@ -45,6 +46,22 @@ class RandomAutocontrast(RandomColorStep):
     """
 
     op = "autocontrast"
+
+
+class RandomChannelPermutation(ColorStep):
+    """Put the channels in a random order, as torchvision.transforms.v2.RandomChannelPermutation.
+
+    The six orders of three channels are equally probable. An image of one channel keeps it. The
+    input must be an image of 1 or 3 channels in uint8, float16 or float32. It has no parameters.
+    """
+
+    num_uniforms = 3
+    op = "permute_channels"
+    takes_any_values = True
+
+    def sample(self, u: Uniforms) -> Sampled:
+        """Return permutation: int32 (B, 3), the input channel of each output channel."""
+        return {"permutation": np.argsort(u, axis=-1, kind="stable").astype(np.int32)}
 
 
 class RandomEqualize(RandomColorStep):

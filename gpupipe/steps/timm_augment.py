@@ -11,9 +11,16 @@ from numpy.typing import NDArray
 from pydantic import field_validator
 
 from gpupipe.augment.policy import AugmentPolicy
+from gpupipe.augment.policy_ops import OPS
 from gpupipe.augment.policy_tables import choose, to_arrays
-from gpupipe.augment.timm_ops import draw_levels, get_ops, op_names
-from gpupipe.augment.timm_policies import TimmPolicy, read_policy
+from gpupipe.augment.timm_policies import (
+    MAX_LEVEL,
+    OPERATIONS,
+    UNIFORM,
+    TimmPolicy,
+    op_names,
+    read_policy,
+)
 from gpupipe.pipeline.step import Sampled, Uniforms
 from gpupipe.schema.field_types import Fill, Resampling
 
@@ -21,6 +28,7 @@ Floats = NDArray[np.float64]
 
 _DRAWS_PER_OP = 6
 """The draws per operation: its index, whether it is applied, two for its level, sign and value."""
+_MAX_THRESHOLD = 255.0
 
 
 class TimmAugment(AugmentPolicy):
@@ -123,6 +131,51 @@ def _get(policy: TimmPolicy, index: Any, magnitude: Any, draws: Floats) -> Sampl
     """Draw a level and a sign for each operation; return the arrays op and value."""
     level = draw_levels(magnitude, policy.std, policy.largest, draws[2:4])
     return get_ops(policy.ops, index, level, draws[4:])
+
+
+def draw_levels(magnitude: Any, std: float, largest: float, u: Floats) -> Any:
+    """Draw levels around a magnitude, clipped to 0 and `largest`.
+
+    Args:
+        magnitude: The magnitude, a number or an array (...).
+        std: The standard deviation. With 0 all levels are `magnitude`; with UNIFORM they are
+            uniform from 0 to `magnitude`.
+        largest: The largest level.
+        u: Uniform draws, (2, ...).
+    """
+    if std == UNIFORM:
+        levels = u[0] * magnitude
+    else:
+        normal = np.sqrt(-2.0 * np.log(1.0 - u[0])) * np.cos(2.0 * np.pi * u[1])
+        levels = magnitude + std * normal
+    return np.clip(levels, 0.0, largest)
+
+
+def get_ops(names: Sequence[str], index: Any, level: Any, u: Floats) -> Sampled:
+    """Return the arrays `op` and `value` of drawn operations.
+
+    Args:
+        names: timm's names of the operations.
+        index: The drawn operations, as positions in `names`.
+        level: The level of each operation, of the same shape.
+        u: Uniform draws, (2, ...): for the sign, and for operations that draw their value.
+
+    Returns:
+        op: int32, the number of each operation in OPS.
+        value: float64, the value of each operation: see policy_ops.
+    """
+    op = np.zeros(index.shape, np.int32)
+    value = np.zeros(index.shape)
+    sign = np.where(u[0] > 0.5, -1.0, 1.0)
+    for position, name in enumerate(names):
+        own, function = OPERATIONS[name]
+        is_drawn = index == position
+        op[is_drawn] = OPS.index(own)
+        values = function(np.broadcast_to(level, index.shape) / MAX_LEVEL, sign, u[1])
+        value = np.where(is_drawn, values, value)
+    # torchvision refuses a threshold above 255, which no pixel reaches.
+    is_idle = (op == OPS.index("Solarize")) & (value > _MAX_THRESHOLD)
+    return {"op": np.where(is_idle, 0, op).astype(np.int32), "value": value}
 
 
 def _by_draw(u: Floats, slots: int) -> Floats:

@@ -6,12 +6,12 @@ import pytest
 
 from gpupipe.augment.policy import ChainMixture
 from gpupipe.augment.policy_tables import IMAGENET, V0
-from gpupipe.augment.timm_ops import UNIFORM
 from gpupipe.augment.timm_policies import (
     AUTO_POLICIES,
     MIX_OPS,
     RAND_INCREASING_OPS,
     RAND_OPS,
+    UNIFORM,
     read_policy,
 )
 

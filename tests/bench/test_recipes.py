@@ -14,7 +14,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench import parity
 from gpupipe.schema import yaml_files
-from gpupipe.steps.random_apply import RandomApply
+from gpupipe.steps.containers import RandomApply
 
 RECIPES = sorted(yaml_files.names("pipelines"))
 

@@ -5,7 +5,7 @@ import pydantic
 import pytest
 
 from gpupipe.pipeline.container import NestedStep, WeightedChoice, choose_by_weight
-from gpupipe.steps.identity import Identity
+from gpupipe.steps.containers import Identity
 
 BELOW_1 = 1 - 2.0**-53
 """The greatest draw."""

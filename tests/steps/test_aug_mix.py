@@ -90,7 +90,7 @@ def test_it_mixes_as_torchvision(small_gallery: Path) -> None:
     "options", [{}, {"mixture_width": 1, "chain_depth": 1}, {"interpolation": "nearest"}]
 )
 def test_dali_agrees_with_torch(small_gallery: Path, options: dict[str, Any]) -> None:
-    """In the mean: see test_auto_augment.py."""
+    """In the mean: see test_rand_augment.py."""
     found = differences(small_gallery, {"aug_mix": options})
     assert max(d.mean for d in found) < 1
 
