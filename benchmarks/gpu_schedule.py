@@ -55,7 +55,7 @@ def images_root(workload: str, arguments: argparse.Namespace) -> tuple[Path, str
     except FileNotFoundError:
         return photos.copied(
             photos.drawn(arguments.data, count), _COPIES
-        ), "drawn 250x250 images (gpupipe.sources.fetch.dataset_catalog), not photographs"
+        ), "drawn 250x250 images (gpupipe.sources.helpers.dataset_catalog), not photographs"
     make = (
         photos.lfw_like if baselines.WORKLOADS[workload].photos == "lfw" else photos.imagenet_like
     )

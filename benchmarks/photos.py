@@ -123,7 +123,7 @@ def imagenet_like(root: Path, count: int = 1000) -> Path:
 def drawn(root: Path, count: int) -> Path:
     """`count` of gpupipe's drawn 250x250 images, for machines without photographs; made once."""
     from gpupipe.dataset import source
-    from gpupipe.sources.fetch.dataset_catalog import make_stand_in
+    from gpupipe.sources.helpers.dataset_catalog import make_stand_in
 
     target = root / f"drawn-{count}"
     if not target.exists():

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpupipe.runtime.progress import ignore_progress
-from gpupipe.sources.fetch.dataset_catalog import make_stand_in
+from gpupipe.sources.helpers.dataset_catalog import make_stand_in
 from helpers import forked_python, photographs
 
 _GPU = Path(__file__).with_name("gpu")

@@ -215,7 +215,7 @@ def main() -> int:
     parser.add_argument("--root", type=Path, help="a folder with 60 images")
     options = parser.parse_args()
     from gpupipe.runtime.progress import ignore_progress
-    from gpupipe.sources.fetch.dataset_catalog import make_stand_in
+    from gpupipe.sources.helpers.dataset_catalog import make_stand_in
 
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "faces"

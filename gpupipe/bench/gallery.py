@@ -27,7 +27,7 @@ from gpupipe.errors import ConfigError, GpupipeError, shown
 from gpupipe.loader import create_loader
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step_registry import STEPS
-from gpupipe.sources.fetch.dataset_catalog import draw_face
+from gpupipe.sources.helpers.dataset_catalog import draw_face
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -192,7 +192,7 @@ def fetch(
 ) -> None:
     """Download DATASET (lfw), check it and unpack it."""
     from gpupipe.runtime.files import expand_user
-    from gpupipe.sources.fetch import dataset_catalog, download
+    from gpupipe.sources.helpers import dataset_catalog, download
 
     try:
         entry = dataset_catalog.DATASETS[dataset_catalog.check_name(dataset)]

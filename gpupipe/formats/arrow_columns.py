@@ -7,7 +7,6 @@ forks its workers.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -302,20 +301,3 @@ class LabelsAndValues:
             name: np.concatenate([part for one in every for part in one.numbers[name]])
             for name in self.values
         }
-
-
-def read_features(schema: Any) -> dict[str, Any]:
-    """Return the features that `datasets` stored in a schema, by column; {} if there are none."""
-    try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, ValueError, TypeError, RecursionError):
-        return {}
-    return features if isinstance(features, dict) else {}
-
-
-def read_class_names(schema: Any, column: str) -> list[str]:
-    """Return the class names of a ClassLabel column; [] for any other column."""
-    feature = read_features(schema).get(column)
-    names = feature.get("names") if isinstance(feature, dict) else None
-    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    return names if is_list and names else []

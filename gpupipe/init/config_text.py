@@ -75,8 +75,8 @@ def _describe(found: Survey) -> Iterator[str]:
     yield describe_samples(found)
     if found.sizes:
         ends = (choose(found.sizes, key=math.prod) for choose in (min, max))
-        least, most = ("x".join(map(str, size)) for size in ends)
-        sizes = least if least == most else f"{least} to {most}"
+        smallest, largest = ("x".join(map(str, size)) for size in ends)
+        sizes = smallest if smallest == largest else f"{smallest} to {largest}"
         kind = "Gray images" if found.is_gray else "Images"
         yield f"{kind} of {sizes} pixels (height x width), by {len(found.sizes)} of them."
     if found.spec is not None:

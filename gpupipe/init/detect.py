@@ -28,7 +28,7 @@ from gpupipe.init.detected import (
 from gpupipe.init.lists import detect_list, detect_lists
 from gpupipe.init.shards import READERS, has_images, read_arrow_options
 from gpupipe.init.tables import SUFFIXES as LISTS
-from gpupipe.sources.hub.hub_files import find_splits
+from gpupipe.sources.helpers.hub_files import find_splits
 
 _SHARDS = {
     ".tar": "webdataset",

@@ -23,6 +23,7 @@ from gpupipe.formats import arrow_columns, example, framing, lmdb_keys, tar, zip
 from gpupipe.init.tables import find_label_name
 from gpupipe.runtime.files import open_regular
 from gpupipe.runtime.installation import require_extra
+from gpupipe.sources.helpers.hub_files import read_features
 
 _IMAGES = ("jpg", "jpeg", "png", "webp")
 _LABELS = ("cls", "label", "class", "txt")
@@ -229,7 +230,7 @@ def read_arrow_options(file: Path) -> tuple[dict[str, Any], list[str]]:
         schema = arrow_columns.read_schema(file)
     kinds = {
         name: feature.get("_type") if isinstance(feature, dict) else None
-        for name, feature in arrow_columns.read_features(schema).items()
+        for name, feature in read_features(schema).items()
     }
     image = next((name for name in schema.names if kinds.get(name) == "Image"), "image")
     classes = [name for name in schema.names if kinds.get(name) == "ClassLabel"]

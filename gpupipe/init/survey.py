@@ -23,7 +23,8 @@ _FEW = 8
 """Max number of masks to decode."""
 _GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B")
 """Pillow's modes of images with one channel."""
-_MAX_LEVELS = 64
+_MAX_CLASSES = 64
+"""Masks with more values than this may not hold class numbers."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class MaskSurvey:
 
     Attributes:
         field: The field of the masks.
-        is_binary: Whether the levels are 0 and 255, which mean the classes 0 and 1.
+        is_binary: Whether the values are 0 and 255, which mean the classes 0 and 1.
         have_other_sizes: Whether some masks differ in size from their images.
         doubts: Sentences about uncertain findings.
     """
@@ -149,19 +150,19 @@ def _find_min_sizes(index: Index, spec: Spec) -> list[int]:
 
 def _look_at_masks(index: Index, field: str, rows: Sequence[int]) -> MaskSurvey:
     """Decode the images and masks in `rows` of an index, and return findings about the masks."""
-    levels: set[int] = set()
-    colored, unlike = [], []
+    values: set[int] = set()
+    colored, resized = [], []
     for row in rows:
         image, mask = _open(index, row, index.main), _open(index, row, field)
         if image is None or mask is None:
             continue
         name = index.location(row, field).removeprefix(f"{index.root}/")
-        levels.update(level for _, level in mask.convert("L").getcolors() or ())
+        values.update(value for _, value in mask.convert("L").getcolors() or ())
         if mask.mode not in _GRAY_MODES and _has_colors(mask.convert("RGB")):
             colored.append(name)
         if mask.size != image.size:
-            unlike.append(name)
-    binary = max(levels, default=0) == 255 and levels <= {0, 255}
+            resized.append(name)
+    is_binary = max(values, default=0) == 255 and values <= {0, 255}
     doubts = []
     if colored:
         doubts.append(
@@ -169,20 +170,20 @@ def _look_at_masks(index: Index, field: str, rows: Sequence[int]) -> MaskSurvey:
             f"{name_some(colored)}; write them as gray PNG files whose levels are the classes "
             "(of a palette, numpy.array(PIL.Image.open(FILE)) holds the classes)."
         )
-    elif binary:
+    elif is_binary:
         doubts.append(
             "the masks hold 0 and 255, taken for 0 and 1: a batch has them as float32 from 0 to 1."
         )
-    elif len(levels) > _MAX_LEVELS:
+    elif len(values) > _MAX_CLASSES:
         doubts.append(
-            f"the masks hold {len(levels)} levels up to {max(levels)}, more than classes usually "
+            f"the masks hold {len(values)} levels up to {max(values)}, more than classes usually "
             "are: JPEG and resizing blur masks, so write them as PNG with the classes as levels."
         )
-    if unlike:
+    if resized:
         doubts.append(
-            f"masks of another size than their images, so that crops differ: {name_some(unlike)}."
+            f"masks of another size than their images, so that crops differ: {name_some(resized)}."
         )
-    return MaskSurvey(field, binary and not colored, bool(unlike), doubts)
+    return MaskSurvey(field, is_binary and not colored, bool(resized), doubts)
 
 
 def _has_colors(image: Any) -> bool:

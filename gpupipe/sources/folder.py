@@ -14,7 +14,7 @@ from gpupipe.dataset import class_folders, index_cache
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.schema.field_types import WHOLE, expand_home
-from gpupipe.sources.fetch import dataset_catalog
+from gpupipe.sources.helpers import dataset_catalog
 
 
 class Folder(Source):

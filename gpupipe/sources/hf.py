@@ -24,8 +24,8 @@ from gpupipe.formats import arrow_columns
 from gpupipe.formats.arrow_columns import LabelsAndValues
 from gpupipe.runtime.installation import require_extra
 from gpupipe.schema.field_types import WHOLE, expand_home
-from gpupipe.sources.hub.hub_files import find_hub_files
-from gpupipe.sources.hub.row_groups import RowGroupColumn, count_row_groups, unpack_row_groups
+from gpupipe.sources.helpers.hub_files import find_hub_files, read_class_names
+from gpupipe.sources.helpers.row_groups import RowGroupColumn, count_row_groups, unpack_row_groups
 
 _PARQUET = ".parquet"
 
@@ -183,4 +183,4 @@ class Hf(FileSource):
     def _check_columns(self, schema: Any, rows: _Rows) -> None:
         arrow_columns.check_columns(schema, [*self.fields.values(), *rows.others.columns])
         if self.label is not None:
-            rows.class_names = arrow_columns.read_class_names(schema, self.label)
+            rows.class_names = read_class_names(schema, self.label)

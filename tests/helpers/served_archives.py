@@ -11,7 +11,7 @@ import tarfile
 import threading
 from pathlib import Path
 
-from gpupipe.sources.fetch.download import Dataset
+from gpupipe.sources.helpers.download import Dataset
 
 FILES = {
     "flowers/rose/1.jpg": b"red",

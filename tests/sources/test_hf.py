@@ -16,9 +16,9 @@ import torch
 import gpupipe
 from gpupipe.dataset.file_columns import SpanColumn
 from gpupipe.errors import DataError
+from gpupipe.sources.helpers import row_groups
+from gpupipe.sources.helpers.row_groups import RowGroupColumn, UnpackedColumn
 from gpupipe.sources.hf import Hf
-from gpupipe.sources.hub import row_groups
-from gpupipe.sources.hub.row_groups import RowGroupColumn, UnpackedColumn
 from gpupipe.testing import check_loader
 from helpers.folders import make_files_old
 from helpers.zip_files import png

@@ -1,6 +1,6 @@
 """Find the files of a split in a folder of Hugging Face's `datasets`, or in a copy of a repository.
 
-Each layout, and its writer:
+`read_features` reads the types that the writer noted for the columns. Each layout, and its writer:
 
 dataset_dict.json, SPLIT/state.json, SPLIT/*.arrow    DatasetDict.save_to_disk
 state.json, *.arrow                                   Dataset.save_to_disk
@@ -120,3 +120,20 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as e:
         raise DataError(f"{path}: no JSON: {e}") from e
     return content if isinstance(content, dict) else {}
+
+
+def read_features(schema: Any) -> dict[str, Any]:
+    """Return the features that `datasets` stored in a schema, by column; {} if there are none."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return {}
+    return features if isinstance(features, dict) else {}
+
+
+def read_class_names(schema: Any, column: str) -> list[str]:
+    """Return the class names of a ClassLabel column; [] for any other column."""
+    feature = read_features(schema).get(column)
+    names = feature.get("names") if isinstance(feature, dict) else None
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return names if is_list and names else []

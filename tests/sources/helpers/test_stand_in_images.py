@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from gpupipe.runtime.progress import ignore_progress
-from gpupipe.sources.fetch.dataset_catalog import is_stand_in, make_stand_in
+from gpupipe.sources.helpers.dataset_catalog import is_stand_in, make_stand_in
 
 
 def images(root: Path) -> list[Path]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpupipe.sources.fetch import dataset_catalog, download
+from gpupipe.sources.helpers import dataset_catalog, download
 from helpers.served_archives import FILES, Server, tar_of
 
 

@@ -246,12 +246,10 @@ def hold_lock_of(root: Path, progress: Progress) -> Iterator[None]:
     digest = hashlib.blake2b(os.fsencode(root.absolute()), digest_size=16)
     lock = cache_dir() / "locks" / digest.hexdigest()
     with contextlib.ExitStack() as stack:
-        try:
+        with contextlib.suppress(OSError):
             lock.parent.mkdir(parents=True, exist_ok=True)
             waiting = f"waiting for another process that fetches or makes {root.name}"
             stack.enter_context(hold_lock(lock, lambda: progress(waiting, 0, None)))
-        except OSError:
-            pass
         yield
 
 

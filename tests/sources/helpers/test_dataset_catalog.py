@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpupipe.errors import DataError, FetchError
-from gpupipe.sources.fetch import dataset_catalog
-from gpupipe.sources.fetch.dataset_catalog import describe_absence, describe_note, locate
+from gpupipe.sources.helpers import dataset_catalog
+from gpupipe.sources.helpers.dataset_catalog import describe_absence, describe_note, locate
 from helpers import forked_python
 from helpers.served_archives import FILES, WANTED, Server, tar_of, tree
 
@@ -100,7 +100,7 @@ def test_a_stand_in_that_cannot_be_written(offered: Server, tmp_path: Path) -> N
 
 LOCATE = """
 from pathlib import Path
-from gpupipe.sources.fetch import dataset_catalog as datasets
+from gpupipe.sources.helpers import dataset_catalog as datasets
 datasets.DATASETS["lfw"] = datasets.Dataset("lfw", "", sys.argv[1], "0" * 64)
 print(datasets.locate(Path(sys.argv[2]), "lfw", 60))
 """

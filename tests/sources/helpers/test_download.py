@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpupipe.errors import FetchError
-from gpupipe.sources.fetch.download import Dataset, fetch, get_archive_path
+from gpupipe.sources.helpers.download import Dataset, fetch, get_archive_path
 from helpers import forked_python
 from helpers.served_archives import FILES, WANTED, Server, tar_of, tree
 
@@ -187,7 +187,7 @@ def test_a_cache_that_cannot_be_written(
 
 FETCH = """
 from pathlib import Path
-from gpupipe.sources.fetch.download import Dataset, fetch
+from gpupipe.sources.helpers.download import Dataset, fetch
 fetch(Dataset("flowers", "Flowers", sys.argv[1], sys.argv[2]), Path(sys.argv[3]))
 """
 

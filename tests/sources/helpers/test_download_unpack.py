@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpupipe.errors import FetchError
-from gpupipe.sources.fetch.download import fetch, unpack
+from gpupipe.sources.helpers.download import fetch, unpack
 from helpers.served_archives import FILES, WANTED, Server, damaged, tar_of, tree
 
 

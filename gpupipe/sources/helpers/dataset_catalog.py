@@ -20,7 +20,7 @@ from gpupipe.errors import FetchError, did_you_mean
 from gpupipe.runtime.files import expand_user
 from gpupipe.runtime.progress import Progress, ignore_progress
 from gpupipe.sampling import draws
-from gpupipe.sources.fetch.download import Dataset, fetch_unlocked, hold_lock_of, make_atomically
+from gpupipe.sources.helpers.download import Dataset, fetch_unlocked, hold_lock_of, make_atomically
 
 DATASETS = {
     "lfw": Dataset(
