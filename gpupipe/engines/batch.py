@@ -1,4 +1,4 @@
-"""What all engines share to make a batch: reusable memory, labels, and a check of shapes.
+"""What all engines share to make a batch: its format, reusable memory, labels, a check of shapes.
 
 New memory for a large batch costs as much time as the work on the batch, because the system clears
 each page at its first use. So BatchMemory keeps the blocks that no tensor refers to any more, and
@@ -20,6 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -38,6 +39,34 @@ _PART_BYTES = 1 << 20
 """About how many bytes of results `convert_in_parts` computes at a time, to stay in the cache."""
 _MAX_WASTE = 2
 """The maximum size of a batch's block, as a multiple of the batch's size."""
+
+
+@dataclass(frozen=True)
+class DeliveryFormat:
+    """How a field is delivered.
+
+    Attributes:
+        dtype: The delivered dtype; None keeps the dtype after the last step.
+        layout: The axes of a field that is an array, such as "HWC"; None for image files.
+        channels_last: Whether images have the strides of channels_last.
+    """
+
+    dtype: str | None
+    layout: str | None
+    channels_last: bool
+
+    @classmethod
+    def of(cls, job: Job, name: str) -> DeliveryFormat:
+        """Return how a field or view of a job is delivered."""
+        pipeline = job.pipeline
+        source = pipeline.source_of(name)
+        spec = pipeline.fields[source]
+        is_bytes = spec.encoded and not pipeline.entries_on(source)
+        return cls(
+            job.loader.dtype if name in pipeline.main_outputs and not is_bytes else None,
+            None if spec.encoded else spec.layout,
+            job.loader.memory_format == "channels_last" and spec.encoded,
+        )
 
 
 def new_block(size: int) -> Block:

@@ -270,10 +270,7 @@ class BatchInFlight:
             for name, content in self._fields[rows[0]].items()
             if isinstance(content, Image)
         }
-        self._outputs = {
-            name: OutputBuffer(len(rows), self._lowering.format(name), self._starter.memory)
-            for name in self._lowering.job.pipeline.outputs
-        }
+        self._outputs = self._lowering.create_outputs(len(rows), self._starter.memory)
         return self._lowering.lower(self.plan.select(rows), sizes, self._outputs)
 
     def _run_part(self, part: range) -> None:

@@ -22,7 +22,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from gpupipe.engines.batch import BatchMemory
+from gpupipe.engines.batch import BatchMemory, DeliveryFormat
 from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.ops import Array, Pixels, as_tensor, view_as_array
 from gpupipe.engines.cpu.program import Content, Kernel, Match, Maybe, Pattern, Prepare
@@ -30,21 +30,6 @@ from gpupipe.engines.last_steps import Conversions, make_table
 from gpupipe.pipeline.tensors import from_steps
 
 _DTYPES = ("uint8", "float16", "float32", "float64", "bfloat16")
-
-
-@dataclass(frozen=True)
-class DeliveryFormat:
-    """How a field is delivered.
-
-    Attributes:
-        dtype: The delivered dtype; None keeps the dtype after the last step.
-        layout: The axes of a field that is an array, such as "HWC"; None for image files.
-        channels_last: Whether images have the strides of channels_last.
-    """
-
-    dtype: str | None
-    layout: str | None
-    channels_last: bool
 
 
 class OutputBuffer:

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.engines.base import DrawnStep, Job, Operator
+from gpupipe.engines.batch import BatchMemory, DeliveryFormat
 from gpupipe.engines.cpu import compiled_kernels, kernels
-from gpupipe.engines.cpu.delivery import DeliveryFormat, OutputBuffer
+from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.ops import AddOp, RemapOp
 from gpupipe.engines.cpu.program import Program, Rules
 from gpupipe.engines.cpu.tracer import Tracer
@@ -81,22 +82,19 @@ class StepLowering:
             for view in job.pipeline.views_of(name):
                 self._choose(view, is_size_known)
 
-    def format(self, name: str) -> DeliveryFormat:
-        """Return how a field of a batch is delivered."""
-        job, pipeline = self.job, self.job.pipeline
-        spec = pipeline.fields[pipeline.source_of(name)]
-        is_bytes = spec.encoded and not pipeline.entries_on(pipeline.source_of(name))
-        return DeliveryFormat(
-            job.loader.dtype if name in pipeline.main_outputs and not is_bytes else None,
-            None if spec.encoded else spec.layout,
-            job.loader.memory_format == "channels_last" and spec.encoded,
-        )
-
     def decode_step(self, name: str) -> Decode | None:
         """Return the step `decode` at the start of a field; None if the field has none."""
         entries = self.job.pipeline.entries_on(name)
         step = entries[0].step if entries else None
         return step if isinstance(step, Decode) else None
+
+    def create_outputs(self, count: int, memory: BatchMemory | None) -> dict[str, OutputBuffer]:
+        """Return a buffer for each delivered field and view of a batch of `count` samples."""
+        job = self.job
+        return {
+            name: OutputBuffer(count, DeliveryFormat.of(job, name), memory)
+            for name in job.pipeline.outputs
+        }
 
     def lower(
         self, plan: Plan, sizes: Sizes, outputs: Mapping[str, OutputBuffer]
@@ -142,9 +140,7 @@ class StepLowering:
 
     def _example_programs(self) -> dict[str, Program]:
         """Return the program of each field and view for one sample."""
-        outputs = {
-            name: OutputBuffer(1, self.format(name), None) for name in self.job.pipeline.outputs
-        }
+        outputs = self.create_outputs(1, None)
         sizes = {
             name: _EXAMPLE_SIZE for name, spec in self.job.pipeline.fields.items() if spec.encoded
         }

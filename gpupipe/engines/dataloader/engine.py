@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +131,9 @@ class DataLoaderEngine(QuarantiningEngine):
                     check_shapes(result.shapes, good, self._job)
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        return self._iter_counts(plans, Samples(self._job, steps=False, deliver=False))
+        pipeline = self._job.pipeline
+        job = replace(self._job, pipeline=pipeline.without_entries(range(len(pipeline.entries))))
+        return self._iter_counts(plans, Samples(job, deliver=False))
 
     def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
         return self._iter_counts(plans, Samples(self._job, deliver=False))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from torch.utils.data import Dataset, default_collate
 from gpupipe.dataset.columns import Column, as_array, read_bytes
 from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.decoders.chain import AUTO, REFERENCE, DecoderChain
+from gpupipe.engines.batch import DeliveryFormat
 from gpupipe.errors import EngineError, StepError, describe_error
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.tensors import from_steps, to_steps
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from gpupipe.config import LoaderConfig
     from gpupipe.engines.base import Job
-    from gpupipe.pipeline.pipeline import Pipeline
     from gpupipe.sampling.sampler import Plan
 
 
@@ -79,18 +79,14 @@ class Recipe:
         name: Name of the field.
         steps: Steps to apply, in order; the first step of an image file decodes it. If an image
             file has no steps, its bytes are delivered.
-        layout: Axes of the stored array, such as "CHW"; None for an image file.
-        dtype: Dtype to deliver; None keeps the dtype of the last step's output.
-        channels_last: Whether batches are stored as channels_last.
+        format: How the field is delivered.
         views: How to make each view of this field from the output of `steps`. If there are any,
             they are delivered, and the field itself is not.
     """
 
     name: str
     steps: list[Entry]
-    layout: str | None = None
-    dtype: str | None = None
-    channels_last: bool = False
+    format: DeliveryFormat
     views: tuple[Recipe, ...] = ()
 
     @property
@@ -110,24 +106,16 @@ def choose_decoder(loader: LoaderConfig) -> str:
     return REFERENCE if loader.decoder == AUTO else loader.decoder
 
 
-def _list_recipes(job: Job, pipeline: Pipeline, steps: bool) -> list[Recipe]:
-    """Return the recipe of each field of a pipeline; without its steps if `steps` is false."""
-    channels_last = job.loader.memory_format == "channels_last"
-    recipes = []
-    for name, spec in pipeline.fields.items():
-        recipe = Recipe(
-            name,
-            pipeline.entries_on(name) if steps else [],
-            None if spec.encoded else spec.layout,
-            job.loader.dtype if name == pipeline.main else None,
-            channels_last and spec.encoded,
-        )
-        views = [
-            replace(recipe, name=view, steps=pipeline.entries_on(view))
-            for view in (pipeline.views_of(name) if steps else ())
-        ]
-        recipes.append(replace(recipe, views=tuple(views)))
-    return recipes
+def _list_recipes(job: Job) -> list[Recipe]:
+    """Return the recipe of each field of a job."""
+
+    def create(name: str, views: tuple[Recipe, ...] = ()) -> Recipe:
+        return Recipe(name, job.pipeline.entries_on(name), DeliveryFormat.of(job, name), views)
+
+    return [
+        create(name, tuple(create(view) for view in job.pipeline.views_of(name)))
+        for name in job.pipeline.fields
+    ]
 
 
 @dataclass
@@ -159,15 +147,12 @@ class Samples(Dataset[WorkResult]):
 
     Args:
         job: Samples, steps and settings of the loader.
-        steps: If false, workers read each field and run no steps.
         deliver: If false, workers return only which samples failed, and no tensors: for profiling.
         cache: The decoded cache, or None.
     """
 
-    def __init__(
-        self, job: Job, steps: bool = True, deliver: bool = True, cache: DecodedCache | None = None
-    ) -> None:
-        self._phases = [_list_recipes(job, pipeline, steps) for pipeline in job.pipeline.phases]
+    def __init__(self, job: Job, deliver: bool = True, cache: DecodedCache | None = None) -> None:
+        self._phases = [_list_recipes(phase) for phase in job.list_phases()]
         self._decoders = DecoderChain(choose_decoder(job.loader), job.max_pixels)
         self._deliver, self._cache = deliver, cache
 
@@ -198,7 +183,7 @@ class Samples(Dataset[WorkResult]):
         return result
 
     def _stack(self, tensors: list[Tensor], recipe: Recipe) -> Tensor:
-        if not recipe.channels_last:
+        if not recipe.format.channels_last:
             return default_collate(tensors)  # type: ignore[no-any-return]
         batch: Tensor = default_collate([t.permute(1, 2, 0).contiguous() for t in tensors])
         return batch.permute(0, 3, 1, 2)
@@ -207,18 +192,16 @@ class Samples(Dataset[WorkResult]):
         fields = {}
         for recipe, column in zip(self._phases[item.phase], item.columns, strict=True):
             image = self._field(recipe, column, row, item)
-            for view in recipe.views:
-                fields[view.name] = _finish(_run_steps(view, image, row, item), view)
-            if not recipe.views:
-                is_bytes = recipe.layout is None and not recipe.steps
-                fields[recipe.name] = image if is_bytes else _finish(image, recipe)
+            for output in recipe.outputs:
+                result = image if output is recipe else _run_steps(output, image, row, item)
+                fields[output.name] = _finish(result, output.format)
         return fields
 
     def _field(self, recipe: Recipe, column: Column, row: int, item: WorkItem) -> Tensor:
         """Read a field of one sample, and run its steps; use the decoded cache if it has one."""
         if self._cache is None or recipe.name not in self._cache.prefixes:
             image = self._decode(recipe, column, row, item)
-            return _run_steps(recipe, image, row, item, int(recipe.layout is None))
+            return _run_steps(recipe, image, row, item, int(column.array is None))
         count = len(self._cache.prefixes[recipe.name].entries)
         (cached,) = self._cache.get(recipe.name, column, [row])
         if cached.pixels is not None:
@@ -237,10 +220,9 @@ class Samples(Dataset[WorkResult]):
         Without steps, return the bytes of the image file. Raises OSError, ValueError, EngineError.
         """
         data = read_bytes(column, row)
-        if column.array is not None:
-            data = as_array(data, column.array, row)
-        if recipe.layout is not None:
-            return to_steps(torch.from_numpy(data), recipe.layout)
+        if column.array is not None and recipe.format.layout is not None:
+            array = as_array(data, column.array, row)
+            return to_steps(torch.from_numpy(array), recipe.format.layout)
         if not recipe.steps:
             return torch.from_numpy(data)
         first = recipe.steps[0]
@@ -265,10 +247,10 @@ def _select_row(parameters: dict[str, NDArray[Any]], row: int) -> dict[str, Any]
     return {name: values[row] for name, values in parameters.items()}
 
 
-def _finish(image: Tensor, recipe: Recipe) -> Tensor:
-    """Convert an image to the axis order and the dtype of its recipe."""
-    image = image if recipe.layout is None else from_steps(image, recipe.layout)
-    image = image if recipe.dtype is None else image.to(getattr(torch, recipe.dtype))
+def _finish(image: Tensor, format: DeliveryFormat) -> Tensor:
+    """Convert an image to the axis order and the dtype in which it is delivered."""
+    image = image if format.layout is None else from_steps(image, format.layout)
+    image = image if format.dtype is None else image.to(getattr(torch, format.dtype))
     return image.contiguous()
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe.engines.batch import BatchMemory
-from gpupipe.engines.cpu.delivery import DeliveryFormat, OutputBuffer
+from gpupipe.engines.batch import BatchMemory, DeliveryFormat
+from gpupipe.engines.cpu.delivery import OutputBuffer
 from gpupipe.engines.cpu.lowering import find_rules
 from gpupipe.engines.cpu.ops import as_tensor
 from gpupipe.engines.cpu.tracer import Tracer
