@@ -20,7 +20,6 @@ from gpupipe.bench.measure import image_of
 from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.dataset.columns import read_bytes
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.population import PartlyAvailable
 from gpupipe.decoders.chain import DecodeOptions
 from gpupipe.decoders.decoder import CannotDecodeError, FileBytes
 from gpupipe.engines import registry
@@ -163,7 +162,7 @@ def reference_settings() -> dict[str, Any]:
 def pick_samples(config: Config, index: Index, samples: int) -> Index:
     """Return up to `samples` rows of an index that can be read now, spread evenly over it."""
     source = config.source
-    available = source.find_available_rows(index) if isinstance(source, PartlyAvailable) else None
+    available = source.find_available_rows(index)
     count = len(index) if available is None else len(available)
     rows = np.unique(np.linspace(0, count - 1, min(samples, count)).astype(np.int64))
     return index.subset(rows if available is None else available[rows])

@@ -16,6 +16,7 @@ from pydantic import Field
 from typing_extensions import Self
 
 from gpupipe.dataset import index_cache
+from gpupipe.dataset.columns import Rows
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.paths import explain_os_error
 from gpupipe.dataset.reading import read_each
@@ -140,6 +141,24 @@ class Source(pydantic.BaseModel):
     def is_usable(self, index: Index) -> bool:
         """Whether a saved index is usable. Called only if no file has changed since the save."""
         return True
+
+    def find_available_rows(self, index: Index) -> Rows | None:
+        """Return the rows of the index that can be read now; None, the default, if all rows can.
+
+        Commands that need a few samples, but no epoch, call this.
+
+        Raises:
+            DataError: No row can be read now.
+        """
+        return None
+
+    def read_through(self, index: Index) -> Index:
+        """Return the index for engines that read the data on other machines; by default `index`.
+
+        It has all samples. Its columns work on every machine, and may cache there the samples that
+        they fetch. Such engines do not use the source's Population.
+        """
+        return index
 
     def load_or_build(
         self,

@@ -12,8 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
-from gpupipe.dataset.index import Index
-from gpupipe.dataset.population import Growing, Population, ReadThrough
+from gpupipe.dataset.index import Growing, Index, Population
 from gpupipe.engines import registry
 from gpupipe.engines.base import BatchStream, Engine, Job
 from gpupipe.errors import EngineError, GpupipeError
@@ -158,7 +157,7 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
     config, engine_type = resolved.config, resolved.engine
     assert issubclass(engine_type, Engine)
     options, shard, traits = config.loader, config.loader.shard, engine_type.traits
-    if traits.reads_elsewhere and isinstance(config.source, ReadThrough):
+    if traits.reads_elsewhere:
         index = config.source.read_through(index)
     if config.batch.entries:
         check_labels(config.batch, index.classes, index.labels)

@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from gpupipe.dataset.population import Population
+from gpupipe.dataset.index import Population
 from gpupipe.engines.base import Batch, BatchStream
 from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.runtime.process import ExitHandler

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.config import Config, LoaderConfig
-from gpupipe.dataset.index import Index
-from gpupipe.dataset.population import Growing, Mixing, Mixture
+from gpupipe.dataset.index import Growing, Index
 from gpupipe.errors import ConfigError, DataError, did_you_mean
 from gpupipe.formats.manifest import read_ids
 from gpupipe.sampling import draws
 from gpupipe.sampling.epochs import count_earlier
-from gpupipe.sampling.selection import DEFAULTS, MIXTURE, Selection
+from gpupipe.sampling.selection import DEFAULTS, MIXTURE, Mixing, Mixture, Selection
 
 _CLASS_BALANCED = "class_balanced"
 

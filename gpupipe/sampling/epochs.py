@@ -28,10 +28,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.population import interleave
 from gpupipe.errors import DataError, counted
 from gpupipe.sampling import draws
-from gpupipe.sampling.selection import Selection
+from gpupipe.sampling.selection import Selection, interleave
 
 _WEIGHTS = draws.stream("weights")
 

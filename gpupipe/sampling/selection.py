@@ -1,22 +1,135 @@
-"""Selection: which samples an epoch has, and how often each of them."""
+"""Selection: which samples an epoch has, and how often each of them.
+
+A Mixture computes how many samples an epoch takes from each part of a mixed data set, and
+`interleave` computes their order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.population import Mixture
-from gpupipe.errors import StateError, shown
+from gpupipe.dataset.index import Index
+from gpupipe.errors import DataError, StateError, counted, shown
 
 DEFAULTS: Mapping[str, Any] = {"repeats": 1, "weights": None, "epoch_size": None, "subset": None}
 """The settings of a Selection. A state holds those that differ from these defaults."""
 
 MIXTURE = "mixture"
 """The key of a state that holds the proportions of a mixed data set."""
+
+Stop = Literal["first", "all", "never"]
+_SLACK = 1e-9
+"""Tolerance for rounding errors: 0.3 / 0.1 is 2.9999999999999996, and should count as 3."""
+
+
+@runtime_checkable
+class Mixing(Protocol):
+    """A source that mixes the samples of several sources."""
+
+    def mixture(self, index: Index) -> Mixture | None:
+        """Return the proportions of the parts in an epoch; None if an epoch has all samples."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The parts of an index, which follow each other in it, and their proportions in an epoch.
+
+    Attributes:
+        names: The names of the parts.
+        counts: The number of samples of each part.
+        weights: The weight of each part, above 0.
+        stop: When an epoch ends. "first": as soon as one part is used up; "all": when every part
+            is used up; "never": after `loader.epoch_size` samples.
+    """
+
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    weights: tuple[float, ...]
+    stop: Stop = "first"
+
+    def __str__(self) -> str:
+        """Return the text that a loader state stores, such as "a 3, b 1, stop first"."""
+        parts = zip(self.names, self.weights, strict=True)
+        return ", ".join([*(f"{name} {weight:g}" for name, weight in parts), f"stop {self.stop}"])
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """The first row of each part, int64 (parts,)."""
+        return np.cumsum([0, *self.counts[:-1]], dtype=np.int64)
+
+    def restrict(self, rows: NDArray[np.int64]) -> Mixture:
+        """Return the mixture of some rows: each part then counts only those among its samples.
+
+        Args:
+            rows: The rows of the index, ascending, int64 (n,).
+
+        Raises:
+            DataError: A part has none of these rows.
+        """
+        ends = np.searchsorted(rows, np.cumsum(self.counts))
+        counts = np.diff(ends, prepend=0).tolist()
+        if 0 in counts:
+            name = self.names[counts.index(0)]
+            raise DataError(f"data.parts.{name}: no sample of it is in loader.subset")
+        return replace(self, counts=tuple(counts))
+
+    def count_samples(self, size: int | None) -> NDArray[np.int64]:
+        """Return how many samples of each part an epoch has, int64 (parts,).
+
+        Args:
+            size: The number of samples of the epoch; None if `stop` determines it.
+
+        Raises:
+            DataError: The epoch would have no sample of a part.
+        """
+        weights, counts = np.array(self.weights), np.array(self.counts)
+        if size is not None:
+            found = _divide(size, weights)
+        elif self.stop == "first":
+            shares = weights * (counts / weights).min()
+            found = np.minimum(np.floor(shares + _SLACK).astype(np.int64), counts)
+        else:
+            shares = weights * (counts / weights).max()
+            found = np.maximum(np.ceil(shares - _SLACK).astype(np.int64), counts)
+        if not found.all():
+            name = self.names[int(np.argmin(found))]
+            total = counted(int(found.sum()), "sample")
+            raise DataError(
+                f"data.parts.{name}.weight: so small that an epoch of {total} has none of it: "
+                "make it larger"
+            )
+        return found
+
+
+def _divide(size: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Split `size` into integers in proportion to `weights`; round the largest remainders up."""
+    shares = size * weights / weights.sum()
+    found: NDArray[np.int64] = np.floor(shares + _SLACK).astype(np.int64)
+    order = np.argsort(-(shares - found), kind="stable")
+    found[order[: size - int(found.sum())]] += 1
+    return found
+
+
+def interleave(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return an order of samples in which every stretch holds the parts in proportion.
+
+    In a stretch, each of k parts is within k - 1 samples of its share; within one if k is 2.
+
+    Args:
+        counts: The number of samples of each part.
+
+    Returns:
+        The number of the part at each position, int64 (sum of counts,).
+    """
+    positions = [(2 * np.arange(count) + 1) / (2 * count) for count in counts]
+    parts = np.repeat(np.arange(len(positions)), [len(position) for position in positions])
+    order: NDArray[np.int64] = parts[np.argsort(np.concatenate(positions), kind="stable")]
+    return order
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,11 +14,11 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gpupipe.dataset.columns import join_strings
 from gpupipe.dataset.file_columns import join_columns
-from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.population import Growing, Mixture, Stop
+from gpupipe.dataset.index import Growing, Index, build
 from gpupipe.dataset.source import SOURCES, Progress, Source, ignore_progress
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import DataError, did_you_mean
+from gpupipe.sampling.selection import Mixture, Stop
 
 _OF_ALL = tuple(Source.model_fields)
 """Options that a part cannot set: the mix sets them for all parts."""

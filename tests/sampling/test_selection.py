@@ -1,4 +1,4 @@
-"""What a selection says of an epoch, and of states that were made with another one."""
+"""Selections, states that were made with another one, and mixtures."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpupipe.dataset.index import Growing
+from gpupipe.dataset.source import SOURCES
 from gpupipe.errors import StateError
-from gpupipe.sampling.selection import ALL_ONCE, Selection, check_settings
+from gpupipe.sampling.selection import (
+    ALL_ONCE,
+    Mixing,
+    Mixture,
+    Selection,
+    check_settings,
+    interleave,
+)
 
 
 def rows(*chosen: int) -> Selection:
@@ -64,3 +73,40 @@ def test_a_state_without_a_setting_has_its_default() -> None:
     check_settings(OWN, OWN | {"epoch_size": None})
     with pytest.raises(StateError, match="made with repeats 1, and this loader has repeats 2"):
         check_settings({"seed": 0, "shuffle": True}, OWN)
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES.builtin_names))
+def test_only_remote_grows_and_only_mix_mixes(name: str) -> None:
+    source = SOURCES.find(name)
+    assert issubclass(source, Growing) == (name == "remote")
+    assert issubclass(source, Mixing) == (name == "mix")
+
+
+def test_remainders_are_given_to_as_many_parts_as_there_are() -> None:
+    mixture = Mixture(("a", "b", "c"), (9, 9, 9), (1, 1, 1), "never")
+    assert mixture.count_samples(5).tolist() == [2, 2, 1]
+
+
+@pytest.mark.parametrize("stop", ["first", "all"])
+def test_weights_that_have_no_exact_fraction_lose_no_sample(stop: str) -> None:
+    for parts in ((1, 3), (3, 7), (1, 49), (7, 9), (1, 2, 4)):
+        for tenths in range(1, 40):
+            weights = tuple(n * tenths / 10 for n in parts)
+            counts = tuple(n * 6 for n in parts)
+            names, how = tuple(map(str, parts)), stop
+            mixture = Mixture(names, counts, weights, how)  # type: ignore[arg-type]
+            assert mixture.count_samples(None).tolist() == list(counts)
+
+
+def test_any_stretch_is_within_as_many_samples_as_there_are_other_parts() -> None:
+    rng = np.random.default_rng(0)
+    for parts in (2, 2, 2, 3, 5):
+        for _ in range(20):
+            counts = rng.integers(1, 60, parts)
+            order = interleave(counts)
+            assert np.bincount(order).tolist() == counts.tolist()
+            taken = np.cumsum(np.eye(parts)[order], axis=0)
+            ideal = np.outer(np.arange(1, len(order) + 1), counts / len(order))
+            error = np.concatenate([np.zeros((1, parts)), taken - ideal])
+            assert np.ptp(error, axis=0).max() <= parts - 1 + 1e-9
+            assert np.abs(error).max() <= (parts - 1) / 2 + 1e-9, "as much too early as too late"
