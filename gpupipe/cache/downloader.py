@@ -64,10 +64,7 @@ class DownloadWorker:
 
     def __init__(self, folder: CacheFolder, task: Task) -> None:
         self._folder, self._task = folder, task
-        store = Store(task.dataset, task.cache.retries, task.cache.timeout)
-        self._filler = Filler(
-            folder, listing.load(folder), store, task.dataset.seed, task.dataset.weight is not None
-        )
+        self._filler = Filler(folder, task.dataset)
         self._state, self._idle_steps = "fetching", 0
         self._printed: set[str] = set()
         self._history: list[tuple[float, int]] = []

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpupipe.cache import evict, shard_files
+from gpupipe.cache import evict, listing, shard_files
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.fetching import Fetcher, FetchStatistics, RateLimit, RowSelection
-from gpupipe.cache.listing import Listing
+from gpupipe.cache.settings import DataSet
 from gpupipe.cache.shard_files import ShardSample, ShardWriter
 from gpupipe.cache.shared_files import CachedShard, Claim, disk_size
 from gpupipe.cache.store import Store
@@ -38,25 +38,23 @@ class Filler:
     """Fills a cache with samples from a store, one shard at a time.
 
     Args:
-        folder: The cache.
-        listing: The rows of the data set.
-        store: The store that has the files.
-        seed: Seed of the order in which samples are drawn.
-        is_weighted: Whether to draw samples in proportion to the listing's weights.
+        folder: The cache, with the listing of the data set.
+        dataset: The data set.
+        store: The store that has the files; by default it is opened with the cache's settings.
 
     Attributes:
         statistics: Counts of fetched bytes and samples, and the failures.
     """
 
-    def __init__(
-        self, folder: CacheFolder, listing: Listing, store: Store, seed: int, is_weighted: bool
-    ) -> None:
-        self._folder, self._listing = folder, listing
+    def __init__(self, folder: CacheFolder, dataset: DataSet, store: Store | None = None) -> None:
+        self._folder, self._listing, options = folder, listing.load(folder), folder.options
+        store = store or Store(dataset, options.retries, options.timeout)
+        is_weighted = dataset.weight is not None
         self.statistics = FetchStatistics()
-        self._selection = RowSelection(folder, listing, seed, is_weighted)
-        rate_limit = RateLimit(folder.dir / "rate", folder.options.rate_limit)
-        connections = folder.options.connections
-        self._fetcher = Fetcher(listing, store, rate_limit, connections, self.statistics)
+        self._selection = RowSelection(folder, self._listing, dataset.seed, is_weighted)
+        rate_limit = RateLimit(folder.dir / "rate", options.rate_limit)
+        connections = options.connections
+        self._fetcher = Fetcher(self._listing, store, rate_limit, connections, self.statistics)
 
     def publish_shard(self, fresh: bool = True) -> FillOutcome:
         """Fetch and publish one shard.
@@ -100,7 +98,8 @@ class Filler:
 
     def _claim_new(self) -> _ShardJob | FillOutcome:
         """Claim a shard of samples that are not cached."""
-        name = self._next_name()
+        taken = self._folder.commit_log.published.keys() | self._folder.read_claims().keys()
+        name = f"{int(max(taken, default='0')) + 1:08}"
         rows = self._selection.draw(int(name), self.statistics.failed)
         if not len(rows):
             return self._explain_nothing_to_fetch()
@@ -128,10 +127,6 @@ class Filler:
         )
         return _ShardJob(name, claim, reserved, samples, before)
 
-    def _next_name(self) -> str:
-        taken = self._folder.commit_log.published.keys() | self._folder.read_claims().keys()
-        return f"{int(max(taken, default='0')) + 1:08}"
-
     # --- fetching and publishing the shard
 
     def _make_shard(self, job: _ShardJob) -> FillOutcome:
@@ -143,11 +138,21 @@ class Filler:
             is_full = self._write_samples(job, writer)
             self._mark_broken()
             if job.before is not None and len(writer) < len(job.samples):
-                return self._evict_lost(job, self._why_incomplete(job))
+                reasons = self.statistics.failed.reasons
+                failures = (reasons[s.row] for s in job.samples if s.row in reasons)
+                return self._evict_lost(job, next(failures, _CHANGED))
             if not len(writer):
                 return "no room" if is_full else "failed"
             writer.finish()
-            shard = _describe_shard(job, writer, shard_files.save_table(writer.table, table))
+            shard = CachedShard(
+                job.name,
+                len(writer),
+                writer.bytes,
+                writer.hash,
+                shard_files.table_file_size(len(writer)),
+                shard_files.save_table(writer.table, table),
+                time.time(),
+            )
             if job.before is not None and (shard.hash, shard.table_hash) != (
                 job.before.hash,
                 job.before.table_hash,
@@ -170,10 +175,6 @@ class Filler:
             new = {row: why for row, why in changed.items() if known.get(row) != why}
             if new:
                 self._folder.commit_log.mark_broken(new)
-
-    def _why_incomplete(self, job: _ShardJob) -> str:
-        reasons = self.statistics.failed.reasons
-        return next((reasons[s.row] for s in job.samples if s.row in reasons), _CHANGED)
 
     def _evict_lost(self, job: _ShardJob, why: str) -> FillOutcome:
         """Evict a shard that cannot be fetched again, and record why."""
@@ -225,15 +226,3 @@ class Filler:
             job.claim.write({"reserved": need, "rows": [s.row for s in job.samples]})
             job.reserved = need
             return True
-
-
-def _describe_shard(job: _ShardJob, writer: ShardWriter, table_hash: str) -> CachedShard:
-    return CachedShard(
-        job.name,
-        len(writer),
-        writer.bytes,
-        writer.hash,
-        shard_files.table_file_size(len(writer)),
-        table_hash,
-        time.time(),
-    )

@@ -119,9 +119,8 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
 
     Exits with 1 if one could not be fetched again.
     """
-    from gpupipe.cache import listing, maintenance
+    from gpupipe.cache import maintenance
     from gpupipe.cache.fill import Filler
-    from gpupipe.cache.store import Store
 
     source = _read_source(config, overrides)
     folder, rows = _open_listed_cache(source)
@@ -131,11 +130,7 @@ def verify(config: ConfigName, overrides: Overrides) -> None:
         )
     for name, why in damaged.items():
         click.echo(f"{folder.shard_path(name)}: {why}")
-    store = Store(source.dataset, source.cache.retries, source.cache.timeout)
-    is_weighted = source.weight is not None
-    gone = maintenance.fetch_missing_shards(
-        folder, Filler(folder, listing.load(folder), store, source.seed, is_weighted)
-    )
+    gone = maintenance.fetch_missing_shards(folder, Filler(folder, source.dataset))
     click.echo(
         f"{counted(len(folder.commit_log.live_shards()), 'shard')} in the cache; {len(damaged)} "
         f"damaged, {len(damaged.keys() - gone.keys())} of them fetched again"

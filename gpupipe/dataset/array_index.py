@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -189,26 +190,27 @@ def build_index(
         raise DataError(
             f"{files.paths[0]}: no sample in {counted(len(parts), 'file')}: see data.source"
         )
-    file = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
-    row = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     array = _find_layout(files, parts, counts)
-    lengths = _repeat(counts, [int(np.prod(p.shape)) * np.dtype(p.dtype).itemsize for p in parts])
-    offset = _repeat(counts, [p.offset for p in parts]) + row * _repeat(
-        counts, [p.step for p in parts]
-    )
-    column = SpanColumn(
-        str(files.root), StringArray.from_strings(files.names), file, offset, lengths, array
-    )
-    names = _name_samples(files, parts, file, row)
+    file = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
+    row = np.arange(total, dtype=np.int64) - (np.cumsum(counts) - counts)[file]
+    numbers_of_files = [(part.offset, part.step, _count_bytes(part)) for part in parts]
+    offset, step, length = np.array(numbers_of_files, np.int64).T[:, file]
+    names = StringArray.from_strings(files.names)
+    column = SpanColumn(str(files.root), names, file, offset + row * step, length, array)
+    # A sample is named after its file, or "row N" if the file holds several samples.
+    samples = [
+        files.names[f] if parts[f].count is None else f"row {n}"
+        for f, n in zip(file.tolist(), row.tolist(), strict=True)
+    ]
     if files.labels is None or files.classes is None:
         sample_labels, classes = labels.number_classes(
-            numbers, total, lambda i: f"data.labels: sample {i} ({names[i]})"
+            numbers, total, lambda i: f"data.labels: sample {i} ({samples[i]})"
         )
     else:
         sample_labels, classes = np.repeat(files.labels, counts), files.classes
     return build(
         str(files.root),
-        names,
+        samples,
         sample_labels,
         classes,
         {"pairs": parts[0].pairs},
@@ -217,21 +219,8 @@ def build_index(
     )
 
 
-def _repeat(counts: NDArray[np.int64], numbers: list[int]) -> NDArray[np.int64]:
-    """Repeat numbers[i], which belongs to file i, once for each of its counts[i] samples."""
-    return np.repeat(np.array(numbers, np.int64), counts)
-
-
-def _name_samples(
-    files: ArrayFiles, parts: Sequence[FilePart], file: NDArray[np.int32], row: NDArray[np.int64]
-) -> list[str]:
-    """Return each sample's name: its file's name, or "row N" if its file holds several samples."""
-    if all(part.count is None for part in parts):
-        return files.names
-    return [
-        f"row {n}" if parts[f].count is not None else files.names[f]
-        for f, n in zip(file.tolist(), row.tolist(), strict=True)
-    ]
+def _count_bytes(part: FilePart) -> int:
+    return math.prod(part.shape) * np.dtype(part.dtype).itemsize
 
 
 def _find_layout(
@@ -252,17 +241,11 @@ def _find_layout(
                 f"{path}: samples of {axes[0]}, but of {axes[1]} in {files.paths[0]}: "
                 "arrays of one field all have the same axes"
             )
-    if all(part.shape == first.shape for part in parts):
-        return ArrayLayout(first.dtype, first.shape)
-    return ArrayLayout(
-        first.dtype,
-        None,
-        np.repeat(np.array([part.shape for part in parts], np.int64), counts, axis=0),
-    )
+    shapes = np.array([part.shape for part in parts], np.int64)
+    return ArrayLayout.of_shapes(first.dtype, np.repeat(shapes, counts, axis=0))
 
 
 def _dtype_name(part: FilePart) -> str:
     """Return the dtype for messages: complex64 for pairs of float32, complex128 for float64."""
-    return (
-        {"float32": "complex64", "float64": "complex128"}[part.dtype] if part.pairs else part.dtype
-    )
+    complex_dtypes = {"float32": "complex64", "float64": "complex128"}
+    return complex_dtypes[part.dtype] if part.pairs else part.dtype

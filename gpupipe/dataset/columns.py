@@ -100,12 +100,18 @@ class ArrayLayout:
     shape: tuple[int, ...] | None
     shapes: NDArray[np.int64] | None = None
 
+    @classmethod
+    def of_shapes(cls, dtype: str, shapes: NDArray[np.int64]) -> ArrayLayout:
+        """Return the layout of N > 0 samples with these shapes, int64 (N, axes)."""
+        if (shapes == shapes[0]).all():
+            return cls(dtype, tuple(shapes[0].tolist()))
+        return cls(dtype, None, shapes)
+
     def shape_of(self, i: int) -> tuple[int, ...]:
-        return (
-            self.shape
-            if self.shapes is None and self.shape is not None
-            else tuple(self.shapes[i].tolist())  # type: ignore[index]  # one of the two is set
-        )
+        if self.shape is not None:
+            return self.shape
+        assert self.shapes is not None
+        return tuple(self.shapes[i].tolist())
 
     def take(self, rows: Rows) -> ArrayLayout:
         return self if self.shapes is None else replace(self, shapes=self.shapes[rows])

@@ -154,23 +154,22 @@ class JoinedColumn(Column):
         columns: The columns.
         part: The position of each row's column in `columns`, int32 (N,).
         row: The row number in that column, int64 (N,).
-        layout: Dtype and shapes if the bytes are arrays.
+        array: Dtype and shapes if the bytes are arrays; None if they are image files.
     """
 
     columns: tuple[Column, ...]
     part: NDArray[np.int32]
     row: NDArray[np.int64]
-    layout: ArrayLayout | None
-
-    @property
-    def array(self) -> ArrayLayout | None:
-        return self.layout
+    array: ArrayLayout | None = None
 
     def __len__(self) -> int:
         return len(self.row)
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
         return self._gather(rows, lambda column, own: column.read(own))
+
+    def get_sizes(self, rows: Rows) -> list[int | None]:
+        return self._gather(rows, lambda column, own: column.get_sizes(own))
 
     def _gather(self, rows: Rows, get: Callable[[Column, Rows], Sequence[T]]) -> list[T]:
         """Call `get` with each column and its rows; return results in the order of `rows`."""
@@ -192,11 +191,8 @@ class JoinedColumn(Column):
         return [*inner, self.part, self.row]
 
     def take(self, rows: Rows) -> JoinedColumn:
-        layout = None if self.layout is None else self.layout.take(rows)
-        return replace(self, part=self.part[rows], row=self.row[rows], layout=layout)
-
-    def get_sizes(self, rows: Rows) -> list[int | None]:
-        return self._gather(rows, lambda column, own: column.get_sizes(own))
+        array = None if self.array is None else self.array.take(rows)
+        return replace(self, part=self.part[rows], row=self.row[rows], array=array)
 
     @property
     def can_sample(self) -> bool:
@@ -242,20 +238,14 @@ def _join_files(columns: Sequence[FileColumn]) -> FileColumn:
 
 
 def _join_spans(columns: Sequence[SpanColumn], layout: ArrayLayout | None) -> SpanColumn:
-    counts = [len(column.files) for column in columns]
-    starts = np.cumsum([0, *counts])
-    paths = (
-        str(Path(column.path(n)).absolute())
-        for column, count in zip(columns, counts, strict=True)
-        for n in range(count)
+    starts = np.cumsum([0, *(len(column.files) for column in columns)])
+    paths = StringArray.from_strings(
+        str(Path(column.path(n)).absolute()) for column in columns for n in range(len(column.files))
     )
     file = [column.file + start for column, start in zip(columns, starts, strict=False)]
-    offset, length = (
-        np.concatenate([getattr(column, part) for column in columns])
-        for part in ("offset", "length")
-    )
-    joined = StringArray.from_strings(paths)
-    return SpanColumn("", joined, np.concatenate(file).astype(np.int32), offset, length, layout)
+    offset = np.concatenate([column.offset for column in columns])
+    length = np.concatenate([column.length for column in columns])
+    return SpanColumn("", paths, np.concatenate(file).astype(np.int32), offset, length, layout)
 
 
 def _join_layouts(columns: Sequence[Column]) -> ArrayLayout | None:

@@ -81,7 +81,10 @@ def read_spans(spans: Sequence[Span]) -> list[NDArray[np.uint8]]:
         OSError: A file cannot be read.
         ValueError: A file ends before its span does.
     """
-    return [_check_length(*pair) for pair in zip(spans, _read_parts(spans), strict=True)]
+    parts = (
+        [_read_part(span) for span in spans] if _extension is None else _extension.read_files(spans)
+    )
+    return [_check_length(*pair) for pair in zip(spans, parts, strict=True)]
 
 
 def read_spans_and_crcs(spans: Sequence[Span]) -> tuple[list[NDArray[np.uint8]], list[int]]:
@@ -96,10 +99,8 @@ def read_spans_and_crcs(spans: Sequence[Span]) -> tuple[list[NDArray[np.uint8]],
     if _extension is None:
         contents = read_spans(spans)
         return contents, compute_crc32s(contents)
-    pairs = [
-        (part, 0) if isinstance(part, int) else part
-        for part in _extension.read_files_and_crcs(spans)
-    ]
+    parts = _extension.read_files_and_crcs(spans)  # for each span, (buffer, CRC) or an error number
+    pairs = [(part, 0) if isinstance(part, int) else part for part in parts]
     contents = [_check_length(span, data) for span, (data, _) in zip(spans, pairs, strict=True)]
     return contents, [crc for _, crc in pairs]
 
@@ -137,14 +138,8 @@ def _check_length(span: Span, data: Any) -> NDArray[np.uint8]:
     return array
 
 
-def _read_parts(spans: Sequence[Span]) -> list[Any]:
-    """Return the bytes of each span in a buffer; an error number if the span cannot be read."""
-    if _extension is not None:
-        return _extension.read_files(spans)  # type: ignore[no-any-return]
-    return [_read_part(span) for span in spans]
-
-
 def _read_part(span: Span) -> Any:
+    """Return the bytes of a span in a buffer; an error number if the span cannot be read."""
     try:
         with open_regular(span.path, buffering=0) as f:
             length = os.fstat(f.fileno()).st_size if span.length is None else span.length

@@ -145,10 +145,8 @@ def _join_layouts(name: str, holding: Sequence[tuple[Path, ShardFile]]) -> Array
             )
     if first.shapes is None:
         return None
-    shapes = np.concatenate([ranges.shapes for _, ranges in every])
-    if (shapes == shapes[0]).all():
-        return ArrayLayout(first.dtype, tuple(shapes[0].tolist()))
-    return ArrayLayout(first.dtype, None, shapes)
+    shapes = [ranges.shapes for _, ranges in every if ranges.shapes is not None]
+    return ArrayLayout.of_shapes(first.dtype, np.concatenate(shapes))
 
 
 def _join_values(name: str, holding: Sequence[tuple[Path, ShardFile]]) -> NDArray[Any]:

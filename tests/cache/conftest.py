@@ -54,13 +54,8 @@ class Made:
 
     def another(self) -> Filler:
         """A second filler of the same cache."""
-        return Filler(
-            CacheFolder(self.folder.options),
-            self.listing,
-            _store(self.dataset, self.folder.options),
-            self.dataset.seed,
-            self.dataset.weight is not None,
-        )
+        options = self.folder.options
+        return Filler(CacheFolder(options), self.dataset, _store(self.dataset, options))
 
     def fill(self) -> str:
         """Fill until there is no more to do. Returns why."""
@@ -100,12 +95,7 @@ def make(blobs: Path, tmp_path: Path) -> Make:
             with folder.lock():
                 listing.save(found, folder)
         kept = listing.load(folder)
-        return Made(
-            folder,
-            data,
-            kept,
-            Filler(folder, kept, _store(data, cache), data.seed, data.weight is not None),
-        )
+        return Made(folder, data, kept, Filler(folder, data, _store(data, cache)))
 
     return made
 

@@ -144,7 +144,6 @@ def test_a_store_that_is_not_there_is_named(config: Config) -> None:
 
 
 def test_a_mended_shard_is_read_anew(config: Config) -> None:
-    from gpupipe.cache import listing
     from gpupipe.cache.fill import Filler
     from gpupipe.cache.maintenance import fetch_missing_shards, remove_damaged_shards
     from gpupipe.cache.store import Store
@@ -163,7 +162,7 @@ def test_a_mended_shard_is_read_anew(config: Config) -> None:
         source = Remote(**{k: v for k, v in settings["data"].items() if k != "source"})
         assert list(remove_damaged_shards(folder, 60, lambda done, total: None)) == [name]
         assert not folder.shard_path(name).exists()
-        filler = Filler(folder, listing.load(folder), Store(source.dataset, 0, 5.0), 0, False)
+        filler = Filler(folder, source.dataset, Store(source.dataset, 0, 5.0))
         assert fetch_missing_shards(folder, filler) == {}
     with load(settings) as loader:
         assert len(ids(loader)) == 60
