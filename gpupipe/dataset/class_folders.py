@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.labels import make_unlabelled
 from gpupipe.errors import DataError
 from gpupipe.runtime.progress import Progress
 
@@ -19,7 +18,7 @@ _MAX_NAMED = 20
 """Maximum number of empty class folders that one message names."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class ClassFolders:
     """The result of a scan.
 
@@ -30,10 +29,10 @@ class ClassFolders:
         times: The time of each folder's last change, in ns, by its path relative to the root.
     """
 
-    classes: list[str] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
-    labels: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    times: dict[str, int] = field(default_factory=dict)
+    classes: list[str]
+    paths: list[str]
+    labels: NDArray[np.int64]
+    times: dict[str, int]
 
 
 def get_suffixes(extensions: Iterable[str]) -> tuple[str, ...]:
@@ -59,35 +58,38 @@ def scan(
             be read.
     """
     try:
-        read = _scan if has_labels else _scan_unlabelled
-        return read(root, get_suffixes(extensions), of, progress)
+        return _scan(root, get_suffixes(extensions), of, progress, has_labels)
     except OSError as e:
         raise DataError(
             f"{e.filename or root}: cannot be read while the folder is scanned: {e.strerror or e}"
         ) from e
 
 
-def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) -> ClassFolders:
-    scanned, counts = ClassFolders(times={"": get_change_time(os.stat(root))}), []
-    with os.scandir(root) as entries:
-        scanned.classes = sorted(
-            e.name for e in entries if not e.name.startswith(".") and e.is_dir()
-        )
-    for name in scanned.classes:
-        files = _list_files(root, name, suffixes, scanned.times)
-        scanned.paths += files
+def _scan(
+    root: Path, suffixes: tuple[str, ...], of: str, progress: Progress, has_labels: bool
+) -> ClassFolders:
+    folders, paths, counts, times = [""], list[str](), list[int](), dict[str, int]()
+    if has_labels:
+        times[""] = get_change_time(os.stat(root))
+        with os.scandir(root) as entries:
+            folders = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
+    for folder in folders:
+        files = _list_files(root, folder, suffixes, times)
+        paths += files
         counts.append(len(files))
-        progress("scanning", len(scanned.paths), None)
-    if not all(counts):
-        raise _describe_empty(root, scanned.classes, counts, f"{of} ({', '.join(suffixes)})")
-    if not counts:
-        kind = suffixes[0]
+        progress("scanning", len(paths), None)
+    kind = f"{of} ({', '.join(suffixes)})"
+    if not folders:
         raise DataError(
-            f"{root}: no class folders: what is read is ROOT/CLASS/{of}{kind}, so put the "
+            f"{root}: no class folders: what is read is ROOT/CLASS/{of}{suffixes[0]}, so put the "
             f"{of}s into a folder for each class, or set data.label to null if they have no labels"
         )
-    scanned.labels = np.repeat(np.arange(len(counts)), counts)
-    return scanned
+    if not has_labels and not paths:
+        raise DataError(f"{root}: no {kind}: set data.root or extensions")
+    if not all(counts):
+        raise _describe_empty(root, folders, counts, kind)
+    labels = np.repeat(np.arange(len(counts)), counts)
+    return ClassFolders(folders if has_labels else ["0"], paths, labels, times)
 
 
 def _describe_empty(root: Path, classes: list[str], counts: list[int], of: str) -> DataError:
@@ -97,18 +99,6 @@ def _describe_empty(root: Path, classes: list[str], counts: list[int], of: str) 
     return DataError(
         f"{', '.join(empty[:_MAX_NAMED])}{more}: no {of}: remove {folders}, or set data.extensions"
     )
-
-
-def _scan_unlabelled(
-    root: Path, suffixes: tuple[str, ...], of: str, progress: Progress
-) -> ClassFolders:
-    scanned = ClassFolders()
-    scanned.paths = _list_files(root, "", suffixes, scanned.times)
-    progress("scanning", len(scanned.paths), None)
-    if not scanned.paths:
-        raise DataError(f"{root}: no {of} ({', '.join(suffixes)}): set data.root or extensions")
-    scanned.labels, scanned.classes = make_unlabelled(len(scanned.paths))
-    return scanned
 
 
 def _list_files(

@@ -77,11 +77,16 @@ def prepare_file(options: DecodedCacheOptions, job: dict[str, Any], samples: int
 
 def free_shared_memory() -> int:
     """Return the number of bytes that a new cache in memory could take."""
-    if not _find_shared_memory().is_dir():
-        return 0
-    state = os.statvfs(_find_shared_memory())
-    free, available = state.f_bavail * state.f_frsize, read_meminfo().get("MemAvailable")
-    return free if available is None else min(free, available)
+    folder = _find_shared_memory()
+    return _measure_free(folder, "memory")[0] if folder.is_dir() else 0
+
+
+def _measure_free(folder: Path, where: str) -> tuple[int, bool]:
+    """Return the bytes that a new file in `folder` could take, and whether memory limits them."""
+    state = os.statvfs(folder)
+    free = state.f_bavail * state.f_frsize
+    available = read_meminfo().get("MemAvailable", free) if where == "memory" else free
+    return min(free, available), available < free
 
 
 @contextmanager
@@ -167,22 +172,17 @@ def _fits_options(path: Path, options: DecodedCacheOptions) -> bool:
 
 def _refuse_without_room(folder: Path, options: DecodedCacheOptions) -> None:
     """Raise DataError if a new file does not fit beside bytes that other caches may still fill."""
-    state = os.statvfs(folder)
-    free = state.f_bavail * state.f_frsize
+    free, is_memory_limit = _measure_free(folder, options.where)
     files = (path.stat() for path in list_files(options.where))
     promised = sum(max(0, file.st_size - 512 * file.st_blocks) for file in files)
-    where = str(folder.parent)
-    advice = "make it smaller, or empty other caches with 'gpupipe cache empty'"
-    if options.where == "memory":
-        advice += ", or write where: disk"
-        available = read_meminfo().get("MemAvailable")
-        if available is not None and available < free:
-            free, where = available, "the memory of this machine"
     if free - promised < options.max_bytes:
+        where = "the memory of this machine" if is_memory_limit else folder.parent
         others = f", of which other decoded caches may still fill {_show(promised)}"
+        on_disk = ", or write where: disk" if options.where == "memory" else ""
         raise DataError(
             f"data.cache_decoded.max_bytes is {_show(options.max_bytes)}, but {where} has "
-            f"{_show(free)} free{others if promised else ''}: {advice}"
+            f"{_show(free)} free{others if promised else ''}: make it smaller, or empty other "
+            f"caches with 'gpupipe cache empty'{on_disk}"
         )
 
 
