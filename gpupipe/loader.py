@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpupipe import config as configs
 from gpupipe.batch_stage.mixer import BatchMixer
-from gpupipe.config import Config, LoaderConfig
+from gpupipe.config import Config
 from gpupipe.dataset.index import Index
-from gpupipe.engines import registry
 from gpupipe.errors import GpupipeError, StandInWarning, UsageError, counted, warn
 from gpupipe.loading.assembly import LoaderParts, assemble, connect, count_threads, resolve
 from gpupipe.loading.ignored_settings import log_ignored_settings
@@ -105,23 +104,6 @@ def warn_about_data(loader: Loader) -> Loader:
     if loader.index.warning:
         warn(loader.index.warning, StandInWarning)
     return loader
-
-
-def connect_loader(
-    options: LoaderConfig, own: Config | None = None, patience: float = 60.0
-) -> Loader:
-    """Connect to data processing servers, and return a Loader over them.
-
-    Args:
-        options: Settings of the loader; `options.engine` names the engine that connects.
-        own: A config that must have the servers' pipeline and batch stage; None: no check.
-        patience: Seconds without a message from a server after which the loader raises ServerError.
-
-    Raises:
-        DeviceError: If the device is not available.
-        ServerError: If a server cannot be reached, or serves another pipeline than `own`.
-    """
-    return Loader(connect(registry.find(options.engine), options, own, patience))
 
 
 class Loader:

@@ -151,15 +151,13 @@ def _order(config: Config, index: Index, epoch: int) -> list[Any]:
         pyarrow.table(
             {
                 "id": np.concatenate([plan.ids for plan in task]),
-                "repeat": np.concatenate([_count_repeats(plan) for plan in task]),
+                "repeat": np.concatenate(
+                    [np.zeros_like(p.ids) if p.repeats is None else p.repeats for p in task]
+                ),
             }
         )
         for task in tasks
     ]
-
-
-def _count_repeats(plan: Plan) -> NDArray[np.int64]:
-    return np.zeros(len(plan.ids), np.int64) if plan.repeats is None else plan.repeats
 
 
 def _check_cpus(cluster: Cluster, cpus: int) -> None:

@@ -11,8 +11,10 @@ import pydantic
 from numpy.typing import NDArray
 
 from gpupipe.config import LoaderConfig
+from gpupipe.engines import registry
 from gpupipe.errors import ConfigError, ServerError, did_you_mean
-from gpupipe.loader import Loader, connect_loader, warn_about_data
+from gpupipe.loader import Loader, warn_about_data
+from gpupipe.loading import assembly
 from gpupipe.schema.document import Document
 from gpupipe.schema.validation_errors import to_problems
 
@@ -76,7 +78,8 @@ def connect(
         options = LoaderConfig.model_validate(settings)
     except pydantic.ValidationError as e:
         raise ConfigError(to_problems(e, LoaderConfig, Document("connect()", settings))) from None
-    return warn_about_data(connect_loader(options, patience=patience))
+    engine = registry.find(options.engine)
+    return warn_about_data(Loader(assembly.connect(engine, options, patience=patience)))
 
 
 class ServerDataStream:

@@ -290,6 +290,5 @@ class Stats(_Message, tag="stats", frozen=True):
 ToServer = (
     OpenSession | StartIteration | Acknowledge | EndIteration | Ping | CloseSession | GetStats
 )
-Answer = SessionOpened | Confirm | Refused | Pong | SessionClosed | UnknownSession | Stats
-Notice = IterationStarted | BatchHeader | BatchPart | Revoke | PassEnded | Failed
-ToClient = Answer | Notice
+_Answer = SessionOpened | Confirm | Refused | Pong | SessionClosed | UnknownSession | Stats
+ToClient = _Answer | IterationStarted | BatchHeader | BatchPart | Revoke | PassEnded | Failed

@@ -149,38 +149,35 @@ class Dispatcher:
             self._connections.answer(route, messages.Refused(str(e), e.is_temporary))
             return
         self._connections.open(route, request, client.hwm)
-        self._connections.answer(route, self._session_opened(client, now))
-
-    def _session_opened(self, client: Client, now: float) -> messages.SessionOpened:
-        epoch, position = self._sessions.start_position(client)
-        return messages.SessionOpened(
+        opened = messages.SessionOpened(
             messages.VERSION,
             self._history,
             os.getpid(),
             client.leases,
-            epoch,
-            position,
+            *self._sessions.start_position(client),
             self._plans.global_rank(client.partition.rank),
             self._plans.world_size,
             self._description,
             self._sessions.pass_in_progress(client, now) if client.is_late else None,
         )
+        self._connections.answer(route, opened)
 
     def _handle_in_session(self, token: str, message: messages.ToServer) -> None:
-        if isinstance(message, messages.Acknowledge):
-            self._connections.release_slots(token, message.slots)
-            if message.keys:
-                self._sessions.batches.acknowledge(token, message.keys)
-        elif isinstance(message, messages.Ping):
-            self._connections.send(token, messages.Pong())
-        elif isinstance(message, messages.EndIteration):
-            self._sessions.end_iteration(token)
-            self.final_error.acknowledge(token)
-        elif isinstance(message, messages.StartIteration):
-            try:
-                self._sessions.start_iteration(token, message)
-            except (RequestRefused, StateError) as e:
-                self._connections.send(token, messages.Refused(str(e)[:4000], False))
+        match message:
+            case messages.Acknowledge():
+                self._connections.release_slots(token, message.slots)
+                if message.keys:
+                    self._sessions.batches.acknowledge(token, message.keys)
+            case messages.Ping():
+                self._connections.send(token, messages.Pong())
+            case messages.EndIteration():
+                self._sessions.end_iteration(token)
+                self.final_error.acknowledge(token)
+            case messages.StartIteration():
+                try:
+                    self._sessions.start_iteration(token, message)
+                except (RequestRefused, StateError) as e:
+                    self._connections.send(token, messages.Refused(str(e)[:4000], False))
 
     def apply_timeouts(self) -> None:
         """Requeue batches of silent clients; end sessions that timed out or whose process ended."""

@@ -89,10 +89,9 @@ class ServerStopped(_Record, tag="stopped", frozen=True):
     """The server was stopped, and did not crash."""
 
 
-SessionRecord = SessionStarted | SessionEnded
-PassRecord = NextPass | PassStarted | PassDropped | StepsDone
 StepRecord = StepLeased | StepRequeued | StepDone
-Record = SessionRecord | PassRecord | StepRecord | ServerStopped
+_PassRecord = NextPass | PassStarted | PassDropped | StepsDone
+Record = SessionStarted | SessionEnded | _PassRecord | StepRecord | ServerStopped
 Log = Callable[[Record], None]
 
 

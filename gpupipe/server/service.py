@@ -40,7 +40,6 @@ from gpupipe.server.flood_guard import FloodGuard
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.producer import Producer
 from gpupipe.server.served_work import Plans, open_sessions, prepare_loader
-from gpupipe.server.write_ahead_log import WriteAheadLog
 
 _TICK_MS = 250
 _LOOK_MS = 50
@@ -180,17 +179,14 @@ class Server:
             for token in list(self._connections.by_token):
                 self._connections.close(token)
         if self._wal is not None:
-            self._close_wal(self._wal)
+            if self._ends_run and self._producer.error is None:
+                try:
+                    self._wal.stop()
+                except ServerError as e:
+                    _log.warning("gpupipe: %s", e)
+            self._wal.close()
         self.loader.close()
         self._waker.close()
-
-    def _close_wal(self, wal: WriteAheadLog) -> None:
-        if self._ends_run and self._producer.error is None:
-            try:
-                wal.stop()
-            except ServerError as e:
-                _log.warning("gpupipe: %s", e)
-        wal.close()
 
     def _close_socket(self) -> None:
         keep_sockets_in_forks(_port_or_file(self.address))

@@ -98,19 +98,14 @@ def split_pipeline(config: Config) -> tuple[Config, tuple[int, ...]]:
     shorter = pipeline.without_entries(tail)
     wrong = find_larger_output(shorter)
     if wrong or not tail:
+        names = [n for n in sorted(STEPS.builtin_names) if STEPS.find(n).can_run_on_batches]
         raise ServerError(
-            f"ship: uint8 needs a pipeline that ends in {' and '.join(_names_on_batches())} after "
+            f"ship: uint8 needs a pipeline that ends in {' and '.join(names)} after "
             f"uint8 images; pipeline '{pipeline.name}' has {wrong or shorter.output_spec} before "
             "them: serve with --ship batch"
         )
     loader = config.loader.model_copy(update={"dtype": None})
     return replace(config, pipeline=shorter, loader=loader), tail
-
-
-def _names_on_batches() -> list[str]:
-    """Return the names of the built-in steps that can run on whole batches."""
-    names = sorted(STEPS.builtin_names)
-    return [name for name in names if STEPS.find(name).can_run_on_batches]
 
 
 def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler) -> dict[str, Any]:

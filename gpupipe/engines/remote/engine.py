@@ -30,7 +30,6 @@ from gpupipe.engines.base import Batch, BatchStream, EngineTraits
 from gpupipe.engines.last_steps import BatchFinisher
 from gpupipe.engines.remote.connecting import ConnectedServer, connect_servers
 from gpupipe.engines.remote.description import SERVER_SETTINGS
-from gpupipe.engines.remote.reading import ReceivedBatch
 from gpupipe.errors import ServerError, StateError, warn
 from gpupipe.protocol.messages import Key, SessionOpened
 from gpupipe.runtime.memory import record_stream
@@ -260,7 +259,9 @@ class RemoteEngine(BatchStream):
                 all_sent |= {turn} if received.is_last else set()
                 if self._torch_device.type == "cuda":
                     record_stream(received.batch, torch.cuda.current_stream(self._torch_device))
-                yield self._plan(received, turn, before, len(all_sent) == servers), received.batch
+                tag = ServerBatch(turn, received.key, before, (turn + 1) % servers)
+                ids, is_last = received.batch["id"].numpy(), len(all_sent) == servers
+                yield Plan(received.epoch, ids, received.end, is_last, tag), received.batch
                 before = received.end if turn == servers - 1 else before
             turn = (turn + 1) % servers
 
@@ -274,10 +275,6 @@ class RemoteEngine(BatchStream):
                 UserWarning,
             )
         self._has_received = True
-
-    def _plan(self, received: ReceivedBatch, server: int, before: int, last: bool) -> Plan:
-        tag = ServerBatch(server, received.key, before, (server + 1) % len(self._servers))
-        return Plan(received.epoch, received.batch["id"].numpy(), received.end, last, tag)
 
     def mark_consumed(self, plan: Plan) -> None:
         if isinstance(plan.tag, ServerBatch):
