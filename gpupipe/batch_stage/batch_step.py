@@ -101,7 +101,7 @@ class BatchStep(BaseStep):
                 first step.
             p: This batch's entry of each array that `sample` returned, and "shift": mix sample i
                 with sample i - shift, so that neighbouring views of one sample do not mix. 0: mix
-                nothing. See gpupipe.batch_stage.mixing.
+                nothing. See `find_shift` in gpupipe.batch_stage.stage.
 
         Returns:
             The processed fields and labels, with the same shapes and dtypes.

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.batch_stage.batch_step import BATCH_STEPS, BatchContainer, BatchStep, NestedBatchStep
-from gpupipe.batch_stage.mixing import find_shift
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.pipeline.entry import BaseEntry, make_key
@@ -21,6 +20,30 @@ from gpupipe.pipeline.step import StepIncompatibleError
 from gpupipe.runtime.failures import step_errors
 from gpupipe.sampling import draws
 from gpupipe.schema.document import Document, Loc, Node
+
+
+def find_shift(ids: NDArray[np.int64]) -> int:
+    """Return the length of the longest run of equal ids: this shift mixes no run with itself.
+
+    Args:
+        ids: The ids of the batch's samples, in their order, int64 (B,).
+
+    Returns:
+        The shift; 0, which mixes nothing, if the batch is shorter than two such runs.
+    """
+    ends = np.flatnonzero(np.diff(ids, append=-1, prepend=-1))
+    longest = int(np.diff(ends).max(initial=1))
+    return longest if len(ids) >= 2 * longest else 0
+
+
+def count_pairs_of_one_sample(ids: NDArray[np.int64]) -> int:
+    """Return how many samples of a batch are mixed with a view of themselves.
+
+    Args:
+        ids: The ids of the batch's samples, in their order, int64 (B,).
+    """
+    shift = find_shift(ids)
+    return int((ids == np.roll(ids, shift)).sum()) if shift else 0
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Protocol, runtime_checkable
 
 from gpupipe.batch_stage.mixer import check_labels
-from gpupipe.batch_stage.mixing import count_pairs_of_one_sample, find_shift
+from gpupipe.batch_stage.stage import count_pairs_of_one_sample, find_shift
 from gpupipe.config import Config
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job, Operator

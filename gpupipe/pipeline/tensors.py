@@ -52,31 +52,19 @@ def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)
 
     axes = len(shape)
     spans = [(int(a), int(a) + int(n)) for a, n in zip(anchor, shape, strict=True)]
-    inside = _part(image, [(max(low, 0), max(high, 0)) for low, high in spans])
-    if all(
-        low >= 0 and high <= n for (low, high), n in zip(spans, image.shape[-axes:], strict=True)
-    ):
+    sides = [high - low for low, high in spans]
+    part: Any = (..., *(slice(max(low, 0), max(high, 0)) for low, high in spans))
+    inside = image[part]
+    if list(inside.shape[-axes:]) == sides:
         return inside
-    window = image.new_empty((*image.shape[:-axes], *(high - low for low, high in spans)))
+    window = image.new_empty((*image.shape[:-axes], *sides))
     filling = torch.tensor(fill, dtype=torch.float64).to(image.dtype)
     window[...] = to_device(filling, image.device).reshape(-1, *[1] * axes)
-    _part(
-        window,
-        [
-            (max(-low, 0), max(-low, 0) + n)
-            for (low, _), n in zip(spans, inside.shape[-axes:], strict=True)
-        ],
-    )[...] = inside
+    starts = [max(-low, 0) for low, _ in spans]
+    ends = [start + n for start, n in zip(starts, inside.shape[-axes:], strict=True)]
+    part = (..., *map(slice, starts, ends))
+    window[part] = inside
     return window
-
-
-def _part(image: Tensor, spans: list[tuple[int, int]]) -> Tensor:
-    """Return a view of the [start, end) ranges of the last axes, clipped to the tensor."""
-    for axis, (low, high) in enumerate(spans, -len(spans)):
-        image = image.narrow(
-            axis, min(low, image.shape[axis]), max(0, min(high, image.shape[axis]) - low)
-        )
-    return image
 
 
 def to_steps(array: Tensor, layout: str) -> Tensor:

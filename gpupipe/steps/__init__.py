@@ -10,6 +10,7 @@ turns image files into pixels. Start reading in random_flips.py.
 SHARED_FILES = {
     "color_jitter": ("color_jitter", "random_photometric_distort"),
     "containers": ("identity", "random_apply", "random_choice", "random_order"),
+    "crop_and_pad": ("center_crop", "pad", "random_crop"),
     "grayscale": ("grayscale", "random_grayscale", "rgb"),
     "multi_crop": ("five_crop", "ten_crop"),
     "rand_augment": ("auto_augment", "rand_augment", "trivial_augment_wide"),
@@ -24,5 +25,6 @@ SHARED_FILES = {
     ),
     "random_flips": ("random_horizontal_flip", "random_vertical_flip"),
     "random_resizing": ("random_resize", "random_shortest_size", "scale_jitter"),
+    "random_warps": ("random_affine", "random_perspective", "random_rotation"),
 }
 """The names of the steps in each file that holds several."""

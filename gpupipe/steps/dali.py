@@ -23,10 +23,11 @@ from gpupipe.pipeline.step import (
     Uniforms,
 )
 from gpupipe.runtime.installation import install_command
+from gpupipe.runtime.registry import find_registration
 from gpupipe.schema.field_types import wrong_key
 from gpupipe.steps.dali_operators import operators
 from gpupipe.steps.dali_operators.arguments import Arguments, read_arguments
-from gpupipe.steps.dali_operators.operators import Operator, Trial, find_trial
+from gpupipe.steps.dali_operators.operators import Operator, Trial
 
 
 class Dali(Step):
@@ -141,7 +142,10 @@ class Dali(Step):
 
     def _run_trial(self, input_spec: Spec) -> Trial:
         if "cpu" in self.operator.backends:
-            return find_trial()(self.operator, self._make, self, input_spec)
+            engine = find_registration("dali")
+            assert engine is not None and engine.try_operator is not None
+            trial: Trial = engine.try_operator(self.operator, self._make, self, input_spec)
+            return trial
         if input_spec.kind == "mask":
             raise StepIncompatibleError(
                 f"{self.op} runs on a GPU alone, and cannot be tried on a mask: leave the mask out "

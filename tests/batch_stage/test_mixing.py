@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 import gpupipe
 from batch_stage.mixing_cases import mixer_of
-from gpupipe.batch_stage.mixing import count_pairs_of_one_sample, find_shift, symmetric_beta
+from gpupipe.batch_stage.stage import count_pairs_of_one_sample, find_shift
+from gpupipe.batch_stage.steps.mixup import symmetric_beta
 from gpupipe.sampling import draws
 from gpupipe.sampling.epochs import EpochLayout
 

@@ -11,7 +11,7 @@ import pytest
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.batch_stage.mixing import find_shift
+from gpupipe.batch_stage.stage import find_shift
 from gpupipe.bench import plan
 from gpupipe.loading.assembly import resolve
 from helpers.reference import operators

@@ -8,8 +8,8 @@ import pytest
 
 from gpupipe import config
 from gpupipe.steps.decode import Decode
-from gpupipe.steps.random_affine import RandomAffine
 from gpupipe.steps.random_flips import RandomHorizontalFlip
+from gpupipe.steps.random_warps import RandomAffine
 from gpupipe.steps.resize import Resize
 from helpers.config_texts import DATA, INLINE, STEPS, mistakes, read
 

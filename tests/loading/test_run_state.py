@@ -1,5 +1,3 @@
-"""States: what they hold, and what they belong to."""
-
 from __future__ import annotations
 
 import json
@@ -11,8 +9,10 @@ from typing import Any
 import pytest
 
 import gpupipe
+from gpupipe.dataset.index import Index
 from gpupipe.errors import StateError
-from gpupipe.loading.run_state import check_state
+from gpupipe.loading.run_state import check_state, find_difference, sample_content
+from gpupipe.sources.folder import Folder
 from helpers.loaders import load
 
 OPTIONS: dict[str, Any] = {"engine": "cpu", "batch_size": 4, "threads": 1}
@@ -104,7 +104,9 @@ def test_a_state_of_version_1_loads_and_is_checked_by_what_it_has(root: Path) ->
         resume(root, old | {"version": 1, "data": "0" * 32})
 
 
-def test_the_history_has_an_entry_for_each_resume_with_other_settings(root: Path) -> None:
+def test_the_history_has_an_entry_for_each_resume_with_other_settings(
+    root: Path,
+) -> None:
     state = state_after(root, 1)
     settings = {"world_size": 1, "batch_size": 4}
     first = {"step": 0, "epoch": 0, "position": 0} | settings
@@ -212,3 +214,68 @@ def test_a_state_of_something_else_is_taken_only_if_the_user_says_so(
     with pytest.raises(StateError, match=said):
         check_state(STATE | changes, OWN, True)
     assert check_state(STATE | changes, OWN, False) == STATE | changes
+
+
+def write(forty: Path, count: int) -> None:
+    for n in range(count):
+        file = forty / "a" / f"{n:05}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"%d" % n * (1 + n % 3))
+
+
+@pytest.fixture
+def forty(tmp_path: Path) -> Path:
+    write(tmp_path, 40)
+    return tmp_path
+
+
+def index_of(forty: Path) -> Index:
+    return Folder(root=forty).index()
+
+
+def test_it_holds_sizes_of_all_few_rows_and_hashes_of_some(forty: Path) -> None:
+    index = index_of(forty)
+    sample = sample_content(index)
+    assert sample["sizes"] == [file.stat().st_size for file in sorted((forty / "a").iterdir())]
+    assert len(sample["hashes"]) == 20, "every second of 40: no more than 32"
+    assert len(set(sample["hashes"])) == 20
+    assert find_difference(sample, sample_content(index), index) == ""
+
+
+def test_of_many_rows_every_rank_looks_at_the_same(tmp_path: Path) -> None:
+    write(tmp_path, 3000)
+    one, other = (sample_content(index_of(tmp_path)) for _ in range(2))
+    assert one == other
+    assert 700 < len(one["sizes"]) <= 1000
+    assert len(one["hashes"]) <= 32
+
+
+def test_a_difference_is_named_with_the_first_sample(forty: Path) -> None:
+    index = index_of(forty)
+    before = sample_content(index)
+    (forty / "a" / "00003.jpg").write_bytes(b"longer than it was")
+    said = find_difference(before, sample_content(index), index)
+    assert "a/00003.jpg had 1 bytes, and has 18 now; of 40 samples that were compared, 1" in said
+
+
+def test_other_content_of_the_same_size_is_seen_in_rows_that_are_hashed(
+    forty: Path,
+) -> None:
+    index = index_of(forty)
+    before = sample_content(index)
+    (forty / "a" / "00000.jpg").write_bytes(b"x")
+    (forty / "a" / "00004.jpg").write_bytes(b"xx")
+    said = find_difference(before, sample_content(index), index)
+    assert "a/00000.jpg has the size that it had, but other content; of 20 samples" in said
+    assert said.endswith("2 differ")
+
+
+def test_what_is_not_known_on_either_side_is_no_difference(forty: Path) -> None:
+    index = index_of(forty)
+    before = sample_content(index)
+    (forty / "a" / "00000.jpg").unlink()
+    now = sample_content(index)
+    assert (now["sizes"][0], now["hashes"][0]) == (None, None)
+    assert find_difference(before, now, index) == ""
+    for odd in ({}, {"sizes": "many"}, {"sizes": [1]}):
+        assert find_difference(odd, now, index) == ""

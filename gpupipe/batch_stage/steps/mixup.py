@@ -1,12 +1,20 @@
-"""mixup: each sample becomes a mean of itself and an earlier sample of the batch."""
+"""mixup and cutmix: mix each sample with an earlier sample of the batch.
+
+Sample i is mixed with sample i - k, and the first k samples with the last k. k is the `shift`: 1,
+as in torchvision, or more if neighbours are views of the same sample (`loader.repeats`). The share
+of sample i is drawn from a symmetric beta distribution.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpupipe.batch_stage.batch_step import BatchStep, Images, MixedBatch
-from gpupipe.batch_stage.mixing import mix_with_earlier, symmetric_beta
 from gpupipe.dataset.spec import FLOATS
 from gpupipe.pipeline.step import Params, Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.schema.field_types import Positive
@@ -53,3 +61,149 @@ class Mixup(BatchStep):
         lam, shift = float(p["lam"]), p["shift"]
         mixed = {name: mix_with_earlier(image, lam, shift) for name, image in images.items()}
         return mixed, mix_with_earlier(labels, lam, shift)
+
+
+class Cutmix(BatchStep):
+    """Paste boxes and mix labels as torchvision.transforms.v2.CutMix (Yun et al. 2019).
+
+    All samples have the same box. It would have 1 - lam of the area, with lam drawn from
+    Beta(alpha, alpha), but it is cut off at the border; its center is drawn uniformly. Labels are
+    mixed by the area that the box then has. The box is cut from the sample before; under
+    `loader.repeats`, from the nearest one that is no view of the same sample. All of it depends on
+    all samples of the batch.
+
+    Images may have any dtype. Fields that are masks get the same box.
+
+    Attributes:
+        alpha: Both parameters of the beta distribution, above 0. The default is 1, the uniform
+            distribution; the smaller it is, the nearer the box is to nothing or to all.
+    """
+
+    alpha: Positive = 1.0
+
+    num_uniforms = 4
+    mixes_samples = True
+
+    def check(self, fields: Mapping[str, Spec]) -> None:
+        for name, field in fields.items():
+            if not set("HW") <= set(field.layout):
+                raise StepIncompatibleError(
+                    f"it needs images, but '{name}' has the layout {field.layout or 'of one'}"
+                    ", without height and width: name other fields in 'on:', or write 'mixup'"
+                )
+        sizes = {name: (field.height, field.width) for name, field in fields.items()}
+        _check_sizes({name: size for name, size in sizes.items() if None not in size})
+
+    def sample(self, u: Uniforms) -> Sampled:
+        """Draw lam, x and y, each float64 (N,) for N batches.
+
+        1 - lam is the box's share of the image's area before it is cut off at the border.
+        x and y are the box's center, as shares of width and height.
+        """
+        return {"lam": symmetric_beta(u[:, :2], self.alpha), "x": u[:, 2], "y": u[:, 3]}
+
+    def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
+        sizes = {name: tuple(image.shape[-2:]) for name, image in images.items()}
+        _check_sizes(sizes)
+        height, width = next(iter(sizes.values()))
+        box, lam = find_box(height, width, p)
+        shift = p["shift"]
+        pasted = {name: paste_from_earlier(image, box, shift) for name, image in images.items()}
+        return pasted, mix_with_earlier(labels, lam, shift)
+
+
+def find_box(height: int, width: int, p: Params) -> tuple[tuple[int, int, int, int], float]:
+    """Compute the box that is pasted, as torchvision.transforms.v2.CutMix does.
+
+    Args:
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
+        p: lam, x and y of one batch, from `Cutmix.sample`.
+
+    Returns:
+        The box (left, top, right, bottom) in pixels, cut off at the border, and the share of the
+        image's area outside the box, 0 to 1.
+    """
+    center_x, center_y = int(p["x"] * width), int(p["y"] * height)
+    half = 0.5 * math.sqrt(1.0 - float(p["lam"]))
+    half_width, half_height = int(half * width), int(half * height)
+    left, right = max(center_x - half_width, 0), min(center_x + half_width, width)
+    top, bottom = max(center_y - half_height, 0), min(center_y + half_height, height)
+    outside = 1.0 - (right - left) * (bottom - top) / (width * height)
+    return (left, top, right, bottom), outside
+
+
+def _check_sizes(sizes: Mapping[str, tuple[int | None, ...]]) -> None:
+    """Raise StepIncompatibleError if fields differ in size, (height, width)."""
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{name}: {'x'.join(map(str, size))}" for name, size in sizes.items())
+        raise StepIncompatibleError(
+            f"the fields differ in height x width ({listed}): resize them to one size, or name "
+            "only fields of one size in 'on:'"
+        )
+
+
+def mix_with_earlier(x: Tensor, share: float, shift: int) -> Tensor:
+    """Mix each sample i with sample i - `shift`, with the weights `share` and 1 - `share`.
+
+    That is `share * x + (1 - share) * x.roll(shift, 0)`, as torchvision's MixUp computes it with a
+    shift of 1. It never makes the rolled batch, so the memory traffic is a third.
+
+    Args:
+        x: Floats (B, ...).
+        share: The weight of each sample itself, 0 to 1.
+        shift: 1 to B - 1; or 0, which returns `x` itself.
+    """
+    import torch
+
+    if not shift:
+        return x
+    mixed = torch.empty_like(x)
+    torch.lerp(x[-shift:], x[:shift], share, out=mixed[:shift])
+    torch.lerp(x[:-shift], x[shift:], share, out=mixed[shift:])
+    return mixed
+
+
+def paste_from_earlier(x: Tensor, box: tuple[int, int, int, int], shift: int) -> Tensor:
+    """Return a copy of `x` in which the box of sample i comes from sample i - `shift`.
+
+    Args:
+        x: (B, ..., H, W), of any dtype.
+        box: (left, top, right, bottom) in pixels; right and bottom are exclusive.
+        shift: 1 to B - 1; or 0, which returns `x` itself.
+    """
+    if not shift:
+        return x
+    left, top, right, bottom = box
+    mixed = x.clone()
+    mixed[:shift, ..., top:bottom, left:right] = x[-shift:, ..., top:bottom, left:right]
+    mixed[shift:, ..., top:bottom, left:right] = x[:-shift, ..., top:bottom, left:right]
+    return mixed
+
+
+def symmetric_beta(u: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
+    """Turn uniform draws into draws from Beta(alpha, alpha).
+
+    The transform is exact for every alpha > 0, and rejects no draws. If T has Student's
+    distribution with 2 alpha degrees of freedom, then 1/2 + T / (2 sqrt(2 alpha + T²)) has the
+    distribution Beta(alpha, alpha) (L. Devroye, "Random variate generation in one line of code",
+    1996). T comes from two uniforms by the polar method: T = sqrt(2 alpha (U^(-1/alpha) - 1))
+    cos(2 pi V) (R. W. Bailey, "Polar generation of random variates with the t-distribution",
+    Mathematics of Computation 62, 1994).
+
+    Args:
+        u: float64 (N, 2) in [0, 1).
+        alpha: Both parameters of the distribution, above 0.
+
+    Returns:
+        float64 (N,) in [0, 1].
+    """
+    exponent = np.log1p(-u[:, 0]) / alpha
+    q, one_minus_q = np.exp(exponent), -np.expm1(exponent)
+    cosine = np.cos(2.0 * np.pi * u[:, 1])
+    # With T² / (2 alpha + T²) = (1 - q) cos² / (q + (1 - q) cos²), no power of U overflows.
+    total = q + one_minus_q * cosine**2
+    root = np.sqrt(one_minus_q * cosine**2 / total)
+    smaller = q / (total * 2.0 * (1.0 + root))
+    drawn: NDArray[np.float64] = np.where(cosine < 0, smaller, 1.0 - smaller)
+    return drawn

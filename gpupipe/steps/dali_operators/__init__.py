@@ -1,6 +1,6 @@
 """Reads the schemas and arguments of DALI's operators, for the step dali.
 
 `operators` reads DALI's schema of an operator, and `arguments` its arguments in YAML. The step
-imports both. `operators.TryOperator` is the protocol by which the step has the DALI engine run an
-operator on small images; the engine imports only that. Start reading in operators.py.
+imports both. The DALI engine runs an operator on small images for the step, and returns an
+`operators.Trial`; it imports only that and `operators.Operator`. Start reading in operators.py.
 """

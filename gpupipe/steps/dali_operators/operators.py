@@ -1,7 +1,7 @@
 """Describes DALI's own operators from DALI's schemas: names, arguments and back ends.
 
 The functions import DALI when they are called: only pipelines with the step `dali` need it. The
-step calls `find_trial` to try an operator on small images; the DALI engine implements the trial.
+DALI engine tries an operator on small images for the step, and returns a `Trial`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import did_you_mean
-from gpupipe.pipeline.step import Step
-from gpupipe.pipeline.step_registry import STEPS
-from gpupipe.runtime.registry import find_registration
+from gpupipe.pipeline.step_registry import STEPS, to_snake_case
 
 Kind = Literal["number", "whole", "flag", "text", "dtype", "interp_type", "image_type", "other"]
 
@@ -123,11 +121,6 @@ class Operator:
         return f"write '{renamed}'" if renamed in self.arguments else "leave it out"
 
 
-def names() -> list[str]:
-    """Return the sorted names of the operators that `find` returns."""
-    return sorted(name for name, schema_name in _all().items() if not _explain_refusal(schema_name))
-
-
 @cache
 def find(name: str) -> Operator:
     """Return the operator called `name`.
@@ -136,76 +129,51 @@ def find(name: str) -> Operator:
         LookupError: If there is no such operator, or the step `dali` cannot run it. The message
             suggests the nearest name, or what to write instead.
     """
-    every = _all()
-    if name not in every:
-        known = names()
-        raise LookupError(f"DALI has no operator '{name}'{_suggest(name, known)}")
-    schema_name = every[name]
-    if why := _explain_refusal(schema_name):
+    operators = _list_operators()
+    if name not in operators:
+        known = sorted(n for n, operator in operators.items() if not _explain_refusal(operator))
+        hint = did_you_mean(to_snake_case(name.removeprefix("fn.")), known)
+        is_near = hint.startswith("; did you mean")
+        advice = hint if is_near else "; see the operators of nvidia.dali.fn"
+        raise LookupError(f"DALI has no operator '{name}'{advice}")
+    if why := _explain_refusal(operators[name]):
         raise LookupError(f"{name} {why}")
-    return Operator(name, schema_name, _backends(schema_name))
-
-
-def _suggest(name: str, known: list[str]) -> str:
-    suggestion = did_you_mean(_to_snake_case(name), known)
-    is_near = suggestion.startswith("; did you mean")
-    return suggestion if is_near else "; see the operators of nvidia.dali.fn"
-
-
-def _to_snake_case(name: str) -> str:
-    """Convert ColorTwist to color_twist, and fn.color_twist to color_twist."""
-    name = name.removeprefix("fn.")
-    return "".join(
-        f"_{c.lower()}" if c.isupper() and i and name[i - 1].islower() else c.lower()
-        for i, c in enumerate(name)
-    )
+    return operators[name]
 
 
 @cache
-def _all() -> dict[str, str]:
-    """Return the schema name of each public operator, by the operator's name."""
+def _list_operators() -> dict[str, Operator]:
+    """Return each public operator, by its name."""
     from nvidia.dali import backend
     from nvidia.dali.ops import _names
 
-    registered: set[str] = set()
-    for list_names in (
-        backend.RegisteredCPUOps,  # type: ignore[attr-defined]
-        backend.RegisteredGPUOps,  # type: ignore[attr-defined]
-        backend.RegisteredMixedOps,  # type: ignore[attr-defined]
-    ):
-        registered |= set(list_names())
+    registered: Any = backend  # DALI's types lack these functions
+    on = {"cpu": set(registered.RegisteredCPUOps()), "gpu": set(registered.RegisteredGPUOps())}
     return {
-        _names._op_name(schema_name): schema_name
-        for schema_name in registered
+        (name := _names._op_name(schema_name)): Operator(
+            name, schema_name, tuple(device for device in on if schema_name in on[device])
+        )
+        for schema_name in on["cpu"] | on["gpu"] | set(registered.RegisteredMixedOps())
         if not schema_name.startswith("_")
     }
 
 
-def _backends(schema_name: str) -> tuple[str, ...]:
-    from nvidia.dali import backend
-
-    cpu = schema_name in backend.RegisteredCPUOps()  # type: ignore[attr-defined]
-    gpu = schema_name in backend.RegisteredGPUOps()  # type: ignore[attr-defined]
-    return (("cpu",) if cpu else ()) + (("gpu",) if gpu else ())
-
-
-def _explain_refusal(schema_name: str) -> str:
+def _explain_refusal(operator: Operator) -> str:
     """Return why the step `dali` cannot run an operator, with advice; "" if it can."""
-    from nvidia.dali import backend
     from nvidia.dali.ops import _names
 
-    schema = backend.GetSchema(schema_name)  # type: ignore[attr-defined]
+    schema = operator.schema
     if schema.IsDeprecated():
         successor = schema.DeprecatedInFavorOf()
         name = _names._op_name(successor) if successor else "another operator"
         return f"is deprecated: write {name}"
-    if not _takes_image(schema) or not _backends(schema_name):
+    if not _takes_image(schema) or not operator.backends:
         why = "does not compute one image from one: write an operator that does"
     elif {"decoders", "io"} & set(schema.ModulePath()):
         why = "takes encoded bytes, and not pixels: write the step 'decode'"
     elif schema.HasRandomSeedArg():
         why = f"draws random numbers itself, and gpupipe draws all of them: {_instead(schema)}"
-    elif schema_name in _WRITES_FILES:
+    elif operator.schema_name in _WRITES_FILES:
         why = "writes files: leave it out; 'gpupipe run --show FILE' draws a batch"
     else:
         why = ""
@@ -221,7 +189,7 @@ def _takes_image(schema: Any) -> bool:
 
 def _instead(schema: Any) -> str:
     """Return what to write instead of an operator that draws random numbers itself."""
-    words = sorted((*schema.ModulePath(), *_to_snake_case(schema.OperatorName()).split("_")))
+    words = sorted((*schema.ModulePath(), *to_snake_case(schema.OperatorName()).split("_")))
     step = next((s for s in STEPS.names() if sorted(s.split("_")) == words), None)
     if step:
         return f"write the step '{step}'"
@@ -261,31 +229,3 @@ class Trial:
 
     output_spec: Spec
     size: tuple[int | None, int | None]
-
-
-class TryOperator(Protocol):
-    """Runs an operator on small images."""
-
-    def __call__(
-        self, operator: Operator, make: Callable[..., Any], step: Step, input_spec: Spec
-    ) -> Trial:
-        """Run an operator on small images.
-
-        Args:
-            operator: The operator.
-            make: Adds the operator to a DALI pipeline. It takes the pixels, a DataNode of layout
-                HWC, and one DataNode per array that the step samples. It returns a DataNode.
-            step: The step, whose `sample` draws the arguments.
-            input_spec: The spec of the images.
-
-        Raises:
-            StepIncompatibleError: If the operator refuses such images. Also if an output is not one
-                image that depends on its own input alone, or if its size cannot be predicted.
-        """
-
-
-def find_trial() -> TryOperator:
-    """Return the function of the DALI engine that tries operators."""
-    registration = find_registration("dali")
-    assert registration is not None and registration.try_operator is not None
-    return registration.try_operator

@@ -50,7 +50,19 @@ _SIZE_ARGUMENTS = ("size", "keep_size", "resize_x", "crop", "shape")
 def try_operator(
     operator: Operator, make: Callable[..., Any], step: Step, input_spec: Spec
 ) -> Trial:
-    """Run an operator on small images. TryOperator documents the arguments and the result."""
+    """Run an operator on small images.
+
+    Args:
+        operator: The operator.
+        make: Adds the operator to a DALI pipeline. It takes the pixels, a DataNode of layout HWC,
+            and one DataNode per array that the step samples. It returns a DataNode.
+        step: The step, whose `sample` draws the arguments.
+        input_spec: The spec of the images.
+
+    Raises:
+        StepIncompatibleError: If the operator refuses such images. Also if an output is not one
+            image that depends on its own input alone, or if its size cannot be predicted.
+    """
     refusal: StepIncompatibleError | None = None
     for sizes in _SIZES:
         images = _make_images(input_spec, sizes)

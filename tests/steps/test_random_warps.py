@@ -12,10 +12,100 @@ from torchvision.transforms.v2 import RandomPerspective as Torchvision
 from gpupipe.pipeline.geometry import perspective_matrix
 from gpupipe.pipeline.step import Spec, StepIncompatibleError
 from gpupipe.sampling import draws
-from gpupipe.steps.random_perspective import RandomPerspective
+from gpupipe.steps.random_warps import RandomAffine, RandomPerspective, RandomRotation
 from helpers.distributions import MOST, chi_square, largest_gap
 from helpers.pipeline_texts import FLOAT, build, mistakes
 from helpers.reference import Difference, differences, emitted, load
+
+
+def inside_affine(
+    d: Difference, step: RandomAffine, key: str, name: str, seed: int = 0, epoch: int = 0
+) -> torch.Tensor:
+    """Where no neighbour that is blended lies outside the image: where an all-white image stays
+    white, less two pixels.
+    """
+    from gpupipe.sampling import draws
+
+    p = {
+        n: v[0]
+        for n, v in step.sample(
+            draws.uniform(seed, epoch, np.array([d.id]), draws.stream(key), step.num_uniforms)
+        ).items()
+    }
+    white = step.torch(torch.full((3, *_input(name)), 255, dtype=torch.uint8), p)
+    shrunk = -torch.nn.functional.max_pool2d(-(white[:1] == 255).float()[None], 5, 1, 2)[0]
+    return shrunk[0] > 0
+
+
+def _input(name: str) -> tuple[int, int]:
+    width, height = name.rsplit("_", maxsplit=1)[-1].removesuffix(".png").split("x")
+    return int(height), int(width)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"degrees": 5, "translate": [0.1, 0.1], "scale": [0.5, 2.0]},
+        {"degrees": [30, 80], "shear": 10},
+        {"degrees": 0, "shear": [-10, 10, -20, 20], "fill": [10, 200, 30]},
+        {"degrees": 45, "center": [20.5, 33]},
+        {"degrees": 0, "translate": [0.3, 0.2]},
+    ],
+    ids=str,
+)
+def test_bilinear_is_within_a_level_inside_the_border_of_affine(
+    small_gallery: Path, parameters: dict[str, Any]
+) -> None:
+    parameters = {**parameters, "interpolation": "bilinear"}
+    step = RandomAffine.model_validate(parameters)
+    with load(small_gallery) as loader:
+        names = {i: loader.index.location(i) for i in range(len(loader.index))}
+    covered = 0.0
+    for d in differences(small_gallery, {"random_affine": parameters}):
+        within = inside_affine(d, step, "random_affine", names[d.id])
+        covered += float(within.double().mean())
+        assert not within.any() or float(d.levels[:, within].max()) <= 1
+        assert d.mean < 0.5
+    assert covered > 3  # of 10 images: the check must have looked at pixels
+
+
+def test_nearest_takes_the_same_pixels_of_affine(small_gallery: Path) -> None:
+    found = differences(
+        small_gallery,
+        {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "scale": [0.5, 2.0]}},
+    )
+    assert max(float((d.levels > 0).double().mean()) for d in found) < 0.001
+
+
+def test_parameters_lie_in_their_ranges() -> None:
+    step = RandomAffine.model_validate(
+        {"degrees": [-5, 15], "translate": [0.1, 0.2], "scale": [0.5, 2.0], "shear": [1, 2, 3, 4]}
+    )
+    p = step.sample(np.random.default_rng(0).random((5000, step.num_uniforms)))
+    for name, low, high in [("angle", -5, 15), ("scale", 0.5, 2.0)]:
+        assert low <= p[name].min() < low + 0.05 * (high - low)
+        assert high >= p[name].max() > high - 0.05 * (high - low)
+    assert (np.abs(p["translate"]).max(0) <= [0.1, 0.2]).all()
+    assert (np.abs(p["translate"]).max(0) > [0.099, 0.198]).all()
+    assert (p["shear"] >= [1, 3]).all()
+    assert (p["shear"] <= [2, 4]).all()
+
+
+def test_short_forms_mean_what_they_mean_in_torchvision() -> None:
+    step = RandomAffine.model_validate({"degrees": 5, "shear": 7})
+    assert (step.degrees, step.shear) == ((-5, 5), (-7, 7, 0, 0))
+    assert RandomAffine.model_validate({"degrees": 0, "shear": [1, 2]}).shear == (1, 2, 0, 0)
+    assert (step.interpolation, step.fill, step.translate, step.scale) == (
+        "nearest",
+        (0.0,),
+        None,
+        None,
+    )
+
+
+def test_on_the_cpu_it_is_a_perspective_warp_of_affine(small_gallery: Path) -> None:
+    with load(small_gallery, {"random_affine": {"degrees": 5}}) as loader:
+        assert emitted(loader) == ["decoders.image", "experimental.warp_perspective", "transpose"]
 
 
 def params(step: RandomPerspective, id: int, epoch: int = 0) -> dict[str, Any]:
@@ -25,7 +115,7 @@ def params(step: RandomPerspective, id: int, epoch: int = 0) -> dict[str, Any]:
     return {name: values[0] for name, values in step.sample(uniform).items()}
 
 
-def inside(step: RandomPerspective, d: Difference) -> torch.Tensor:
+def inside_perspective(step: RandomPerspective, d: Difference) -> torch.Tensor:
     """Where no neighbour that is blended lies outside the image: where an all-white image stays
     white, less two pixels.
     """
@@ -38,14 +128,14 @@ def inside(step: RandomPerspective, d: Difference) -> torch.Tensor:
     [{}, {"distortion_scale": 0.2}, {"distortion_scale": 0.8, "fill": [10, 200, 30]}],
     ids=str,
 )
-def test_bilinear_is_within_a_level_inside_the_border(
+def test_bilinear_is_within_a_level_inside_the_border_of_perspective(
     gallery: Path, parameters: dict[str, Any]
 ) -> None:
     """At the border DALI blends with `fill`, and torchvision weights the image twice."""
     step = RandomPerspective(p=1, **parameters)
     covered = 0.0
     for d in differences(gallery, {"random_perspective": {"p": 1, **parameters}}):
-        within = inside(step, d)
+        within = inside_perspective(step, d)
         covered += float(within.double().mean())
         assert float(d.levels[:, within].max()) <= 1
         assert d.mean < 0.5
@@ -64,7 +154,7 @@ def test_floats_agree_inside_the_border(gallery: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "most"), [("rgb", 0), ("gray", 1)])
-def test_nearest_takes_the_same_pixels(gallery: Path, mode: str, most: int) -> None:
+def test_nearest_takes_the_same_pixels_of_perspective(gallery: Path, mode: str, most: int) -> None:
     """Gray levels differ by one after decode."""
     steps = {"random_perspective": {"p": 1, "interpolation": "nearest", "fill": 77}}
     found = differences(gallery, steps, decode={"mode": mode})
@@ -180,3 +270,52 @@ def test_other_inputs_are_refused() -> None:
             RandomPerspective().infer_spec(spec)
     with pytest.raises(pydantic.ValidationError):
         RandomPerspective(distortion_scale=1.01)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"degrees": 30}, {"degrees": [100, 170], "fill": 99}, {"degrees": 20, "center": [10, 200]}],
+    ids=str,
+)
+def test_bilinear(gallery: Path, parameters: dict[str, object]) -> None:
+    """Away from the image's own edge (where each blends with the fill in its way) no pixel is more
+    than a level off.
+    """
+    for d in differences(gallery, {"random_rotation": {**parameters, "interpolation": "bilinear"}}):
+        assert float((d.levels > 1).double().mean()) < 0.012
+        assert d.mean < 0.4
+
+
+def test_nearest_takes_the_same_pixels_of_rotation(gallery: Path) -> None:
+    found = differences(gallery, {"random_rotation": {"degrees": 30}})
+    assert max(float((d.levels > 0).double().mean()) for d in found) < 0.001
+
+
+@pytest.mark.parametrize("degrees", [20, [90, 90], [180, 180], [0, 0], [45, 50]], ids=str)
+def test_expand_has_torchvision_s_size_and_pixels(gallery: Path, degrees: object) -> None:
+    for d in differences(
+        gallery,
+        {"random_rotation": {"degrees": degrees, "expand": True, "interpolation": "bilinear"}},
+    ):
+        assert float((d.levels > 1).double().mean()) < 0.02
+
+
+def test_angles() -> None:
+    angles = RandomRotation.model_validate({"degrees": [10, 20]}).sample(
+        np.random.default_rng(0).random((1000, 1))
+    )["angle"]
+    assert 10 <= angles.min() < 10.1
+    assert 19.9 < angles.max() <= 20
+
+
+def test_expand_makes_the_size_unknown() -> None:
+    known = Spec.of_image(3, 10, 20)
+    assert RandomRotation.model_validate({"degrees": 5}).infer_spec(known).size == (10, 20)
+    assert (
+        RandomRotation.model_validate({"degrees": 5, "expand": True}).infer_spec(known).size is None
+    )
+
+
+def test_on_the_cpu_it_is_a_perspective_warp_of_rotation(gallery: Path) -> None:
+    with load(gallery, {"random_rotation": {"degrees": 5}}) as loader:
+        assert emitted(loader) == ["decoders.image", "experimental.warp_perspective", "transpose"]

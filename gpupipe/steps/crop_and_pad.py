@@ -1,4 +1,4 @@
-"""random_crop: cut a window of a fixed size at a random position."""
+"""center_crop, pad and random_crop: cut a window of a fixed size, or add pixels around an image."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing_extensions import Self
 
 from gpupipe.pipeline.geometry import (
     before_and_after,
+    center_offset,
     check_mirror,
     describe_small_image,
     expand_margins,
@@ -27,6 +28,103 @@ from gpupipe.pipeline.step import (
 )
 from gpupipe.pipeline.tensors import cut
 from gpupipe.schema.field_types import AnyFill, Padding, PaddingMode, Window
+
+
+def _pad_by_mirror(image: Any, mode: str, before: Any, after: Any) -> Any:
+    """Pad an image in torch with its own pixels: `mode` is edge, reflect or symmetric."""
+    from torchvision.transforms.v2 import functional as F
+
+    check_mirror(mode, before, after, image.shape[-2:])
+    padding = [int(n) for n in (*before[::-1], *after[::-1])]
+    return F.pad(image, padding, padding_mode=mode) if any(padding) else image
+
+
+class CenterCrop(Step):
+    """Cut out the centre, as torchvision.transforms.v2.CenterCrop.
+
+    A smaller image is padded with zeros on all sides.
+
+    Attributes:
+        size: One number for a square, or [height, width], in pixels. Each side is 1 to 65535. For
+            a volume, one number or [depth, height, width]; for a series, one number.
+    """
+
+    size: Window
+
+    example = {"size": 150}
+
+    def resolve(self, input_spec: Spec) -> Self:
+        size = expand_sides("size", self.size, input_spec)
+        return super().resolve(input_spec).model_copy(update={"size": size})
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return input_spec.with_size(expand_sides("size", self.size, input_spec))
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        fits = (np.array(image.spec.at_least) >= self.size).all()
+        anchor = center_offset(np.array(self.size, np.float64), image.size)
+        image.crop(anchor, self.size, fill=None if fits else (0.0,))
+
+    def torch(self, image: Any, p: Params) -> Any:
+        size = np.array(image.shape[-len(self.size) :], np.float64)
+        return cut(image, center_offset(np.array(self.size, np.float64), size), self.size)
+
+
+class Pad(Step):
+    """Add pixels on all sides, as torchvision.transforms.v2.Pad.
+
+    Attributes:
+        padding: Pixels: one number, [left and right, top and bottom], or [left, top, right,
+            bottom]. Each is 0 to 65535. For a volume, one number or [left, top, front, right,
+            bottom, back]; for a series, one number or [before, after].
+        fill: The value of constant padding: one number, or one per channel. The image's dtype must
+            be able to hold it. The default is 0. Masks get 0; {image: ..., mask: ...} changes that.
+        padding_mode: "constant" (the default), "edge" (repeat the last pixel), "reflect" (mirror
+            without repeating the last pixel) or "symmetric" (mirror and repeat it). All but
+            "constant" need an image of 1 to 4 channels.
+    """
+
+    padding: Padding
+    fill: AnyFill = (0.0,)
+    padding_mode: PaddingMode = "constant"
+
+    example = {"padding": 25, "padding_mode": "reflect"}
+
+    def resolve(self, input_spec: Spec) -> Self:
+        padding = expand_margins("padding", self.padding, input_spec)
+        return super().resolve(input_spec).model_copy(update={"padding": padding})
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        check_fill(self.fill, input_spec)
+        before, after = before_and_after(expand_margins("padding", self.padding, input_spec))
+        if self.padding_mode != "constant":
+            check_picture(input_spec)
+        margin = np.maximum(before, after)
+        if input_spec.size and self.padding_mode == "reflect" and (margin >= input_spec.size).any():
+            raise StepIncompatibleError(
+                "reflect cannot add more pixels than the image has, less one: it is "
+                f"{input_spec.size[0]}x{input_spec.size[1]}"
+            )
+        more = [int(n) for n in before + after]
+        fill = self.fill if self.padding_mode == "constant" else ()
+        return add_fill(fill, input_spec).with_size(
+            [None if n is None else n + m for n, m in zip(input_spec.sides, more, strict=True)],
+            tuple(n + m for n, m in zip(input_spec.at_least, more, strict=True)),
+        )
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        before, after = before_and_after(self.padding)
+        if self.padding_mode == "constant":
+            image.crop(-before, image.size + before + after, self.fill)
+        else:
+            image.pad(before, after, self.padding_mode)
+
+    def torch(self, image: Any, p: Params) -> Any:
+        before, after = before_and_after(self.padding)
+        if self.padding_mode == "constant":
+            shape = np.array(image.shape[-len(before) :]) + before + after
+            return cut(image, -before, shape, self.fill)
+        return _pad_by_mirror(image, self.padding_mode, before, after)
 
 
 class RandomCrop(Step):
@@ -135,13 +233,6 @@ class RandomCrop(Step):
         if (padded < self.size).any():
             raise SampleIncompatibleError(describe_small_image(padded, self.size))
         if self.can_pad and self.padding_mode != "constant":
-            image = self._mirror(image, before, after)
+            image = _pad_by_mirror(image, self.padding_mode, before, after)
             before = before * 0.0
         return cut(image, self.anchor(p, padded) - before, self.size, self.fill)
-
-    def _mirror(self, image: Any, before: Any, after: Any) -> Any:
-        from torchvision.transforms.v2 import functional as F
-
-        check_mirror(self.padding_mode, before, after, image.shape[-2:])
-        padding = [int(n) for n in (*before[::-1], *after[::-1])]
-        return F.pad(image, padding, padding_mode=self.padding_mode) if any(padding) else image

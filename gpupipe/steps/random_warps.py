@@ -1,0 +1,276 @@
+"""random_affine, random_perspective and random_rotation: move pixels by a matrix that is drawn."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BeforeValidator
+
+from gpupipe.pipeline.geometry import affine_inverse, draw_between, perspective_matrix
+from gpupipe.pipeline.geometry_step import WarpingStep, torch_interpolation
+from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Uniforms
+from gpupipe.pipeline.tensors import in_float32
+from gpupipe.schema.field_types import (
+    ORDERED,
+    Degrees,
+    Finite,
+    Point,
+    PositiveRange,
+    Probability,
+    Resampling,
+    Shares,
+    check_list,
+    is_number,
+    should_be,
+)
+
+_CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+"""Top-left, top-right, bottom-right, bottom-left, each [x, y]; 1 is the right or bottom end."""
+_DECIMALS = 12
+"""The decimals to which sines and cosines are rounded before `expand` rounds sizes up. Otherwise
+the computed cosine of 90 degrees, 6e-17, would add a row of pixels.
+"""
+
+
+def _shear(value: Any) -> Any:
+    """Expand torchvision's short forms to [min x, max x, min y, max y].
+
+    A number a means x in [-a, a], and [a, b] means x in [a, b]. Only four numbers shear along y.
+    """
+    expected = (
+        "a number a of at least 0 for x in [-a, a], [a, b] for x, or [a, b, c, d] for x in "
+        "[a, b] and y in [c, d]"
+    )
+    if is_number(value) and value < 0:
+        raise should_be(expected)
+    value = [-value, value] if is_number(value) else check_list(value, (2, 4), expected)
+    return [*value, 0.0, 0.0][:4]
+
+
+Shear = Annotated[tuple[Finite, Finite, Finite, Finite], BeforeValidator(_shear), ORDERED]
+
+
+class RandomAffine(WarpingStep):
+    """Apply a random affine transform, as torchvision.transforms.v2.RandomAffine.
+
+    Each parameter is drawn uniformly from its range. The output has the size of the input. The
+    input must be an image of 1 to 4 channels in uint8, float16 or float32.
+
+    Attributes:
+        degrees: The angle, clockwise: one number a for [-a, a], or [min, max]. In degrees.
+        translate: The largest shift as fractions of [width, height], each 0 to 1. The shift is
+            rounded to whole pixels. The default is no shift.
+        scale: [min, max] factor of size, both above 0. The default is no scaling.
+        shear: The shear angle in degrees: a number a, [a, b], or [a, b, c, d]. A number a means x
+            in [-a, a]; [a, b] means x in [a, b]; [a, b, c, d] means x in [a, b] and y in [c, d].
+            The default is no shear.
+        interpolation: "nearest" (the default) or "bilinear".
+        fill: The value outside the image, 0 to 255: one number, or one per channel. The default
+            is 0. Masks get 0; {image: ..., mask: ...} changes that.
+        center: [x, y] of the fixed point in pixels from the top left corner. The default is the
+            centre of the image.
+    """
+
+    degrees: Degrees
+    translate: Shares | None = None
+    scale: PositiveRange | None = None
+    shear: Shear | None = None
+    center: Point | None = None
+
+    example = {"degrees": 30, "translate": [0.1, 0.1], "scale": [0.7, 1.3]}
+    num_uniforms = 6
+
+    def sample(self, u: Uniforms) -> Sampled:
+        """Draw the transform of each sample.
+
+        Returns:
+            angle: (B,), in degrees.
+            shear: (B, 2), [x, y] in degrees.
+            scale: (B,).
+            translate: (B, 2), [x, y] as fractions of the size, -1 to 1.
+            linear: (B, 2, 2), the linear part of the inverse matrix, from angle, scale and shear.
+        """
+        angle = draw_between(self.degrees, u[:, 0])
+        reach = np.array(self.translate or (0.0, 0.0))
+        translate = (2.0 * u[:, 1:3] - 1.0) * reach
+        scale = draw_between(self.scale or (1.0, 1.0), u[:, 3])
+        low_x, high_x, low_y, high_y = self.shear or (0.0, 0.0, 0.0, 0.0)
+        shear = draw_between((np.array([low_x, low_y]), np.array([high_x, high_y])), u[:, 4:])
+        linear = affine_inverse(angle, scale, shear[:, 0], shear[:, 1])
+        return {
+            "angle": angle,
+            "translate": translate,
+            "scale": scale,
+            "shear": shear,
+            "linear": linear,
+        }
+
+    def shift(self, p: Params, width_height: Any) -> Any:
+        """Return the shift [x, y] in whole pixels."""
+        return np.rint(p["translate"] * width_height)
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        size = image.width_height
+        center = np.array(self.center) if self.center else size / 2.0
+        shift = self.shift(p, size) if self.translate else np.zeros(2)
+        image.warp(p["linear"], center, center + shift, self.interpolation, self.fill)
+
+    def torch(self, image: Any, p: Params) -> Any:
+        from torchvision.transforms.v2 import functional as F
+
+        shift = self.shift(p, np.array(image.shape[:-3:-1], np.float64)).astype(int).tolist()
+        mode = torch_interpolation(self.interpolation)
+        center = list(self.center) if self.center else None
+        how = (
+            float(p["angle"]),
+            shift,
+            float(p["scale"]),
+            p["shear"].tolist(),
+            mode,
+            list(self.fill),
+            center,
+        )
+        return in_float32(image, lambda pixels: F.affine(pixels, *how))
+
+
+class RandomPerspective(WarpingStep):
+    """Apply a random perspective transform, as torchvision.transforms.v2.RandomPerspective.
+
+    Each corner moves towards the centre by whole pixels. If three corners come to lie on one line,
+    the image is left alone. The samples that are left alone cost no time. The input must be an
+    image of 1 to 4 channels in uint8, float16 or float32.
+
+    Attributes:
+        distortion_scale: The largest move of a corner as a fraction of half the image's width and
+            height, 0 to 1. The default is 0.5.
+        p: The probability of a transform, 0 to 1. The default is 0.5.
+        interpolation: "nearest" or "bilinear" (the default).
+        fill: The value outside the image, 0 to 255: one number, or one per channel. The default
+            is 0. Masks get 0; {image: ..., mask: ...} changes that.
+    """
+
+    distortion_scale: Probability = 0.5
+    p: Probability = 0.5
+    interpolation: Resampling = "bilinear"
+
+    num_uniforms = 9
+
+    def sample(self, u: Uniforms) -> Sampled:
+        """Draw which samples are transformed, and how far their corners move.
+
+        Returns:
+            runs: int32 (B,), 1 for the samples that are transformed, else 0.
+            moves: (B, 4, 2), [x, y] in [0, 1) for top-left, top-right, bottom-right and
+                bottom-left: the position in the range of each corner, from its left or top end.
+        """
+        return {"runs": (u[:, 0] < self.p).astype(np.int32), "moves": u[:, 1:].reshape(-1, 4, 2)}
+
+    def corners(self, p: Params, width_height: Any) -> tuple[Any, Any]:
+        """Return the corners of the image, and their positions in the output, (..., 4, 2) each.
+
+        The formula is that of torchvision's make_params.
+        """
+        bounds = np.floor(self.distortion_scale * np.floor(width_height / 2.0)) + 1.0
+        start = _CORNERS * (width_height - 1.0)[..., None, :]
+        end = _CORNERS * (width_height - bounds)[..., None, :]
+        return start, end + np.floor(p["moves"] * bounds[..., None, :])
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        def run(part: Primitives) -> None:
+            matrix = perspective_matrix(*self.corners(p, part.width_height))
+            part.perspective(matrix, self.interpolation, self.fill)
+
+        image.switch(p["runs"], [lambda part: None, run])
+
+    def torch(self, image: Any, p: Params) -> Any:
+        from torchvision.transforms.v2 import functional as F
+
+        if not p["runs"]:
+            return image
+        width_height = np.array(image.shape[:-3:-1], np.float64)
+        matrix = perspective_matrix(*self.corners(p, width_height))
+        coefficients = matrix.astype(np.float32).ravel()[:8].tolist()
+        mode = torch_interpolation(self.interpolation)
+        how = (None, None, mode, list(self.fill), coefficients)
+        return in_float32(image, lambda pixels: F.perspective(pixels, *how))
+
+
+class RandomRotation(WarpingStep):
+    """Rotate by a random angle, as torchvision.transforms.v2.RandomRotation.
+
+    The input must be an image of 1 to 4 channels in uint8, float16 or float32.
+
+    Attributes:
+        degrees: The angle, counter-clockwise: one number a for [-a, a], or [min, max]. In
+            degrees, drawn uniformly.
+        interpolation: "nearest" (the default) or "bilinear".
+        expand: Enlarge the output so that it holds the whole rotated image. Output sizes then
+            differ between samples. The default is false.
+        center: [x, y] of the fixed point in pixels from the top left corner. The default is the
+            centre of the image.
+        fill: The value outside the image, 0 to 255: one number, or one per channel. The default
+            is 0. Masks get 0; {image: ..., mask: ...} changes that.
+    """
+
+    degrees: Degrees
+    expand: bool = False
+    center: Point | None = None
+
+    example = {"degrees": 45}
+    num_uniforms = 1
+
+    def sample(self, u: Uniforms) -> Sampled:
+        """Draw the angle of each sample.
+
+        Returns:
+            angle: (B,), in degrees.
+            linear: (B, 2, 2), the linear part of the inverse matrix.
+            extent: (B, 2, 2), the absolute values of `linear`, for `expand`.
+            quarter_turn: (B,), 1 for multiples of 90 degrees, else 0. For these torchvision's
+                `expand` swaps the sides and does not measure the corners.
+        """
+        angle = draw_between(self.degrees, u[:, 0])
+        zero = np.zeros_like(angle)
+        linear = affine_inverse(-angle, zero + 1.0, zero, zero)
+        extent = np.abs(linear).round(_DECIMALS)
+        quarter_turn = (extent.max((1, 2)) == 1.0).astype(np.float64)
+        return {"angle": angle, "linear": linear, "extent": extent, "quarter_turn": quarter_turn}
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        filled = super().infer_spec(input_spec)
+        return filled.with_size((None, None), filled.at_least) if self.expand else filled
+
+    def expanded(self, p: Params, width_height: Any) -> Any:
+        """Return the [width, height] in pixels of an output that holds the whole rotated image.
+
+        The formula is torchvision's _compute_affine_output_size.
+        """
+        half = width_height / 2.0
+        reach = (p["extent"] * half[..., None, :]).sum(-1)
+        around = np.ceil(half + reach) - np.floor(half - reach)
+        return np.where(p["quarter_turn"][..., None] > 0, reach * 2.0, around)
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        size = image.width_height
+        center = np.array(self.center) if self.center else size / 2.0
+        if not self.expand:
+            image.warp(p["linear"], center, center, self.interpolation, self.fill)
+            return
+        expanded = self.expanded(p, size)
+        image.warp(
+            p["linear"],
+            center,
+            center + (expanded - size) / 2.0,
+            self.interpolation,
+            self.fill,
+            expanded[..., ::-1],
+        )
+
+    def torch(self, image: Any, p: Params) -> Any:
+        from torchvision.transforms.v2 import functional as F
+
+        mode = torch_interpolation(self.interpolation)
+        center = list(self.center) if self.center else None
+        how = (float(p["angle"]), mode, self.expand, center, list(self.fill))
+        return in_float32(image, lambda pixels: F.rotate(pixels, *how))
