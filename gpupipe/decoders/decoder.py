@@ -165,21 +165,21 @@ def iterate_boxes(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
         at += size
 
 
-def convert_mode(levels: Pixels, mode: str) -> Pixels:
+def convert_mode(pixels: Pixels, mode: str) -> Pixels:
     """Convert pixels to the channels of a mode, and drop alpha.
 
     Args:
-        levels: Pixels (H, W, C) with 1 (gray), 2 (gray, alpha), 3 (RGB) or 4 (RGBA) channels.
+        pixels: Pixels (H, W, C) with 1 (gray), 2 (gray, alpha), 3 (RGB) or 4 (RGBA) channels.
         mode: "rgb" or "gray". RGB becomes gray as in Pillow, with the luma of ITU-R BT.601.
     """
-    levels = levels[..., : 1 if levels.shape[-1] < 3 else 3]
+    pixels = pixels[..., : 1 if pixels.shape[-1] < 3 else 3]
     if mode == "rgb":
-        return levels if levels.shape[-1] == 3 else np.repeat(levels, 3, -1)
-    if levels.shape[-1] == 1:
-        return levels
-    wide = levels.astype(np.uint32)
+        return pixels if pixels.shape[-1] == 3 else np.repeat(pixels, 3, -1)
+    if pixels.shape[-1] == 1:
+        return pixels
+    wide = pixels.astype(np.uint32)
     gray = wide[..., 0] * 19595 + wide[..., 1] * 38470 + wide[..., 2] * 7471 + 0x8000
-    return (gray >> 16).astype(levels.dtype)[..., None]
+    return (gray >> 16).astype(pixels.dtype)[..., None]
 
 
 _ORIENTATION, _SHORT = 0x0112, 3

@@ -158,14 +158,9 @@ def _jpeg(view: memoryview) -> Header:
     end = at + 2 + size + 1 if is_one_scan else 0  # with the first byte of the scan
     channels, depth = (view[frame + 9], view[frame + 4]) if frame else (0, 0)
     header = Header("JPEG", height, width, plain, orientation, too_many, end, channels, depth)
-    return _remember(view, header)
-
-
-def _remember(view: memoryview, header: Header) -> Header:
-    """Return a JPEG's header, and keep it for files that begin with the same bytes."""
-    global _last_jpeg  # noqa: PLW0603  # one assignment, so that threads see the old one or the new
-    if header.is_plain and header.end:
-        _last_jpeg = bytes(view[: header.end - 1]), header
+    if plain and end:
+        global _last_jpeg  # noqa: PLW0603  # one assignment: threads see the old one or the new
+        _last_jpeg = bytes(view[: end - 1]), header
     return header
 
 

@@ -68,8 +68,8 @@ def read_pixels(
 def _as_bytes(image: Any, mode: str) -> Pixels:
     image.load()
     image.info.pop("transparency", None)  # avoids a warning that a palette loses its alpha
-    levels = np.asarray(image if image.mode == mode else image.convert(mode))
-    return levels if levels.ndim == 3 else levels[..., None]
+    pixels = np.asarray(image if image.mode == mode else image.convert(mode))
+    return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
 def _deep_gray(image: Any, kind: str) -> Pixels | None:
@@ -77,10 +77,10 @@ def _deep_gray(image: Any, kind: str) -> Pixels | None:
     if not (image.mode.startswith("I;16") or image.mode == "I"):
         return None
     bits = image.tag_v2.get(_BITS, (16,))[0] if kind == "TIFF" else 16
-    levels: Pixels = np.asarray(image).astype(np.uint16)[..., None]
+    pixels: Pixels = np.asarray(image).astype(np.uint16)[..., None]
     if bits == 12:
-        levels = levels << 4 | levels >> 8
-    return levels
+        pixels = pixels << 4 | pixels >> 8
+    return pixels
 
 
 def _deep_colour(

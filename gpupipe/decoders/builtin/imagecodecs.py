@@ -41,36 +41,31 @@ class Imagecodecs(Decoder):
         self, header: Header, data: Any, *, mode: str, dtype: str, window: Any = None,
         out: Any = None,
     ) -> Pixels:  # fmt: skip
-        levels = self._decode(bytes(data), index=0, keeporientation=True, numthreads=1)
-        if levels.dtype not in (np.uint8, np.uint16):
-            raise CannotDecodeError(f"JPEG XL: {levels.dtype} has no range as pixels")
-        return convert_mode(levels if levels.ndim == 3 else levels[..., None], mode)
-
-
-class _Bits:
-    """Reads the bits of a codestream, the lowest bit of each byte first."""
-
-    def __init__(self, data: bytes) -> None:
-        self._bits = int.from_bytes(data, "little")
-
-    def take(self, count: int) -> int:
-        value = self._bits & ((1 << count) - 1)
-        self._bits >>= count
-        return value
+        pixels = self._decode(bytes(data), index=0, keeporientation=True, numthreads=1)
+        if pixels.dtype not in (np.uint8, np.uint16):
+            raise CannotDecodeError(f"JPEG XL: {pixels.dtype} has no range as pixels")
+        return convert_mode(pixels if pixels.ndim == 3 else pixels[..., None], mode)
 
 
 def _read_header(view: memoryview) -> Header:
     """Parse the size and the orientation of a JPEG XL (ISO/IEC 18181-1, annex D)."""
-    bits = _Bits(bytes(_find_codestream(view)[2:26]))
-    is_small = bits.take(1)
+    bits = int.from_bytes(_find_codestream(view)[2:26], "little")
+
+    def take(count: int) -> int:
+        """Return the next bits as a number, the lowest bit of each byte first."""
+        nonlocal bits
+        value, bits = bits & ((1 << count) - 1), bits >> count
+        return value
+
+    is_small = take(1)
 
     def take_side() -> int:
-        return (bits.take(5) + 1) * 8 if is_small else bits.take((9, 13, 18, 30)[bits.take(2)]) + 1
+        return (take(5) + 1) * 8 if is_small else take((9, 13, 18, 30)[take(2)]) + 1
 
-    height, ratio = take_side(), bits.take(3)
+    height, ratio = take_side(), take(3)
     width = take_side() if not ratio else height * _RATIOS[ratio - 1][0] // _RATIOS[ratio - 1][1]
-    has_extra = not bits.take(1) and bits.take(1)
-    return Header("JPEG XL", height, width, orientation=bits.take(3) + 1 if has_extra else 1)
+    has_extra = not take(1) and take(1)
+    return Header("JPEG XL", height, width, orientation=take(3) + 1 if has_extra else 1)
 
 
 def _find_codestream(view: memoryview) -> memoryview:

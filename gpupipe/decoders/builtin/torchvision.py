@@ -34,5 +34,5 @@ class Torchvision(Decoder):
         self, header: Header, data: Any, *, mode: str, dtype: str, window: Any = None,
         out: Any = None,
     ) -> Any:  # fmt: skip
-        levels = self._decode(torch.from_numpy(data), self._modes[mode])
-        return levels.permute(1, 2, 0).numpy()
+        pixels = self._decode(torch.from_numpy(data), self._modes[mode])
+        return pixels.permute(1, 2, 0).numpy()

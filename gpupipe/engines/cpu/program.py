@@ -178,7 +178,9 @@ class Program:
 
     Attributes:
         ops: The operations.
-        rest: The kernels and their operations after the prefix.
+        prefix: The kernels of the prefix, each with its operations.
+        rest: The kernels after the prefix.
+        groups: All kernels.
 
     Raises:
         LookupError: No rule matches one of the operations.
@@ -186,9 +188,9 @@ class Program:
 
     def __init__(self, ops: Sequence[Op], rules: Rules, cut: int = 0) -> None:
         self.ops = ops
-        self._prefix = list(_group(ops[:cut], rules))
+        self.prefix = list(_group(ops[:cut], rules))
         self.rest = list(_group(ops[cut:], rules))
-        self.groups = [*self._prefix, *self.rest]
+        self.groups = [*self.prefix, *self.rest]
 
     def run(self, content: Content, row: int) -> Pixels:
         """Run all operations on the sample in row `row` of the batch.
@@ -196,15 +198,7 @@ class Program:
         Returns:
             The new pixels. If the program ends with a delivery, ignore them.
         """
-        return _run_groups(self.groups, content, row)
-
-    def run_prefix(self, content: Content, row: int) -> Pixels:
-        """Run the operations of the prefix."""
-        return _run_groups(self._prefix, content, row)
-
-    def run_rest(self, content: Content, row: int) -> Pixels:
-        """Run the operations after the prefix on `content`, the pixels that the prefix returned."""
-        return _run_groups(self.rest, content, row)
+        return run_groups(self.groups, content, row)
 
     def contains(self, kinds: tuple[type[Op], ...]) -> bool:
         """Return whether the program or one of its branches has an operation of these types."""
@@ -262,7 +256,7 @@ def _group(ops: Sequence[Op], rules: Rules) -> Iterator[Group]:
         ops = ops[len(group[1]) :]
 
 
-def _run_groups(groups: Iterable[Group], content: Content, row: int) -> Pixels:
+def run_groups(groups: Iterable[Group], content: Content, row: int) -> Pixels:
     """Run kernels one after the other. If a trace is recorded, record the time of each.
 
     If `content` is an image file, the first kernel decodes it.

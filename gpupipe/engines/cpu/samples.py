@@ -27,7 +27,7 @@ from gpupipe.decoders.chain import DecoderChain, EncodedImage
 from gpupipe.engines.cpu.compiled_kernels import Preparation, find_preparation, run_tasks
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.ops import as_packed, scratch
-from gpupipe.engines.cpu.program import Content, Program, Task
+from gpupipe.engines.cpu.program import Content, Program, Task, run_groups
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.tensors import to_steps
 from gpupipe.runtime import tracing
@@ -227,13 +227,13 @@ class SampleRunner:
         if not isinstance(content, CachedImage):
             pixels = program.run(content, row)
         elif not isinstance(content.content, EncodedImage):
-            pixels = program.run_rest(content.content, row)
+            pixels = run_groups(program.rest, content.content, row)
         else:
-            prefix = program.run_prefix(content.content, row)
+            prefix = run_groups(program.prefix, content.content, row)
             if self.cache is not None:
                 packed = cast("NDArray[np.uint8]", as_packed(prefix))
                 self.cache.store(content.sample, packed, content.size)
-            pixels = program.run_rest(prefix, row)
+            pixels = run_groups(program.rest, prefix, row)
         for view in self.pipeline.views_of(name):
             self.programs[view].run(pixels, row)
 

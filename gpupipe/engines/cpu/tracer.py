@@ -239,8 +239,8 @@ class Tracer:
 
     def _whole(self, *pairs: ArrayLike) -> list[list[int]]:
         """Concatenate the pairs of each sample, truncated to integers: B lists."""
-        numbers = np.concatenate([self._pairs(pair) for pair in pairs], -1)
-        whole: list[list[int]] = numbers.astype(np.int64).tolist()
+        values = np.concatenate([self._pairs(pair) for pair in pairs], -1)
+        whole: list[list[int]] = values.astype(np.int64).tolist()
         return whole
 
 

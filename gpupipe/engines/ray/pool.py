@@ -186,11 +186,10 @@ class RayWorkerPool:
             if worker not in self.ready:
                 return
             self.ready.remove(worker)
+            lost = counted(len(worker.out), "batch", "batches")
             _log.warning(
-                "gpupipe: a Ray worker on node %s ended (%s); its %s go to others",
-                worker.facts.node,
-                reason,
-                counted(len(worker.out), "batch", "batches"),
+                f"gpupipe: a Ray worker on node {worker.facts.node} ended ({reason}); its {lost} "
+                "go to others"
             )
             ray.kill(worker.actor)
             self._start_missing()

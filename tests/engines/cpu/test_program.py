@@ -27,6 +27,7 @@ from gpupipe.engines.cpu.program import (
     Rules,
     SwitchOp,
     match_pattern,
+    run_groups,
     single,
 )
 from gpupipe.pipeline.step import Spec
@@ -92,9 +93,9 @@ def test_the_first_rule_whose_kernel_runs_the_operations_decides() -> None:
 def test_no_group_crosses_the_cut(cut: int) -> None:
     program = Program(ops("abc"), RULES, cut)
     nothing: Any = []
-    begun: Any = program.run_prefix(nothing, 0)
+    begun: Any = run_groups(program.prefix, nothing, 0)
     assert "".join(group for _, group, _ in begun) == "abc"[:cut]
-    ended: Any = program.run_rest(begun, 0)
+    ended: Any = run_groups(program.rest, begun, 0)
     assert "".join(group for _, group, _ in ended) == "abc"
     assert ended == run(program)
 
