@@ -217,7 +217,7 @@ def _transform(batch: dict[str, Any]) -> dict[str, Any]:
 
 def measure(epoch: Callable[[], Iterator[tuple[int, int]]], seconds: float) -> dict[str, Any]:
     """Warm up, then whole epochs for at least `seconds`."""
-    from gpupipe.bench.machine import OtherLoad
+    from gpupipe.bench.machine import Load
     from gpupipe.bench.memory import PeakMemory
 
     with PeakMemory() as memory:
@@ -228,7 +228,7 @@ def measure(epoch: Callable[[], Iterator[tuple[int, int]]], seconds: float) -> d
                 first = first or time.perf_counter() - started
         images, size, passes = 0, 0, []
         started, thread = time.perf_counter(), time.thread_time()
-        with OtherLoad() as load:
+        with Load() as load:
             while time.perf_counter() - started < seconds:
                 begun, before = time.perf_counter(), images
                 for count, nbytes in epoch():
@@ -240,7 +240,7 @@ def measure(epoch: Callable[[], Iterator[tuple[int, int]]], seconds: float) -> d
         "cpu_seconds_per_1000": 1000 * load.cpu_seconds / images,
         "first_batch_seconds": first,
         "peak_memory_mib": memory.bytes / 2**20,
-        "others_cores": load.cores,
+        "others_cores": load.others,
         "images": images,
         "mb_per_second": size / wall / 1e6,
         "main_thread_share_at_500_mb": _RATE * thread / size,

@@ -7,12 +7,13 @@ of the machine affects all of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Protocol, runtime_checkable
 
 from gpupipe.bench.comparison import DISTURBED, Comparison, Contestant, Result
 from gpupipe.bench.contestant import Contest, ContestOutcome
+from gpupipe.bench.measure import Tick, take_turns
 from gpupipe.bench.memory import ADDED_UP, PSS
 from gpupipe.config import Config
 from gpupipe.engines import registry
@@ -22,8 +23,6 @@ from gpupipe.runtime.process import run_python
 from gpupipe.runtime.registry import AUTO
 
 _QUIET = 0.15
-Tick = Callable[[str, int, int], None]
-"""Called before each contest with its description, the number of contests done, and their total."""
 
 
 @runtime_checkable
@@ -127,13 +126,9 @@ def compare(
     """
     results = [Result(contestant) for contestant in contestants]
     interrupted = False
-    total = repeats * len(results)
     try:
-        for number in range(total):
-            turn, result = number // len(results) + 1, results[number % len(results)]
-            tick(f"round {turn} of {repeats}: {result.contestant.name}", number, total)
-            result.outcomes.append(run_contest(result.contestant, contest))
-        tick("", total, total)
+        for number in take_turns([contestant.name for contestant in contestants], repeats, tick):
+            results[number].outcomes.append(run_contest(contestants[number], contest))
     except KeyboardInterrupt:
         interrupted = True
     outcomes = [outcome for result in results for outcome in result.outcomes]

@@ -88,7 +88,7 @@ def run(contest: Contest) -> ContestOutcome:
     """Load the config, warm up, and time the batches; raise GpupipeError if that fails."""
     import gpupipe.loader
     from gpupipe import config as configs
-    from gpupipe.bench.machine import OtherLoad, Utilisation
+    from gpupipe.bench.machine import Load
     from gpupipe.bench.measure import count_images, describe_loader, iter_endlessly, take
     from gpupipe.loading.assembly import resolve
 
@@ -110,7 +110,7 @@ def run(contest: Contest) -> ContestOutcome:
         # Use up the batches that were prepared ahead, and those prepared while these are taken.
         take(counts, loader, max(contest.warm_up, 2 * ahead, filling))
         batches = max(contest.batches, contest.times_ahead * ahead)
-        with Utilisation(loader.engine.device) as utilisation, OtherLoad() as other_load:
+        with Load(loader.engine.device) as load:
             images, seconds = take(counts, loader, batches)
         memory.stop()
         return ContestOutcome(
@@ -121,13 +121,13 @@ def run(contest: Contest) -> ContestOutcome:
             batches=batches,
             seconds=seconds,
             first_batch_seconds=first,
-            cpu_seconds=other_load.cpu_seconds,
+            cpu_seconds=load.cpu_seconds,
             peak_memory=memory.bytes,
-            gpu_utilisation=utilisation.mean,
+            gpu_utilisation=load.gpu,
             note=loader.index.note,
             data=describe_loader(loader)
             | {"root": loader.index.root, "steps": [e.key for e in checked.pipeline.entries]},
-            others=other_load.cores,
+            others=load.others,
             batches_ahead=ahead,
             peak_memory_kind=memory.kind,
         )

@@ -1,4 +1,7 @@
-"""Describes the machine that runs a measurement; measures how busy its CPU and GPU are."""
+"""Describes the machine that runs a measurement; measures how busy its CPU and GPU are.
+
+Waits for a loader's GPU, and reads how much of its memory is used.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,16 @@ import threading
 import time
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpupipe.bench.memory import list_family
 from gpupipe.protocol.peers import read_stat
 from gpupipe.runtime.devices import gpu_count, handle_of, nvml_session
 from gpupipe.runtime.installation import installed_version, own_version
 from gpupipe.runtime.ranks import cores
+
+if TYPE_CHECKING:
+    from gpupipe.loader import Loader
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _PACKAGES = ("torch", "torchvision", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "numpy")
@@ -64,25 +70,54 @@ def cpu_seconds() -> float:
     return time.process_time() + sum(os.times()[2:4]) + ticks / os.sysconf("SC_CLK_TCK")
 
 
-class OtherLoad:
-    """A context manager that measures the load of other processes.
+class Load:
+    """A context manager that measures how busy CPU cores and a GPU are.
+
+    Args:
+        device: The GPU to watch, "gpu:N"; or "cpu".
 
     Attributes:
-        cores: After the context, how many of this process's cores other processes kept busy on
+        others: After the context, how many of this process's cores other processes kept busy on
             average; 0 on systems without /proc.
         cpu_seconds: After the context, the CPU seconds that this process and its descendants used
             in it.
+        gpu: After the context, the mean share of time in which the GPU ran a kernel, 0 to 1. None
+            on a CPU, or if NVML has no answer.
     """
 
-    def __enter__(self) -> OtherLoad:
-        self.cores, self.cpu_seconds = 0.0, cpu_seconds()
-        self._started, self._all = time.perf_counter(), _all_cpu_seconds()
+    def __init__(self, device: str = "cpu") -> None:
+        self.others, self.cpu_seconds = 0.0, 0.0
+        self.gpu: float | None = None
+        self._gpu_shares: list[float] = []
+        self._done = threading.Event()
+        self._watcher = threading.Thread(target=self._watch_gpu, args=(device,), daemon=True)
+
+    def __enter__(self) -> Load:
+        self._watcher.start()
+        self._cpu, self._all_cpu = cpu_seconds(), _all_cpu_seconds()
+        self._started = time.perf_counter()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.cpu_seconds = cpu_seconds() - self.cpu_seconds
-        others = _all_cpu_seconds() - self._all - self.cpu_seconds
-        self.cores = max(0.0, others) / (time.perf_counter() - self._started)
+        self.cpu_seconds = cpu_seconds() - self._cpu
+        others = _all_cpu_seconds() - self._all_cpu - self.cpu_seconds
+        self.others = max(0.0, others) / (time.perf_counter() - self._started)
+        self._done.set()
+        self._watcher.join()
+        self.gpu = statistics.fmean(self._gpu_shares) if self._gpu_shares else None
+
+    def _watch_gpu(self, device: str) -> None:
+        if device == "cpu":
+            return
+        with nvml_session() as library:
+            if library is None:
+                return
+            try:
+                handle = handle_of(library, int(device.partition(":")[2]))
+                while not self._done.wait(_SECONDS_BETWEEN_LOOKS):
+                    self._gpu_shares.append(library.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
+            except library.NVMLError:
+                return
 
 
 def _all_cpu_seconds() -> float:
@@ -100,42 +135,29 @@ def _all_cpu_seconds() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-class Utilisation:
-    """A context manager that measures how busy a GPU is.
+def synchronise(loader: Loader) -> None:
+    """Wait until the loader's GPU is idle."""
+    device_id = gpu_of(loader)
+    if device_id is not None:
+        import torch
 
-    Args:
-        device: "cpu" or "gpu:N".
+        torch.cuda.synchronize(device_id)
 
-    Attributes:
-        mean: After the context, the mean share of time in which the GPU ran a kernel, 0 to 1. None
-            on a CPU, or if NVML has no answer.
+
+def gpu_of(loader: Loader) -> int | None:
+    """Return the number of the loader's GPU, or None on a CPU.
+
+    It may differ from torch's current device.
     """
+    return None if loader.engine.device == "cpu" else int(loader.engine.device.partition(":")[2])
 
-    def __init__(self, device: str) -> None:
-        self.mean: float | None = None
-        self._number = None if device == "cpu" else int(device.partition(":")[2] or 0)
-        self._shares: list[float] = []
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
 
-    def __enter__(self) -> Utilisation:
-        self._thread.start()
-        return self
+def used_gpu_memory(loader: Loader) -> int | None:
+    """Return the bytes that all processes use on the loader's GPU; None on a CPU."""
+    device_id = gpu_of(loader)
+    if device_id is None:
+        return None
+    import torch
 
-    def __exit__(self, *error: object) -> None:
-        self._done.set()
-        self._thread.join()
-        self.mean = statistics.fmean(self._shares) if self._shares else None
-
-    def _look(self) -> None:
-        if self._number is None:
-            return
-        with nvml_session() as library:
-            if library is None:
-                return
-            try:
-                handle = handle_of(library, self._number)
-                while not self._done.wait(_SECONDS_BETWEEN_LOOKS):
-                    self._shares.append(library.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
-            except library.NVMLError:
-                return
+    free, total = torch.cuda.mem_get_info(device_id)
+    return int(total - free)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gpupipe.bench.machine import cpu_seconds, machine
+from gpupipe.bench.machine import cpu_seconds, machine, synchronise, used_gpu_memory
 from gpupipe.bench.memory import OWN_PEAKS, PeakMemory
 from gpupipe.engines.bad_samples import list_skipped
 from gpupipe.errors import counted
@@ -26,7 +26,7 @@ shorter pass, most batches were prepared before it began, so it measures no rate
 """
 
 Tick = Callable[[str, int, int], None]
-"""Called after each batch with the pass ("warm-up", "1/3"), its images so far, and their total."""
+"""Called with a description of the work, the amount of it that is done, and the total."""
 
 
 def deviation(values: Sequence[float]) -> float | None:
@@ -169,7 +169,7 @@ class Meter:
     Args:
         loader: The loader to time.
         started: When loading began, by time.perf_counter().
-        tick: Called after each batch.
+        tick: Called after each batch, with the images of the pass.
         look: Called with the loader and its first batch.
 
     Attributes:
@@ -182,7 +182,7 @@ class Meter:
         self._loader, self._tick = loader, tick
         self.result = Measurement(
             first_batch_seconds=0.0,
-            peak_gpu_memory=_gpu_memory(loader),
+            peak_gpu_memory=used_gpu_memory(loader),
             batches_ahead=loader.engine.traits.batches_ahead,
         )
         fills = loader.config.source.cache_decoded is not None
@@ -222,7 +222,7 @@ class Meter:
             images += count_images(batch)
             self._tick(name, images, count * self._loader.config.loader.batch_size)
             if number % _BATCHES_BETWEEN_LOOKS == 0 and self.result.peak_gpu_memory is not None:
-                used = _gpu_memory(self._loader) or 0
+                used = used_gpu_memory(self._loader) or 0
                 self.result.peak_gpu_memory = max(self.result.peak_gpu_memory, used)
             yield batch
 
@@ -246,27 +246,20 @@ def take(
     return images, time.perf_counter() - started
 
 
+def take_turns(names: Sequence[str], rounds: int, tick: Tick) -> Iterator[int]:
+    """Yield the index of each contestant in turn, round after round; before it, call `tick`."""
+    total = rounds * len(names)
+    for number in range(total):
+        turn, index = divmod(number, len(names))
+        tick(f"round {turn + 1} of {rounds}: {names[index]}", number, total)
+        yield index
+    tick("", total, total)
+
+
 def iter_endlessly(loader: Loader) -> Generator[Any, None, None]:
     """Yield the batches of one epoch after another, without end."""
     while True:
         yield from loader
-
-
-def synchronise(loader: Loader) -> None:
-    """Wait until the loader's GPU is idle."""
-    device_id = gpu_of(loader)
-    if device_id is not None:
-        import torch
-
-        torch.cuda.synchronize(device_id)
-
-
-def gpu_of(loader: Loader) -> int | None:
-    """Return the number of the loader's GPU, or None on a CPU.
-
-    It may differ from torch's current device.
-    """
-    return None if loader.engine.device == "cpu" else int(loader.engine.device.partition(":")[2])
 
 
 def image_of(batch: Any) -> Any:
@@ -277,17 +270,6 @@ def image_of(batch: Any) -> Any:
 def count_images(batch: Any) -> int:
     """Return the number of images in a batch."""
     return len(image_of(batch))
-
-
-def _gpu_memory(loader: Loader) -> int | None:
-    """Return the bytes that all processes use on the loader's GPU; None on a CPU."""
-    device_id = gpu_of(loader)
-    if device_id is None:
-        return None
-    import torch
-
-    free, total = torch.cuda.mem_get_info(device_id)
-    return int(total - free)
 
 
 def _mean_file_bytes(loader: Loader) -> float:

@@ -12,14 +12,21 @@ the first stage already delivers whole batches.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Protocol, runtime_checkable
 
 from gpupipe.batch_stage.stage import BatchStage
-from gpupipe.bench.machine import OtherLoad, Utilisation, machine
-from gpupipe.bench.measure import count_images, describe_loader, iter_endlessly, take
+from gpupipe.bench.machine import Load, machine
+from gpupipe.bench.measure import (
+    Tick,
+    count_images,
+    describe_loader,
+    iter_endlessly,
+    take,
+    take_turns,
+)
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import BatchStream, Engine
@@ -35,9 +42,6 @@ _WARM_UP_BATCHES = 2
 _PATIENCE = 60.0
 _MIN_BATCHES = 4
 """The fewest batches to time, per thread or worker."""
-
-Tick = Callable[[str, int, int], None]
-"""Called before each measurement with its description, the number done, and the total."""
 
 
 @runtime_checkable
@@ -172,14 +176,10 @@ def measure(
         stages = [Stage(name) for name in _list_stages(loader.engine, loader.config)]
         what = describe_loader(loader)
     busy: list[float] = []
-    total = rounds * len(stages)
-    for number in range(total):
-        turn, done = number // len(stages) + 1, number % len(stages)
-        tick(f"round {turn} of {rounds}: all up to '{stages[done].name}'", number, total)
+    for done in take_turns([f"all up to '{stage.name}'" for stage in stages], rounds, tick):
         utilisation = _time(stages[done], done, config, index, seconds)
         if done == len(stages) - 1 and utilisation is not None:
             busy.append(utilisation)
-    tick("", total, total)
     return Profile(what, cores, stages, statistics.fmean(busy) if busy else None)
 
 
@@ -202,16 +202,16 @@ def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float)
             plans = loader.sampler.iter_forever()
             counts = engine.iter_without_delivery(plans) if done else engine.iter_read_only(plans)
         take(counts, loader, _WARM_UP_BATCHES + engine.traits.batches_ahead)
-        with Utilisation(engine.device) as utilisation, OtherLoad() as other_load:
+        with Load(engine.device) as load:
             batches = _MIN_BATCHES * engine.traits.parallelism
             samples, elapsed = take(counts, loader, batches, seconds)
         counts.close()
     if not samples:
         raise EngineError(f"no sample gets through '{stage.name}': 'gpupipe run' tells why")
     stage.seconds.append(elapsed / samples)
-    stage.cpu_seconds.append(other_load.cpu_seconds / samples)
-    stage.others.append(other_load.cores)
-    return utilisation.mean
+    stage.cpu_seconds.append(load.cpu_seconds / samples)
+    stage.others.append(load.others)
+    return load.gpu
 
 
 def _create_loader(stage: Stage, done: int, config: Config, index: Index) -> Loader:

@@ -58,17 +58,14 @@ def write(
             name=config.name,
             pipeline=_describe_pipeline(config),
             data=_describe_data(comparison.data),
-            disturbed=comparison.disturbed,
-            notes=comparison.plain_notes,
-            interrupted=comparison.interrupted,
+            comparison=comparison,
             verdict=[sentence.replace(" %", "\xa0%") for sentence in describe_verdict(comparison)],
             parity_verdict=_describe_parity(agreements, config, compared),
             parity_holds=all(a.holds for a in agreements),
             speed_columns=tables.speed_columns(comparison, "ratio"),
             ratio_to=comparison.baseline.contestant.name if comparison.baseline else "",
             speed_rows=list(tables.speed_rows(comparison)),
-            rounds=counted(rounds, "round"),
-            single=rounds == 1,
+            rounds=rounds,
             plots=[
                 (alt, base64.b64encode(drawn[name]).decode())
                 for name, alt in _iter_plots(comparison)

@@ -9,17 +9,17 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.bench.comparison import Ratio, ratio
+from gpupipe.bench.machine import gpu_of, synchronise
 from gpupipe.bench.measure import (
+    Tick,
     count_images,
     describe_loader,
-    gpu_of,
     image_of,
     iter_endlessly,
-    synchronise,
     take,
 )
 from gpupipe.config import Config
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Train = Callable[[Any], None]
-Tick = Callable[[str, int, int], None]
 _REPLAYED_BATCHES = 4
 _WARM_UP_STEPS, _MIN_STEPS = 2, 3
 _WIDEST = 0.5
@@ -72,6 +71,11 @@ class Training:
         total_compute_time / total_benchmark_running_time, where the first step does not count.
         """
         return min(1.0, 1 - self.waiting.value)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the rates, and what they say about waiting, as plain JSON."""
+        derived = {"accelerator_utilisation": self.accelerator_utilisation}
+        return asdict(self) | {"waiting": asdict(self.waiting)} | derived
 
     @property
     def is_vague(self) -> bool:

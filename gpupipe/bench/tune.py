@@ -21,11 +21,10 @@ from gpupipe.bench.compare import run_contest
 from gpupipe.bench.comparison import Contestant, Ratio, Result, ratio
 from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.machine import machine
+from gpupipe.bench.measure import Tick
 from gpupipe.config import LoaderConfig
 
 SCHEMA = "gpupipe-tune-1"
-Tick = Callable[[str, int, int], None]
-"""Called before each trial with its description, the seconds used, and the seconds available."""
 Trial = Callable[[Contestant, Contest], ContestOutcome]
 
 _TRIAL_SECONDS = 1.5
@@ -118,7 +117,7 @@ class Tuner:
         options: The original settings.
         cores: How many cores the process may use.
         seconds: The time to use, about.
-        tick: Called before each trial.
+        tick: Called before each trial, with the seconds used and available.
         trial: Runs one trial; by default in a fresh process.
         fill_samples: How many samples the first trial with the decoded cache decodes before it is
             timed.

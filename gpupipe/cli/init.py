@@ -41,7 +41,7 @@ def init(
     """
     from gpupipe.init.detect import detect
     from gpupipe.init.detected import TRAIN, VAL
-    from gpupipe.init.survey import iter_doubts
+    from gpupipe.init.survey import iter_doubts, survey
 
     paths = {TRAIN: out, VAL: _val_path(out)}
     lists = {part: path.with_name(f"{path.stem}_list.csv") for part, path in paths.items()}
@@ -53,7 +53,8 @@ def init(
     for part, path in written.items():
         parts[part] = _write_list(parts[part], path)
     try:
-        surveys = _survey(parts)
+        with Screen(False) as screen:
+            surveys = {part: survey(d, screen.progress) for part, d in parts.items()}
     except GpupipeError:
         for path in written.values():
             path.unlink()
@@ -77,13 +78,6 @@ def _write_list(detected: "Detected", path: Path) -> "Detected":
             writer.writerow(detected.table)
             writer.writerows(zip(*detected.table.values(), strict=True))
     return replace(detected, options={"file": str(path)} | detected.options)
-
-
-def _survey(parts: "dict[str, Detected]") -> "dict[str, Survey]":
-    from gpupipe.init.survey import survey
-
-    with Screen(False) as screen:
-        return {part: survey(detected, screen.progress) for part, detected in parts.items()}
 
 
 def _write_config(

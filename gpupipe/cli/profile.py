@@ -1,9 +1,8 @@
 """gpupipe profile and gpupipe tune."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -20,9 +19,7 @@ from gpupipe.cli.console import (
 from gpupipe.errors import EngineError, counted, did_you_mean
 
 if TYPE_CHECKING:
-    from gpupipe.bench.training import Train, Training
-    from gpupipe.config import Config
-    from gpupipe.dataset.index import Index
+    from gpupipe.bench.training import Train
     from gpupipe.loader import Loader
 
 
@@ -74,20 +71,16 @@ def profile(
     for line in profile_report.describe_training(trained, ceiling):
         click.echo(line)
     if trace_path is not None:
-        click.echo(_record_trace(trace_path, checked, index, train and train[1], seconds))
+        trace = training.record_training(checked, index, train and train[1], seconds)
+        write_json(trace_path, trace)
+        steps = counted(trace["otherData"]["steps"], "step")
+        click.echo(f"A trace of {steps} is in {trace_path}: open it at https://ui.perfetto.dev.")
     step_advice = {e.key: e.step.speed_advice for e in checked.pipeline.entries}
     verdict = profile_report.find_limit(result, result.what["parallelism"], trained, step_advice)
     for sentence in (*verdict.sentences, *disturbance(result.disturbed)):
         click.echo(sentence)
-    write_json(
-        json_path,
-        result.as_json()
-        | {
-            "training": _training_json(trained),
-            "replay_images_per_second": ceiling,
-            "limit": verdict.resource,
-        },
-    )
+    more = {"replay_images_per_second": ceiling, "limit": verdict.resource}
+    write_json(json_path, result.as_json() | {"training": trained and trained.as_json()} | more)
 
 
 def _train(
@@ -102,29 +95,6 @@ def _train(
     if model:
         return model, training.model(model)
     return None if step_ms is None else (f"steps of {step_ms:g} ms", training.pause(step_ms))
-
-
-def _record_trace(
-    path: Path,
-    config: "Config",
-    index: "Index",
-    train: "Callable[[Loader], Train] | None",
-    seconds: float,
-) -> str:
-    """Record a trace of training, write it to `path`, and return the line to print about it."""
-    from gpupipe.bench.training import record_training
-
-    trace = record_training(config, index, train, seconds)
-    write_json(path, trace)
-    steps = counted(trace["otherData"]["steps"], "step")
-    return f"A trace of {steps} is in {path}: open it at https://ui.perfetto.dev."
-
-
-def _training_json(measured: "Training | None") -> Any:
-    return measured and asdict(measured) | {
-        "waiting": asdict(measured.waiting),
-        "accelerator_utilisation": measured.accelerator_utilisation,
-    }
 
 
 @click.command()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from gpupipe.bench.compare import disturbance
-from gpupipe.bench.machine import OtherLoad, cpu_seconds
+from gpupipe.bench.machine import Load, cpu_seconds
 
 BUSY = [sys.executable, "-c", "while True: pass"]
 
@@ -19,12 +19,12 @@ def test_what_other_processes_take_is_told_apart_and_said() -> None:
     busy = int(subprocess.check_output(["sh", "-c", script, "sh", *BUSY]))
     try:
         time.sleep(0.3)
-        with OtherLoad() as other_load:
+        with Load() as load:
             started = time.process_time()
             while time.process_time() < started + 0.3:
                 pass
-        assert other_load.cores > 0.15
-        assert 0.25 < other_load.cpu_seconds < 0.5
+        assert load.others > 0.15
+        assert 0.25 < load.cpu_seconds < 0.5
     finally:
         os.kill(busy, signal.SIGKILL)
     assert "DISTURBED: other processes kept up to 0.9" in disturbance(0.9)[0]

@@ -15,7 +15,7 @@ import torch
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench import profile, training
-from gpupipe.bench.machine import Utilisation
+from gpupipe.bench.machine import Load
 from gpupipe.bench.parity import measure
 from gpupipe.runtime.ranks import cores
 from helpers.either_device import DEVICE, TYPE
@@ -89,14 +89,14 @@ def test_a_profile_on_a_gpu(faces: Path, engine: str) -> None:
 
 def test_utilisation_sees_work() -> None:
     matrix = torch.ones(4096, 4096, device="cuda")
-    with Utilisation("gpu:0") as busy:
+    with Load("gpu:0") as load:
         deadline = time.monotonic() + 3  # NVML's figure is of up to a second before
         while time.monotonic() < deadline:
             for _ in range(50):
                 matrix = (matrix @ matrix).clamp(-1, 1)
             torch.cuda.synchronize()
-    assert busy.mean is not None
-    assert busy.mean > 0.1
+    assert load.gpu is not None
+    assert load.gpu > 0.1
 
 
 def test_compare_on_a_gpu(faces: Path, tmp_path: Path) -> None:

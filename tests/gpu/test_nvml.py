@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.bench.measure import synchronise
+from gpupipe.bench.machine import synchronise
 from gpupipe.runtime import devices
 
 SAY_UUIDS = """

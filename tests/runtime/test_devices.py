@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpupipe.bench.machine import Utilisation
-from gpupipe.bench.measure import gpu_of
+from gpupipe.bench.machine import Load, gpu_of
 from gpupipe.runtime import devices
 from gpupipe.runtime.devices import gpu_count, why_unused
 from helpers import forked_python
@@ -195,9 +194,9 @@ def test_without_a_driver_nothing_answers() -> None:
     with devices.nvml_session() as library:
         assert library is None
     assert devices.find_driver() is None
-    with Utilisation("gpu:0") as busy:
+    with Load("gpu:0") as load:
         pass
-    assert busy.mean is None
+    assert load.gpu is None
 
 
 @pytest.mark.parametrize(("device", "number"), [("cpu", None), ("gpu:0", 0), ("gpu:3", 3)])
