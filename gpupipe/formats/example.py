@@ -64,7 +64,7 @@ class Feature:
                 "data.label",
             )
         self._check_one_item_each()
-        return Messages(self.items.record, self.items.begin, self.items.end)
+        return self.items
 
     def numbers(self, data: Bytes) -> NDArray[np.int64] | NDArray[np.float32]:
         """Return the values as numbers.
@@ -145,9 +145,9 @@ class Feature:
         if self.kind == "floats" and odd is not None:
             raise self.items.error(odd, f"the feature '{self.name}' ends within a float")
 
-    def error(self, row: int, what: str) -> MalformedProtobufError:
-        """Return (not raise) the error for the record in `row`; `what` describes the fault."""
-        return self.records.error(row, f"the feature '{self.name}' {what}")
+    def error(self, row: int, fault: str) -> MalformedProtobufError:
+        """Return (not raise) the error for the record in `row`."""
+        return self.records.error(row, f"the feature '{self.name}' {fault}")
 
 
 def parse_features(data: Bytes, records: Messages, names: Iterable[str]) -> dict[str, Feature]:

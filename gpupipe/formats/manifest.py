@@ -20,7 +20,7 @@ from gpupipe.formats.manifest_rows import (
     ManifestColumns,
     ManifestRows,
     Tick,
-    check_columns,
+    check_header,
     count_row,
     read_parquet,
 )
@@ -163,7 +163,7 @@ def _read_rows(
     where: str,
     tick: Tick,
 ) -> None:
-    wanted = check_columns(header, wanted, where)
+    wanted = check_header(header, wanted, where)
     number_of = {column: number for number, column in enumerate(header)}
     rest = wanted.list_rest(header)
     values: dict[str, list[str]] = {name: [] for name in wanted.values}

@@ -89,7 +89,7 @@ def count_row(rows: ManifestRows, line: int, tick: Tick) -> None:
         tick(len(rows.lines))
 
 
-def check_columns(header: Sequence[str], wanted: ManifestColumns, where: str) -> ManifestColumns:
+def check_header(header: Sequence[str], wanted: ManifestColumns, where: str) -> ManifestColumns:
     """Check that a table has each wanted column once.
 
     Args:
@@ -157,7 +157,7 @@ def read_parquet(name: str, f: BinaryIO, wanted: ManifestColumns) -> ManifestRow
 
 def _read_columns(rows: ManifestRows, table: Any, wanted: ManifestColumns) -> None:
     header = table.schema_arrow.names
-    wanted = check_columns(header, wanted, rows.name)
+    wanted = check_header(header, wanted, rows.name)
     rest = wanted.list_rest(header)
     needed = [*wanted.paths.values(), *wanted.values.values(), wanted.label, wanted.weight]
     needed = [column for column in needed if column is not None]

@@ -192,10 +192,10 @@ def read_numbers(data: _Bytes, images: Images, first: int, end: int) -> NDArray[
     return floats
 
 
-def _check(number: _Offsets, right: NDArray[np.bool_], what: str) -> None:
-    wrong = np.flatnonzero(~right)
+def _check(number: _Offsets, is_right: NDArray[np.bool_], fault: str) -> None:
+    wrong = np.flatnonzero(~is_right)
     if len(wrong):
-        raise ValueError(f"record {int(number[wrong[0]]):,} {what}")
+        raise ValueError(f"record {int(number[wrong[0]]):,} {fault}")
 
 
 def parse_index(text: str) -> dict[int, str]:

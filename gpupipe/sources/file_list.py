@@ -86,11 +86,8 @@ class FileList(Source):
         except OSError as e:
             reason = explain_os_error(e, "set data.file to the list of the samples")
             raise DataError(f"{self.file}: {reason}") from e
-        key = [
-            str(self.file.resolve()),
-            str(resolve_root(self.root or self.file.parent)),
-            self._is_sure,
-        ]
+        root = resolve_root(self.root or self.file.parent)
+        key = [str(self.file.resolve()), str(root), self._is_sure]
         return self.load_or_build([self.file], lambda: self._read(progress), key)
 
     @property

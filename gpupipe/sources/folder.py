@@ -43,7 +43,8 @@ class Folder(Source):
     def index(self, progress: Progress = ignore_progress) -> Index:
         used = dataset_catalog.locate(self.root, self.fetch, self.stand_in, progress)
         root = used.resolve()
-        saved = index_cache.get_path(self.name, root, self.extensions, *self._make_key())
+        unlabelled = () if self.label == "folder" else ("unlabelled",)
+        saved = index_cache.get_path(self.name, root, self.extensions, *unlabelled)
         index = index_cache.open_saved(saved)
         if index is None or not _is_unchanged(root, index):
             started = time.time()
@@ -51,10 +52,6 @@ class Folder(Source):
             index_cache.save_unless_racy(index, saved, max(index.extra["times"].values()), started)
         warning = dataset_catalog.explain_stand_in(used, self.root, self.fetch)
         return replace(index, note=dataset_catalog.describe_note(used), warning=warning)
-
-    def _make_key(self) -> tuple[str, ...]:
-        """Return further parts of the saved index's key; () for the default `label`."""
-        return () if self.label == "folder" else ("unlabelled",)
 
     def explain_absence(self) -> str:
         return dataset_catalog.describe_absence(self.root, self.fetch, self.stand_in)

@@ -128,17 +128,15 @@ class Hf(FileSource):
         return build(root, names, numbers, classes, columns=columns, values=values)
 
     def _unpack(self, index: Index, progress: Progress) -> Index:
-        """Return the index, with unpacked Parquet columns if the option `unpack` demands it."""
+        """Return the index of Parquet files, unpacked if the option `unpack` demands it."""
         columns = dict(index.columns)
         for name, column in index.columns.items():
-            if isinstance(column, RowGroupColumn) and self._is_to_unpack(column):
+            assert isinstance(column, RowGroupColumn)
+            if self.unpack == "always" or (
+                self.unpack == "auto" and count_row_groups(column) > self.row_groups
+            ):
                 columns[name] = unpack_row_groups(column, progress)
         return replace(index, columns=columns)
-
-    def _is_to_unpack(self, column: RowGroupColumn) -> bool:
-        if self.unpack == "auto":
-            return count_row_groups(column) > self.row_groups
-        return self.unpack == "always"
 
     def _make_column(
         self, name: str, root: str, paths: StringArray, file: NDArray[np.int32], every: list[_Rows]

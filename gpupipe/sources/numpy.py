@@ -101,8 +101,8 @@ class Numpy(ArraySource):
         name = self._name_in_file(option.removeprefix("values."))
         return array_index.concatenate(files.paths, lambda path: _read_numbers(path, name))
 
-    def _name_in_file(self, what: str) -> str:
-        return self.arrays.get(what, what)
+    def _name_in_file(self, name: str) -> str:
+        return self.arrays.get(name, name)
 
 
 def _read_header(path: str, name: str) -> npy.NpyHeader:

@@ -8,7 +8,7 @@ from gpupipe.errors import DataError
 from gpupipe.formats.manifest_rows import (
     ManifestColumns,
     ManifestRows,
-    check_columns,
+    check_header,
     count_row,
 )
 
@@ -19,7 +19,7 @@ WANTED = ManifestColumns(
 
 def test_columns_are_found_wherever_they_stand() -> None:
     header = ["w", "class", "years", "mask", "file", "rest"]
-    assert check_columns(header, WANTED, "a.csv:1") == WANTED
+    assert check_header(header, WANTED, "a.csv:1") == WANTED
     assert WANTED.list_rest(header) == []
 
 
@@ -42,16 +42,14 @@ def test_the_rest_is_kept_if_it_is_wanted() -> None:
 )
 def test_a_column_that_is_missing_or_twice_is_named(columns: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        check_columns(columns, WANTED, "a.csv:1")
+        check_header(columns, WANTED, "a.csv:1")
 
 
 def test_a_single_column_needs_no_labels_unless_they_are_required() -> None:
-    assert (
-        check_columns(["file"], ManifestColumns({"image": "file"}, "class", False), "").label
-        is None
-    )
+    wanted = ManifestColumns({"image": "file"}, "class", is_label_required=False)
+    assert check_header(["file"], wanted, "").label is None
     with pytest.raises(DataError, match="no column 'class'"):
-        check_columns(["file"], ManifestColumns({"image": "file"}, "class"), "")
+        check_header(["file"], ManifestColumns({"image": "file"}, "class"), "")
 
 
 def test_rows_are_named_by_their_line_or_their_number() -> None:

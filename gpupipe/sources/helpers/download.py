@@ -144,12 +144,12 @@ def _check_name_resolves(url: str) -> None:
 class _PoochProgress:
     """A progress bar with the methods that pooch calls."""
 
-    def __init__(self, what: str, progress: Progress) -> None:
-        self.what, self.progress, self.total, self.done = what, progress, 0, 0
+    def __init__(self, activity: str, progress: Progress) -> None:
+        self.activity, self.progress, self.total, self.done = activity, progress, 0, 0
 
     def update(self, count: int) -> None:
         self.done += count
-        self.progress(self.what, min(self.done, self.total or self.done), self.total or None)
+        self.progress(self.activity, min(self.done, self.total or self.done), self.total or None)
 
     def reset(self) -> None:
         self.done = 0

@@ -190,18 +190,16 @@ def unpack_row_groups(column: RowGroupColumn, progress: Progress) -> UnpackedCol
         DataError: A row group cannot be read, or the cache folder cannot be written.
     """
     paths = [Path(column.root) / column.files[n] for n in range(len(column.files))]
-    counts = [
-        np.bincount(column.group[column.file == number]).tolist() for number in range(len(paths))
-    ]
-    groups_of = dict(zip(paths, counts, strict=True))
+    groups_of = {path: column.group[column.file == n] for n, path in enumerate(paths)}
 
     def unpack(path: Path) -> tuple[Path, NDArray[np.int64]]:
-        return _unpack_file(path, column.column, len(groups_of[path]))
-
-    unpacked = read_each(paths, unpack, lambda _, done, total: progress("unpacking", done, total))
-    for path, (_, lengths) in zip(paths, unpacked, strict=True):
-        if len(lengths) != sum(groups_of[path]):
+        groups = groups_of[path]
+        target, lengths = _unpack_file(path, column.column, int(groups.max(initial=-1)) + 1)
+        if len(lengths) != len(groups):
             raise DataError(f"{path} changed since it was indexed: load it again")
+        return target, lengths
+
+    unpacked = read_each(paths, unpack, progress, "unpacking")
     offset = np.concatenate([np.cumsum(lengths) - lengths for _, lengths in unpacked])
     return UnpackedColumn(
         "",
