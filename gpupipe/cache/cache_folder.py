@@ -107,14 +107,21 @@ class CacheFolder:
         generations = {int(pin.get("generation", 0)) for pin in self.read_claims(_PINS).values()}
         return {name for g in generations for name in self.commit_log.live_shards(g)}
 
-    def list_missing_shards(self) -> list[str]:
-        """Return the names of the shards that must be fetched again. Needs the lock.
+    def list_needed_shards(self) -> set[str]:
+        """Return the names of the shards in the newest generation or in a pinned one.
 
-        They belong to the newest generation or to a pinned one, and are neither in the folder nor
-        being written.
+        Needs the lock, after `remove_leftovers`.
         """
-        wanted = self.list_pinned_shards() | self.commit_log.live_shards().keys()
-        return sorted(wanted - self.list_present_shards() - self.read_claims().keys())
+        return self.list_pinned_shards() | self.commit_log.live_shards().keys()
+
+    def list_missing_shards(self) -> list[str]:
+        """Return the needed shards that are neither in the folder nor being written.
+
+        Needs the lock.
+        """
+        return sorted(
+            self.list_needed_shards() - self.list_present_shards() - self.read_claims().keys()
+        )
 
     # --- bytes on disk
 
@@ -141,24 +148,18 @@ class CacheFolder:
         the folder `shards` again if it is missing.
         """
         (self.dir / "shards").mkdir(exist_ok=True)
-        for kind in _CLAIM_KINDS[1:]:
-            for path in _files(self.dir / kind):
-                if path.suffix != ".json" and is_abandoned(path):
-                    path.unlink(missing_ok=True)
-        for path in _files(self.dir / _CLAIMS):
-            if is_abandoned(path):
-                for leftover in (self.dir / "tmp").glob(f"{path.name}.*"):
-                    leftover.unlink(missing_ok=True)
+        for path in (path for kind in _CLAIM_KINDS for path in (self.dir / kind).iterdir()):
+            if path.suffix != ".json" and is_abandoned(path):
+                if path.parent.name == _CLAIMS:
+                    for leftover in (self.dir / "tmp").glob(f"{path.name}.*"):
+                        leftover.unlink(missing_ok=True)
                 path.unlink(missing_ok=True)
         # Only the holder of the lock writes here, so a temporary file is one of a killed process.
         for folder in (self.dir, self.dir / "tables", self.dir / _RUNS):
             for path in folder.glob(f"*{TEMPORARY_SUFFIX}"):
                 path.unlink(missing_ok=True)
         claimed = self.read_claims().keys()
-        self._sweep(
-            self.dir / "shards",
-            self.list_pinned_shards() | self.commit_log.live_shards().keys() | claimed,
-        )
+        self._sweep(self.dir / "shards", self.list_needed_shards() | claimed)
         self._sweep(self.dir / "tables", self.commit_log.published.keys() | claimed)
         self.prune_tables(self.options.max_bytes * _TABLE_SHARE)
 
@@ -172,12 +173,8 @@ class CacheFolder:
 
         Needs the lock. A resume from a generation that needs a removed table raises StateError.
         """
-        spare = (
-            _stems(self.dir / "tables")
-            - self.list_pinned_shards()
-            - self.commit_log.live_shards().keys()
-            - self.read_claims().keys()
-        )
+        needed = self.list_needed_shards() | self.read_claims().keys()
+        spare = _stems(self.dir / "tables") - needed
         for name in sorted(spare, reverse=True):
             room -= disk_size(self.commit_log.published[name].table_bytes)
             if room < 0:
@@ -238,10 +235,6 @@ def _check_identity(folder: CacheFolder, dataset: DataSet) -> None:
         return
     with write_atomically(path) as temporary:
         temporary.write_text(json.dumps(ours))
-
-
-def _files(folder: Path) -> list[Path]:
-    return [folder / name for name in sorted(os.listdir(folder))]
 
 
 def _stems(folder: Path) -> set[str]:

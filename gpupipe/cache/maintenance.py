@@ -108,15 +108,12 @@ def remove_damaged_shards(
     """
     with folder.lock():
         folder.remove_leftovers()
-        wanted = {
-            name: folder.commit_log.published[name]
-            for name in sorted(folder.list_pinned_shards() | folder.commit_log.live_shards().keys())
-        }
+        wanted = [folder.commit_log.published[name] for name in sorted(folder.list_needed_shards())]
     problems = {}
-    for number, (name, shard) in enumerate(wanted.items(), 1):
+    for number, shard in enumerate(wanted, 1):
         problem = _check_shard(folder, shard, rows)
         if problem and _remove_shard(folder, shard):
-            problems[name] = problem
+            problems[shard.name] = problem
         progress(number, len(wanted))
     return problems
 
@@ -177,7 +174,7 @@ def _remove_shard(folder: CacheFolder, shard: CachedShard) -> bool:
     If the table is damaged too, the shard's samples are unknown. The shard is then evicted.
     """
     with folder.lock():
-        if shard.name not in folder.list_pinned_shards() | folder.commit_log.live_shards().keys():
+        if shard.name not in folder.list_needed_shards():
             return False
         folder.shard_path(shard.name).unlink(missing_ok=True)
         if not _table_is_right(folder, shard):

@@ -48,9 +48,9 @@ class StoreRows:
         values: The numeric columns, by name.
     """
 
-    names: list[str] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
-    infos: list[dict[str, Any]] = field(default_factory=list)
+    names: list[str]
+    labels: list[str]
+    infos: list[dict[str, Any]]
     weights: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     metadata: list[str] = field(default_factory=list)
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -82,10 +82,11 @@ def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listi
     labels, classes = _number_labels(rows, dataset.manifest)
     names = StringArray.from_strings(rows.names)
     _ask_for_versions(rows, store, connections)
+    sizes = [info.get("size") for info in rows.infos]
     return Listing(
         names,
         labels,
-        np.array([_get_size(info) for info in rows.infos], np.int64),
+        np.array([n if type(n) is int and n >= 0 else UNKNOWN for n in sizes], np.int64),
         np.array([hash_file_version(info) for info in rows.infos], np.uint64),
         rows.weights,
         StringArray.from_strings(rows.metadata),
@@ -105,11 +106,6 @@ def _ask_for_versions(rows: StoreRows, store: Store, connections: int) -> None:
     infos = dict(zip(names, store.describe_files(names, connections), strict=True))
     for n in lacking:
         rows.infos[n] = rows.infos[n] | infos[rows.names[n]]
-
-
-def _get_size(info: dict[str, Any]) -> int:
-    size = info.get("size")
-    return size if type(size) is int and size >= 0 else UNKNOWN
 
 
 def check_name(name: str, where: str) -> str:
@@ -132,15 +128,12 @@ def check_name(name: str, where: str) -> str:
 
 def _list_files(dataset: DataSet, store: Store) -> StoreRows:
     """Return all files under the url, sorted by name."""
-    suffixes, rows = get_suffixes(dataset.extensions), StoreRows()
-    for name, info in sorted(store.list_files().items()):
-        if not name.lower().endswith(suffixes):
-            continue
-        rows.names.append(check_name(name, dataset.url))
-        rows.infos.append(info)
-        if dataset.label is not None:
-            rows.labels.append(_get_class(name, dataset.url))
-    return rows
+    suffixes, files = get_suffixes(dataset.extensions), store.list_files()
+    names = sorted(name for name in files if name.lower().endswith(suffixes))
+    for name in names:
+        check_name(name, dataset.url)
+    labels = [] if dataset.label is None else [_get_class(name, dataset.url) for name in names]
+    return StoreRows(names, labels, [files[name] for name in names])
 
 
 def _get_class(name: str, url: str) -> str:

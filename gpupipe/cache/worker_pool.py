@@ -269,7 +269,7 @@ def refetch_image(options: CacheOptions, shard: str, read: Callable[[], Image | 
             return image
         with folder.lock():
             folder.remove_leftovers()
-            if shard not in folder.list_pinned_shards() | folder.commit_log.live_shards().keys():
+            if shard not in folder.list_needed_shards():
                 raise OSError("it was evicted")
             reports = list(folder.read_claims("workers").values())
             if reports and read() is None:  # the workers fetch a shard whose file is gone

@@ -163,12 +163,8 @@ class ArraySource(Source):
         """
         files, beside = self._files(progress), self.find_companions()
         every = [path for some_files in (files, *beside.values()) for path in some_files.paths]
-        self._index_of_process = self.load_or_build(
-            every,
-            lambda: self._index(files, beside, progress),
-            str(files.root),
-            self._index_of_process,
-        )
+        build, root = (lambda: self._index(files, beside, progress)), str(files.root)
+        self._index_of_process = self.load_or_build(every, build, root, self._index_of_process)
         return self._index_of_process
 
     def _files(self, progress: Progress) -> ArrayFiles:
@@ -177,13 +173,11 @@ class ArraySource(Source):
         if self.manifest is not None:
             return self._files_of_manifest(self.manifest, progress)
         assert self.root is not None
-        root = self.root
-        if not root.is_dir():
-            raise missing_folder(root, "data.root", "put the data there, or set data.root")
-        scanned = class_folders.scan(
-            root.resolve(), self.extensions, "array", progress, self.label is not None
-        )
-        return ArrayFiles(root.resolve(), scanned.paths, scanned.labels, scanned.classes)
+        if not self.root.is_dir():
+            raise missing_folder(self.root, "data.root", "put the data there, or set data.root")
+        root, has_labels = self.root.resolve(), self.label is not None
+        scanned = class_folders.scan(root, self.extensions, "array", progress, has_labels)
+        return ArrayFiles(root, scanned.paths, scanned.labels, scanned.classes)
 
     def _files_of_manifest(self, manifest: Path, progress: Progress) -> ArrayFiles:
         wanted = ManifestColumns({self.field: "path"}, self.label, is_label_required=False)

@@ -120,7 +120,14 @@ class Source(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _names_are_free(self) -> Self:
-        check_names(*self.list_names())
+        fields, values = self.list_names()
+        every = [*fields, *values]
+        for name in every:
+            if name in RESERVED_NAMES or not name or every.count(name) > 1:
+                raise ValueError(
+                    f"'{name}' cannot be the name of a field or value: names are not empty, "
+                    f"none stands twice, and none is {' or '.join(RESERVED_NAMES)}"
+                )
         return self
 
     def field_specs(self) -> dict[str, Spec]:
@@ -250,17 +257,6 @@ class FileSource(Source):
     def explain_absence(self) -> str:
         self.list_files()
         return ""
-
-
-def check_names(fields: Sequence[str], values: Sequence[str]) -> None:
-    """Raise ValueError if a name of a field or value is empty, taken or used twice."""
-    every = [*fields, *values]
-    for name in every:
-        if name in RESERVED_NAMES or not name or every.count(name) > 1:
-            raise ValueError(
-                f"'{name}' cannot be the name of a field or value: names are not empty, "
-                f"none stands twice, and none is {' or '.join(RESERVED_NAMES)}"
-            )
 
 
 SOURCES = Registry("source", "gpupipe.sources", Source)
