@@ -171,8 +171,8 @@ class Filler:
         """Record in the commit log which samples are broken, and which no longer are."""
         changed, self.statistics.changed = self.statistics.changed, {}
         with self._folder.lock():
-            known = self._folder.commit_log.broken_rows()
-            new = {row: why for row, why in changed.items() if known.get(row) != why}
+            recorded = self._folder.commit_log.broken_rows()
+            new = {row: why for row, why in changed.items() if recorded.get(row) != why}
             if new:
                 self._folder.commit_log.mark_broken(new)
 

@@ -131,10 +131,10 @@ def save(index: Index, path: Path, columns: Columns = BASIC_COLUMNS) -> None:
     """
     for name, column in index.columns.items():
         if type(column) not in columns:
-            known = " and ".join(kind.__name__ for kind in columns)
+            allowed = " and ".join(kind.__name__ for kind in columns)
             raise UsageError(
                 f"the column '{name}' is a {type(column).__name__}, which cannot be saved: only "
-                f"{known} can. Build this index without a saved copy"
+                f"{allowed} can. Build this index without a saved copy"
             )
     write_table(path, index)
 

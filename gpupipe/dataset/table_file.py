@@ -183,7 +183,7 @@ class _Unpacker:
 
     def __init__(self, arrays: Arrays, classes: Mapping[str, type[Any]]) -> None:
         self._arrays, self._classes = arrays, classes
-        self._made: dict[str, Any] = {}
+        self._unpacked: dict[str, Any] = {}
 
     def unpack(self, hint: Any, entry: Any, key: str) -> Any:
         """Rebuild the value of a field.
@@ -207,21 +207,21 @@ class _Unpacker:
             kind = get_args(hint)[1]
             return {name: self.unpack(kind, part, _join(key, name)) for name, part in entry.items()}
         if is_dataclass(hint) or getattr(hint, "_is_protocol", False):
-            return self._make(hint, entry, key)
+            return self._unpack_dataclass(hint, entry, key)
         if not isinstance(entry, list if origin is tuple else origin or hint):
             raise TypeError(f"'{key}' is of another type")
         return tuple(entry) if origin is tuple else entry
 
-    def _make(self, hint: Any, entry: Any, key: str) -> Any:
+    def _unpack_dataclass(self, hint: Any, entry: Any, key: str) -> Any:
         if "same" in entry:
-            return self._made[entry["same"]]
+            return self._unpacked[entry["same"]]
         model: Any = hint if is_dataclass(hint) else self._classes[entry["class"]]
         parts = {
             name: self.unpack(kind, entry[name], _join(key, name))
             for name, kind in _list_fields(model).items()
         }
-        self._made[key] = model(**parts)
-        return self._made[key]
+        self._unpacked[key] = model(**parts)
+        return self._unpacked[key]
 
     def _find_array(self, hint: Any, entry: Any) -> NDArray[Any]:
         array, (dtype,) = self._arrays[entry], get_args(get_args(hint)[1])

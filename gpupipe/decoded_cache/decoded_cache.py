@@ -97,14 +97,14 @@ def _are_equal(entries: tuple[Entry, ...]) -> bool:
 
 
 def _can_be_kept(entry: Entry) -> bool:
-    step, made = entry.step, entry.output_spec
+    step, spec = entry.step, entry.output_spec
     return (
         not is_foreign(type(step))
         and not step.runs_unknown_code
         and step.num_uniforms == 0
-        and not made.encoded
-        and made.dtype == "uint8"
-        and made.layout == "CHW"
+        and not spec.encoded
+        and spec.dtype == "uint8"
+        and spec.layout == "CHW"
     )
 
 
@@ -181,8 +181,8 @@ class DecodedCache:
             return CachedSample(None)
         size, changed = state
         path = os.path.abspath(span.path)  # noqa: PTH100  # pathlib takes six times as long
-        place = f"{span.offset} {span.length} {size} {changed} {path}"
-        key = hashlib.blake2b(os.fsencode(place), key=self._digests[field], digest_size=16).digest()
+        where = f"{span.offset} {span.length} {size} {changed} {path}"
+        key = hashlib.blake2b(os.fsencode(where), key=self._digests[field], digest_size=16).digest()
         record = self._file.find(key)
         if record is None:
             return CachedSample(key)

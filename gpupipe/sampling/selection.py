@@ -89,30 +89,30 @@ class Mixture:
         """
         weights, counts = np.array(self.weights), np.array(self.counts)
         if size is not None:
-            found = _divide(size, weights)
+            sizes = _divide(size, weights)
         elif self.stop == "first":
             shares = weights * (counts / weights).min()
-            found = np.minimum(np.floor(shares + _SLACK).astype(np.int64), counts)
+            sizes = np.minimum(np.floor(shares + _SLACK).astype(np.int64), counts)
         else:
             shares = weights * (counts / weights).max()
-            found = np.maximum(np.ceil(shares - _SLACK).astype(np.int64), counts)
-        if not found.all():
-            name = self.names[int(np.argmin(found))]
-            total = counted(int(found.sum()), "sample")
+            sizes = np.maximum(np.ceil(shares - _SLACK).astype(np.int64), counts)
+        if not sizes.all():
+            name = self.names[int(np.argmin(sizes))]
+            total = counted(int(sizes.sum()), "sample")
             raise DataError(
                 f"data.parts.{name}.weight: so small that an epoch of {total} has none of it: "
                 "make it larger"
             )
-        return found
+        return sizes
 
 
 def _divide(size: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
     """Split `size` into integers in proportion to `weights`; round the largest remainders up."""
     shares = size * weights / weights.sum()
-    found: NDArray[np.int64] = np.floor(shares + _SLACK).astype(np.int64)
-    order = np.argsort(-(shares - found), kind="stable")
-    found[order[: size - int(found.sum())]] += 1
-    return found
+    sizes: NDArray[np.int64] = np.floor(shares + _SLACK).astype(np.int64)
+    order = np.argsort(-(shares - sizes), kind="stable")
+    sizes[order[: size - int(sizes.sum())]] += 1
+    return sizes
 
 
 def interleave(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
