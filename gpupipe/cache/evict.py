@@ -10,7 +10,7 @@ import json
 import random
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -191,9 +191,10 @@ def _list_unpinned(folder: CacheFolder) -> list[str]:
 
 def _sort_for_eviction(folder: CacheFolder, used: dict[str, float]) -> list[str]:
     """Return the live shards in the order of eviction. `used`: when each was last used."""
-    order: dict[str, Callable[[str], tuple[float, str]]] = {
-        "fifo": lambda name: (0.0, name),
-        "lru": lambda name: (used.get(name, float("inf")), name),
-        "random": lambda name: (random.random(), name),
-    }
-    return sorted(folder.commit_log.live_shards(), key=order[folder.options.policy])
+    names = sorted(folder.commit_log.live_shards())  # as they were published
+    match folder.options.policy:
+        case "lru":
+            names.sort(key=lambda name: used.get(name, float("inf")))
+        case "random":
+            random.shuffle(names)
+    return names

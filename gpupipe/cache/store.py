@@ -53,6 +53,10 @@ class ChangedError(UnfetchableError):
 class _NotAsListedError(OSError):
     """A file seems to have changed since it was listed, but another attempt may succeed."""
 
+    def __init__(self, how: str) -> None:
+        advice = "delete the cache's folder to list the data set again"
+        super().__init__(f"changed since it was listed ({how}): {advice}")
+
 
 def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     """Return fsspec's file system for a URL, and the path in it. Raises DataError."""
@@ -208,9 +212,9 @@ class Store:
             return data  # the ETag of most objects in S3
         now = self._call_with_timeout("info", path)
         if version_hash and not has_version(now, version_hash):
-            raise _make_changed_error(describe_change(version, now))
+            raise _NotAsListedError(describe_change(version, now))
         if not is_whole and now.get("size") == len(data):
-            raise _make_changed_error(f"{size:,} bytes, now {len(data):,}")
+            raise _NotAsListedError(f"{size:,} bytes, now {len(data):,}")
         if not is_whole:
             raise OSError(f"{len(data):,} bytes came in place of {size:,}")
         expected = find_md5(now) or self._find_s3_md5(path, now)
@@ -259,12 +263,6 @@ class Store:
                 ) from e
 
         return sync(self._files.loop, call)
-
-
-def _make_changed_error(how: str) -> _NotAsListedError:
-    return _NotAsListedError(
-        f"changed since it was listed ({how}): delete the cache's folder to list the data set again"
-    )
 
 
 def _find_http_failure(error: FileNotFoundError) -> BaseException | None:

@@ -29,14 +29,7 @@ UNDECIDED = -1.0
 _HEADER = struct.Struct("<8s16sQQQI")
 _COUNTERS = struct.Struct("<QQd")
 _RECORD = struct.Struct("<16sQIIIIII")
-RECORD_DTYPE = np.dtype(
-    {
-        "names": ["offset", "shape"],
-        "formats": ["<u8", ("<u4", 3)],
-        "offsets": [16, 24],
-        "itemsize": SLOT_SIZE,
-    }
-)
+RECORD_DTYPE = np.dtype([("key", "V16"), ("offset", "<u8"), ("shape", "<u4", 3), ("rest", "V28")])
 """A dtype that reads the offset and the shape of many slots as one NumPy array."""
 _CHECKSUM = struct.Struct("<I")
 

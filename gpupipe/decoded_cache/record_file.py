@@ -152,8 +152,7 @@ class RecordFile:
         if self._is_full or (offset := self._reserve(key, pixels.nbytes)) is None:
             return False
         height, width, channels = pixels.shape
-        shape = (height, width, channels)
-        record = Record(key, offset, shape, size, zlib.crc32(pixels.data))
+        record = Record(key, offset, (height, width, channels), size, zlib.crc32(pixels.data))
         try:
             self._write(pixels.reshape(-1), offset)
             with hold_lock(self._lock_path):
