@@ -284,7 +284,7 @@ def refetch_image(options: CacheOptions, shard: str, read: Callable[[], Image | 
                 "it is damaged on the disk, or gone, and no download worker is running that could "
                 "fetch it again: run 'gpupipe cache verify CONFIG'"
             )
-        return "it is fetched again"
+        return "it waits to be fetched again"
 
     try:
         # All pools: the main thread, which restarts the workers too, may wait for this image.
