@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from gpupipe.protocol import batch_bytes, codec, messages, peers, sockets
 from gpupipe.protocol.batch_bytes import compress, fields_of, fill, pieces
 from gpupipe.protocol.messages import Key
 from gpupipe.protocol.shared_memory import Slots
+from gpupipe.runtime.process import close_sockets_in_forks, keep_sockets_in_forks
 from gpupipe.sampling.sampler import Plan
 from gpupipe.server.clients_and_passes import SessionStarted
 from gpupipe.server.lease_state import LeaseState
@@ -28,7 +30,7 @@ _SENT = ("batches", "bytes", "batches_through_shared_memory")
 _MAX_QUEUED_ANSWERS = 100_000
 _MAX_REFUSED = 100
 """Maximum number of refused keys to log: a peer can connect with any number of keys."""
-_SOCKET_BUFFER = 4 << 20
+_SOCKET_BUFFER, _LINGER_MS = 4 << 20, 200
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10000
 """Milliseconds between two of ZeroMQ's own heartbeats, and milliseconds without one after which
 ZeroMQ closes a connection.
@@ -189,15 +191,17 @@ def _part(key: Key, start: int, data: memoryview, codec_name: str) -> Frames:
 # --- the socket
 
 
-def listen(options: ServerOptions) -> tuple[Any, Any, Any, str]:
-    """Return (ZeroMQ context, authenticator or None, ROUTER socket, its address with the port).
+def listen(options: ServerOptions, exits: ExitStack) -> tuple[Any, str]:
+    """Return (ROUTER socket, its address with the port). `exits` closes the socket.
 
     Raises ServerError if the address or the keys cannot be used.
     """
-    context, authenticator = zmq.Context(io_threads=2), None
+    context = zmq.Context(io_threads=2)
+    exits.callback(context.term)
     socket = context.socket(zmq.ROUTER)
+    exits.callback(socket.close, _LINGER_MS)
     for option, value in (
-        (zmq.LINGER, 200),
+        (zmq.LINGER, _LINGER_MS),
         (zmq.SNDHWM, _MAX_QUEUED_ANSWERS),
         (zmq.RCVHWM, 1000),
         (zmq.MAXMSGSIZE, codec.HEAD_LIMIT),
@@ -210,29 +214,27 @@ def listen(options: ServerOptions) -> tuple[Any, Any, Any, str]:
         (zmq.HANDSHAKE_IVL, 10000),
     ):
         socket.setsockopt(option, value)
-    try:
-        if options.keys is not None and options.allowed is not None:
-            authenticator = _authenticator(context, options)
-            peers.secure_server(socket, options.keys)
-        return context, authenticator, socket, sockets.bind(socket, options.address)
-    except BaseException:
-        socket.close(0)
-        if authenticator is not None:
-            authenticator.stop()
-        context.term()
-        raise
+    if options.keys is not None:
+        _check_keys(context, options, exits)
+        peers.secure_server(socket, options.keys)
+    address = sockets.bind(socket, options.address)
+    is_file = address.startswith("ipc://")
+    port_or_file = address.removeprefix("ipc://") if is_file else int(address.rpartition(":")[2])
+    close_sockets_in_forks(port_or_file)
+    exits.callback(keep_sockets_in_forks, port_or_file)
+    return socket, address
 
 
-def _authenticator(context: Any, options: ServerOptions) -> Any:
+def _check_keys(context: Any, options: ServerOptions, exits: ExitStack) -> None:
     """Start the thread that checks the key of every new connection against the allowed ones."""
     from zmq.auth.thread import ThreadAuthenticator
 
     authenticator = ThreadAuthenticator(context)
     authenticator.start()
+    exits.callback(authenticator.stop)
     authenticator.configure_curve_callback(
         domain="gpupipe", credentials_provider=AllowedKeys(str(options.allowed))
     )
-    return authenticator
 
 
 class AllowedKeys:

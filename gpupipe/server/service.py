@@ -23,6 +23,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from secrets import token_hex
 from typing import Any
 
@@ -33,7 +34,6 @@ from gpupipe.loader import Loader
 from gpupipe.protocol import codec
 from gpupipe.protocol.batch_bytes import MalformedMessage
 from gpupipe.protocol.sockets import Waker
-from gpupipe.runtime.process import close_sockets_in_forks, keep_sockets_in_forks
 from gpupipe.server.connections import Connections, listen
 from gpupipe.server.dispatch import Dispatcher
 from gpupipe.server.flood_guard import FloodGuard
@@ -74,18 +74,15 @@ class Server:
         self._stopping, self._ends_run = False, True
         self._running = threading.Lock()
         self._num_malformed, self._started = 0, time.monotonic()
-        self._context, self._authenticator, self._socket, self.address = listen(self.options)
-        close_sockets_in_forks(_port_or_file(self.address))
-        try:
+        with ExitStack() as exits:
+            self._socket, self.address = listen(self.options, exits)
             self._sessions, self._wal, self.has_resumed = open_sessions(
                 self.loader,
                 self.options,
                 self._plans,
                 self._description["pipeline"]["fingerprint"],
             )
-        except BaseException:
-            self._close_socket()
-            raise
+            self._exits = exits.pop_all()
         self._waker = Waker()
         self._connections = Connections(
             self._sessions.state, self.options.compress, self._waker.wake, self._changed
@@ -174,7 +171,7 @@ class Server:
         if self._producer.is_alive():
             self._producer.end()
         self._guard.close()
-        self._close_socket()
+        self._exits.close()
         with self._changed:
             for token in list(self._connections.by_token):
                 self._connections.close(token)
@@ -187,13 +184,6 @@ class Server:
             self._wal.close()
         self.loader.close()
         self._waker.close()
-
-    def _close_socket(self) -> None:
-        keep_sockets_in_forks(_port_or_file(self.address))
-        if self._authenticator is not None:
-            self._authenticator.stop()
-        self._socket.close(200)
-        self._context.term()
 
     def __enter__(self) -> Server:
         return self
@@ -259,9 +249,3 @@ class Server:
                 "queued_messages": len(self._connections.send_queue),
                 **self._sessions.stats(now),
             }
-
-
-def _port_or_file(address: str) -> int | str:
-    if address.startswith("ipc://"):
-        return address.removeprefix("ipc://")
-    return int(address.rpartition(":")[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from gpupipe.config import Config, LoaderConfig, Shard
@@ -40,7 +41,7 @@ class ConnectedServer:
 
 
 def connect_servers(
-    loader: LoaderConfig, patience: float, own: Config | None = None
+    loader: LoaderConfig, patience: float, own: Config | None, exits: ExitStack
 ) -> tuple[list[ConnectedServer], Config]:
     """Connect to servers, and open a session with each.
 
@@ -48,6 +49,7 @@ def connect_servers(
         loader: Settings of this side; `loader.server` names the servers.
         patience: Seconds without a message from a server after which a call fails.
         own: A config that must have the pipeline and batch stage of the servers; None: no check.
+        exits: Closes the connections, if this function or what the caller does next fails.
 
     Returns:
         The servers in the order of their ranks, and the config that they serve, with the shard of
@@ -59,47 +61,35 @@ def connect_servers(
             shards, or if they serve another pipeline or batch stage than `own`.
     """
     gpu = resolve(loader.device)
-    connections: list[Connection] = []
-    try:
-        for address in loader.server or ():
-            connections.append(Connection(_options(loader, address, patience, gpu)))
-        servers = [_open(connection, loader, gpu) for connection in connections]
-        servers.sort(key=lambda server: server.answer.rank)
-        _check_agree(servers)
-        first = servers[0]
-        if own is not None:
-            _check_own(own, first.dataset.config, first.address)
-        if first.dataset.tail.pipeline.entries:
-            # The import takes seconds. In the thread of a connection it would delay the heartbeats.
-            import_torchvision()
-        for server in servers:
-            _warn_of_missed_batches(server)
-        shard = Shard(rank=first.answer.rank, world_size=first.answer.world_size)
-        config = first.dataset.config
-        loader = config.loader.model_copy(update={"shard": shard})
-        return servers, replace(config, loader=loader, name=own.name if own else config.name)
-    except BaseException:
-        for connection in connections:
-            connection.close()
-        raise
-
-
-def _options(
-    loader: LoaderConfig, address: str, patience: float, gpu: int | None
-) -> ConnectionOptions:
+    addresses = loader.server or ()
     # Several servers have one shard each, and this client reads all of them.
-    has_all_shards = len(loader.server or ()) > 1
-    rank, world = (0, 1) if has_all_shards else (loader.shard.rank, loader.shard.world_size)
-    keys = loader.key, loader.server_key
-    return ConnectionOptions(
-        address, rank, world, loader.hwm, loader.transport, *keys, patience, gpu
-    )
-
-
-def _open(connection: Connection, loader: LoaderConfig, gpu: int | None) -> ConnectedServer:
-    answer = connection.open()
-    dataset = parse_description(answer.description, loader, connection.options.address)
-    return ConnectedServer(connection, answer, dataset, BatchFinisher(dataset.tail, gpu))
+    shard = Shard() if len(addresses) > 1 else loader.shard
+    ranks, keys = (shard.rank, shard.world_size), (loader.key, loader.server_key)
+    transport = loader.hwm, loader.transport
+    connections = []
+    for address in addresses:
+        options = ConnectionOptions(address, *ranks, *transport, *keys, patience, gpu)
+        connections.append(exits.enter_context(closing(Connection(options))))
+    servers = []
+    for connection in connections:
+        answer = connection.open()
+        dataset = parse_description(answer.description, loader, connection.options.address)
+        finisher = BatchFinisher(dataset.tail, gpu)
+        servers.append(ConnectedServer(connection, answer, dataset, finisher))
+    servers.sort(key=lambda server: server.answer.rank)
+    _check_agree(servers)
+    first = servers[0]
+    if own is not None:
+        _check_own(own, first.dataset.config, first.address)
+    if first.dataset.tail.pipeline.entries:
+        # The import takes seconds. In the thread of a connection it would delay the heartbeats.
+        import_torchvision()
+    for server in servers:
+        _warn_of_missed_batches(server)
+    config = first.dataset.config
+    shard = Shard(rank=first.answer.rank, world_size=first.answer.world_size)
+    loader = config.loader.model_copy(update={"shard": shard})
+    return servers, replace(config, loader=loader, name=own.name if own else config.name)
 
 
 def _warn_of_missed_batches(server: ConnectedServer) -> None:

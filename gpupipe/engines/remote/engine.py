@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -201,15 +202,12 @@ class RemoteEngine(BatchStream):
         cls, loader: LoaderConfig, patience: float, own: Config | None
     ) -> tuple[RemoteEngine, Config, Index, Sampler]:
         """Connect to servers; implements `gpupipe.loading.assembly.Connects`."""
-        servers, config = connect_servers(loader, patience, own)
-        dataset, answers = servers[0].dataset, [server.answer for server in servers]
-        try:
+        with ExitStack() as exits:
+            servers, config = connect_servers(loader, patience, own, exits)
+            dataset, answers = servers[0].dataset, [server.answer for server in servers]
             sampler = RemoteSampler(dataset.count, config.loader, dataset.selection, answers)
-        except BaseException:
-            for server in servers:
-                server.connection.close()
-            raise
-        return cls(servers, sampler), config, dataset.index, sampler
+            exits.pop_all()
+            return cls(servers, sampler), config, dataset.index, sampler
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         """Yield batches from the sampler's position on.

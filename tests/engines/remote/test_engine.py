@@ -25,7 +25,12 @@ def test_a_server_without_samples_is_refused_and_its_connection_closed(
     )
     loader = LoaderConfig()
     connected: tuple[Any, Any] = ([server], SimpleNamespace(loader=loader))
-    monkeypatch.setattr(engine, "connect_servers", lambda *arguments: connected)
+
+    def connect_servers(*arguments: Any) -> tuple[Any, Any]:
+        arguments[-1].callback(server.connection.close)
+        return connected
+
+    monkeypatch.setattr(engine, "connect_servers", connect_servers)
     with pytest.raises(ConfigError, match="no samples"):
         RemoteEngine.connect(loader, 1.0, None)
     assert closed == ["connection"]
