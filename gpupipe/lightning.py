@@ -195,12 +195,13 @@ class PipeDataModule(LightningDataModule):
 
     def __str__(self) -> str:
         """List configs and open loaders; Lightning's version would create loaders."""
-        return "\n".join([f"{type(self).__name__}:", *map(self._describe, self._configs)])
-
-    def _describe(self, which: str) -> str:
-        config, loader = self._configs[which], self._loaders.get(which)
-        named = "none" if config is None else "a dict" if isinstance(config, dict) else config
-        return f"  {f'{which}:':9}{named if loader is None else f'{named}, {loader.index.summary}'}"
+        lines = [f"{type(self).__name__}:"]
+        for which, config in self._configs.items():
+            named = "none" if config is None else "a dict" if isinstance(config, dict) else config
+            loader = self._loaders.get(which)
+            samples = "" if loader is None else f", {loader.index.summary}"
+            lines.append(f"  {f'{which}:':9}{named}{samples}")
+        return "\n".join(lines)
 
     def _trainer_settings(self) -> dict[str, Any]:
         """Return the settings that the trainer decides: device and shard."""

@@ -7,7 +7,8 @@ The plans have the loader's order, for any rank and from any position.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -120,7 +121,11 @@ class Plans:
 
 
 def open_sessions(
-    loader: Loader, options: ServerOptions, plans: Plans, pipeline_fingerprint: str
+    loader: Loader,
+    options: ServerOptions,
+    plans: Plans,
+    description: Mapping[str, Any],
+    exits: ExitStack,
 ) -> tuple[Sessions, WriteAheadLog | None, bool]:
     """Open and lock the state file, and restore the sessions, passes and leases from it.
 
@@ -128,8 +133,8 @@ def open_sessions(
         loader: The loader whose batches are served.
         options: The options of the server.
         plans: The plans of all passes.
-        pipeline_fingerprint: Fingerprint of the whole pipeline, including the steps that clients
-            run.
+        description: The description for clients, of the whole pipeline.
+        exits: Closes the state file.
 
     Returns:
         (sessions, state file or None for a server that keeps no state, whether the server resumes).
@@ -142,15 +147,13 @@ def open_sessions(
     first = loader.sampler.epoch, loader.sampler.position
     if options.state is None:
         return Sessions(options, plans.count_steps, first), None, False
-    wal = WriteAheadLog(options.state, _identify_work(loader, options, pipeline_fingerprint))
+    pipeline = description["pipeline"]["fingerprint"]
+    wal = WriteAheadLog(options.state, _identify_work(loader, options, pipeline))
+    exits.callback(wal.close)
     sessions = Sessions(options, plans.count_steps, first, wal.log)
-    try:
-        if options.fresh:
-            wal.forget()
-        return sessions, wal, wal.resume(sessions.state, time.monotonic(), options.resume)
-    except BaseException:
-        wal.close()
-        raise
+    if options.fresh:
+        wal.forget()
+    return sessions, wal, wal.resume(sessions.state, time.monotonic(), options.resume)
 
 
 def _identify_work(loader: Loader, options: ServerOptions, pipeline: str) -> dict[str, Any]:

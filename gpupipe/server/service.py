@@ -77,10 +77,7 @@ class Server:
         with ExitStack() as exits:
             self._socket, self.address = listen(self.options, exits)
             self._sessions, self._wal, self.has_resumed = open_sessions(
-                self.loader,
-                self.options,
-                self._plans,
-                self._description["pipeline"]["fingerprint"],
+                self.loader, self.options, self._plans, self._description, exits
             )
             self._exits = exits.pop_all()
         self._waker = Waker()
@@ -171,17 +168,15 @@ class Server:
         if self._producer.is_alive():
             self._producer.end()
         self._guard.close()
+        if self._wal is not None and self._ends_run and self._producer.error is None:
+            try:
+                self._wal.stop()
+            except ServerError as e:
+                _log.warning("gpupipe: %s", e)
         self._exits.close()
         with self._changed:
             for token in list(self._connections.by_token):
                 self._connections.close(token)
-        if self._wal is not None:
-            if self._ends_run and self._producer.error is None:
-                try:
-                    self._wal.stop()
-                except ServerError as e:
-                    _log.warning("gpupipe: %s", e)
-            self._wal.close()
         self.loader.close()
         self._waker.close()
 

@@ -133,21 +133,18 @@ class ServerProcess:
         line = json.dumps(request, default=str).encode() + b"\n"
         # Ctrl-C in the terminal stops the server as it stops `gpupipe serve`.
         self._process = ChildProcess("-m", "gpupipe.server.start", request=line, own_session=False)
-        self.address = self._address()
+        first = self._process.read_line()
+        answer = json.loads(first) if first.strip() else {}
+        if "address" not in answer:
+            why = answer.get("error") or f"it ended with status {self._process.wait()}"
+            self.close()
+            raise ServerError(f"the server did not start: {why}")
+        self.address = str(answer["address"])
 
     @property
     def pid(self) -> int:
         """Process id of the server."""
         return self._process.pid
-
-    def _address(self) -> str:
-        line = self._process.read_line()
-        answer = json.loads(line) if line.strip() else {}
-        if "address" in answer:
-            return str(answer["address"])
-        why = answer.get("error") or f"it ended with status {self._process.wait()}"
-        self.close()
-        raise ServerError(f"the server did not start: {why}")
 
     def close(self) -> None:
         """Stop the server and wait for its process to end; kill it after 10 seconds. Idempotent."""

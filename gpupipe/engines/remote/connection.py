@@ -111,8 +111,7 @@ class Connection:
     def epoch(self) -> int:
         """Epoch that the iteration reads; after a pass has ended, the next epoch; 0 if stopped."""
         with self._changed:
-            position = self._session.iteration.position
-            return position[0] if position is not None else 0
+            return self._session.iteration.epoch
 
     def next(self) -> ReceivedBatch | None:
         """Wait for the next batch and return it; None if the pass is over.

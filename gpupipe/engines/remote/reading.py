@@ -68,6 +68,11 @@ class Iteration:
     is_explicit: bool = False
     is_shared: bool = False
 
+    @property
+    def epoch(self) -> int:
+        """Epoch of the position; 0 if stopped."""
+        return self.position[0] if self.position is not None else 0
+
     def start(
         self, epoch: int, position: int, is_explicit: bool = False
     ) -> messages.StartIteration:

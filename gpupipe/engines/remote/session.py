@@ -182,7 +182,13 @@ class Session:
         else:
             self.inbox = Inbox()
             if self.iteration.is_shared:
-                self.iteration_error = self._has_no_record()
+                epoch = self.iteration.epoch
+                self.iteration_error = ServerError(
+                    f"{self.options.address} was started again without a record of which client "
+                    f"consumed which batch of epoch {epoch}, and this client shared that epoch "
+                    f"with others: go on with epoch {epoch + 1}, which the next iteration begins; "
+                    "a server with --state keeps the record"
+                )
                 self.iteration.stop()
         if (start := self.iteration.resume(is_same_history)) is not None:
             self.outgoing.append(start)
@@ -218,15 +224,6 @@ class Session:
                 self.refusal = message.reason
                 if not message.is_temporary or is_impatient:
                     self.iteration_error = ServerError(f"{self.options.address}: {message.reason}")
-
-    def _has_no_record(self) -> ServerError:
-        epoch = self.iteration.position[0] if self.iteration.position is not None else 0
-        return ServerError(
-            f"{self.options.address} was started again without a record of which client consumed "
-            f"which batch of epoch {epoch}, and this client shared that epoch with others: go on "
-            f"with epoch {epoch + 1}, which the next iteration begins; a server with --state keeps "
-            "the record"
-        )
 
 
 def wrap_error(context: str, cause: Exception) -> GpupipeError:
