@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -36,9 +37,9 @@ class Contest:
     """
 
     config: str
-    overrides: tuple[str, ...]
+    overrides: Sequence[str]
     changes: dict[str, Any]
-    cores: tuple[int, ...]
+    cores: Sequence[int]
     batches: int
     warm_up: int
     cold: bool
@@ -160,11 +161,8 @@ def main() -> None:
     from gpupipe.errors import GpupipeError
 
     request = json.load(sys.stdin)
-    contest = Contest(
-        **request | {"overrides": tuple(request["overrides"]), "cores": tuple(request["cores"])}
-    )
     try:
-        answer = asdict(run(contest))
+        answer = asdict(run(Contest(**request)))
     except GpupipeError as e:
         answer = {"error": str(e)}
     sys.stdout.write("\n" + json.dumps(answer) + "\n")

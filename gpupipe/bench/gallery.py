@@ -8,6 +8,7 @@ Each step runs in an engine, as in a loader: eight samples of one file, whose dr
 
 from __future__ import annotations
 
+import math
 import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import yaml
 
 from gpupipe import config as configs
 from gpupipe.bench.grid import join, to_picture, to_values
 from gpupipe.bench.parity import reference_settings
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index, build
-from gpupipe.errors import ConfigError, GpupipeError, shown
+from gpupipe.errors import ConfigError, GpupipeError
 from gpupipe.loader import create_loader
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step_registry import STEPS
@@ -129,7 +131,7 @@ class Gallery:
         for n, entry in enumerate(checked.pipeline.entries):
             part = replace(checked, pipeline=checked.pipeline.first_steps(n + 1))
             page = f"{n + 1:02d}_{entry.key}".replace("/", "_")
-            parameters = entry.step.model_dump(exclude_defaults=True)
+            parameters = entry.step.model_dump(mode="json", exclude_defaults=True)
             rows.append(self._draw(page, entry.key, parameters, part))
         return rows
 
@@ -151,7 +153,7 @@ class Gallery:
     def _draw(
         self, page: str, step: str, parameters: Mapping[str, Any], checked: Config
     ) -> StepPictures:
-        title = f"{step}: {_write_yaml(parameters)}" if parameters else step
+        title = _write_title(step, parameters)
         has_draws = any(entry.step.num_uniforms for entry in checked.pipeline.entries)
         original = replace(checked, pipeline=checked.pipeline.first_steps(1))
         images = self._run(original, 1) + self._run(checked, DRAWS if has_draws else 1)[:DRAWS]
@@ -216,18 +218,11 @@ def _to_picture(image: Tensor) -> Image:
     return join([to_picture(each) for each in to_values(image.reshape(-1, *image.shape[-3:]))])
 
 
-def _write_yaml(value: Any) -> str:
-    """Write a value as YAML, on one line."""
-    match value:
-        case Mapping():
-            return f"{{{', '.join(f'{key}: {_write_yaml(each)}' for key, each in value.items())}}}"
-        case list() | tuple():
-            return f"[{', '.join(map(_write_yaml, value))}]"
-        case float():
-            return f"{value:g}"
-        case str():
-            return value
-    return shown(value)
+def _write_title(step: str, parameters: Mapping[str, Any]) -> str:
+    """Write a step as YAML, on one line."""
+    data = configs.to_plain_types({step: parameters})
+    text = yaml.safe_dump(data, default_flow_style=True, sort_keys=False, width=math.inf)
+    return text.strip()[1:-1] if parameters else step
 
 
 def draw_page(rows: Sequence[StepPictures], side: int) -> Image:

@@ -173,8 +173,7 @@ def _iter_machine(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield name and description of each part of the machine."""
     yield "GPU", facts["gpu"] or "none"
     yield "processor", f"{facts['processor']}, {counted(facts['cores'], 'core')} usable"
-    if facts["memory_gib"]:
-        yield "memory", f"{facts['memory_gib']} GiB"
+    yield "memory", f"{facts['memory_gib']} GiB"
     yield "system", facts["system"]
     yield "Python", facts["python"]
     yield "packages", ", ".join(f"{name} {version}" for name, version in facts["packages"].items())

@@ -87,6 +87,8 @@ def compare(
     CONFIG is configs/lfw.yaml if there is one here, else the shipped lfw.
     """
     from gpupipe.bench import compare as comparing
+    from gpupipe.bench import tables
+    from gpupipe.bench.comparison import describe_verdict
     from gpupipe.bench.contestant import Contest
     from gpupipe.engines import registry
     from gpupipe.runtime.devices import gpu_count
@@ -122,7 +124,9 @@ def compare(
             shlex.join(["gpupipe", *sys.argv[1:]]),
         )
     if comparison.measured:
-        _print_result(comparison)
+        console().print(tables.comparison_table(comparison))
+        for sentence in describe_verdict(comparison):
+            click.echo(sentence)
         write_all(
             lambda: write_json(json_path, comparison.as_json()),
             lambda: _write_report(out, comparison, agreements, checked, index),
@@ -168,15 +172,6 @@ def _parity_engine(config: "Config") -> str:
     own, reference = config.loader.engine, registry.find_reference().name
     is_other = own not in (AUTO, reference) and resolve(config).reads_data
     return own if is_other else registry.find_preferred()
-
-
-def _print_result(comparison: "Comparison") -> None:
-    from gpupipe.bench import tables
-    from gpupipe.bench.comparison import describe_verdict
-
-    console().print(tables.comparison_table(comparison))
-    for sentence in describe_verdict(comparison):
-        click.echo(sentence)
 
 
 def _write_report(

@@ -27,19 +27,12 @@ def gpu_count() -> int:
     """
     import torch
 
-    count = torch.cuda.device_count()
-    return count if count and _driver_runs_torch(torch.version.cuda) else 0
-
-
-def _driver_runs_torch(torch_cuda: str | None) -> bool:
-    """Return whether the driver runs programs for torch's CUDA version.
-
-    True if torch has another back end, or if NVML is missing: torch then asks the driver itself.
-    """
-    driver = find_driver()
-    if driver is None or torch_cuda is None:
-        return True
-    return driver.cuda is not None and driver.cuda[0] >= int(torch_cuda.partition(".")[0])
+    count, torch_cuda = torch.cuda.device_count(), torch.version.cuda
+    driver = find_driver() if count else None
+    if driver is None or torch_cuda is None:  # torch asks the driver itself, or has no CUDA
+        return count
+    runs_torch = driver.cuda is not None and driver.cuda[0] >= int(torch_cuda.partition(".")[0])
+    return count if runs_torch else 0
 
 
 def backend_of(device: str) -> Backend:
@@ -69,7 +62,9 @@ def resolve(device: str) -> int | None:
     if device == "auto" and gpu_count() == 0:
         _warn_of_unused_gpus()
         return None
-    if _forked_after_cuda():
+    import torch
+
+    if getattr(torch.cuda, "_is_in_bad_fork", lambda: False)():
         raise DeviceError(
             "CUDA was in use before this process was forked, and cannot be used in it: "
             "start it with spawn or forkserver, or set loader.device=cpu"
@@ -130,12 +125,6 @@ def _default_gpu() -> int:
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
     return torch.cuda.current_device()
-
-
-def _forked_after_cuda() -> bool:
-    import torch
-
-    return bool(getattr(torch.cuda, "_is_in_bad_fork", lambda: False)())
 
 
 @contextmanager

@@ -7,13 +7,14 @@ import ctypes
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Stream, Tensor, cuda, device
 
+_MALLOC_TRIM: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""glibc's malloc_trim; None if the C library has none."""
 _POOLED = "DALI_MALLOC_POOL_THRESHOLD"
 """DALI's own environment variable. By default DALI pools CPU buffers of 32 MB and more.
 
@@ -106,9 +107,8 @@ def malloc_trim() -> None:
 
     Without it, the memory of the process varies by a tenth from epoch to epoch.
     """
-    trim = _find_malloc_trim()
-    if trim is not None:
-        trim(0)
+    if _MALLOC_TRIM is not None:
+        _MALLOC_TRIM(0)
 
 
 def release_unused_memory(gpu: device) -> None:
@@ -127,9 +127,3 @@ def release_unused_memory(gpu: device) -> None:
     with contextlib.suppress(RuntimeError):  # on a failed GPU: close() must not hide the cause
         torch.cuda.synchronize(gpu)
         backend.ReleaseUnusedMemory()  # type: ignore[attr-defined]  # its stub lacks it
-
-
-@cache
-def _find_malloc_trim() -> Any:
-    """Return glibc's malloc_trim, or None if the C library has none."""
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
