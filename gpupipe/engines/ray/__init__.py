@@ -2,9 +2,9 @@
 
 A plan holds the ids of the samples of one batch.
 
-In the trainer's process, `engine` creates and connects all other parts. `cluster` connects to Ray.
+In the trainer's process, `engine` creates and connects the other parts. `cluster` connects to Ray.
 `pool` starts the workers, and replaces those that die. `dispatcher` sends each plan to a worker.
-`delivery` finishes the batches in the order of the plans. `status` writes the file for
+`engine` finishes the batches in the order of the plans. `status` writes the file for
 `gpupipe status ray`.
 
 In a worker's process, `actor` receives the plans, and `worker` makes their batches and packs them

@@ -1,4 +1,4 @@
-"""Sends each plan to a worker, and collects the answers in the order of the plans.
+"""Sends each plan to a worker, and collects the answers in order; adds and removes workers.
 
 A task is a plan that the dispatcher has taken and whose batch the consumer has not taken yet.
 
@@ -8,11 +8,13 @@ A task is a plan that the dispatcher has taken and whose batch the consumer has 
 4. A worker lags if its next answer takes over three times the median time of recent answers. Its
    tasks then go to other workers too, and the first answer counts. A lagging worker gets no new
    task until it answers.
+5. With `workers: [min, max]`, an Autoscaler changes the number of workers by the trainer's waiting.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import statistics
 import threading
 import time
@@ -30,6 +32,11 @@ from gpupipe.engines.ray.worker import BatchAnswer
 from gpupipe.errors import EngineError
 from gpupipe.sampling.sampler import Plan
 
+_log = logging.getLogger("gpupipe")
+MORE_ABOVE = 0.05
+FEWER_BELOW = 0.01
+PERIOD = 10.0
+"""Seconds of training between two decisions on the number of workers."""
 LAG_FACTOR = 3.0
 _MIN_LAG = 1.0
 """Seconds without an answer before a worker can lag: a busy machine may pause briefly."""
@@ -237,3 +244,47 @@ class PlanDispatcher(threading.Thread):
                 f"sample is row {int(task.plan.ids[0])}: a file may crash the decoder, or the "
                 "nodes lack memory; the logs of Ray say how the processes ended"
             )
+
+
+class Autoscaler:
+    """Adds a worker if the trainer waits over 5 % of its time, and removes one if under 1 %.
+
+    It decides after every 10 seconds of training. The time until a new worker is ready does not
+    count.
+
+    Args:
+        pool: The workers.
+        limits: The minimum and the maximum number of workers.
+    """
+
+    def __init__(self, pool: RayWorkerPool, limits: tuple[int, int]) -> None:
+        self._pool, self._limits = pool, limits
+        self._seconds = self._waited = 0.0
+
+    def step(self, waited: float, used: float) -> None:
+        """Record a training step; change the number of workers if 10 seconds are recorded.
+
+        Args:
+            waited: Seconds that the trainer waited for its batch.
+            used: Seconds that the trainer used the previous batch.
+        """
+        if not self._pool.is_settled:
+            self._seconds = self._waited = 0.0
+            return
+        self._seconds += waited + used
+        self._waited += waited
+        if self._seconds >= PERIOD:
+            share, self._seconds, self._waited = self._waited / self._seconds, 0.0, 0.0
+            self._resize(share)
+
+    def _resize(self, share: float) -> None:
+        """Change the number of workers by at most one, for a share of the time spent waiting."""
+        count, (smallest, largest) = self._pool.target, self._limits
+        wanted = count + (share > MORE_ABOVE) - (share < FEWER_BELOW)
+        wanted = min(largest, max(smallest, wanted))
+        if wanted != count:
+            _log.warning(
+                f"gpupipe: the trainer waits for data in {100 * share:.1f} % of its time: {wanted} "
+                f"instead of {count} Ray workers"
+            )
+            self._pool.resize(wanted)

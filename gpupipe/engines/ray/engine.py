@@ -7,7 +7,7 @@
 3. The dispatcher's thread keeps every worker supplied. It sends the tasks of workers that die or
    lag to other workers (dispatcher.py).
 4. The delivery's thread maps the answers without a copy, runs the steps that the workers leave to
-   the trainer, and copies to the GPU (delivery.py). The training thread takes finished batches.
+   the trainer, and copies to the GPU (Delivery). The training thread takes finished batches.
 5. The state is only the sampler's position. Plans and draws are functions of it, so every worker
    makes the same batch from a plan.
 """
@@ -15,10 +15,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from math import prod
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ import torch
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job
+from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.last_steps import (
     BatchFinisher,
     find_larger_output,
@@ -33,10 +35,10 @@ from gpupipe.engines.last_steps import (
     leave_steps,
 )
 from gpupipe.engines.ray.cluster import connect, count_workers
-from gpupipe.engines.ray.delivery import Autoscaler, Delivery, WaitMeter
-from gpupipe.engines.ray.dispatcher import PlanDispatcher
+from gpupipe.engines.ray.dispatcher import Autoscaler, PlanDispatcher
 from gpupipe.engines.ray.pool import RayWorkerPool
-from gpupipe.engines.ray.status import StatusFile, StoreReader, TrainerStatus
+from gpupipe.engines.ray.status import StatusFile, StoreReader, TrainerStatus, WaitMeter
+from gpupipe.engines.ray.worker import BatchAnswer, unpack
 from gpupipe.errors import EngineError
 from gpupipe.runtime.memory import record_stream
 from gpupipe.runtime.process import ExitHandler
@@ -52,6 +54,87 @@ _MB = 1e6
 _HELD = 2
 """Batches that the consumer holds: the current one and the one before it."""
 _MIN_WINDOW = 2
+
+
+_CPU = torch.device("cpu")
+_Finished = tuple[Plan, Batch]
+
+
+class Delivery(threading.Thread):
+    """A thread that finishes the batches from workers before the consumer asks for them.
+
+    Iterating over it yields each plan with its finished batch, in the order of the plans.
+
+    Args:
+        job: The job with all steps, those of the workers and those of the trainer.
+        dispatcher: Collects the workers' answers. This thread starts and ends it.
+        finish: Runs the trainer's steps, and copies the batch to the trainer's device.
+        quarantine: Lists the samples that workers skipped.
+
+    Attributes:
+        dispatcher: The dispatcher that collects the workers' answers.
+    """
+
+    def __init__(
+        self, job: Job, dispatcher: PlanDispatcher, finish: BatchFinisher, quarantine: Quarantine
+    ) -> None:
+        super().__init__(name="gpupipe ray delivery", daemon=True)
+        self._job, self.dispatcher = job, dispatcher
+        self._finish, self._quarantine = finish, quarantine
+        self._room = threading.Semaphore(job.loader.prefetch)
+        """Counts how many more batches the thread may finish before the consumer takes one."""
+        self._finished: SimpleQueue[_Finished | Exception | None] = SimpleQueue()
+        """The finished batches; then None, or the error that ended the thread."""
+
+    def __iter__(self) -> Iterator[_Finished]:
+        while (finished := self._finished.get()) is not None:
+            if isinstance(finished, Exception):
+                raise finished
+            self._room.release()
+            yield finished
+            del finished
+
+    def end(self) -> None:
+        """End the thread and the dispatcher, and drop all batches. Idempotent."""
+        self.dispatcher.end()
+        self._room.release()
+        self.join()
+        self._finished = SimpleQueue()
+        self._finished.put(None)
+
+    def run(self) -> None:
+        error: Exception | None = None
+        self.dispatcher.start()
+        try:
+            while self._room.acquire() and (answered := self.dispatcher.take()) is not None:
+                finished = self._to_batch(*answered)
+                del answered
+                if finished is None:
+                    self._room.release()
+                else:
+                    self._finished.put(finished)
+                del finished
+        except Exception as e:
+            error = e
+        self._finished.put(error)
+
+    def _to_batch(self, plan: Plan, answer: BatchAnswer) -> _Finished | None:
+        """Return the plan and its finished batch; None if all its samples were skipped.
+
+        Raises the answer's error if it has one.
+        """
+        if answer.error is not None:
+            raise answer.error
+        for id, reason in answer.skipped.items():
+            self._quarantine.add(id, reason)
+        if answer.kept is not None:
+            plan = plan.select(answer.kept)
+            if not len(plan.ids):
+                self._quarantine.refuse_to_lose_a_step()
+                return None
+        fields = {name: unpack(packed) for name, packed in answer.fields.items()}
+        tensors = fields | labels_and_values(self._job.index, plan, _CPU)
+        return plan, self._finish(tensors, plan)
 
 
 class RayEngine(QuarantiningEngine):
@@ -96,10 +179,10 @@ class RayEngine(QuarantiningEngine):
             self.pool = RayWorkerPool(self._cluster, worker_job, workers)
             opened.callback(self.pool.close)
             self.pool.start()
-            self._window = self._choose_window(worker_job)
+            self._window = self._choose_window()
             self.traits = self.traits.with_counts(self.pool.target, self._window)
             limits = options.workers if isinstance(options.workers, tuple) else None
-            self._meter = WaitMeter(Autoscaler(self.pool, limits) if limits else None)
+            self._meter = WaitMeter(Autoscaler(self.pool, limits).step if limits else None)
             self._store = StoreReader()
             opened.callback(StatusFile(self._describe).close)
             self._opened = opened.pop_all()
@@ -125,14 +208,12 @@ class RayEngine(QuarantiningEngine):
         finally:
             delivery.end()
 
-    def _choose_window(self, worker_job: Job) -> int:
+    def _choose_window(self) -> int:
         """Return the maximum number of tasks; see `choose_window`."""
-        loader = self._job.loader
-        limits = loader.ray.workers
+        limits = self._job.loader.ray.workers
         workers = limits[1] if isinstance(limits, tuple) else self.pool.target
-        batch_bytes = batch_bytes_of(worker_job) or self.pool.measure_sample() * loader.batch_size
-        store_bytes = self._cluster.object_store_bytes()
-        return choose_window(loader, workers * self.pool.depth, batch_bytes, store_bytes)
+        batch_bytes, store_bytes = self.pool.measure_batch(), self._cluster.object_store_bytes()
+        return choose_window(self._job.loader, workers * self.pool.depth, batch_bytes, store_bytes)
 
     def _describe(self) -> TrainerStatus:
         """Return the current status. Only rank 0 reads the counters of the object stores."""
@@ -216,20 +297,3 @@ def choose_window(loader: LoaderConfig, busy: int, batch_bytes: int, store_bytes
         f"is {store_bytes / _MB:.0f} MB and a batch {batch_bytes / _MB:.1f} MB"
     )
     return largest
-
-
-def batch_bytes_of(job: Job) -> int | None:
-    """Return the size in bytes of the largest batch of any epoch, from the specs of its fields.
-
-    Returns None if a spec leaves a size open, or a field holds encoded files.
-    """
-    sizes = []
-    for pipeline in job.pipeline.phases:
-        sizes.append(0)
-        for name in pipeline.outputs:
-            spec = pipeline.output_spec_of(name)
-            if spec.encoded or None in spec.shape:
-                return None
-            dtype = (job.loader.dtype if name in pipeline.main_outputs else None) or spec.dtype
-            sizes[-1] += prod(n or 0 for n in spec.shape) * getattr(torch, dtype).itemsize
-    return max(sizes) * job.loader.batch_size

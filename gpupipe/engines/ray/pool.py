@@ -7,11 +7,13 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
+import torch
 
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Job
@@ -80,6 +82,23 @@ def list_visible_paths(index: Index) -> tuple[str, ...]:
     return tuple(path for path in dict.fromkeys(paths) if Path(path).exists())
 
 
+def find_sample_bytes(job: Job) -> int:
+    """Return the size in bytes of the largest sample of any epoch, from the specs of its fields.
+
+    Returns 0 if a spec leaves a size open, or a field holds encoded files.
+    """
+    sizes = []
+    for pipeline in job.pipeline.phases:
+        sizes.append(0)
+        for name in pipeline.outputs:
+            spec = pipeline.output_spec_of(name)
+            if spec.encoded or None in spec.shape:
+                return 0
+            dtype = (job.loader.dtype if name in pipeline.main_outputs else None) or spec.dtype
+            sizes[-1] += prod(n or 0 for n in spec.shape) * getattr(torch, dtype).itemsize
+    return max(sizes)
+
+
 class RayWorkerPool:
     """Starts and ends the workers of one trainer.
 
@@ -100,7 +119,8 @@ class RayWorkerPool:
     """
 
     def __init__(self, cluster: Cluster, job: Job, count: int) -> None:
-        self._cluster, self._options = cluster, job.loader.ray
+        self._cluster, self._loader, self._options = cluster, job.loader, job.loader.ray
+        self._sample_bytes = find_sample_bytes(job)
         self._job, self._paths = ray.put(job), list_visible_paths(job.index)
         # DALI takes twice `prefetch` plans ahead. One more waits, and one is on its way.
         self.depth = 2 * job.loader.prefetch + 2
@@ -161,14 +181,20 @@ class RayWorkerPool:
                 raise EngineError(self._explain_no_room(gave_up=True))
             self._end_leaving()
 
-    def measure_sample(self) -> int:
-        """Return the size in bytes of the first sample from a worker; 0 if the worker fails."""
+    def measure_batch(self) -> int:
+        """Return the size in bytes of a batch as workers send it; 0 if it is not known.
+
+        If the specs of the fields do not tell, a worker makes one sample.
+        """
+        batch_size = self._loader.batch_size
+        if self._sample_bytes:
+            return self._sample_bytes * batch_size
         ref, _ = self.ready[0].send(-1, 0, Plan(0, np.zeros(1, np.int64), 1, False))
         try:
             answer: BatchAnswer | None = ray.get(ref)
         except ray.exceptions.RayError:
             return 0
-        return 0 if answer is None else answer.nbytes
+        return 0 if answer is None else answer.nbytes * batch_size
 
     def resize(self, count: int) -> None:
         """Change the target number of workers. Workers that leave finish their tasks first."""

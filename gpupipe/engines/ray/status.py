@@ -1,4 +1,4 @@
-"""The status of a trainer's Ray workers, for `gpupipe status ray`.
+"""The status of a trainer's Ray workers, for `gpupipe status ray`, and how long the trainer waits.
 
 A trainer with `engine: ray` listens at no port. While its loader is open, it writes its status to a
 file in the cache folder once a second. `gpupipe status ray` reads the files of all trainers that
@@ -13,17 +13,21 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
 from gpupipe.errors import counted
 from gpupipe.protocol.peers import host_id, start_time
 from gpupipe.runtime.files import cache_dir, write_atomically
+
+if TYPE_CHECKING:
+    from gpupipe.engines.base import Batch
+    from gpupipe.sampling.sampler import Plan
 
 _log = logging.getLogger("gpupipe")
 _SECONDS = 1.0
@@ -111,6 +115,53 @@ def read_object_store() -> ObjectStore:
     return ObjectStore(
         stats.object_store_bytes_used, stats.object_store_bytes_avail, stats.spilled_bytes_total
     )
+
+
+class WaitMeter:
+    """Measures how long a consumer waits for batches, and how long it uses them.
+
+    Args:
+        on_step: Called with the seconds of waiting and of use; None: nobody needs them. It is not
+            called for the first batch of an epoch or iteration, so that the time between epochs
+            does not count.
+        clock: Returns the time in seconds.
+
+    Attributes:
+        batches: The number of batches that were delivered.
+        waited: Seconds that the consumer spent waiting for batches.
+        used: Seconds that the consumer spent between getting a batch and asking for the next.
+    """
+
+    def __init__(
+        self,
+        on_step: Callable[[float, float], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._on_step, self._clock = on_step, clock
+        self.batches = 0
+        self.waited = self.used = 0.0
+
+    @property
+    def wait_share(self) -> float:
+        """The share of the time spent waiting for batches, 0 to 1; 0 before the first batch."""
+        total = self.waited + self.used
+        return self.waited / total if total else 0.0
+
+    def measure(self, batches: Iterable[tuple[Plan, Batch]]) -> Iterator[tuple[Plan, Batch]]:
+        """Yield the plans and batches unchanged, and measure the times between them."""
+        asked = self._clock()
+        used: float | None = None
+        for plan, batch in batches:
+            delivered = self._clock()
+            self.waited += delivered - asked
+            self.batches += 1
+            if self._on_step is not None and used is not None:
+                self._on_step(delivered - asked, used)
+            yield plan, batch
+            del batch  # its memory is the consumer's alone
+            asked = self._clock()
+            self.used += asked - delivered
+            used = None if plan.last else asked - delivered
 
 
 class StatusFile:

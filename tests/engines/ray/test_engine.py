@@ -17,7 +17,7 @@ import gpupipe
 from gpupipe.config import LoaderConfig
 from gpupipe.engines import registry
 from gpupipe.engines.base import Job
-from gpupipe.engines.ray import delivery, engine
+from gpupipe.engines.ray import dispatcher, engine
 from gpupipe.engines.ray.engine import RayEngine, choose_window, split_job
 from gpupipe.errors import EngineError
 from gpupipe.runtime.installation import install_command
@@ -64,7 +64,7 @@ def test_workers_follow_the_waiting_from_1_to_3_and_back_and_change_no_bit(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(delivery, "PERIOD", 0.3)
+    monkeypatch.setattr(dispatcher, "PERIOD", 0.3)
     most, pause = 1, 0.0
     with (
         load(faces, PIPELINE, **ray_options((1, 3))) as loader,
@@ -196,7 +196,7 @@ def closed(monkeypatch: pytest.MonkeyPatch, cache: Path) -> list[str]:
     names: list[str] = []
     monkeypatch.setattr(engine, "connect", lambda address: Opened("cluster", names))
     monkeypatch.setattr(engine, "RayWorkerPool", lambda *arguments: Opened("workers", names))
-    monkeypatch.setattr(RayEngine, "_choose_window", lambda self, worker_job: 2)
+    monkeypatch.setattr(RayEngine, "_choose_window", lambda self: 2)
     return names
 
 
