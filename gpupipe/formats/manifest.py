@@ -143,11 +143,7 @@ def _read_table(
     rows = ManifestRows(name, {field: [] for field in wanted.paths})
     reader = csv.reader(f, delimiter=DELIMITERS[suffix], strict=True)
     try:
-        records = _iter_records(reader)
-        line, header = next(records, (1, []))
-        if header:
-            columns = [column.strip() for column in header]
-            _read_rows(rows, records, columns, wanted, f"{name}:{line}", tick)
+        _read_rows(rows, _iter_records(reader), wanted, tick)
     except csv.Error as e:
         raise DataError(f"{name}:{reader.line_num}: cannot be read as {suffix}: {e}") from e
     except UnicodeDecodeError as e:
@@ -158,12 +154,14 @@ def _read_table(
 def _read_rows(
     rows: ManifestRows,
     records: Iterator[tuple[int, list[str]]],
-    header: list[str],
     wanted: ManifestColumns,
-    where: str,
     tick: Tick,
 ) -> None:
-    wanted = check_header(header, wanted, where)
+    first_line, names = next(records, (1, []))
+    if not names:
+        return
+    header = [name.strip() for name in names]
+    wanted = check_header(header, wanted, f"{rows.name}:{first_line}")
     number_of = {column: number for number, column in enumerate(header)}
     rest = wanted.list_rest(header)
     values: dict[str, list[str]] = {name: [] for name in wanted.values}

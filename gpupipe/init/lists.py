@@ -80,9 +80,8 @@ def detect_lists(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
     if not images:
         return {}
     lists = [read for name in files if (read := _read(folder / name, folder, images))]
-    groups: dict[str, _List] = {}
-    for listing in sorted(lists, key=lambda listing: listing.rank):
-        groups[find_part_word(listing.file.stem)] = listing
+    ascending = sorted(lists, key=lambda listing: listing.rank)
+    groups = {find_part_word(listing.file.stem): listing for listing in ascending}
     parts = choose_parts(groups)
     if parts and parts[TRAIN].choice.label:
         parts = {part: one for part, one in parts.items() if one.choice.label}

@@ -121,10 +121,8 @@ def _is_image_feature(feature: example.Feature, data: np.ndarray[Any, Any]) -> b
 
 
 _NUMBERED = re.compile(r"(\D+)\d+(?:\.\w+)?")
-_IMAGE_PREFIXES, _LABEL_PREFIXES = (
-    ("image", "img", "images", "x"),
-    ("label", "labels", "class", "target", "y"),
-)
+_IMAGE_PREFIXES = ("image", "img", "images", "x")
+_LABEL_PREFIXES = ("label", "labels", "class", "target", "y")
 _PARTS = ("train", "training", "trn")
 
 

@@ -142,10 +142,11 @@ class Mix(Source):
                 columns[field] = join_columns([index.columns[field] for index in indexes])
             except ValueError as e:
                 raise DataError(f"data.parts: the field '{field}' must be {e}") from e
-        joined = build("", names, labels, classes, columns=columns, values=_join_values(every))
+        counts = [len(index) for index in indexes]
+        values = _join_values(every)
         if self.origin is not None:
-            parts = np.repeat(np.arange(len(indexes)), [len(index) for index in indexes])
-            joined = replace(joined, values=joined.values | {self.origin: parts})
+            values[self.origin] = np.repeat(np.arange(len(indexes)), counts)
+        joined = build("", names, labels, classes, columns=columns, values=values)
         digest = hashlib.blake2b(digest_size=16)
         for name, index in every.items():
             digest.update(f"{name}\0{index.fingerprint}\0".encode())
@@ -155,7 +156,7 @@ class Mix(Source):
             fingerprint=digest.hexdigest(),
             note=", ".join(dict.fromkeys(index.note for index in indexes if index.note)),
             warning="; ".join(dict.fromkeys(index.warning for index in indexes if index.warning)),
-            extra={"counts": [len(index) for index in indexes]},
+            extra={"counts": counts},
         )
 
     def mixture(self, index: Index) -> Mixture | None:

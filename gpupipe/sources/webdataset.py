@@ -232,20 +232,16 @@ def _check_alike(
     for member, header in zip(members, headers, strict=True):
         dtype = field.dtype if isinstance(field, ArrayMember) else headers[0].dtype
         if header.dtype != dtype:
-            raise ValueError(
-                f"{member.name}: an array of {header.dtype}, where {dtype} was expected: "
-                "all must have one dtype"
-            )
-        if isinstance(field, ArrayMember) and field.shape not in (None, header.shape):
-            raise ValueError(
-                f"{member.name}: an array of shape {shown(header.shape)}, where "
-                f"{shown(field.shape)} was expected: see data.fields"
-            )
-        if len(header.shape) != len(headers[0].shape):
-            raise ValueError(
-                f"{member.name}: an array of shape {shown(header.shape)}, but "
-                f"{members[0].name} has {shown(headers[0].shape)}"
-            )
+            fault = f"{header.dtype}, where {dtype} was expected: all must have one dtype"
+        elif isinstance(field, ArrayMember) and field.shape not in (None, header.shape):
+            shapes = f"{shown(header.shape)}, where {shown(field.shape)} was expected"
+            fault = f"shape {shapes}: see data.fields"
+        elif len(header.shape) != len(headers[0].shape):
+            other = f"{members[0].name} has {shown(headers[0].shape)}"
+            fault = f"shape {shown(header.shape)}, but {other}"
+        else:
+            continue
+        raise ValueError(f"{member.name}: an array of {fault}")
 
 
 def _list_endings(field: Endings | ArrayMember) -> tuple[str, ...]:
