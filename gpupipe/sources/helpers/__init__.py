@@ -1,4 +1,4 @@
-"""Helpers of single sources, which `gpupipe fetch` and `gpupipe init` use too.
+"""Helpers of single sources. The commands `gpupipe fetch` and `gpupipe init` import some too.
 
 `dataset_catalog` downloads data sets for the source folder, or draws images that stand in for them.
 `hub_files` finds the files of a split for the source hf, and `row_groups` reads images out of
