@@ -26,7 +26,7 @@ from PIL import Image
 from gpupipe.augment import policy_ops
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.dali.operators.image import ImageTracer
-from gpupipe.steps.rand_augment import TrivialAugmentWide
+from gpupipe.steps.auto_augment import TrivialAugmentWide
 
 _SIDE, _BATCH_SIZE = 224, 128
 _STEP = TrivialAugmentWide(interpolation="bilinear")

@@ -26,7 +26,7 @@ from gpupipe.dataset.labels import MAX_CLASSES
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import did_you_mean
 from gpupipe.pipeline.container import BaseContainer, BaseNestedStep, check_nested
-from gpupipe.pipeline.step import BaseStep, Params, Sampled, StepIncompatibleError, Uniforms
+from gpupipe.pipeline.step import BaseStep, Params, StepIncompatibleError
 from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.runtime.registry import BATCH_STEP_GROUP, Registry
 from gpupipe.schema.field_types import WHOLE
@@ -77,19 +77,6 @@ class BatchStep(BaseStep):
             StepIncompatibleError: If it cannot process them. The message says why and what to write
                 instead.
         """
-
-    def sample(self, u: Uniforms) -> Sampled:
-        """Turn uniform draws into the parameters of batches.
-
-        Must be a pure function of `u` and the step's fields.
-
-        Args:
-            u: float64 (N, num_uniforms) in [0, 1), one row per batch.
-
-        Returns:
-            Arrays by name, each with N as its first axis. `torch` gets one batch's entry of each.
-        """
-        return {}
 
     def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
         """Process one batch on its device. Must not change its arguments in place.

@@ -175,7 +175,7 @@ class LifeCycle:
                 break
             plan, batch = item
             started = time.perf_counter()
-            with span("batch stage", "loader", **_describe(plan)):
+            with span("batch stage", "loader", epoch=plan.epoch, end=plan.end):
                 converted = convert(plan, batch)
             self.waited += time.perf_counter() - started
             # The batch stage makes a new batch, so the memory of the engine's batch can be freed.
@@ -260,8 +260,3 @@ class LifeCycle:
         if isinstance(self._state, _InEpoch | _Between):
             self._state.run.batches.close()
             self._state = _Idle()
-
-
-def _describe(plan: Plan) -> dict[str, int]:
-    """Return the epoch and end position, which identify a batch in a trace."""
-    return {"epoch": plan.epoch, "end": plan.end}

@@ -80,7 +80,19 @@ class BaseStep(pydantic.BaseModel):
     num_uniforms: ClassVar[int] = 0
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Turn uniform draws, (N, num_uniforms), into parameters, each with N as its first axis."""
+        """Turn uniform draws into the parameters of each sample, or of each batch.
+
+        Must be a pure function of `u` and the step's fields, so that every engine, rank and resumed
+        run sees the same augmentation.
+
+        Args:
+            u: float64 (N, num_uniforms) in [0, 1), one row per sample; one per batch for a step of
+                the batch stage.
+
+        Returns:
+            Arrays by name, each with N as its first axis. `lower` gets them whole; `torch` gets the
+            entry of one sample, or of one batch.
+        """
         return {}
 
 
@@ -155,21 +167,6 @@ class Step(BaseStep):
     def has_torch(self) -> bool:
         """Whether the step has a torch lowering. Without one it runs on the DALI engine alone."""
         return type(self).torch is not Step.torch
-
-    def sample(self, u: Uniforms) -> Sampled:
-        """Turn uniform draws into the parameters of each sample.
-
-        Must be a pure function of `u` and the step's fields, so that every engine, rank and resumed
-        run sees the same augmentation.
-
-        Args:
-            u: float64 (B, num_uniforms) in [0, 1), one row per sample.
-
-        Returns:
-            Arrays by name, each with B as its first axis. `lower` gets them whole; `torch` gets one
-            sample's entry of each.
-        """
-        return {}
 
     def resolve(self, input_spec: Spec) -> Self:
         """Return a copy of this step with its short forms expanded for its input.

@@ -7,15 +7,15 @@ and Flood 2014, with the constants of Stafford's variant 13), a bijection of 64-
 This module does not use numpy.random: NumPy does not promise the same stream in its next release
 (NEP 19), and a run must be able to resume under one.
 
-A Distribution turns uniform draws, float64 (B, num_uniforms) in [0, 1), into one value per sample.
-It draws nothing itself.
+A Distribution turns uniform draws, float64 (B, num_uniforms) in [0, 1), into one value per sample,
+(B,) or (B, n). It draws nothing itself.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,20 +118,6 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed
 
 
-class Distribution(Protocol):
-    """Turns uniform draws into one value per sample.
-
-    Attributes:
-        num_uniforms: The number of uniform draws that one value needs.
-    """
-
-    @property
-    def num_uniforms(self) -> int: ...
-
-    def __call__(self, u: NDArray[np.float64]) -> NDArray[Any]:
-        """Return the values, (B,) or (B, n), from draws (B, num_uniforms)."""
-
-
 @dataclass(frozen=True)
 class Uniform:
     """Numbers from `min` to `max`, all equally probable.
@@ -225,3 +211,6 @@ class Vector:
             columns.append(part(u[:, first : first + part.num_uniforms]))
             first += part.num_uniforms
         return np.stack(columns, -1)
+
+
+Distribution = Uniform | Normal | Choice | Flip | Vector

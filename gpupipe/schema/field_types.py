@@ -244,5 +244,4 @@ AnyFill = Annotated[tuple[Finite, ...], WrapValidator(read_fill)]
 """Like `Fill`, but in units of the array's values, which `spec_checks.check_fill` checks."""
 Value = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
 """One number, or one per channel, in units of the array's values."""
-Channels = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
 PositiveChannels = Annotated[tuple[Positive, ...], BeforeValidator(_one_for_all)]

@@ -8,17 +8,19 @@ turns image files into pixels. Start reading in random_flips.py.
 """
 
 SHARED_FILES = {
+    "auto_augment": ("aug_mix", "auto_augment", "rand_augment", "trivial_augment_wide"),
     "color_jitter": ("color_jitter", "random_photometric_distort"),
     "containers": ("identity", "random_apply", "random_choice", "random_order"),
     "crop_and_pad": ("center_crop", "pad", "random_crop"),
+    "degradations": ("gaussian_blur", "gaussian_noise", "jpeg"),
     "grayscale": ("grayscale", "random_grayscale", "rgb"),
     "multi_crop": ("five_crop", "ten_crop"),
-    "rand_augment": ("auto_augment", "rand_augment", "trivial_augment_wide"),
     "random_color_changes": (
         "random_adjust_sharpness",
         "random_autocontrast",
         "random_channel_permutation",
         "random_equalize",
+        "random_gamma",
         "random_invert",
         "random_posterize",
         "random_solarize",
@@ -26,5 +28,6 @@ SHARED_FILES = {
     "random_flips": ("random_horizontal_flip", "random_vertical_flip"),
     "random_resizing": ("random_resize", "random_shortest_size", "scale_jitter"),
     "random_warps": ("random_affine", "random_perspective", "random_rotation"),
+    "resize": ("random_resized_crop", "resize"),
 }
 """The names of the steps in each file that holds several."""

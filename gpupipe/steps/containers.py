@@ -5,20 +5,14 @@ They draw which steps each sample goes through. A sample that no step changes co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpupipe.pipeline.container import (
-    Container,
-    NestedStep,
-    Way,
-    WeightedChoice,
-    differs_in_kind,
-    merge_specs,
-    merge_values,
-    min_sizes,
-)
+from gpupipe.dataset.spec import Values
+from gpupipe.pipeline.container import Container, NestedStep, WeightedChoice
 from gpupipe.pipeline.step import (
     Params,
     Primitives,
@@ -29,6 +23,9 @@ from gpupipe.pipeline.step import (
     Uniforms,
 )
 from gpupipe.schema.field_types import Probability
+
+_SHARED = ("dtype", "channels", "layout", "other_sizes")
+"""The parts of a Spec that all samples of a field must share after a container."""
 
 
 class RandomApply(Container):
@@ -162,3 +159,65 @@ class Identity(Step):
 
     def torch(self, image: Any, p: Params) -> Any:
         return image
+
+
+def differs_in_kind(one: Spec, other: Spec) -> bool:
+    """Return whether two specs differ in dtype, channels, layout or non-spatial sizes."""
+    return any(getattr(one, name) != getattr(other, name) for name in _SHARED)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of the ways that a sample may take through a container.
+
+    Attributes:
+        name: The way's name in messages.
+        where: The YAML location of the step on this way that changes dtype, channels or layout.
+        spec: The spec of samples after this way.
+    """
+
+    name: str
+    where: str
+    spec: Spec
+
+
+def merge_specs(input_spec: Spec, ways: Sequence[Way]) -> Spec:
+    """Return one spec for samples that took different ways through a container.
+
+    Args:
+        input_spec: The spec of the container's input.
+        ways: The ways, at least one.
+
+    Returns:
+        The spec, with None for each size that differs. Its values are from `merge_values`.
+
+    Raises:
+        StepIncompatibleError: If dtypes, channels or layouts differ.
+    """
+    specs = [way.spec for way in ways]
+    for shared in _SHARED:
+        values = [getattr(spec, shared) for spec in specs]
+        if any(value != values[0] for value in values):
+            changed = next(n for n, v in enumerate(values) if v != getattr(input_spec, shared))
+            other = next(n for n, v in enumerate(values) if v != values[changed])
+            raise StepIncompatibleError(
+                f"the {shared.replace('_', ' ')} would differ from sample to sample: "
+                f"{values[changed]} after {ways[changed].name}, {values[other]} after "
+                f"{ways[other].name}: move the step that changes it out of the list",
+                ways[changed].where,
+            )
+    sides = [
+        sizes[0] if len(set(sizes)) == 1 else None
+        for sizes in zip(*(spec.sides for spec in specs), strict=True)
+    ]
+    return specs[0].with_size(sides, min_sizes(specs)).with_values(merge_values(specs))
+
+
+def min_sizes(specs: Sequence[Spec]) -> tuple[int, ...]:
+    """Return the lower bound of the size along each axis: the minimum over the specs."""
+    return tuple(min(sizes) for sizes in zip(*(spec.at_least for spec in specs), strict=True))
+
+
+def merge_values(specs: Sequence[Spec]) -> Values:
+    """Return the first `pixels.values` among the specs that is not "usual", or else "usual"."""
+    return next((s.pixels.values for s in specs if s.pixels.values != "usual"), "usual")

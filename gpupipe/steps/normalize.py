@@ -15,7 +15,7 @@ from gpupipe.pipeline.spec_checks import (
 )
 from gpupipe.pipeline.step import Params, Primitives, Spec, Step, StepIncompatibleError, of_any_size
 from gpupipe.runtime.memory import to_device
-from gpupipe.schema.field_types import Channels, PositiveChannels
+from gpupipe.schema.field_types import PositiveChannels, Value
 
 
 class Normalize(Step):
@@ -31,7 +31,7 @@ class Normalize(Step):
             Above 0. One number alone is for all channels.
     """
 
-    mean: Channels
+    mean: Value
     std: PositiveChannels
 
     example = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +159,7 @@ def _build_index(root: str, reader: Any, samples: Any) -> Index:
 Batch = tuple[Any, Any]
 
 
+@dataclass(frozen=True)
 class CollateMixup:
     """Mixes a batch with timm's FastCollateMixup, on the device of the batch.
 
@@ -168,8 +170,7 @@ class CollateMixup:
         mixup: The FastCollateMixup.
     """
 
-    def __init__(self, mixup: Any) -> None:
-        self.mixup = mixup
+    mixup: Any
 
     def __call__(self, images: Tensor, labels: Tensor) -> Batch:
         from timm.data.mixup import Mixup
@@ -179,21 +180,26 @@ class CollateMixup:
         return mixed
 
 
+@dataclass(frozen=True)
 class Erase:
-    """Runs timm's RandomErasing on a batch, with random numbers of torch and Python."""
+    """Runs timm's RandomErasing on a batch, with random numbers of torch and Python.
 
-    def __init__(self, p: float, mode: str, count: int, num_splits: int) -> None:
-        self._arguments = {
-            "probability": p,
-            "mode": mode,
-            "max_count": count,
-            "num_splits": num_splits,
-        }
+    Attributes:
+        probability: The probability that an image is erased.
+        mode: "const", "rand" or "pixel".
+        max_count: The maximum number of windows in an image.
+        num_splits: The number of augmentation splits; timm leaves the first one alone.
+    """
+
+    probability: float
+    mode: str
+    max_count: int
+    num_splits: int
 
     def __call__(self, images: Tensor, labels: Tensor) -> Batch:
         from timm.data.random_erasing import RandomErasing
 
-        return RandomErasing(**self._arguments, device=images.device)(images), labels
+        return RandomErasing(**asdict(self), device=images.device)(images), labels
 
 
 def list_changes(a: Mapping[str, Any]) -> list[Callable[..., Batch]]:

@@ -12,7 +12,7 @@ from torchvision.transforms.v2._utils import _setup_fill_arg
 
 from gpupipe.augment.policy import AugmentPolicy
 from gpupipe.augment.policy_ops import OPS, Warping, apply_op
-from gpupipe.steps.rand_augment import AutoAugment, RandAugment, TrivialAugmentWide
+from gpupipe.steps.auto_augment import AutoAugment, RandAugment, TrivialAugmentWide
 from helpers import many_fields
 from helpers.color_differences import as_gray
 from helpers.plugin import install

@@ -111,7 +111,7 @@ def test_levels_of_augmix_with_a_standard_deviation_lie_around_the_magnitude() -
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_dali_agrees_with_torch(small_gallery: Path, policy: str) -> None:
-    """In the mean: see test_rand_augment.py."""
+    """In the mean: see test_auto_augment.py."""
     epochs = range(1 if policy.startswith("augmix") else 2)  # of six to twelve operations an image
     found = differences(small_gallery, {"timm_augment": {"policy": policy}}, epochs=epochs)
     assert max(d.mean for d in found) < 1

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydantic
 import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
@@ -12,11 +13,84 @@ from torchvision.transforms.v2 import functional as F
 import gpupipe
 from gpupipe.augment import noise
 from gpupipe.dataset.spec import Spec
-from gpupipe.steps.gaussian_noise import GaussianNoise
+from gpupipe.pipeline.step import SampleIncompatibleError, StepIncompatibleError
+from gpupipe.steps.degradations import GaussianBlur, GaussianNoise, Jpeg
 from helpers.arrays import ENGINES, both, delivered, exactly, numbers, saved
+from helpers.color_differences import EXACT, drawn, is_uniform, most
 from helpers.every_step import SIZE, photograph
 from helpers.pipeline_texts import FLOAT, NORM, build, mistakes
-from helpers.reference import differences
+from helpers.reference import differences, load
+
+
+@pytest.mark.parametrize(
+    ("step", "gray"),
+    [({"kernel_size": [3, 9], "sigma": 2}, True), ({"kernel_size": 23, "sigma": [1, 9]}, False)],
+    ids=str,
+)
+def test_levels_are_within_one_of_torchvisions(
+    small_gallery: Path, step: dict[str, Any], gray: bool
+) -> None:
+    assert most(small_gallery, "gaussian_blur", gray=gray, **step) <= 1
+
+
+def test_floats_are_torchvisions(small_gallery: Path) -> None:
+    assert most(small_gallery, "gaussian_blur", "float32", kernel_size=[7, 3]) <= EXACT
+
+
+def test_sigma_is_drawn_from_its_range() -> None:
+    assert is_uniform(drawn("gaussian_blur", kernel_size=3)["sigma"], 0.1, 2.0)
+    assert is_uniform(drawn("gaussian_blur", kernel_size=3, sigma=[1, 4])["sigma"], 1.0, 4.0)
+    assert set(drawn("gaussian_blur", 9, kernel_size=3, sigma=1.5)["sigma"]) == {1.5}
+
+
+def test_short_forms_mean_what_they_mean_in_torchvision() -> None:
+    assert GaussianBlur.model_validate({"kernel_size": 5}).kernel_size == (5, 5)
+    assert GaussianBlur.model_validate({"kernel_size": [5]}).kernel_size == (5, 5)
+    assert GaussianBlur.model_validate({"kernel_size": [5, 3]}).kernel_size == (5, 3)
+    assert GaussianBlur.model_validate({"kernel_size": 5, "sigma": 2}).sigma == (2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"kernel_size": 4},
+        {"kernel_size": [3, 4]},
+        {"kernel_size": 0},
+        {"kernel_size": -3},
+        {"kernel_size": [3, 3, 3]},
+        {"kernel_size": True},
+        {"kernel_size": 3, "sigma": 0},
+        {"kernel_size": 3, "sigma": [2, 1]},
+        {"kernel_size": 3, "sigma": [0.1, 1, 2]},
+        {},
+    ],
+    ids=str,
+)
+def test_other_parameters_are_refused(step: dict[str, Any]) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        GaussianBlur.model_validate(step)
+
+
+def test_an_image_smaller_than_the_border_is_refused() -> None:
+    step = GaussianBlur.model_validate({"kernel_size": [9, 3]})
+    spec = Spec.of_image(3, 2, 5)
+    assert step.infer_spec(spec) == spec
+    with pytest.raises(
+        StepIncompatibleError, match=r"needs at least 2x5 pixels, .* has 2x4: write a"
+    ):
+        step.infer_spec(Spec.of_image(3, 2, 4))
+    with pytest.raises(SampleIncompatibleError, match=r"needs at least 2x5 pixels, .* has 2x4"):
+        step.torch(torch.zeros(3, 2, 4), {"sigma": 1.0})
+
+
+def test_a_sample_smaller_than_the_border_is_named(small_gallery: Path) -> None:
+    blur = {"gaussian_blur": {"kernel_size": [999, 3]}}
+    with (
+        load(small_gallery, blur) as loader,
+        pytest.raises(gpupipe.SampleError, match="at least 2x500"),
+    ):
+        list(loader)
+
 
 CROP = {"random_crop": {"size": [40, 50]}}
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
@@ -214,3 +288,43 @@ def test_a_file_of_unknown_size_is_refused_for_both_engines(tmp_path: Path) -> N
         steps = ["decode", {"center_crop": {"size": list(SIZE)}}, "gaussian_noise"]
         with gpupipe.load({"data": data, "pipeline": steps}, batch_size=1, **engine) as loader:
             assert len(list(loader)) == 1
+
+
+@pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
+@pytest.mark.parametrize("quality", [[1, 100], 75])
+def test_dali_on_a_cpu_makes_the_pixels_of_pillow(gallery: Path, gray: bool, quality: Any) -> None:
+    assert most(gallery, "jpeg", gray=gray, quality=quality) == 0
+
+
+@pytest.mark.filterwarnings("ignore:The image decoding and encoding:DeprecationWarning")
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pillow_makes_the_pixels_of_torchvision(channels: int) -> None:
+    image = torch.from_numpy(
+        np.random.default_rng(0).integers(0, 256, (channels, 37, 50), np.uint8)
+    )
+    made = Jpeg.model_validate({"quality": 60}).torch(image, {"quality": np.int32(60)})
+    assert torch.equal(made, F.jpeg(image, 60))
+    assert not torch.equal(made, image)
+
+
+def test_each_quality_is_equally_probable() -> None:
+    values, counts = np.unique(
+        drawn("jpeg", 60_000, quality=[5, 10])["quality"], return_counts=True
+    )
+    assert values.tolist() == [5, 6, 7, 8, 9, 10]
+    assert np.abs(counts - 10_000).max() < 500
+    assert set(drawn("jpeg", 9, quality=30)["quality"]) == {30}
+
+
+@pytest.mark.parametrize("quality", [0, 101, [9, 5], [1, 2, 3], 7.5, True, None])
+def test_other_qualities_are_refused(quality: Any) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        Jpeg.model_validate({"quality": quality})
+
+
+def test_floats_are_refused() -> None:
+    floats = Spec.of_image(3, dtype="float32")
+    with pytest.raises(
+        StepIncompatibleError, match="works on uint8, but gets float32: write 'to_dtype"
+    ):
+        Jpeg.model_validate({"quality": 9}).infer_spec(floats)

@@ -1,4 +1,7 @@
-"""auto_augment, rand_augment and trivial_augment_wide: apply operations that are drawn."""
+"""Steps that apply operations from a table: torchvision's policies.
+
+They are aug_mix, auto_augment, rand_augment and trivial_augment_wide.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from functools import cache
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from gpupipe.augment.policy import AugmentPolicy
+from gpupipe.augment.policy import AugmentPolicy, ChainMixture
 from gpupipe.augment.policy_tables import (
     CIFAR10,
     IMAGENET,
@@ -22,14 +25,85 @@ from gpupipe.augment.policy_tables import (
     to_arrays,
 )
 from gpupipe.pipeline.step import Sampled, Uniforms
-from gpupipe.schema.field_types import WHOLE
+from gpupipe.schema.field_types import NUMBER, WHOLE, Resampling
 
 NumBins = Annotated[int, Field(ge=2, le=1000), WHOLE]
 
 _SUB_POLICIES = {"imagenet": IMAGENET, "cifar10": CIFAR10, "svhn": SVHN}
-_AUTO_BINS = 10
-_DRAWS_PER_OP = 2
+_NUM_BINS = 10
+_DRAWS_PER_OP, _MIX_DRAWS_PER_OP = 2, 3
 _TRIVIAL_MAGNITUDES = Magnitudes(0.99, ("", 32.0), 135.0, 0.99, (8, 6))
+_MIX_OPS = tuple(
+    "ShearX ShearY TranslateX TranslateY Rotate Posterize Solarize AutoContrast Equalize".split()
+)
+_MIX_FURTHER_OPS = ("Brightness", "Color", "Contrast", "Sharpness")
+_MIX_MAGNITUDES = Magnitudes(0.3, ("Rel", 1.0 / 3.0), 30.0, 0.9, (4, 4))
+
+
+class AugMix(AugmentPolicy):
+    """Blend chains of drawn operations with the image, as torchvision.transforms.v2.AugMix.
+
+    Each chain applies a few drawn operations one after the other. The weights of the chains are
+    drawn from a Dirichlet distribution, and the weight of the unchanged image from a beta
+    distribution. Source: https://arxiv.org/abs/1912.02781. The step works on uint8 images of 1 or 3
+    channels, and not on masks.
+
+    Attributes:
+        severity: The number of strengths, 1 to 10, from which each operation draws its own: the
+            weakest `severity` of ten. The default is 3.
+        mixture_width: The number of chains, 1 to 16. The default is 3.
+        chain_depth: The number of operations in a chain, 1 to 16. With -1, the default, each chain
+            draws it from 1 to 3.
+        alpha: The parameter of both distributions, 0.05 to 100. The default is 1.
+        all_ops: Whether Brightness, Color, Contrast and Sharpness are among the operations. The
+            default is true.
+        interpolation: "nearest" or "bilinear" (the default), for the operations that move pixels.
+    """
+
+    severity: Annotated[int, Field(ge=1, le=_NUM_BINS), WHOLE] = 3
+    mixture_width: Annotated[int, Field(ge=1, le=16), WHOLE] = 3
+    chain_depth: Annotated[int, Field(ge=-1, le=16), WHOLE] = -1
+    alpha: Annotated[float, Field(ge=0.05, le=100), NUMBER] = 1.0
+    all_ops: bool = True
+    interpolation: Resampling = "bilinear"
+
+    has_chains = True
+
+    @field_validator("chain_depth")
+    @classmethod
+    def _check_depth(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("chain_depth is 0: write -1 to draw it from 1 to 3, or at least 1")
+        return value
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """The number of uniform draws that one sample needs."""
+        return self._mixture.num_uniforms(_MIX_DRAWS_PER_OP)
+
+    def sample(self, u: Uniforms) -> Sampled:
+        """Draw the chains of each sample.
+
+        Returns:
+            op: int32 (B, mixture_width, longest chain), the number of each operation in OPS; 0
+                after the end of a chain.
+            value: float64 of the same shape, the value of each operation: see policy_ops.
+            weight: float64 (B, mixture_width + 1), of the image and of each chain.
+        """
+        return self._mixture.draw(u, _MIX_DRAWS_PER_OP, self._draw_ops)
+
+    def _draw_ops(self, draws: Uniforms) -> Sampled:
+        index = choose(draws[0], len(self.table.names))
+        return self.table.get(index, choose(draws[1], self.severity), draws[2])
+
+    @property
+    def _mixture(self) -> ChainMixture:
+        return ChainMixture(self.mixture_width, max(self.chain_depth, 0), self.alpha)
+
+    @property
+    def table(self) -> OpTable:
+        names = (*_MIX_OPS, *_MIX_FURTHER_OPS) if self.all_ops else _MIX_OPS
+        return make_table(names, _MIX_MAGNITUDES, _NUM_BINS)
 
 
 class AutoAugment(AugmentPolicy):
@@ -63,7 +137,7 @@ class AutoAugment(AugmentPolicy):
 
     @property
     def table(self) -> OpTable:
-        return make_table(_list_names(self.policy), RAND_AUGMENT_MAGNITUDES, _AUTO_BINS)
+        return make_table(_list_names(self.policy), RAND_AUGMENT_MAGNITUDES, _NUM_BINS)
 
 
 @cache
