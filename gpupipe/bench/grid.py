@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpupipe.bench.measure import image_of
 from gpupipe.errors import GpupipeError
 from gpupipe.loader import Loader
-from gpupipe.steps.normalize import Normalize
+from gpupipe.steps.to_dtype import Normalize
 
 if TYPE_CHECKING:
     from PIL.Image import Image

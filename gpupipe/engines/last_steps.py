@@ -30,8 +30,7 @@ from gpupipe.pipeline.step import Spec, Step
 from gpupipe.runtime.installation import find_extension
 from gpupipe.runtime.memory import on_stream
 from gpupipe.sampling.sampler import Plan
-from gpupipe.steps.normalize import Normalize
-from gpupipe.steps.to_dtype import ToDtype
+from gpupipe.steps.to_dtype import Normalize, ToDtype
 
 _SPARE_BATCHES = 4
 """For how many batches the finisher keeps unused memory: the usual prefetch, and some more."""

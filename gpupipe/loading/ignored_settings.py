@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from functools import cache
 from typing import Protocol, runtime_checkable
 
@@ -59,18 +58,15 @@ def log_ignored_settings(config: Config, used: LoaderConfig, engine: BatchStream
         used: The settings of the loader that was opened, some of which a server may have decided.
         engine: The engine of that loader.
     """
-    for line in [
-        *list_ignored_settings(config, type(engine)),
-        *_iter_overruled(config.loader, used, engine),
-    ]:
-        _log_once(line)
-
-
-def _iter_overruled(own: LoaderConfig, used: LoaderConfig, engine: BatchStream) -> Iterator[str]:
-    for name in sorted(own.model_fields_set & engine.traits.overruled_settings):
-        mine, theirs = getattr(own, name), getattr(used, name)
+    lines = list_ignored_settings(config, type(engine))
+    for name in sorted(config.loader.model_fields_set & engine.traits.overruled_settings):
+        mine, theirs = getattr(config.loader, name), getattr(used, name)
         if mine != theirs:
-            yield f"loader.{name}={shown(mine)} has no effect: the server's is {shown(theirs)}"
+            lines.append(
+                f"loader.{name}={shown(mine)} has no effect: the server's is {shown(theirs)}"
+            )
+    for line in lines:
+        _log_once(line)
 
 
 @cache

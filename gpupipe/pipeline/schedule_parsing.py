@@ -30,68 +30,42 @@ _MARKS = {*_LINEAR, "until", "then"}
 
 
 @dataclass(frozen=True)
-class Linear:
-    """A number that changes in a straight line.
+class Schedule:
+    """A number that changes in a straight line, or at once: from the epoch `last` - 1 to `last`.
 
     Attributes:
-        begin: The number up to epoch `first`.
-        end: The number from epoch `last` on.
+        begin: The number up to epoch `first`; None for the default of the step's parameter.
+        end: The number from epoch `last` on, or after a jump also a schedule that begins there.
         first: The last epoch before the change.
         last: The first epoch after it.
     """
 
-    begin: Number
-    end: Number
+    begin: Number | None
+    end: Number | Schedule
     first: int
     last: int
 
     @property
     def epochs(self) -> Sequence[int]:
         """The epochs in which the number may differ from that of the epoch before."""
-        return range(self.first + 1, self.last + 1)
+        later = self.end.epochs if isinstance(self.end, Schedule) else ()
+        return [*range(self.first + 1, self.last + 1), *later]
 
     def at(self, epoch: int) -> Number | None:
-        """Return the number in an epoch.
+        """Return the number in an epoch; None for the default of the step's parameter.
 
-        If `begin` and `end` are ints, the number is rounded to an int. A half goes to the even
-        neighbour, as in Python's `round`.
+        Between two ints, the number is rounded to an int. A half goes to the even neighbour, as in
+        Python's `round`.
         """
+        begin, end = self.begin, self.end
         if epoch <= self.first:
-            return self.begin
-        if epoch >= self.last:
-            return self.end
-        share = (self.end - self.begin) * (epoch - self.first) / (self.last - self.first)
-        value = self.begin + share
-        return round(value) if isinstance(self.begin, int) and isinstance(self.end, int) else value
-
-
-@dataclass(frozen=True)
-class Jump:
-    """A number that changes at once.
-
-    Attributes:
-        value: The number before epoch `until`; None for the default of the step's parameter.
-        until: The first epoch of `then`.
-        then: The number from epoch `until` on, or a schedule that begins there.
-    """
-
-    value: Number | None
-    until: int
-    then: Number | Schedule
-
-    @property
-    def epochs(self) -> Sequence[int]:
-        """The epochs in which the number may differ from that of the epoch before."""
-        return [self.until, *(() if isinstance(self.then, int | float) else self.then.epochs)]
-
-    def at(self, epoch: int) -> Number | None:
-        """Return the number in an epoch; None for the default of the step's parameter."""
-        if epoch < self.until:
-            return self.value
-        return self.then if isinstance(self.then, int | float) else self.then.at(epoch)
-
-
-Schedule = Linear | Jump
+            return begin
+        if isinstance(end, Schedule):
+            return end.at(epoch)
+        if epoch >= self.last or begin is None:
+            return end
+        value = begin + (end - begin) * (epoch - self.first) / (self.last - self.first)
+        return round(value) if isinstance(begin, int) and isinstance(end, int) else value
 
 
 def is_schedule(value: Any) -> bool:
@@ -142,7 +116,7 @@ class _Parser:
                 what = f"{self.name}.{key}: missing; write '{key}: ...' ({meaning})"
                 self.node.report(what)
 
-    def parse_linear(self) -> Linear | None:
+    def parse_linear(self) -> Schedule | None:
         begin, end = self._parse_number("from"), self._parse_number("to")
         epochs = self.node.value["epochs"]
         if not isinstance(epochs, list) or len(epochs) != 2:
@@ -151,24 +125,23 @@ class _Parser:
         first, last = (self._parse_epoch("epochs", epoch) for epoch in epochs)
         if begin is None or end is None or first is None or last is None:
             return None
-        ramp = Linear(begin, end, first, last)
-        if wrong := self._explain_wrong_epochs(ramp):
+        if wrong := self._explain_wrong_epochs(begin, end, first, last):
             self._refuse("epochs", wrong)
             return None
-        return ramp
+        return Schedule(begin, end, first, last)
 
-    def _explain_wrong_epochs(self, ramp: Linear) -> str:
+    def _explain_wrong_epochs(self, begin: Number, end: Number, first: int, last: int) -> str:
         """Return the rule that the epochs of a ramp break, for messages; "" if they are valid."""
-        if ramp.first == ramp.last:
-            jump = f"{{value: {ramp.begin}, until: {ramp.last}, then: {ramp.end}}}"
+        if first == last:
+            jump = f"{{value: {begin}, until: {last}, then: {end}}}"
             return f"[first, last], the first before the last; for a jump write {jump}"
-        if ramp.first > ramp.last:
+        if first > last:
             return f"[first, last], the first before the last: {_ELSE}"
-        if ramp.first < self.begins:
+        if first < self.begins:
             return f"epochs from {self.begins} on, in which this schedule begins: {_ELSE}"
         return ""
 
-    def parse_jump(self) -> Jump | None:
+    def parse_jump(self) -> Schedule | None:
         node = self.node.value
         value = self._parse_number("value") if "value" in node else None
         until = self._parse_epoch("until", node["until"])
@@ -183,7 +156,7 @@ class _Parser:
             then = self._parse_number("then")
         if until is None or then is None or (value is None and "value" in node):
             return None
-        return Jump(value, until, then)
+        return Schedule(value, then, until - 1, until)
 
     def _parse_number(self, key: str) -> Number | None:
         value: Any = self.node.value[key]

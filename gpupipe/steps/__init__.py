@@ -29,5 +29,6 @@ SHARED_FILES = {
     "random_resizing": ("random_resize", "random_shortest_size", "scale_jitter"),
     "random_warps": ("random_affine", "random_perspective", "random_rotation"),
     "resize": ("random_resized_crop", "resize"),
+    "to_dtype": ("normalize", "to_dtype"),
 }
 """The names of the steps in each file that holds several."""

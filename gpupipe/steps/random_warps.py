@@ -120,17 +120,10 @@ class RandomAffine(WarpingStep):
         from torchvision.transforms.v2 import functional as F
 
         shift = self.shift(p, np.array(image.shape[:-3:-1], np.float64)).astype(int).tolist()
-        mode = torch_interpolation(self.interpolation)
+        angle, scale, shear = float(p["angle"]), float(p["scale"]), p["shear"].tolist()
+        mode, fill = torch_interpolation(self.interpolation), list(self.fill)
         center = list(self.center) if self.center else None
-        how = (
-            float(p["angle"]),
-            shift,
-            float(p["scale"]),
-            p["shear"].tolist(),
-            mode,
-            list(self.fill),
-            center,
-        )
+        how = (angle, shift, scale, shear, mode, fill, center)
         return in_float32(image, lambda pixels: F.affine(pixels, *how))
 
 
@@ -254,18 +247,11 @@ class RandomRotation(WarpingStep):
     def lower(self, image: Primitives, p: Params) -> None:
         size = image.width_height
         center = np.array(self.center) if self.center else size / 2.0
-        if not self.expand:
-            image.warp(p["linear"], center, center, self.interpolation, self.fill)
-            return
-        expanded = self.expanded(p, size)
-        image.warp(
-            p["linear"],
-            center,
-            center + (expanded - size) / 2.0,
-            self.interpolation,
-            self.fill,
-            expanded[..., ::-1],
-        )
+        output, shape = center, None
+        if self.expand:
+            expanded = self.expanded(p, size)
+            output, shape = center + (expanded - size) / 2.0, expanded[..., ::-1]
+        image.warp(p["linear"], center, output, self.interpolation, self.fill, shape)
 
     def torch(self, image: Any, p: Params) -> Any:
         from torchvision.transforms.v2 import functional as F

@@ -96,7 +96,7 @@ class TimmAugment(AugmentPolicy):
         policy = self._read
         if policy.mixture:
             return policy.mixture.draw(u, _DRAWS_PER_OP, partial(_draw_equally, policy))
-        return _draw_auto(policy, u) if policy.kind == "auto" else _draw_rand(policy, u)
+        return _draw_slots(policy, u)
 
     @property
     def op_names(self) -> Sequence[str]:
@@ -112,19 +112,22 @@ def _draw_equally(policy: TimmPolicy, draws: Floats) -> Sampled:
     return _get(policy, choose(draws[0], len(policy.ops)), policy.magnitude, draws)
 
 
-def _draw_rand(policy: TimmPolicy, u: Floats) -> Sampled:
-    draws = _by_draw(u, policy.num_ops)
-    if policy.weights is None:
-        return _apply_with(policy.probability, _draw_equally(policy, draws), draws[1])
-    index = _choose_weighted(draws[0], policy.weights)
-    return _apply_with(policy.probability, _get(policy, index, policy.magnitude, draws), draws[1])
-
-
-def _draw_auto(policy: TimmPolicy, u: Floats) -> Sampled:
-    """Draw a sub-policy; apply each of its operations with the operation's own probability."""
-    index, probability, magnitude = to_arrays(policy.sub_policies, policy.ops)
-    row, draws = choose(u[:, 0], len(index)), _by_draw(u[:, 1:], policy.num_ops)
-    return _apply_with(probability[row], _get(policy, index[row], magnitude[row], draws), draws[1])
+def _draw_slots(policy: TimmPolicy, u: Floats) -> Sampled:
+    """Draw the operations of rand or of a sub-policy; apply each with its probability."""
+    draws = _by_draw(u[:, int(policy.kind == "auto") :], policy.num_ops)
+    index: Any
+    probability: Any = policy.probability
+    magnitude: Any = policy.magnitude
+    if policy.kind == "auto":
+        table = to_arrays(policy.sub_policies, policy.ops)
+        row = choose(u[:, 0], len(table[0]))
+        index, probability, magnitude = (column[row] for column in table)
+    elif policy.weights is None:
+        index = choose(draws[0], len(policy.ops))
+    else:
+        index = _choose_weighted(draws[0], policy.weights)
+    drawn = _get(policy, index, magnitude, draws)
+    return drawn | {"op": np.where(draws[1] < probability, drawn["op"], 0).astype(np.int32)}
 
 
 def _get(policy: TimmPolicy, index: Any, magnitude: Any, draws: Floats) -> Sampled:
@@ -181,11 +184,6 @@ def get_ops(names: Sequence[str], index: Any, level: Any, u: Floats) -> Sampled:
 def _by_draw(u: Floats, slots: int) -> Floats:
     """Reshape uniform draws (B, draws per operation * slots) to (draws per operation, B, slots)."""
     return np.moveaxis(u.reshape(len(u), _DRAWS_PER_OP, slots), 1, 0)
-
-
-def _apply_with(probability: Any, drawn: Sampled, u: Floats) -> Sampled:
-    """Replace operations with Identity if their draw in `u` is at least the probability."""
-    return drawn | {"op": np.where(u < probability, drawn["op"], 0).astype(np.int32)}
 
 
 def _choose_weighted(u: Floats, weights: Sequence[float]) -> NDArray[np.int64]:

@@ -10,11 +10,8 @@ import threading
 
 import numpy as np
 import pytest
-import torch
-from torchvision.transforms.v2 import ElasticTransform as Torchvision
 
 from gpupipe.augment import noise
-from gpupipe.augment.noise import kernel_size, make_displacement
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import StepIncompatibleError
 
@@ -111,37 +108,3 @@ def test_the_size_must_be_known() -> None:
             StepIncompatibleError, match="one size here: put it after random_resized"
         ):
             noise.shape_of_pixels(Spec.of_image(*shape))
-
-
-@pytest.mark.parametrize("sigma", [(5.0, 5.0), (2.0, 3.5), (0.1, 0.1), (0.0, 0.0)])
-@pytest.mark.parametrize("alpha", [(50.0, 50.0), (0.0, 120.0)])
-def test_given_the_same_draws_displacements_are_torchvisions(
-    alpha: tuple[float, float], sigma: tuple[float, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
-    drawn = torch.stack([torch.rand(1, 1, 40, 56)[0, 0] for _ in range(2)])
-    monkeypatch.setattr(noise, "uniform_field", lambda seed, shape: drawn.numpy())
-    torch.manual_seed(0)
-    expected = Torchvision(list(alpha), list(sigma)).make_params([torch.zeros(3, 40, 56)])
-    made = make_displacement(1, (40, 56), alpha, sigma)
-    torch.testing.assert_close(made, expected["displacement"], rtol=0, atol=1e-6)
-
-
-def test_displacements_are_spread_as_torchvisions() -> None:
-    """The mean square of each part over 300 fields, to 5 standard errors."""
-    torch.manual_seed(0)
-    transform, image = Torchvision([50.0, 20.0], [2.0, 2.0]), torch.zeros(3, 32, 40)
-    theirs = torch.cat([transform.make_params([image])["displacement"] for _ in range(300)])
-    ours = torch.cat([make_displacement(n, (32, 40), (50.0, 20.0), (2.0, 2.0)) for n in range(300)])
-    for axis in range(2):
-        a, b = (field[..., axis].square().mean((1, 2)) for field in (ours, theirs))
-        error = ((a.var() + b.var()) / 300).sqrt()
-        assert abs(float(a.mean() - b.mean())) < 5 * float(error)
-        assert abs(float(ours[..., axis].mean())) < 5 * float(ours[..., axis].std()) / 300**0.5
-    assert not torch.equal(ours[0], ours[1])
-
-
-@pytest.mark.parametrize("sigma", [0.1, 0.5, 0.9, 1, 2.3, 5, 20])
-def test_the_kernel_has_torchvisions_size(sigma: float) -> None:
-    side = int(8 * sigma + 1)
-    assert kernel_size(sigma) == side + (side % 2 == 0)

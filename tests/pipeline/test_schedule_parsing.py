@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.pipeline.schedule_parsing import Jump, Linear
+from gpupipe.pipeline.schedule_parsing import Schedule
 from helpers.config_texts import mistakes as config_mistakes
 from helpers.odd_steps import installer
 from helpers.pipeline_texts import build, mistakes
@@ -32,19 +32,19 @@ def wrong(schedule: str) -> list[str]:
     ],
 )
 def test_linear(begin: float, end: float, expected: list[float]) -> None:
-    numbers = [Linear(begin, end, 2, 6).at(epoch) for epoch in range(8)]
+    numbers = [Schedule(begin, end, 2, 6).at(epoch) for epoch in range(8)]
     assert numbers == pytest.approx(expected)
     is_int = isinstance(begin, int) and isinstance(end, int)
     assert all(isinstance(n, int) == is_int for n in numbers[3:6])
 
 
 def test_both_ends_of_a_ramp_are_the_numbers_as_they_are_written() -> None:
-    ramp = Linear(0.1, 0.3, 0, 3)
+    ramp = Schedule(0.1, 0.3, 0, 3)
     assert (ramp.at(0), ramp.at(3), ramp.at(10_000)) == (0.1, 0.3, 0.3)
 
 
 def test_a_chain_of_jumps_and_a_ramp() -> None:
-    chain = Jump(None, 2, Jump(8, 4, Linear(8, 12, 5, 7)))
+    chain = Schedule(None, Schedule(8, Schedule(8, 12, 5, 7), 3, 4), 1, 2)
     assert [chain.at(epoch) for epoch in range(9)] == [None, None, 8, 8, 8, 8, 10, 12, 12]
     assert list(chain.epochs) == [2, 4, 6, 7]
 

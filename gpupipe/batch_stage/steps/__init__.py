@@ -5,5 +5,5 @@ A file imports the contract (gpupipe.batch_stage.batch_step) and shared code
 gpupipe.batch_stage.batch_step.BATCH_STEPS imports steps, by name. Start reading in mixup.py.
 """
 
-SHARED_FILES = {"mixup": ("cutmix", "mixup")}
+SHARED_FILES = {"mixup": ("cutmix", "mixup", "one_hot")}
 """The names of the steps in each file that holds several."""

@@ -1,4 +1,4 @@
-"""mixup and cutmix: mix each sample with an earlier sample of the batch.
+"""mixup and cutmix mix each sample with an earlier sample of the batch; one_hot smooths labels.
 
 Sample i is mixed with sample i - k, and the first k samples with the last k. k is the `shift`: 1,
 as in torchvision, or more if neighbours are views of the same sample (`loader.repeats`). The share
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpupipe.batch_stage.batch_step import BatchStep, Images, MixedBatch
 from gpupipe.dataset.spec import FLOATS
 from gpupipe.pipeline.step import Params, Sampled, Spec, StepIncompatibleError, Uniforms
-from gpupipe.schema.field_types import Positive
+from gpupipe.schema.field_types import Positive, Probability
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,6 +110,28 @@ class Cutmix(BatchStep):
         shift = p["shift"]
         pasted = {name: paste_from_earlier(image, box, shift) for name, image in images.items()}
         return pasted, mix_with_earlier(labels, lam, shift)
+
+
+class OneHot(BatchStep):
+    """Make soft labels, float32 (B, classes), and leave the images alone.
+
+    The share of every class is multiplied by 1 - label_smoothing, and label_smoothing / classes is
+    added, as in timm.data.mixup.one_hot and torch.nn.CrossEntropyLoss. With mixup or cutmix the
+    order does not matter: a mean of smoothed labels is the smoothed mean. Without smoothing it
+    changes nothing after another step, and in a random_choice it stands for leaving the batch as it
+    is.
+
+    Attributes:
+        label_smoothing: 0 to 1. The default is 0: one class has 1, all others have 0.
+    """
+
+    label_smoothing: Probability = 0.0
+
+    def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
+        if self.label_smoothing:
+            rest = self.label_smoothing / labels.shape[1]
+            labels = labels * (1.0 - self.label_smoothing) + rest
+        return dict(images), labels
 
 
 def find_box(height: int, width: int, p: Params) -> tuple[tuple[int, int, int, int], float]:

@@ -18,8 +18,7 @@ from gpupipe.pipeline.geometry import describe_small_image
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.pipeline.tensors import cut, flip, in_float32
 from gpupipe.runtime.failures import is_foreign, step_wrong
-from gpupipe.steps.normalize import Normalize
-from gpupipe.steps.to_dtype import ToDtype
+from gpupipe.steps.to_dtype import Normalize, ToDtype
 
 _ANTIALIASED = {
     "bilinear": torch.ops.aten._upsample_bilinear2d_aa.out,
