@@ -12,48 +12,24 @@ too.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 
-from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.engines.bad_samples import Quarantine, explain_sample_failure, find_suspects
 from gpupipe.engines.base import Batch, Job
 from gpupipe.engines.batch import Shapes, check_shapes
 from gpupipe.engines.dali.cached_reader import CachedReader
 from gpupipe.engines.dali.checks import check_batch
-from gpupipe.engines.dali.field_readers import FieldReader
 from gpupipe.engines.dali.graph import GraphRunner, Outcome, Tensors
 from gpupipe.engines.dali.lowering import Lowering, to_field
 from gpupipe.engines.dali.operators.dtypes import find_refused_dtype
 from gpupipe.engines.dali.operators.trial import KnownGood
-from gpupipe.engines.dali.reader import Reader, make_reader
+from gpupipe.engines.dali.reader import BuildOptions, Reader, make_reader
 from gpupipe.errors import EngineError
 from gpupipe.runtime.failures import machine_failure
+from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """How an engine builds its pipelines.
-
-    Attributes:
-        device_id: The GPU's number, or None for DALI's CPU back end.
-        may_cut: Whether the decoder may decode a region of an image.
-        checks_jpegs: Whether to refuse JPEGs without an end marker, and to let gpupipe.decoders
-            decode JPEGs that look damaged.
-        warm_up: Whether to decode a full batch first if the first batch is short.
-        fields: The readers of the fields that DALI does not read itself, by field name.
-        cache: The decoded cache, or None.
-    """
-
-    device_id: int | None
-    may_cut: bool
-    checks_jpegs: bool
-    warm_up: bool
-    fields: Mapping[str, FieldReader]
-    cache: DecodedCache | None = None
 
 
 class BuiltPipeline:
@@ -81,7 +57,7 @@ class BuiltPipeline:
         self._reader: Reader = (
             make_reader(lowering, fields, options.checks_jpegs)
             if cache is None
-            else CachedReader(job, cache, fields, options.checks_jpegs, options.may_cut)
+            else CachedReader(job, cache, options)
         )
         warm_up = min(job.loader.batch_size, len(job.index)) if options.warm_up else 0
         self._runner = GraphRunner(lowering, device_id, self._reader, fields, warm_up)
@@ -156,12 +132,8 @@ class BuiltPipeline:
         alone_plans = (plan.select([i]) for i in range(len(plan.ids)))
         for alone, outcome in self._runner.run_all(alone_plans):
             if not isinstance(outcome, RuntimeError):
-                shapes.append(
-                    {
-                        name: tuple(to_field(self._job, name, tensor).shape[1:])
-                        for name, tensor in outcome.items()
-                    }
-                )
+                fields = {name: to_field(self._job, name, data) for name, data in outcome.items()}
+                shapes.append({name: tuple(field.shape[1:]) for name, field in fields.items()})
                 continue
             has_failures = True
             id = int(alone.ids[0])
@@ -201,9 +173,10 @@ class BuiltPipeline:
 
     def to_fields(self, tensors: Tensors) -> Batch:
         """Return the delivered fields of a batch, after checking the output of plugin steps."""
-        batch = {name: to_field(self._job, name, tensor) for name, tensor in tensors.items()}
-        check_batch(self._job, batch)
-        return batch
+        with span("hand-over", "loader"):
+            batch = {name: to_field(self._job, name, tensor) for name, tensor in tensors.items()}
+            check_batch(self._job, batch)
+            return batch
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
         """Read the files of the plans, and do nothing else; yield how many samples each read."""

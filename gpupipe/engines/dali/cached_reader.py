@@ -12,7 +12,7 @@ second graph begins with pixels, from the cache or from the first graph.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -27,10 +27,9 @@ from gpupipe.decoded_cache.decoded_cache import (
     open_decoded_cache,
 )
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali.field_readers import FieldReader
 from gpupipe.engines.dali.graph import GraphRunner
 from gpupipe.engines.dali.lowering import Lowering
-from gpupipe.engines.dali.reader import Read, Reader, make_reader
+from gpupipe.engines.dali.reader import BuildOptions, Read, Reader, make_reader
 from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan
 
@@ -47,19 +46,10 @@ class CachedReader(Reader):
     Args:
         job: The job.
         cache: The cache, which keeps all fields of image files.
-        fields: The readers of the fields that DALI does not read itself, by field name.
-        checks_jpegs: Whether a JPEG without an end marker is an error; see files.py.
-        may_cut: Whether the decoder may decode a region of an image.
+        options: How the reader and the graph of the first steps are built.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        cache: DecodedCache,
-        fields: Mapping[str, FieldReader],
-        checks_jpegs: bool,
-        may_cut: bool,
-    ) -> None:
+    def __init__(self, job: Job, cache: DecodedCache, options: BuildOptions) -> None:
         super().__init__()
         self._job, self._cache = job, cache
         first_steps = replace(
@@ -69,9 +59,9 @@ class CachedReader(Reader):
             views={},
         )
         first = replace(job, pipeline=first_steps)
-        lowering = Lowering(first, "cpu", may_cut, as_it_is=True)
-        self._files = make_reader(lowering, fields, checks_jpegs)
-        self._runner = GraphRunner(lowering, None, self._files, fields)
+        lowering = Lowering(first, "cpu", options.may_cut, as_it_is=True)
+        self._files = make_reader(lowering, options.fields, options.checks_jpegs)
+        self._runner = GraphRunner(lowering, None, self._files, options.fields)
         self._reads: Generator[Read, None, None] = self._iter_reads()
 
     def start(self, plans: Iterable[Plan]) -> None:
@@ -191,12 +181,9 @@ def _find_kept_steps(job: Job, may_cut: bool) -> dict[str, Prefix]:
                 f"data.cache_decoded: it cannot keep the {name} of this pipeline, and DALI keeps "
                 "all fields of image files or none: write engine: cpu, or remove it"
             )
-    phases = job.list_phases()
-    lowerings = [Lowering(phase, "cpu", may_cut) for phase in phases]
-    return {
-        name: Prefix(
-            name,
-            prefix.entries[: min(x.find_unfused(name, len(prefix.entries)) for x in lowerings)],
-        )
-        for name, prefix in prefixes.items()
-    }
+    lowerings = [Lowering(phase, "cpu", may_cut) for phase in job.list_phases()]
+    kept = {}
+    for name, prefix in prefixes.items():
+        count = min(x.find_unfused(name, len(prefix.entries)) for x in lowerings)
+        kept[name] = Prefix(name, prefix.entries[:count])
+    return kept

@@ -120,8 +120,8 @@ def check_batch(job: Job, batch: Batch) -> None:
     """
     pipeline = job.pipeline
     for name in pipeline.outputs:
-        steps = [e for n in (pipeline.source_of(name), name) for e in pipeline.entries_on(n)]
-        foreign = [entry for entry in steps if _must_check(entry)]
+        names = pipeline.source_of(name), name
+        foreign = [e for n in names for e in pipeline.entries_on(n) if _must_check(e)]
         if not foreign:
             continue
         spec, tensor = pipeline.output_spec_of(name), batch[name]
@@ -144,10 +144,13 @@ def _check_step(job: Job, entry: Entry, device_id: int | None) -> None:
     position = steps.index(entry)
     failures = 0
     for id in range(min(len(job.index), _MAX_SAMPLES)):
-        if not entry.input_spec.encoded and _fails(job, steps[:position], id, device_id):
-            continue
+        if not entry.input_spec.encoded:
+            try:
+                _run_one(job, steps[:position], id, device_id)
+            except RuntimeError:  # it cannot be read, or fails before the step under test
+                continue
         try:
-            shape, dtype = _run_one(_with_steps(job, steps[: position + 1]), id, device_id)
+            shape, dtype = _run_one(job, steps[: position + 1], id, device_id)
         except SampleIncompatibleError:
             continue
         except RuntimeError as e:
@@ -171,39 +174,28 @@ def _wrong(entry: Entry, problem: str) -> StepError:
     return step_wrong(entry.key, type(entry.step), entry.where, problem)
 
 
-def _fails(job: Job, steps: list[Entry], id: int, device_id: int | None) -> bool:
-    """Whether a sample cannot be read, or fails in `steps`, which precede the step under test."""
-    try:
-        _run_one(_with_steps(job, steps), id, device_id)
-    except RuntimeError:
-        return True
-    return False
+def _run_one(
+    job: Job, steps: list[Entry], id: int, device_id: int | None
+) -> tuple[tuple[int, ...], str]:
+    """Run `steps` of one field or view on one sample; return the shape and dtype of the output.
 
-
-def _with_steps(job: Job, steps: list[Entry]) -> Job:
-    """Return the job reduced to one field or view, to `steps`, and to batches of one sample."""
+    Raises RuntimeError, StepError, EngineError.
+    """
     source, last = job.pipeline.source_of(steps[0].field), steps[-1].field
     fields = {source: job.pipeline.fields[source]}
     views = {last: source} if last != source else {}
     loader = job.loader.model_copy(update={"batch_size": 1, "prefetch": 1})
     pipeline = Pipeline(job.pipeline.name, tuple(steps), fields, views)
-    return replace(job, pipeline=pipeline, loader=loader, threads=1)
-
-
-def _run_one(job: Job, id: int, device_id: int | None) -> tuple[tuple[int, ...], str]:
-    """Run one sample, and return the shape and dtype of the output.
-
-    Raises RuntimeError, StepError, EngineError.
-    """
+    job = replace(job, pipeline=pipeline, loader=loader, threads=1)
     lowering = Lowering(job, "cpu" if device_id is None else "gpu", False, as_it_is=True)
-    fields = open_fields(job)
-    reader = make_reader(lowering, fields, False)
+    readers = open_fields(job)
+    reader = make_reader(lowering, readers, False)
     feed: list[Any] = []
     pipe = build_graph(lowering, device_id, lambda: feed)
     reader.start([Plan(0, np.array([id]), 1, True)])
     read = next(reader)
     if read.error is not None:
         raise read.error
-    feed += compute_inputs(lowering, fields, read)
+    feed += compute_inputs(lowering, readers, read)
     (output,) = pipe.run()
     return tuple(output.shape()[0]), np.dtype(types.to_numpy_type(output.dtype)).name

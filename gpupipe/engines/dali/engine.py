@@ -56,7 +56,7 @@ from gpupipe.decoders.image_header import read_header
 from gpupipe.engines.bad_samples import Quarantine, QuarantiningEngine
 from gpupipe.engines.base import Batch, EngineTraits, Job, Operator
 from gpupipe.engines.batch import labels_and_values
-from gpupipe.engines.dali.built_pipeline import BuildOptions, BuiltPipeline
+from gpupipe.engines.dali.built_pipeline import BuiltPipeline
 from gpupipe.engines.dali.cached_reader import open_cache
 from gpupipe.engines.dali.checks import can_lower, check_affinity, check_steps
 from gpupipe.engines.dali.field_readers import open_fields
@@ -64,12 +64,12 @@ from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.lowering import Lowering, decodes_regions
 from gpupipe.engines.dali.memory import check_memory
 from gpupipe.engines.dali.operators.ops import Device
+from gpupipe.engines.dali.reader import BuildOptions
 from gpupipe.pipeline.entry import Entry
 from gpupipe.runtime.capability_probe import can_decode_regions
 from gpupipe.runtime.devices import backend_of, resolve
 from gpupipe.runtime.memory import let_dali_pool_buffers, malloc_trim, release_unused_memory
 from gpupipe.runtime.process import ExitHandler
-from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 
 os.register_at_fork(after_in_child=gc.freeze)
@@ -114,11 +114,14 @@ class DaliEngine(QuarantiningEngine):
         super().__init__(job, device_id)
         self.traits = self.traits.with_counts(job.threads, job.loader.prefetch)
         let_dali_pool_buffers()
+        if warm_up is None:
+            has_images = any(spec.encoded for spec in job.pipeline.fields.values())
+            warm_up = device_id is not None and job.loader.hw_decoder_load > 0 and has_images
         self._options = BuildOptions(
             device_id,
             may_cut,
             device_id is not None if checks_jpegs is None else checks_jpegs,
-            uses_hardware_decoder(job, device_id) if warm_up is None else warm_up,
+            warm_up,
             open_fields(job),
             open_cache(job, self.device, may_cut),
         )
@@ -129,11 +132,8 @@ class DaliEngine(QuarantiningEngine):
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:
-        return (
-            dict.fromkeys(("hw_decoder_load", "gpu_memory"), "device is cpu")
-            if loader.device == "cpu"
-            else {}
-        )
+        settings = ("hw_decoder_load", "gpu_memory") if loader.device == "cpu" else ()
+        return dict.fromkeys(settings, "device is cpu")
 
     @classmethod
     def can_run(cls, entry: Entry, device: str) -> bool:
@@ -183,7 +183,7 @@ class DaliEngine(QuarantiningEngine):
             for built, of_phase in self._iter_phases(plans):
                 for plan, tensors in built.run(of_phase):
                     values = labels_and_values(self._job.index, plan, self._torch_device)
-                    yield plan, _to_fields(built, tensors) | values
+                    yield plan, built.to_fields(tensors) | values
                     self._trim_memory(plan)
         finally:
             self._built.stop()
@@ -232,21 +232,3 @@ class DaliEngine(QuarantiningEngine):
         for built, of_phase in self._iter_phases(plans):
             with contextlib.closing(built.iter_without_delivery(of_phase)) as counts:
                 yield from counts
-
-
-def _to_fields(built: BuiltPipeline, tensors: dict[str, Any]) -> Batch:
-    """Return the fields of a batch.
-
-    This is a function so that `_batches` has no local variable that keeps the batch alive.
-    """
-    with span("hand-over", "loader"):
-        return built.to_fields(tensors)
-
-
-def uses_hardware_decoder(job: Job, device_id: int | None) -> bool:
-    """Return whether the GPU's hardware decoder may decode fields of a job."""
-    return (
-        device_id is not None
-        and job.loader.hw_decoder_load > 0
-        and any(spec.encoded for spec in job.pipeline.fields.values())
-    )

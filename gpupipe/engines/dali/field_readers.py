@@ -1,19 +1,19 @@
 """Reads the fields that DALI does not read itself: all but those with one image file a sample.
 
 If samples are parts of large files, MmapReader returns slices of memory maps, without a copy. For
-all other columns, ColumnReader calls `Column.read`.
+all other columns, FieldReader calls `Column.read`.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections import OrderedDict
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.columns import ArrayLayout, Column, as_array, read_rows
+from gpupipe.dataset.columns import Column, as_array, read_rows
 from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.dataset.reading import missing
 from gpupipe.engines.base import Job
@@ -36,8 +36,14 @@ class CannotReadError(RuntimeError):
     """A sample's bytes cannot be read, or are fewer than the index says."""
 
 
-class FieldReader(Protocol):
-    """Reads the samples of one field into memory that DALI uses without a copy."""
+class FieldReader:
+    """Reads the samples of one field into memory that DALI uses without a copy.
+
+    This class serves any column: it calls `Column.read`.
+    """
+
+    def __init__(self, column: Column) -> None:
+        self._column = column
 
     def read_encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Return the bytes of image files, uint8 (bytes,) each.
@@ -47,26 +53,6 @@ class FieldReader(Protocol):
         Raises:
             EngineError: The machine or a plugin's code failed.
         """
-
-    def read_arrays(self, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Return arrays of the dtype and the shapes that the index states.
-
-        Raises:
-            CannotReadError: An array cannot be read.
-            EngineError: The machine or a plugin's code failed.
-        """
-
-    def unmap_files(self, files: set[int]) -> None:
-        """Unmap these files, which are numbered by their positions in SpanColumn.files."""
-
-
-class ColumnReader:
-    """The FieldReader of any column: it calls `Column.read`."""
-
-    def __init__(self, column: Column) -> None:
-        self._column = column
-
-    def read_encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         with machine_errors():
             try:
                 return read_rows(self._column, ids)
@@ -76,6 +62,12 @@ class ColumnReader:
                 return [self.read_encoded(ids[n : n + 1])[0] for n in range(len(ids))]
 
     def read_arrays(self, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Return arrays of the dtype and the shapes that the index states.
+
+        Raises:
+            CannotReadError: An array cannot be read.
+            EngineError: The machine or a plugin's code failed.
+        """
         layout = self._column.array
         assert layout is not None
         with machine_errors():
@@ -86,26 +78,29 @@ class ColumnReader:
                 raise CannotReadError(describe_error(e)) from e
 
     def unmap_files(self, files: set[int]) -> None:
-        """Do nothing: the column maps no files."""
+        """Unmap these files, which are numbered by their positions in SpanColumn.files."""
 
 
-class MmapReader:
+class MmapReader(FieldReader):
     """The FieldReader of samples that are parts of large files: slices of memory maps."""
 
     def __init__(self, column: SpanColumn) -> None:
-        self._column = column
+        super().__init__(column)
+        self._spans = column
         self._maps: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
 
     def read_encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         return [data if len(data) == size else PLACEHOLDER for data, size in self._slices(ids)]
 
-    def read_arrays(self, ids: NDArray[np.int64]) -> list[NDArray[np.generic]]:
-        array = self._column.array
+    def read_arrays(self, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
+        array, arrays = self._spans.array, []
         assert array is not None
-        return [
-            self._array(int(i), array, data, size)
-            for i, (data, size) in zip(ids, self._slices(ids), strict=True)
-        ]
+        for i, (data, size) in zip(ids.tolist(), self._slices(ids), strict=True):
+            if len(data) != size:
+                path = self._spans.path(int(self._spans.file[i]))
+                raise CannotReadError(missing(path, size - len(data)))
+            arrays.append(data.view(array.dtype).reshape(array.shape_of(i)))
+        return arrays
 
     def unmap_files(self, files: set[int]) -> None:
         """Drop the maps of these files.
@@ -120,7 +115,7 @@ class MmapReader:
 
     def _slices(self, ids: NDArray[np.int64]) -> list[tuple[NDArray[np.uint8], int]]:
         """Return the available bytes of each sample, and the size that the index states."""
-        column = self._column
+        column = self._spans
         files, offsets = column.file[ids].tolist(), column.offset[ids].tolist()
         lengths = column.length[ids].tolist()
         slices = [
@@ -131,19 +126,10 @@ class MmapReader:
         self.unmap_files({f for f, a, b in zip(files, slices, accepted, strict=True) if a is not b})
         return list(zip(accepted, lengths, strict=True))
 
-    def _array(
-        self, i: int, array: ArrayLayout, data: NDArray[np.uint8], size: int
-    ) -> NDArray[np.generic]:
-        if len(data) != size:
-            raise CannotReadError(
-                missing(self._column.path(int(self._column.file[i])), size - len(data))
-            )
-        return data.view(array.dtype).reshape(array.shape_of(i))
-
     def _map(self, file: int) -> NDArray[np.uint8]:
         mapped = self._maps.get(file)
         if mapped is None:
-            mapped = self._maps[file] = _open_map(self._column.path(file))
+            mapped = self._maps[file] = _open_map(self._spans.path(file))
             if len(self._maps) > _MAX_OPEN:
                 self._maps.popitem(last=False)
         else:
@@ -168,7 +154,7 @@ def open_fields(job: Job) -> dict[str, FieldReader]:
     """Return the readers of those fields that DALI does not read itself, by field name."""
     columns = {name: job.index.columns.get(name) for name in job.pipeline.fields}
     return {
-        name: MmapReader(column) if isinstance(column, SpanColumn) else ColumnReader(column)
+        name: MmapReader(column) if isinstance(column, SpanColumn) else FieldReader(column)
         for name, column in columns.items()
         if column is not None and not isinstance(column, FileColumn)
     }

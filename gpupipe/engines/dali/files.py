@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.decoders.chain import DecodeOptions, DecoderChain
-from gpupipe.decoders.decoder import Header, Pixels
+from gpupipe.decoders.decoder import Header
 from gpupipe.decoders.image_header import check_header, read_header
 from gpupipe.errors import EngineError
 
@@ -154,11 +154,11 @@ class ImageFiles:
     def _decode(self, files: Sequence[Any], others: list[int]) -> list[NDArray[Any]]:
         """Decode the files at the positions `others` of the batch on all threads."""
 
-        def decode(n: int) -> Pixels:
-            return self._decoders.decode(files[n], self._decoding)
-
         try:
-            return list(self._threads.map(decode, others))
+            decoded = self._threads.map(
+                lambda n: self._decoders.decode(files[n], self._decoding), others
+            )
+            return list(decoded)
         except MemoryError as e:
             raise EngineError(_NO_MEMORY) from e
 

@@ -12,7 +12,7 @@ operators/subgraph.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -40,8 +40,6 @@ Sizes = dict[str, NDArray[np.float64]]
 
 [height, width], (B, 2), for images; one number per spatial axis, (B, axes), for arrays.
 """
-OnStep = Callable[[Entry, NDArray[np.float64], NDArray[np.float64]], None]
-"""Called with a step, and the sizes of the samples before and after it, (B, 2) each."""
 
 _MAX_TRIES = 1000
 
@@ -146,18 +144,12 @@ class Lowering:
         traced, fields = self._example, self.job.pipeline.fields
         return {name: traced[name].decoding for name, spec in fields.items() if spec.encoded}
 
-    def trace(
-        self,
-        plan: Plan,
-        size: Sizes | None = None,
-        on_step: OnStep = lambda entry, before, after: None,
-    ) -> dict[str, Any]:
+    def trace(self, plan: Plan, size: Sizes | None = None) -> dict[str, Any]:
         """Trace the steps of a batch.
 
         Args:
             plan: The plan of the batch.
             size: The sizes of its samples; example sizes by default.
-            on_step: Called for each step with the sizes before and after it.
 
         Returns:
             The tracers by field and view, in order.
@@ -169,14 +161,13 @@ class Lowering:
         traced: dict[str, Any] = {}
         for name, spec in pipeline.fields.items():
             done = self._done.get(name, 0)
-            tracer = traced[name] = self._tracer(
-                spec, some_size(spec) if size is None else size[name], done == 1
-            )
-            self._lower_steps(name, tracer, steps[name][done:], on_step)
+            start = some_size(spec) if size is None else size[name]
+            tracer = traced[name] = self._tracer(spec, start, done == 1)
+            self._lower_steps(name, tracer, steps[name][done:])
             views = pipeline.views_of(name)
             for view in views:
                 traced[view] = tracer.fork()
-                self._lower_steps(view, traced[view], steps[view], on_step)
+                self._lower_steps(view, traced[view], steps[view])
             for output in () if self._as_it_is else views or (name,):
                 dtype = delivered_dtype(self.job, output)
                 traced[output].finish(dtype, delivered_layout(self.job, output))
@@ -195,9 +186,7 @@ class Lowering:
             count -= 1
         return count
 
-    def _lower_steps(
-        self, name: str, tracer: Any, steps: Sequence[DrawnStep], on_step: OnStep
-    ) -> None:
+    def _lower_steps(self, name: str, tracer: Any, steps: Sequence[DrawnStep]) -> None:
         """Trace steps of a field or view."""
         for entry, sampled in steps:
             tracer.spec, tracer.step = entry.input_spec, entry.key
@@ -205,7 +194,7 @@ class Lowering:
             before = tracer.size
             with tracer.blame():
                 entry.lower(tracer, sampled)
-            on_step(entry, before, tracer.size)
+            tracer.history[entry.key] = entry, before, tracer.size
         tracer.spec, tracer.step = self.job.pipeline.output_spec_of(name), ""
         tracer.blame = nullcontext
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -42,7 +42,6 @@ from gpupipe.engines.dali.graph import find_sizes
 from gpupipe.engines.dali.lowering import Lowering, Sizes, delivered_dtype
 from gpupipe.engines.dali.reader import make_reader
 from gpupipe.errors import EngineError
-from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import SampleIncompatibleError
 from gpupipe.sampling.sampler import Plan
 
@@ -112,10 +111,8 @@ def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
     needed = need.of(loader.batch_size, loader.prefetch, job.threads)
     if needed <= allowed:
         return
-    batch, delivered = (
-        _readable(_estimate_batch(part, loader.batch_size))
-        for part in (need.outputs, need.delivered)
-    )
+    batch = _readable(_estimate_batch(need.outputs, loader.batch_size))
+    delivered = _readable(_estimate_batch(need.delivered, loader.batch_size))
     raise EngineError(
         f"loader.gpu_memory={_readable(allowed)}, but DALI needs about {_readable(needed)} on the "
         f"GPU: {loader.prefetch} x {batch} for the batches that are being "
@@ -145,36 +142,25 @@ def estimate_need(job: Job, may_cut: bool) -> Need | None:
         The needs, or None if no sample can be read.
     """
     lowering = Lowering(job, "gpu", may_cut)
-    needs = []
-    for plan, size in _iter_samples(job, lowering):
-        try:
-            needs.append(_estimate_sample(job, lowering, plan, size))
-        except SampleIncompatibleError:
-            continue
-    return Need(*np.array(needs).T) if needs else None
-
-
-def _iter_samples(job: Job, lowering: Lowering) -> Iterator[tuple[Plan, Sizes]]:
-    """Yield plans of single samples that can be read, with the size of each field."""
     count = len(job.index)
     ids = np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(np.int64))
     reader = make_reader(lowering, open_fields(job), False)
     reader.start(Plan(0, np.array([id]), 1, False) for id in ids)
-    yield from ((read.plan, find_sizes(job, read)) for read in reader if read.error is None)
+    needs = []
+    for read in reader:
+        if read.error is None:
+            with suppress(SampleIncompatibleError):
+                needs.append(_estimate_sample(lowering, read.plan, find_sizes(job, read)))
+    return Need(*np.array(needs).T) if needs else None
 
 
-def _estimate_sample(job: Job, lowering: Lowering, plan: Plan, size: Sizes) -> tuple[float, float]:
+def _estimate_sample(lowering: Lowering, plan: Plan, size: Sizes) -> tuple[float, float]:
     """Return the bytes of all operators' outputs for a sample, and of its delivered fields.
 
     Raises SampleIncompatibleError if a step cannot handle the sample.
     """
-    steps: dict[tuple[str, str], tuple[Entry, Any, Any]] = {}
-
-    def note(entry: Entry, before: Any, after: Any) -> None:
-        steps[entry.field, entry.key] = entry, before, after
-
-    pipeline, total, delivered = job.pipeline, 0.0, 0.0
-    for name, tracer in lowering.trace(plan, size, note).items():
+    job, pipeline, total, delivered = lowering.job, lowering.job.pipeline, 0.0, 0.0
+    for name, tracer in lowering.trace(plan, size).items():
         source = pipeline.source_of(name)
         spec, first = pipeline.fields[source], size[source]
         dtype, is_delivered = delivered_dtype(job, name), name in pipeline.outputs
@@ -188,7 +174,7 @@ def _estimate_sample(job: Job, lowering: Lowering, plan: Plan, size: Sizes) -> t
                 total += last
                 continue
             key = operator.steps[-1]
-            entry, before, after = steps[name, key]
+            entry, before, after = tracer.history[key]
             if operator.op.startswith("decoders."):
                 total += _bytes(entry.output_spec, first, tracer.decoding.dtype)
                 continue

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.dataset.file_columns import FileColumn
+from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.engines.dali.field_readers import PLACEHOLDER, FieldReader
 from gpupipe.engines.dali.files import ImageFiles
 from gpupipe.engines.dali.lowering import Lowering
@@ -54,6 +55,28 @@ class Read:
     size: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     error: RuntimeError | StepError | EngineError | None = None
     buffers: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How an engine builds its readers and graphs.
+
+    Attributes:
+        device_id: The GPU's number, or None for DALI's CPU back end.
+        may_cut: Whether the decoder may decode a region of an image.
+        checks_jpegs: Whether to refuse JPEGs without an end marker, and to let gpupipe.decoders
+            decode JPEGs that look damaged.
+        warm_up: Whether to decode a full batch first if the first batch is short.
+        fields: The readers of the fields that DALI does not read itself, by field name.
+        cache: The decoded cache, or None.
+    """
+
+    device_id: int | None
+    may_cut: bool
+    checks_jpegs: bool
+    warm_up: bool
+    fields: Mapping[str, FieldReader]
+    cache: DecodedCache | None = None
 
 
 class Reader(Iterator[Read]):

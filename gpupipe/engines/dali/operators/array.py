@@ -44,12 +44,8 @@ def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the sizes of the samples `ids` along the spatial axes of field `name`, (B, axes)."""
     array, layout = job.index.columns[name].array, job.pipeline.fields[name].layout
     assert array is not None
-    shapes = (
-        np.array([array.shape] * len(ids)).reshape(len(ids), -1)
-        if array.shapes is None
-        else array.shapes[ids]
-    )
-    return shapes[:, _axes(layout)].astype(np.float64)
+    shapes = np.asarray(array.shape if array.shapes is None else array.shapes[ids])
+    return np.broadcast_to(shapes, (len(ids), len(layout)))[:, _axes(layout)].astype(np.float64)
 
 
 class ArrayTracer(DaliTracer):
@@ -162,16 +158,13 @@ def channel_layout(layout: str) -> tuple[str, list[int]] | None:
         DALI's name for the layout, and the positions where axes of length 1 must be inserted.
     """
     before, after = layout.partition("C")[::2] if "C" in layout else (layout, "")
-    if not after:
+    if after:
+        more = max(0, 2 - len(after))
+        names = {(0, 2): "CHW", (0, 3): "CDHW", (1, 2): "FCHW", (1, 3): "FCDHW"}
+        name = names.get((len(before), len(after) + more))
+        added = [len(layout) + n for n in range(more)]
+    else:
         more = max(0, 2 - len(before))
         name = {2: "HWC", 3: "DHWC", 4: "FDHWC"}.get(len(before) + more)
-        return (
-            None
-            if name is None
-            else (name, [*range(more), *([] if "C" in layout else [len(before) + more])])
-        )
-    more = max(0, 2 - len(after))
-    name = {(0, 2): "CHW", (0, 3): "CDHW", (1, 2): "FCHW", (1, 3): "FCDHW"}.get(
-        (len(before), len(after) + more)
-    )
-    return None if name is None else (name, [len(layout) + n for n in range(more)])
+        added = [*range(more), *([] if "C" in layout else [len(before) + more])]
+    return None if name is None else (name, added)

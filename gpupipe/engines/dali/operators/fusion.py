@@ -123,11 +123,7 @@ class ResizeNode:
     origin: Floats | float = 0.0
 
     def subgraphs(self, device: str) -> list[Subgraph]:
-        def make(pixels: DataNode, *region: Argument) -> DataNode:
-            return ops.resize(
-                pixels, *region, interpolation=self.interpolation, antialias=self.antialias
-            )
-
+        make = partial(ops.resize, interpolation=self.interpolation, antialias=self.antialias)
         region = self.region.bounds if self.region else None
         arguments = ops.resize_arguments(
             self.before, self.shape, self.interpolation, region, self.origin

@@ -202,13 +202,8 @@ def warp_affine(
         interpolation: "nearest", "bilinear" or "bicubic".
         fill: The value of pixels outside the image, in all channels.
     """
-    return fn.warp_affine(
-        pixels,
-        matrix=matrix,
-        interp_type=INTERPOLATION[interpolation],
-        fill_value=fill,
-        size=size,
-    )
+    mode = INTERPOLATION[interpolation]
+    return fn.warp_affine(pixels, matrix=matrix, interp_type=mode, fill_value=fill, size=size)
 
 
 def warp_perspective(

@@ -23,6 +23,7 @@ from gpupipe.engines.dali.operators import color, dtypes, ops, subgraph
 from gpupipe.engines.dali.operators.image_functions import REMAP, call_torch, find_operators
 from gpupipe.engines.dali.operators.ops import Floats, argument
 from gpupipe.engines.dali.operators.subgraph import Array, Make, Subgraph, Value
+from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.geometry import affine_matrix, describe_small_image
 from gpupipe.pipeline.step import NoLoweringError, SampleIncompatibleError, Spec
 
@@ -42,6 +43,8 @@ class DaliTracer(ABC):
         step: The key of the current step.
         blame: Returns a context that names the current step in errors of its code.
         present: The samples to which the calls apply, bool (B,).
+        history: Each step that was traced, and the sizes of the samples before and after it, by
+            the key of the step.
     """
 
     def __init__(self, size: NDArray[np.float64], device: ops.Device, spec: Spec) -> None:
@@ -49,6 +52,7 @@ class DaliTracer(ABC):
         self.spec, self.step = spec, ""
         self.blame: Callable[[], AbstractContextManager[None]] = nullcontext
         self.present: NDArray[np.bool_] = np.ones(len(size), bool)
+        self.history: dict[str, tuple[Entry, Floats, Floats]] = {}
         self._size: Floats = size
         self._parts: list[Any] = []
 
@@ -65,7 +69,7 @@ class DaliTracer(ABC):
     def fork(self) -> Self:
         """Return a tracer with the current sizes and spec of the samples, and no operators."""
         forked = copy.copy(self)
-        forked._parts = []
+        forked._parts, forked.history = [], {}
         return forked
 
     # --- called by steps

@@ -66,13 +66,16 @@ def try_operator(
     refusal: StepIncompatibleError | None = None
     for sizes in _SIZES:
         images = _make_images(input_spec, sizes)
-        u = _make_draws(len(images), step.num_uniforms)
+        u = draws.uniform(0, 1, np.arange(len(images)), draws.stream("trial"), step.num_uniforms)
+        u[:3] = np.array([[0.0], [_ALMOST_ONE], [0.5]])  # the extreme draws, before random ones
         try:
             outputs, layout = _run(make, images, step.sample(u))
             alone, _ = _run(make, images[:1], step.sample(u[:1]))
         except (RuntimeError, TypeError, ValueError) as e:
+            cause = find_cause(str(e)).removesuffix(".")
             refusal = refusal or StepIncompatibleError(
-                _describe_refusal(operator.name, input_spec, e)
+                f"DALI refuses {operator.name} on images like {input_spec}: {cause}: change its "
+                "arguments, or convert the images before it"
             )
             continue
         _check_samples(operator.name, outputs, alone[0], images, input_spec)
@@ -97,13 +100,6 @@ def _make_images(spec: Spec, sizes: Sequence[tuple[int, int]]) -> Images:
         shifted = np.roll(tile, 7 * n, axis=1)
         images.append(np.tile(shifted, repeats)[:height, :width].astype(spec.dtype))
     return images
-
-
-def _make_draws(count: int, num_uniforms: int) -> NDArray[np.float64]:
-    """Return draws (count, num_uniforms): a row of 0, of almost 1 and of 0.5, then random rows."""
-    u = draws.uniform(0, 1, np.arange(count), draws.stream("trial"), num_uniforms)
-    u[:3] = np.array([[0.0], [_ALMOST_ONE], [0.5]])
-    return u
 
 
 def _run(make: Callable[..., Any], images: Images, sampled: Sampled) -> tuple[Images, str]:
@@ -194,15 +190,6 @@ def _find_size(images: Images, outputs: Images, axis: int) -> int | None:
     if sides == [image.shape[axis] for image in images]:
         return None
     return sides[0] if len(set(sides)) == 1 else -1
-
-
-def _describe_refusal(name: str, input_spec: Spec, error: Exception) -> str:
-    """Return DALI's reason in one sentence, without its preamble."""
-    cause = find_cause(str(error)).removesuffix(".")
-    return (
-        f"DALI refuses {name} on images like {input_spec}: {cause}: change its arguments, "
-        "or convert the images before it"
-    )
 
 
 class KnownGood:
