@@ -255,18 +255,13 @@ def _iter_samples(
     """Yield each id and sample of the batches; stop after the batch that reaches `max_samples`."""
     count = 0
     for batch in batches:
-        for sample in _read_batch(batch):
-            count += 1
-            yield sample
+        images = next(iter(batch.values())).cpu()
+        ids, labels = batch["id"].tolist(), batch["label"].tolist()
+        for id, label, image in zip(ids, labels, images, strict=True):
+            yield id, (label, _hash(image))
+        count += len(ids)
         if count >= max_samples:
             return
-
-
-def _read_batch(batch: Any) -> Iterator[tuple[int, _Sample]]:
-    """Yield the id, and the label and hash, of each sample in a batch."""
-    fields = batch["id"].tolist(), batch["label"].tolist(), next(iter(batch.values())).cpu()
-    for id, label, array in zip(*fields, strict=True):
-        yield id, (label, _hash(array))
 
 
 def _hash(array: torch.Tensor) -> bytes:

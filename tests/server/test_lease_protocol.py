@@ -74,9 +74,7 @@ class Consumer:
                 hello(self.token, held=self.held.keys, consumed=list(self.held.unconfirmed))
             )
         elif isinstance(message, messages.BatchHeader) and message.key[0] == self.run:
-            self.held.add(
-                ReceivedBatch(message.key, message.epoch, message.end, message.is_last, None)
-            )
+            self.held.add(ReceivedBatch(message, None))
 
 
 RESUMED = replace(OPTIONS, resume=True, state=Path("state"))
@@ -198,7 +196,7 @@ class Disasters(RuleBasedStateMachine):
                 consumer.up.append(messages.Acknowledge([key], []))
             taken = consumer.held.take()
             if taken is not None:
-                consumer.consumed.append(taken.key)
+                consumer.consumed.append(taken.head.key)
 
     @rule(n=st.integers(0, 2))
     def client_pauses_or_wakes(self, n: int) -> None:

@@ -301,9 +301,7 @@ class Connection:
         batch = session.finish(batch_bytes.views(memory, head.fields), head.epoch)
         with self._changed:
             if head.key[0] == session.iteration.pass_number:
-                session.inbox.add(
-                    ReceivedBatch(head.key, head.epoch, head.end, head.is_last, batch)
-                )
+                session.inbox.add(ReceivedBatch(head, batch))
                 self._changed.notify_all()
 
     def _fail(self, error: GpupipeError) -> None:

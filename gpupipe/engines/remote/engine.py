@@ -254,13 +254,14 @@ class RemoteEngine(BatchStream):
             if received is None:
                 going.discard(turn)
             else:
-                all_sent |= {turn} if received.is_last else set()
+                head, batch = received
+                all_sent |= {turn} if head.is_last else set()
                 if self._torch_device.type == "cuda":
-                    record_stream(received.batch, torch.cuda.current_stream(self._torch_device))
-                tag = ServerBatch(turn, received.key, before, (turn + 1) % servers)
-                ids, is_last = received.batch["id"].numpy(), len(all_sent) == servers
-                yield Plan(received.epoch, ids, received.end, is_last, tag), received.batch
-                before = received.end if turn == servers - 1 else before
+                    record_stream(batch, torch.cuda.current_stream(self._torch_device))
+                tag = ServerBatch(turn, head.key, before, (turn + 1) % servers)
+                ids, is_last = batch["id"].numpy(), len(all_sent) == servers
+                yield Plan(head.epoch, ids, head.end, is_last, tag), batch
+                before = head.end if turn == servers - 1 else before
             turn = (turn + 1) % servers
 
     def _warn_if_missed(self, expected: int, epoch: int) -> None:

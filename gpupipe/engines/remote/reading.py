@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -20,22 +20,15 @@ from gpupipe.protocol.messages import MAX_UNACKED, Key
 from gpupipe.protocol.shared_memory import Buffers, Mapped
 
 
-@dataclass(frozen=True)
-class ReceivedBatch:
+class ReceivedBatch(NamedTuple):
     """A batch that is ready for the consumer.
 
     Attributes:
-        key: Identifies the batch.
-        epoch: Epoch of the batch.
-        end: Number of samples of the epoch that all ranks together have read after this batch.
-        is_last: Whether this is the last batch that the client gets in the pass.
+        head: Key, epoch and position of the batch.
         batch: The finished batch, as the `finish` function of the iteration returned it.
     """
 
-    key: Key
-    epoch: int
-    end: int
-    is_last: bool
+    head: messages.BatchHeader
     batch: Any
 
 
@@ -145,11 +138,11 @@ class Inbox:
     @property
     def keys(self) -> list[Key]:
         """Keys of the batches that are not consumed: those taken, then those that wait."""
-        return [*self.taken, *(batch.key for batch in self.waiting)]
+        return [*self.taken, *(batch.head.key for batch in self.waiting)]
 
     def add(self, batch: ReceivedBatch) -> None:
         """Queue a batch for the consumer. Ignores a batch that is already held or acknowledged."""
-        if batch.key not in self.keys and batch.key not in self.unconfirmed:
+        if batch.head.key not in self.keys and batch.head.key not in self.unconfirmed:
             self.waiting.append(batch)
 
     @property
@@ -162,7 +155,7 @@ class Inbox:
         if not self.can_take:
             return None
         batch = self.waiting.popleft()
-        self.taken.append(batch.key)
+        self.taken.append(batch.head.key)
         return batch
 
     def consume(self, key: Key) -> bool:
@@ -179,11 +172,11 @@ class Inbox:
 
     def revoke(self, keys: Sequence[Key]) -> None:
         """Drop queued batches that the server has requeued."""
-        self.waiting = deque(batch for batch in self.waiting if batch.key not in keys)
+        self.waiting = deque(batch for batch in self.waiting if batch.head.key not in keys)
 
     def keep_only(self, leased: Sequence[Key]) -> None:
         """Drop queued batches that are not in `leased`; keep those that the consumer holds."""
-        self.waiting = deque(batch for batch in self.waiting if batch.key in leased)
+        self.waiting = deque(batch for batch in self.waiting if batch.head.key in leased)
 
     def drop(self) -> None:
         """Drop all batches but the unconfirmed ones, at the end of an iteration."""

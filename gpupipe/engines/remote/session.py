@@ -122,7 +122,7 @@ class Session:
         """Take the next batch; None if none waits, or at the end of a pass."""
         taken = None if self.iteration.is_at_end else self.inbox.take()
         if taken is not None:
-            self.iteration.position = taken.epoch, taken.end
+            self.iteration.position = taken.head.epoch, taken.head.end
         return taken
 
     def end_iteration(self) -> None:

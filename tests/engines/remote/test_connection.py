@@ -44,7 +44,7 @@ def test_between_a_hello_and_its_welcome_no_batch_counts() -> None:
             arrived = connection.next()
             assert isinstance(arrived, ReceivedBatch)
             found.append(arrived.batch["id"].tolist())
-            connection.acknowledge(arrived.key)
+            connection.acknowledge(arrived.head.key)
         connection.close()
     assert found == [[0, 0], [3, 3]]
 
@@ -73,11 +73,11 @@ def test_what_waits_and_is_anothers_by_now_is_dropped() -> None:
         first = connection.next()
         assert first is not None
         assert settled.wait(20)
-        connection.acknowledge(first.key)
+        connection.acknowledge(first.head.key)
         second = connection.next()
         assert second is not None
-        assert (first.key, second.key) == ((0, 0), (0, 2))
-        connection.acknowledge(second.key)
+        assert (first.head.key, second.head.key) == ((0, 0), (0, 2))
+        connection.acknowledge(second.head.key)
         connection.close()
 
 
@@ -107,7 +107,7 @@ def test_an_exception_of_any_kind_reaches_the_consumer_with_its_cause() -> None:
         connection.start_iteration(0, 0, finish)
         first = connection.next()
         assert first is not None
-        assert first.key == (0, 0)
+        assert first.head.key == (0, 0)
         with pytest.raises(
             gpupipe.ServerError, match=r"what is left to the client failed.*no such number"
         ) as raised:
@@ -116,7 +116,7 @@ def test_an_exception_of_any_kind_reaches_the_consumer_with_its_cause() -> None:
         connection.start_iteration(0, 4, finish)
         third = connection.next()
         assert third is not None
-        assert third.key == (0, 2)
+        assert third.head.key == (0, 2)
         connection.close()
 
 
@@ -180,7 +180,7 @@ def test_good_bye_is_said_until_it_is_heard() -> None:
         connection = begin(address)
         arrived = connection.next()
         assert arrived is not None
-        connection.acknowledge(arrived.key)
+        connection.acknowledge(arrived.head.key)
         connection.close()
         connection.close()
         with pytest.raises(gpupipe.ServerError, match="was closed"):

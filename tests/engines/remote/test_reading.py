@@ -72,7 +72,8 @@ def test_a_pass_that_was_shared_stays_shared_to_its_end() -> None:
 
 
 def batch(step: int) -> ReceivedBatch:
-    return ReceivedBatch((0, step), 0, step + 1, False, None)
+    head = messages.BatchHeader((0, step), 0, step + 1, False, [], 0, None)
+    return ReceivedBatch(head, None)
 
 
 def test_a_consumer_gets_no_more_than_the_server_counts_on() -> None:
@@ -81,8 +82,8 @@ def test_a_consumer_gets_no_more_than_the_server_counts_on() -> None:
         inbox.add(batch(step))
     got = []
     while (taken := inbox.take()) is not None:
-        got.append(taken.key[1])
-        inbox.consume(taken.key)
+        got.append(taken.head.key[1])
+        inbox.consume(taken.head.key)
     assert got == list(range(messages.MAX_UNACKED)), "nothing was confirmed"
     inbox.revoke([(0, 4), (0, 5)])
     inbox.confirm([(0, 0)])

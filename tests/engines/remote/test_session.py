@@ -38,7 +38,8 @@ def reading() -> Session:
     session.start_iteration(0, 0, keep, False)
     session.handle(messages.IterationStarted(1, 0), False)
     for step in range(2):
-        session.inbox.add(ReceivedBatch((0, step), 0, step + 1, False, step))
+        head = messages.BatchHeader((0, step), 0, step + 1, False, [], 0, None)
+        session.inbox.add(ReceivedBatch(head, step))
     session.outgoing.clear()
     return session
 
@@ -190,7 +191,7 @@ def test_a_request_names_what_is_held_and_consumed_and_closes_the_session() -> N
     session = reading()
     taken = session.take()
     assert taken is not None
-    session.inbox.consume(taken.key)
+    session.inbox.consume(taken.head.key)
     request = session.request(True)
     assert (request.held, request.consumed) == ([(0, 1)], [(0, 0)])
     assert request.history == "a" * 32
