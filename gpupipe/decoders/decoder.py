@@ -215,18 +215,6 @@ def read_orientation(data: memoryview) -> int | None:
     return value if is_usual else None
 
 
-def find_exif_in_png(data: bytes) -> bytes:
-    """Return the EXIF data of a PNG, which may follow its pixels; empty if there is none."""
-    at, exif = 8, b""
-    while at + 8 <= len(data):
-        size, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
-        if kind == b"IEND":
-            break
-        exif = data[at + 8 : at + 8 + size] if kind == b"eXIf" else exif
-        at += 12 + size
-    return exif
-
-
 def apply_orientation(pixels: Any, orientation: int, window: Sequence[int] | None = None) -> Any:
     """Return pixels (H, W, C), rotated and flipped by an EXIF orientation.
 
@@ -267,8 +255,3 @@ def find_stored_window(
     if orientation in (2, 3, 6, 7):
         left = size[1] - left - width
     return (left, top, width, height) if orientation >= 5 else (top, left, height, width)
-
-
-def undo_orientation(pixels: Any, orientation: int) -> Any:
-    """Invert `apply_orientation`: return the pixels before it was applied with `orientation`."""
-    return apply_orientation(pixels, {6: 8, 8: 6}.get(orientation, orientation))

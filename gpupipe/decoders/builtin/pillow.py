@@ -24,9 +24,8 @@ from gpupipe.decoders.decoder import (
     Decoder,
     Header,
     Pixels,
-    find_exif_in_png,
+    apply_orientation,
     read_orientation,
-    undo_orientation,
 )
 from gpupipe.decoders.image_header import read_header
 from gpupipe.decoders.pillow_pixels import check_supported, decode_deep_pnm, read_pixels, read_tile
@@ -45,6 +44,8 @@ _PLUGINS = {
     "ICO": "IcoImagePlugin.IcoImageFile",
 }
 _ORIENTATION = 0x0112
+_INVERSES = {6: 8, 8: 6}
+"""Orientations that undo others; each of the rest undoes itself."""
 _MEANINGS = {
     "not identified by this driver": "damaged, or of a kind that Pillow does not read",
     "unknown pixel mode": "a depth, sign or number of channels that Pillow does not read",
@@ -95,8 +96,8 @@ def _explain(error: Exception, kind: str) -> str:
     message = str(error) or type(error).__name__
     if message.isdigit() and kind == "TIFF":
         return f"compression {_COMPRESSIONS.get(int(message), message)}, which Pillow does not read"
-    for words, meaning in _MEANINGS.items():
-        if message.startswith(words):
+    for prefix, meaning in _MEANINGS.items():
+        if message.startswith(prefix):
             return f"{meaning} ({message})"
     return message
 
@@ -140,7 +141,8 @@ def _decode(header: Header, data: bytes, mode: str, dtype: str) -> Pixels:
             image.draft("L", image.size)  # Take the file's luma, as every other decoder does.
         pixels = read_pixels(image, lambda file: open_image(file, kind), data, kind, mode, dtype)
         if kind == "TIFF":  # Pillow rotates a TIFF while it reads it.
-            pixels = undo_orientation(pixels, header.orientation)
+            inverse = _INVERSES.get(header.orientation, header.orientation)
+            pixels = apply_orientation(pixels, inverse)
         return pixels
 
 
@@ -149,9 +151,21 @@ def _read_orientation(image: Any, data: bytes, kind: str) -> int:
     if kind == "TIFF":
         tag = image.getexif().get(_ORIENTATION, 1)
         return tag if tag in range(1, 9) else 1
-    exif = find_exif_in_png(data) if kind == "PNG" else image.info.get("exif")
+    exif = _find_exif_in_png(data) if kind == "PNG" else image.info.get("exif")
     exif = exif if isinstance(exif, bytes) else b""
     return read_orientation(memoryview(exif.removeprefix(b"Exif\0\0"))) or 1
+
+
+def _find_exif_in_png(data: bytes) -> bytes:
+    """Return the EXIF data of a PNG, which may follow its pixels; empty if there is none."""
+    at, exif = 8, b""
+    while at + 8 <= len(data):
+        size, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        if kind == b"IEND":
+            break
+        exif = data[at + 8 : at + 8 + size] if kind == b"eXIf" else exif
+        at += 12 + size
+    return exif
 
 
 _lifting, _lifted = threading.Lock(), 0

@@ -5,7 +5,7 @@ or a flip), converts the values, and writes the result to the slot of the sample
 
     ops       ResizeOp, CropOp, FlipOp, ToDtypeOp, NormalizeOp, DeliverOp
     once      find_geometry(match) -> geometry; None if the extension cannot do these operations
-    a sample  geometry(pixels, row) -> _Call(prepare_resize, (256, 341, 16, 58, ...), (224, 224))
+    a sample  geometry(pixels, row) -> (prepare_resize, (256, 341, 16, 58, ...), (224, 224))
               prepare_resize(pixels, options, (slot, table, coefficients), before) -> task
 
 Invariants:
@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -64,24 +63,12 @@ _Target = tuple[Array, Array | None, NDArray[np.float32] | None]
 """The output array (3, H, W); a table of the new value of each uint8 value, or None to keep the
 values; and coefficients that compute the same values as the table, or None.
 """
-
-
-class _Call(NamedTuple):
-    """A call for one sample: `prepare(pixels, options, target, before)`.
-
-    Attributes:
-        prepare: A function of the extension.
-        options: The options of `prepare`, such as sizes and flags.
-        size: [height, width] of the result.
-    """
-
-    prepare: Callable[[Array, tuple[object, ...], _Target, Task | None], Task]
-    options: tuple[object, ...]
-    size: ops.Size
-
-
-_Geometry = Callable[[Array, int], _Call]
-"""Called with the pixels of a sample and its row in the batch. Returns the call to make."""
+_Prepare = Callable[[Array, tuple[object, ...], _Target, Task | None], Task]
+"""A function of the extension, called with (pixels, options, target, before)."""
+_Geometry = Callable[[Array, int], tuple[_Prepare, tuple[object, ...], ops.Size]]
+"""Called with the pixels of a sample and its row in the batch. Returns the function to call, its
+options, such as sizes and flags, and [height, width] of the result.
+"""
 
 
 def _find_warp(match: Match) -> _Geometry | None:
@@ -89,7 +76,7 @@ def _find_warp(match: Match) -> _Geometry | None:
     if not _is_rgb(warp) or warp.interpolation != "bilinear":
         return None
     prepare, fill = _extension.prepare_warp, ops.spread_fill(warp.fill, _RGB)
-    return lambda pixels, row: _Call(prepare, (warp.matrices[row], fill), warp.sizes[row])
+    return lambda pixels, row: (prepare, (warp.matrices[row], fill), warp.sizes[row])
 
 
 def _find_flip(match: Match) -> _Geometry | None:
@@ -97,7 +84,7 @@ def _find_flip(match: Match) -> _Geometry | None:
     if not _is_rgb(match.ops[0]):
         return None
     prepare, flip = _extension.prepare_convert, match.get(ops.FlipOp)
-    return lambda pixels, row: _Call(prepare, _find_flips(flip, row), pixels.shape[:2])
+    return lambda pixels, row: (prepare, _find_flips(flip, row), pixels.shape[:2])
 
 
 def _find_resize(match: Match) -> _Geometry | None:
@@ -116,11 +103,11 @@ def _find_resize(match: Match) -> _Geometry | None:
     if crop is not None and not all(map(ops.is_inside, crop.windows, resize.sizes)):
         return None
 
-    def call(pixels: Array, row: int) -> _Call:
+    def call(pixels: Array, row: int) -> tuple[_Prepare, tuple[object, ...], ops.Size]:
         size = resize.sizes[row]
         top, left, height, width = (0, 0, *size) if crop is None else crop.windows[row]
         options = (*size, top, left, is_bicubic, resize.antialias, *_find_flips(flip, row))
-        return _Call(_extension.prepare_resize, options, (height, width))
+        return _extension.prepare_resize, options, (height, width)
 
     return call
 

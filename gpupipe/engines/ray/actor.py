@@ -159,9 +159,8 @@ def explain_difference(
         other: The versions on another node.
         other_node: The name of the other node.
     """
-    differences = [
-        f"{name} is {one[name]} on {one_node} and {other.get(name, 'none')} on {other_node}"
-        for name in one
-        if one[name] != other.get(name, "none")
-    ]
-    return "; ".join(differences)
+    return "; ".join(
+        f"{name} is {version} on {one_node} and {other_version} on {other_node}"
+        for name, version in one.items()
+        if version != (other_version := other.get(name, "none"))
+    )
