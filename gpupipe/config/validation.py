@@ -116,7 +116,10 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
     """
     root = Node(document, (), problems)
     data, steps = root.inside("data"), root.inside("pipeline")
-    source = _build_source(data) if isinstance(data.value, dict) else None
+    source = None
+    if isinstance(data.value, dict) and (source_model := _find_source(data)):
+        settings = {key: value for key, value in data.value.items() if key != "source"}
+        source = _build_model(data, source_model, settings, "data")
     refuse_schedules(document, ("loader",), problems)
     shape = _build_model(root, TopLevel, document.data)
     pipeline = fields = None
@@ -146,12 +149,6 @@ def _build_model(
     except pydantic.ValidationError as e:
         node.problems.extend(to_problems(e, model, node.document, node.loc, prefix))
         return None
-
-
-def _build_source(data: Node) -> Source | None:
-    model = _find_source(data)
-    settings = {key: value for key, value in data.value.items() if key != "source"}
-    return None if model is None else _build_model(data, model, settings, "data")
 
 
 def _find_source(data: Node) -> type[Source] | None:

@@ -32,10 +32,9 @@ from gpupipe.dataset.source import RESERVED_NAMES
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.pipeline.entry import chain_steps
-from gpupipe.pipeline.parsing import STEP_SHAPE, ParsedStep, parse_nested_step, parse_step
+from gpupipe.pipeline.parsing import STEP_SHAPE, parse_nested_step, parse_step
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
 from gpupipe.pipeline.schedules import build_with_schedules
-from gpupipe.pipeline.step import Step
 from gpupipe.schema import yaml_files
 from gpupipe.schema.document import Document, Loc, Node
 from gpupipe.schema.field_types import WHOLE
@@ -227,23 +226,13 @@ def add_views(pipeline: Pipeline, views: Mapping[str, ViewField]) -> Pipeline:
         mistakes: list[Problem] = []
         field, steps = {name: before}, replace(view.steps, problems=mistakes)
         parsed = [p for item in steps.items() if (p := parse_nested_step(item, field))]
-        if parsed:
-            parsed[0] = _select_view(parsed[0], view)
+        first_step = parsed[0].step if parsed else None
+        # A step that makes another number of images stays: its infer_spec refuses the input.
+        if first_step is not None and first_step.num_views == view.count > 1:
+            parsed[0] = replace(parsed[0], step=first_step.select_view(view.number))
         chained = chain_steps(parsed, field, mistakes)
         entries += [replace(entry, key=f"{name}/{entry.key}") for entry in chained]
         # Copies of a view have the same mistakes.
         view.steps.problems.extend(p for p in mistakes if p not in view.steps.problems)
     sources = dict.fromkeys(views, pipeline.main)
     return replace(pipeline, entries=tuple(entries), views=sources)
-
-
-def _select_view(first: ParsedStep[Step], view: ViewField) -> ParsedStep[Step]:
-    """Return the first step for one field of a view.
-
-    A step that makes several images, one per field of the view, is replaced by a copy that makes
-    the image of this field. If it makes another number of images than the view's count, the step
-    stays as it is: its `infer_spec` then raises StepIncompatibleError.
-    """
-    if first.step is None or first.step.num_views == 1 or first.step.num_views != view.count:
-        return first
-    return replace(first, step=first.step.select_view(view.number))

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pydantic
-from numpy.typing import NDArray
 from pydantic import PrivateAttr, model_validator
 from typing_extensions import Self
 
@@ -113,8 +112,9 @@ class Dali(Step):
         return self._try(input_spec).output_spec
 
     def lower(self, image: Primitives, p: Params) -> None:
-        fixed = self._try(image.spec).size
-        size = None if fixed == (None, None) else _replace_sizes(image.size, fixed)
+        fixed = np.array(self._try(image.spec).size, np.float64)  # NaN: as in the input
+        changes = not np.isnan(fixed).all()
+        size = np.where(np.isnan(fixed), image.size, fixed) if changes else None
         values = [p[name] for name in self.arguments.draws]
         image.apply(self.op, self._make, *values, size=size)
 
@@ -152,9 +152,3 @@ class Dali(Step):
                 "of 'on'"
             )
         return Trial(input_spec, (None, None))
-
-
-def _replace_sizes(size: Any, fixed: tuple[int | None, int | None]) -> NDArray[np.float64]:
-    """Replace each side of `size`, [height, width], for which `fixed` is not None."""
-    is_fixed = np.array([n is not None for n in fixed])
-    return np.where(is_fixed, np.array([n or 0 for n in fixed], np.float64), size)

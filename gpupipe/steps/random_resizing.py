@@ -14,7 +14,7 @@ from gpupipe.pipeline.geometry import draw_between
 from gpupipe.pipeline.geometry_step import ResamplingStep, torch_interpolation
 from gpupipe.pipeline.spec_checks import check_resampling
 from gpupipe.pipeline.step import Params, Primitives, Sampled, Spec, Uniforms
-from gpupipe.schema.field_types import PositiveRange, Side, is_number, should_be, two_numbers
+from gpupipe.schema.field_types import PositiveRange, Side, check_list, two_numbers
 
 
 class ResizingStep(ResamplingStep):
@@ -92,11 +92,7 @@ class RandomResize(ResizingStep):
         return np.floor(size * p["short"][..., None] / size.min(-1, keepdims=True))
 
 
-def _lengths(value: Any) -> Any:
-    value = [value] if is_number(value) else value
-    if not isinstance(value, (list, tuple)) or not value:
-        raise should_be("a number of pixels, or a list of numbers")
-    return value
+_LENGTHS = "a number of pixels, or a list of numbers"
 
 
 class RandomShortestSize(ResizingStep):
@@ -114,7 +110,9 @@ class RandomShortestSize(ResizingStep):
         antialias: Low-pass before shrinking. The default is true, and bicubic requires it.
     """
 
-    min_size: Annotated[tuple[Side, ...], BeforeValidator(_lengths)]
+    min_size: Annotated[
+        tuple[Side, ...], BeforeValidator(lambda v: check_list(v, range(1, 65536), _LENGTHS))
+    ]
     max_size: Side | None = None
 
     num_uniforms = 1
