@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpupipe.bench.memory import PSS, PeakMemory
+from gpupipe.errors import EngineError, GpupipeError
 
 
 @dataclass(frozen=True)
@@ -136,8 +137,6 @@ def run(contest: Contest) -> ContestOutcome:
 
 def drop_from_page_cache(index: Any) -> None:
     """Drop the files of a data set from the page cache; raise EngineError if that is impossible."""
-    from gpupipe.errors import EngineError
-
     if not hasattr(os, "posix_fadvise"):
         raise EngineError("--cold needs posix_fadvise, which this system does not have")
     column = index.columns[index.main]
@@ -158,8 +157,6 @@ def drop_from_page_cache(index: Any) -> None:
 
 def main() -> None:
     """Read a contest from standard input, and print its outcome as the last line."""
-    from gpupipe.errors import GpupipeError
-
     request = json.load(sys.stdin)
     try:
         answer = asdict(run(Contest(**request)))

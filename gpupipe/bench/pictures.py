@@ -16,7 +16,6 @@ from gpupipe.bench.grid import to_picture
 from gpupipe.bench.parity import keep_first_steps, load_images, pick_samples, reference_settings
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.spec import Spec
 from gpupipe.engines import registry
 from gpupipe.pipeline.entry import Entry
 
@@ -77,14 +76,10 @@ def drawable_steps(config: Config) -> tuple[Entry, ...]:
     for number, entry in enumerate(config.pipeline.entries, 1):
         if not can_run(entry, "cpu"):
             break
-        if _is_drawable(entry.output_spec):
+        spec = entry.output_spec
+        if spec.dtype == "uint8" and spec.layout == "CHW" and spec.channels in (1, 3):
             count = number
     return config.pipeline.entries[:count]
-
-
-def _is_drawable(spec: Spec) -> bool:
-    """Return whether an image of this spec can be drawn."""
-    return spec.dtype == "uint8" and spec.layout == "CHW" and spec.channels in (1, 3)
 
 
 def draw_rows(

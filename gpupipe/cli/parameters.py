@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pydantic
-from pydantic.fields import FieldInfo
 
 from gpupipe.errors import shown
 from gpupipe.schema.number_array import NumberArray
@@ -63,7 +63,7 @@ def describe_parameters(model: type[pydantic.BaseModel]) -> list[Parameter]:
     return [
         Parameter(
             name,
-            _describe_type(_annotation(info)),
+            _describe_type(info.annotation, info.metadata),
             "" if info.is_required() else _show(info.get_default(call_default_factory=True)),
             describe_field(model, name),
             _find_model(info.annotation),
@@ -99,13 +99,8 @@ def _show(default: Any) -> str:
     return shown(default)
 
 
-def _annotation(info: FieldInfo) -> Any:
-    """Return a field's annotation with its metadata, which pydantic keeps in `info.metadata`."""
-    return Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
-
-
-def _describe_type(annotation: Any) -> str:
-    bounds: list[Any] = []
+def _describe_type(annotation: Any, bounds: Sequence[Any] = ()) -> str:
+    """Describe a type with its bounds: pydantic keeps those of a field apart from its type."""
     while get_origin(annotation) is Annotated:
         annotation, *metadata = get_args(annotation)
         bounds = [*metadata, *bounds]
@@ -141,7 +136,7 @@ def _describe_list(part: Any, count: str) -> str:
     return f"list of {count}{plural}{f', each {limits}' if comma else ''}"
 
 
-def _describe_bounds(metadata: list[Any]) -> str:
+def _describe_bounds(metadata: Sequence[Any]) -> str:
     """Return limits of a number as text, such as "0 to 1" or "at least 1"."""
     bounds: dict[str, Any] = {}
     for part in metadata:

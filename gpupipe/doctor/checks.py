@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit
 
 from gpupipe.doctor import Finding, gpu_checks, judge, software_checks
 from gpupipe.runtime.files import cache_dir
@@ -29,10 +30,6 @@ def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[
     except Exception as e:
         observation = f"could not be examined: {type(e).__name__}: {e}"
         yield Finding(subject, observation, "warning", "please report this")
-
-
-def _check_cores() -> Iterator[Finding]:
-    yield judge_cores(cores(), len(allowed_cores()), os.cpu_count() or 1)
 
 
 def judge_cores(usable: int, allowed: int, all_of_them: int) -> Finding:
@@ -99,12 +96,6 @@ def judge_shared_memory(size: int, free: int) -> Finding:
     return judge("shared memory", observation, (free < GIB, "warning", "", advice))
 
 
-def _check_open_files() -> Iterator[Finding]:
-    import resource
-
-    yield judge_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
-
-
 def judge_open_files(soft: int, hard: int) -> Finding:
     """Judge the soft and hard limits of RLIMIT_NOFILE; negative is no limit."""
     limits = ("no limit" if soft < 0 else soft, "none" if hard < 0 else hard)
@@ -154,10 +145,10 @@ CHECKS: dict[str, Callable[[], Iterable[Finding]]] = {
     "CUDA": gpu_checks.check_cuda,
     "driver": gpu_checks.check_driver,
     "GPU": gpu_checks.check_gpus,
-    "cores": _check_cores,
+    "cores": lambda: [judge_cores(cores(), len(allowed_cores()), os.cpu_count() or 1)],
     "memory": _check_memory,
     "shared memory": _check_shared_memory,
-    "open files": _check_open_files,
+    "open files": lambda: [judge_open_files(*getrlimit(RLIMIT_NOFILE))],
     "cache folder": _check_cache_folder,
 }
 """The checks by subject, in the order of the report."""
