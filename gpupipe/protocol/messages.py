@@ -15,7 +15,7 @@ A session, from the client's side:
     EndIteration (to stop early)
     CloseSession ─────────────────────────> SessionClosed
 
-The head of server/__init__.py has the rules and the terms.
+The head of server/batch_leases.py has the rules and the terms.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The schedule of passes: which clients a pass has, when it ends, and which one starts next.
 
-The head of __init__.py has the rules and the terms. Two clients that share epoch 0, of 12 steps:
+The head of batch_leases.py has the rules. Two clients that share epoch 0, of 12 steps:
 
     client A asks for epoch 0          a pass starts, and A reads it
     client B asks for epoch 0          B joins it: A and B have some of the 12 steps each

@@ -2,7 +2,7 @@
 
 1. Two threads: run() owns the socket, the producer (producer.py) makes batches. One lock guards
    what both use; its condition wakes the producer.
-2. Its dispatcher (dispatch.py) answers each message as the sessions decide (__init__.py holds the
+2. Its dispatcher (dispatch.py) answers each message as the sessions decide (batch_leases.py has the
    rules of the protocol). Each decision is in the write-ahead log before the answer is sent.
 3. A malformed message is counted and dropped. A message on a connection without a session is
    dropped, and answered with UnknownSession.

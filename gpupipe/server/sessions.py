@@ -1,6 +1,6 @@
 """The sessions of clients: how they start, fall silent and end, and which pass each client reads.
 
-The head of __init__.py has the rules and the terms.
+The head of batch_leases.py has the rules and the terms.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 After a crash, the next server resumes from the log. A server that is stopped writes ServerStopped
 as the last record. The next server then resumes if the option `resume` is set, or if clients were
-connected (rule 12 in __init__.py).
+connected (rule 12 in batch_leases.py).
 
 lease_state.py defines the records and applies them, in a running server and after a restart. Each
 record is written without fsync before the server goes on: it survives the process, but not a power

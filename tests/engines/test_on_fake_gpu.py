@@ -105,7 +105,6 @@ ON_THE_WAY = [
     PACKAGE / "loader.py",
     PACKAGE / "lightning.py",
     PACKAGE / "runtime/memory.py",
-    PACKAGE / "steps" / "normalize.py",
     PACKAGE / "steps" / "to_dtype.py",
 ]
 """What a batch passes in the process that trains.

@@ -2,7 +2,7 @@
 batch that arrives (Reassembly).
 
 All three are plain state, without sockets, threads or clocks. The inbox is the client's half of the
-protocol whose rules are at the head of server/__init__.py.
+protocol whose rules are at the head of server/batch_leases.py.
 """
 
 from __future__ import annotations
