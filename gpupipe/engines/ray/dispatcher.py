@@ -145,7 +145,7 @@ class PlanDispatcher(threading.Thread):
 
     def _take_plans(self) -> None:
         """Take plans until there are `window` tasks; send each to a worker that has room for it."""
-        while self._has_room():
+        while self._has_more and not self._is_ended and len(self._open) < self._window:
             plan = next(self._plans, None)
             with self._changed:
                 if plan is None:
@@ -154,10 +154,6 @@ class PlanDispatcher(threading.Thread):
                 elif not self._is_ended:
                     self._open[next(self._steps)] = _OpenTask(plan)
                     self._assign()
-
-    def _has_room(self) -> bool:
-        with self._changed:
-            return self._has_more and not self._is_ended and len(self._open) < self._window
 
     def _assign(self) -> None:
         """Send each open task to a worker with room, unless a worker that does not lag has it."""

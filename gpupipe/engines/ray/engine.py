@@ -54,8 +54,6 @@ _MB = 1e6
 _HELD = 2
 """Batches that the consumer holds: the current one and the one before it."""
 _MIN_WINDOW = 2
-
-
 _CPU = torch.device("cpu")
 _Finished = tuple[Plan, Batch]
 
