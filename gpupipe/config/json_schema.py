@@ -8,7 +8,8 @@ rules that depend on the data, or on other keys; a schema does not.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import pydantic
@@ -183,14 +184,17 @@ def _schedule() -> Schema:
     }
 
 
+def _find_all(registry: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the classes by name. A broken plugin is named where a config uses it, and not here."""
+    for name in registry.names():
+        with suppress(LookupError):
+            yield name, registry.find(name)
+
+
 def _add_steps(definitions: Schema, kind: str, registry: Any, container: type[Any]) -> None:
     """Add the schemas of all steps in `registry`, and of one item in a list of such steps."""
     properties, plain = {}, []
-    for name in registry.names():
-        try:
-            model = registry.find(name)
-        except LookupError:
-            continue  # A broken plugin: gpupipe names it where a config uses the step.
+    for name, model in _find_all(registry):
         schema = describe_model(f"{kind}.{name}", model, definitions, [_SCHEDULE])
         fields = schema.setdefault("properties", {})
         fields["on"] = {
@@ -224,11 +228,7 @@ def _pipeline(definitions: Schema) -> Schema:
 
 def _data(definitions: Schema) -> Schema:
     names, branches = [], []
-    for name in source.SOURCES.names():
-        try:
-            model = source.SOURCES.find(name)
-        except LookupError:
-            continue  # As in _add_steps.
+    for name, model in _find_all(source.SOURCES):
         schema = describe_model(f"source.{name}", model, definitions)
         of_name = {"source": {"const": name, "description": _summary(model)}}
         schema["properties"] = of_name | schema.get("properties", {})

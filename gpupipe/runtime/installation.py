@@ -160,7 +160,7 @@ def require_extra(
         purpose: The feature that needs them, with which the message begins.
         error: The class of the error.
     """
-    missing = [module for module in modules if not _is_installed(module)]
+    missing = [module for module in modules if not is_installed(module)]
     if missing:
         raise error(
             f"{purpose} needs {' and '.join(missing)}, which "
@@ -168,7 +168,8 @@ def require_extra(
         )
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Return whether a module can be imported, without importing it."""
     try:
         return find_spec(module) is not None
     except (ImportError, ValueError):

@@ -21,7 +21,7 @@ from gpupipe.pipeline.step import (
     StepIncompatibleError,
     Uniforms,
 )
-from gpupipe.runtime.installation import install_command
+from gpupipe.runtime.installation import install_command, is_installed
 from gpupipe.runtime.registry import find_registration
 from gpupipe.schema.field_types import wrong_key
 from gpupipe.steps.dali_operators import operators
@@ -59,7 +59,7 @@ class Dali(Step):
 
     @model_validator(mode="after")
     def _check_arguments(self) -> Self:
-        if not operators.is_installed():
+        if not is_installed("nvidia.dali"):
             command = install_command("cuda12")
             raise self._refuse_op(
                 "it needs NVIDIA DALI, which is not installed: on Linux, run "

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.util import find_spec
 from typing import Any, Literal
 
 from gpupipe.dataset.spec import Spec
@@ -30,14 +29,6 @@ _KINDS: dict[Kind, str] = {
 """DALI's types of arguments, by the kind of their values."""
 _KIND_OF_TYPE = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 _WRITES_FILES = ("DumpImage",)
-
-
-def is_installed() -> bool:
-    """Return whether DALI is installed."""
-    try:
-        return find_spec("nvidia.dali") is not None
-    except (ImportError, ValueError):
-        return False
 
 
 @dataclass(frozen=True)
