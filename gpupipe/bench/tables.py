@@ -49,28 +49,28 @@ def headline(loader: Loader) -> str:
     from gpupipe.bench.measure import describe_loader
     from gpupipe.engines import registry
 
-    what = describe_loader(loader)
-    images = counted(what["images"], "image")
-    classes = counted(what["classes"], "class", "classes")
-    if missing := registry.list_passed_over(loader.config, what["engine"]):
-        what["engine"] += f" ({' and '.join(missing)} is not installed)"
-    shard = what["shard"]
+    facts = describe_loader(loader)
+    images = counted(facts["images"], "image")
+    classes = counted(facts["classes"], "class", "classes")
+    if missing := registry.list_passed_over(loader.config, facts["engine"]):
+        facts["engine"] += f" ({' and '.join(missing)} is not installed)"
+    shard = facts["shard"]
     rank = f", rank {shard['rank']} of {shard['world_size']}" if shard["world_size"] > 1 else ""
-    return f"{describe_work(what, f'{images} in {classes}, ')}{rank}"
+    return f"{describe_work(facts, f'{images} in {classes}, ')}{rank}"
 
 
-def describe_work(what: Mapping[str, Any], data: str = "") -> str:
+def describe_work(facts: Mapping[str, Any], data: str = "") -> str:
     """Return a line about a config, its pipeline and its engine.
 
     Args:
-        what: The description of the loader, from `describe_loader`.
+        facts: The description of the loader, from `describe_loader`.
         data: Text about the samples, to insert before the pipeline.
     """
-    note = f" ({what['note']})" if what["note"] else ""
-    mixing = f"batch {' + '.join(what['batch_stage'])}, " if what["batch_stage"] else ""
+    note = f" ({facts['note']})" if facts["note"] else ""
+    mixing = f"batch {' + '.join(facts['batch_stage'])}, " if facts["batch_stage"] else ""
     return (
-        f"{what['config']}{note}: {data}pipeline {what['pipeline']}, {mixing}{what['engine']} on "
-        f"{what['device']}, {what['parallelism_with_unit']}, batches of {what['batch_size']}"
+        f"{facts['config']}{note}: {data}pipeline {facts['pipeline']}, {mixing}{facts['engine']} "
+        f"on {facts['device']}, {facts['parallelism_with_unit']}, batches of {facts['batch_size']}"
     )
 
 

@@ -42,7 +42,7 @@ class Screen:
             disable=quiet or not self._console.is_terminal,
         )
         self._task = self._progress.add_task("", total=None, rate="", visible=False)
-        self._what = ""
+        self._activity = ""
         self._announced = ""
 
     def __enter__(self) -> Screen:
@@ -74,12 +74,12 @@ class Screen:
             self._print(tables.headline(loader))
         return loader, Meter(loader, started, self.tick, look)
 
-    def progress(self, what: str, done: int, total: int | None) -> None:
-        """Show progress of the task `what`; without a terminal, print the name of each new task."""
-        if what != self._announced and not self.quiet and not self._console.is_terminal:
-            click.echo(what, err=True)
-        self._announced = what
-        self._advance(what, done, total, f"{done:,}" if done else "")
+    def progress(self, activity: str, done: int, total: int | None) -> None:
+        """Show progress of an activity; without a terminal, print the name of each new one."""
+        if activity != self._announced and not self.quiet and not self._console.is_terminal:
+            click.echo(activity, err=True)
+        self._announced = activity
+        self._advance(activity, done, total, f"{done:,}" if done else "")
 
     def counter(self, name: str) -> Callable[[str, int, int], None]:
         """Return a callback (task, done, total) that shows progress over a few long tasks.
@@ -90,26 +90,28 @@ class Screen:
             name: The title of the progress bar.
         """
 
-        def count(what: str, done: int, total: int) -> None:
-            if what and not self._console.is_terminal:
-                click.echo(what, err=True)
-            self._advance(name, done, total, what)
+        def count(activity: str, done: int, total: int) -> None:
+            if activity and not self._console.is_terminal:
+                click.echo(activity, err=True)
+            self._advance(name, done, total, activity)
 
         return count
 
     def tick(self, name: str, images: int, total: int) -> None:
         """Show how many of `total` images the measured pass `name` has loaded, and its rate."""
-        if self._what != name:
+        if self._activity != name:
             self._since = (perf_counter(), images)
         seconds = perf_counter() - self._since[0]
         rate = f"{(images - self._since[1]) / seconds:,.0f} images/s" if seconds > 0.2 else ""
         self._advance(name, images, total, rate)
 
-    def _advance(self, what: str, done: int, total: int | None, rate: str) -> None:
-        if self._what != what:
+    def _advance(self, activity: str, done: int, total: int | None, rate: str) -> None:
+        if self._activity != activity:
             self._progress.reset(self._task, total=total, visible=True)
-            self._what = what
-        self._progress.update(self._task, description=what, completed=done, total=total, rate=rate)
+            self._activity = activity
+        self._progress.update(
+            self._task, description=activity, completed=done, total=total, rate=rate
+        )
 
     def _print(self, line: str) -> None:
         self._progress.stop()
