@@ -119,7 +119,7 @@ ALLOWED = {
     "torch.cuda.synchronize(gpu)",
 }
 """The connection's thread waits for the copies that it began, and training does not wait for that
-thread. A batch that failed waits to learn whether the GPU is to blame (repair.py). A loader that is
+thread. A batch that failed waits to learn whether the GPU is to blame (KnownGood). A loader that is
 closed waits until nothing uses the memory that DALI frees (release_unused_memory).
 """
 

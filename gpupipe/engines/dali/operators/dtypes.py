@@ -3,7 +3,8 @@
 `OPERATORS` lists what DALI 2.4 accepts on both the CPU and a GPU. Every dtype in
 `spec_checks.DTYPES_TAKEN` is one of these, or has a substitute. tests/engines/dali/operators/
 test_dtypes.py compares the table with the operators of DALI's CPU back end and the GPU kernels in
-DALI's library.
+DALI's library. `find_refused_dtype` finds in an error of DALI the line in which an operator refuses
+a dtype.
 
 A conversion to integers truncates floats, and clips numbers to the range of the target dtype.
 DALI's cast also clips, and turns NaN into 0, but it rounds floats. DALI has no bit shift: this
@@ -55,8 +56,7 @@ _BITS_AT_ONCE = 14
 """How many bits are shifted at once. Every integer dtype of 16 bits or more can hold 2**14. Dtypes
 of 8 bits are never shifted by more than one bit.
 """
-
-_DTYPE = re.compile(
+_REFUSED_DTYPE = re.compile(
     r"(?:Unsupported|Not supported) (?:(?:input|data|output|input/output) "
     r")?types?\b|(?:element|data) type .*(?:is )?not supported"
     r"|accepts the following input types|accept only uint8 tensors"
@@ -217,6 +217,7 @@ def find_refused_dtype(message: str) -> str:
     line = find_cause(message)
     return (
         line
-        if _DTYPE.search(line) and not any(operator in message for operator in _FILE_OPERATORS)
+        if _REFUSED_DTYPE.search(line)
+        and not any(operator in message for operator in _FILE_OPERATORS)
         else ""
     )
