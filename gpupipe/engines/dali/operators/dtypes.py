@@ -215,9 +215,5 @@ def _shift(node: DataNode, dtype: str, bits: int) -> DataNode:
 def find_refused_dtype(message: str) -> str:
     """Return the line in which a DALI operator refuses the dtype of all samples, else ""."""
     line = find_cause(message)
-    return (
-        line
-        if _REFUSED_DTYPE.search(line)
-        and not any(operator in message for operator in _FILE_OPERATORS)
-        else ""
-    )
+    reads_files = any(operator in message for operator in _FILE_OPERATORS)
+    return line if _REFUSED_DTYPE.search(line) and not reads_files else ""
