@@ -123,7 +123,12 @@ def lower_move(
     image: Primitives, op: NDArray[np.int32], value: NDArray[np.float64], warping: Warping
 ) -> None:
     """Move the pixels of each sample by the matrix of its operation; see `lower_op`."""
-    linear, source, output = _affine_map(op, value, image.width_height, warping)
+    size, is_rotate, zero = image.width_height, op == OPS.index("Rotate"), np.zeros_like(value)
+    linear = affine_inverse(np.where(is_rotate, -value, 0.0), zero + 1.0, zero, zero)
+    linear[:, 0, 1] += np.where(op == OPS.index("ShearX"), value, 0.0)
+    linear[:, 1, 0] += np.where(op == OPS.index("ShearY"), value, 0.0)
+    source = np.where(is_rotate[:, None], size / 2.0, 0.0)
+    output = source + _shift(op, value, size, warping)
     image.warp(linear, source, output, warping.interpolation, warping.fill)
 
 
@@ -182,17 +187,6 @@ def _move(image: Tensor, name: str, value: float, warping: Warping) -> Tensor:
     size = np.array(image.shape[:-3:-1], np.float64)
     shift = _shift(np.array(OPS.index(name)), np.array(value), size, warping).tolist()
     return F.affine(image, 0.0, shift, 1.0, [0.0, 0.0], mode, fill)  # type: ignore[no-any-return]
-
-
-def _affine_map(op: Any, value: Any, width_height: Any, warping: Warping) -> tuple[Any, Any, Any]:
-    """Return the arguments of `Primitives.warp`: linear (B, 2, 2), source and output (B, 2)."""
-    is_rotate = op == OPS.index("Rotate")
-    zero = np.zeros_like(value)
-    linear = affine_inverse(np.where(is_rotate, -value, 0.0), zero + 1.0, zero, zero)
-    linear[:, 0, 1] += np.where(op == OPS.index("ShearX"), value, 0.0)
-    linear[:, 1, 0] += np.where(op == OPS.index("ShearY"), value, 0.0)
-    source = np.where(is_rotate[:, None], width_height / 2.0, 0.0)
-    return linear, source, source + _shift(op, value, width_height, warping)
 
 
 def _shift(op: Any, value: Any, width_height: Any, warping: Warping) -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
 """The pixel primitives: a step lowers onto them, and a back end implements them.
 
-    Step.lower(image, p)     one file in steps/: calls primitives for a whole batch
+    Step.lower(image, p)     a step in steps/: calls primitives for a whole batch
             |
             v
     Primitives               this page: what each call means
