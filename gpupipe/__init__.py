@@ -8,8 +8,6 @@ Example:
 Start reading in loader.py: `load` returns a `Loader`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

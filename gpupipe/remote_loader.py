@@ -1,7 +1,5 @@
 """Clients of a data processing server: connect(), and ServerDataStream, with Fuel's interface."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any

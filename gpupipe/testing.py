@@ -5,8 +5,6 @@ Example:
     ...     gpupipe.testing.check_loader(lambda **changes: gpupipe.load(CONFIG, **changes))
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -3,8 +3,6 @@
 `ColorStep` runs a function of color_ops.py, or several; `RandomColorStep` one with a probability.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 

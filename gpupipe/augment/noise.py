@@ -9,8 +9,6 @@ The seed is a draw, so it is the same in every run. The field is the same as lon
 methods of `Generator`: NEP 19 allows them to change in a new release of NumPy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

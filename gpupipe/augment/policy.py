@@ -15,8 +15,6 @@ runs on the image, and the results are blended with each other and with the imag
 distributions, whose draws are the quantiles of uniform draws.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial

@@ -6,8 +6,6 @@ torchvision (AutoAugment._get_policies), from the paper's appendix
 implementation for TPUs. Operations without a level have level 0 here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import Any

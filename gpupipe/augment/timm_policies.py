@@ -5,8 +5,6 @@ AugmentOp in timm/data/auto_augment.py. timm applies its operations with PIL; gp
 of policy_ops.py, whose names and values `OPERATIONS` has.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

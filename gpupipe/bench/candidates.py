@@ -1,7 +1,5 @@
 """Lists the settings and values that `gpupipe tune` tries; one of them is the decoded cache."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

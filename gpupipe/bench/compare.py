@@ -4,8 +4,6 @@ Each contest runs in a fresh process. The contestants take turns, round after ro
 of the machine affects all of them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -8,8 +8,6 @@
 Rounds are paired: a ratio compares what two contestants delivered in the same round.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence

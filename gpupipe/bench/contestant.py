@@ -6,8 +6,6 @@ The input is a Contest as a JSON dict. The last line of the output is a ContestO
 {"error": ...}.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Measures how fast a loader is, in timed passes over it."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import time

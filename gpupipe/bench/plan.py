@@ -1,7 +1,5 @@
 """Describes a config without reading a pixel, for `gpupipe check`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol, runtime_checkable

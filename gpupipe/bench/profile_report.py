@@ -1,7 +1,5 @@
 """Builds the output of `gpupipe profile`: the table of stages, the limiting resource, advice."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

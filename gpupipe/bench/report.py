@@ -1,7 +1,5 @@
 """Writes the report of a comparison: results.json, plots, and one self-contained HTML file."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

@@ -5,8 +5,6 @@ candidates.py lists the settings and values to try. Each trial runs in a fresh p
 of a setting take turns, round after round.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

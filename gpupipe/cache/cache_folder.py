@@ -5,8 +5,6 @@ shards, claims hold the bytes reserved for shards that are being written, and ot
 measured. So all bytes are counted even if a process is killed at any moment.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

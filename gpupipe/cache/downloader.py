@@ -7,8 +7,6 @@ it never outlives its parent. It is not a fork, because the parent may run DALI'
 a thread of the parent, because fetching and writing would take the GIL from training.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ epochs.jsonl records when each epoch began, and with which generation of the cac
 generations do not contain an evicted shard. Its file is removed when no epoch has pinned it.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import time

@@ -4,8 +4,6 @@ The rows are drawn at random, by weight, from those that no worker has fetched. 
 row waits before it is fetched again.
 """
 
-from __future__ import annotations
-
 import struct
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """The work of a download worker: fetch the samples of a shard, write it, and publish it."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import time

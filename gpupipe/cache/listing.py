@@ -4,8 +4,6 @@ The listing is written to the cache folder once, so a row's number is its sample
 version of a file changes with the file: its ETag, MD5 or modification time, as the store reports.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

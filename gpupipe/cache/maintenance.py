@@ -1,7 +1,5 @@
 """Reports the state of a cache and repairs damaged shards, for the command `gpupipe cache`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ SampleLocations writes the locations into the column when an epoch begins. Shard
 image when a process first uses it.
 """
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

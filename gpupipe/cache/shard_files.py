@@ -5,8 +5,6 @@ The samples of a shard determine every byte of it. The sample of row 7 has the m
 further columns.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -6,8 +6,6 @@ and evicted shards, and broken samples, whose files changed in the store after t
 Generation n is the state after n lines. All files of a cache are counted in whole disk blocks.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import json

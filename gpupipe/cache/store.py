@@ -4,8 +4,6 @@
 it also checks the MD5.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import random

@@ -3,8 +3,6 @@
 It runs in a child process, so that the training process imports no client library of a store.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -4,8 +4,6 @@ OutputFile, PictureFile and OutputFolder try a write while click parses the comm
 that cannot be written therefore stops the command before it measures anything.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -8,8 +8,6 @@ Summaries of gpupipe's own items are read from the text of their files, so that 
 imports neither pydantic nor NumPy. Only classes of plugins are imported.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Describes each field of a settings model: its type as text, its default and its meaning."""
 
-from __future__ import annotations
-
 import inspect
 import types
 from collections.abc import Sequence

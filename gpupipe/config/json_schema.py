@@ -5,8 +5,6 @@ A field may have the forms of YAML: short forms, ${...} and schedules. `gpupipe 
 rules that depend on the data, or on other keys; a schema does not.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """RayConfig: the settings under `loader.ray:`, for batches that a Ray cluster makes."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import pydantic

@@ -3,8 +3,6 @@
 An override changes one key: the text "data.root=/images", or the pair ("data.root", "/images").
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Reads the headers and the numbers of array files, and builds the index of their samples."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence

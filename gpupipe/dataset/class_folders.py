@@ -1,7 +1,5 @@
 """Scans a data set with one folder per class: its files, and when each folder last changed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Saves indexes in the cache folder, memory-maps them, and detects changed data files."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -3,8 +3,6 @@
 `SampleTexts` reads labels and values from the text and JSON members of a tar shard.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Reads the paths that a manifest lists, and builds error messages for missing files."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -3,8 +3,6 @@
 A Span says where the bytes of a sample are: a file, or a part of one.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ A subclass of ShardedSource reads a shard as ShardFiles: the names, labels and b
 samples. `join_shards` builds the index from all ShardFiles.
 """
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ the header, and the arrays. Each array begins at a multiple of 64 bytes. The hea
 of each array. Opening a file verifies all of them, which takes milliseconds for a million rows.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Mapping, Sequence

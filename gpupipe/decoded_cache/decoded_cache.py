@@ -4,8 +4,6 @@ A Prefix holds the first steps of a field, whose output can be kept: decode, and
 that draw no random numbers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

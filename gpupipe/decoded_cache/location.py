@@ -3,8 +3,6 @@
 Refuses a cache that does not fit into memory or onto the disk.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -22,8 +22,6 @@ Invariants:
 - Pixels are read through a private map, so no process can change the pixels of another.
 """
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import os

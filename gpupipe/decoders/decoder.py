@@ -14,8 +14,6 @@ package adds one by an entry point of the group `gpupipe.decoders`:
 `chain.py` calls the decoders, and applies the rules that all of them share.
 """
 
-from __future__ import annotations
-
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

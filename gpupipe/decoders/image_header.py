@@ -15,8 +15,6 @@ These images are plain:
 Every byte of the header must be valid. An image that raises any doubt is not plain.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 import threading

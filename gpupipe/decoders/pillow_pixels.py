@@ -5,8 +5,6 @@ module reads such an image twice with Pillow, or parses it itself. It rejects im
 reads wrong, or whose samples have no meaning as pixels.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import struct

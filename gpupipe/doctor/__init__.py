@@ -6,8 +6,6 @@ machine; their pure functions judge_* turn the answers into a `Finding` each, by
 reading in checks.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Lists all checks of `gpupipe doctor`; checks cores, memory, open files and the cache folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

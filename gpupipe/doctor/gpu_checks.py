@@ -1,7 +1,5 @@
 """Checks CUDA, NVIDIA's driver, the GPUs, and whether DALI decodes on the GPUs and the CPU."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Checks Python, the required packages, the packages of extras, and the compiled extensions."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -5,8 +5,6 @@ that states a cause (`find_cause`), and with the damage that the first and last 
 show (`describe_damage`).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

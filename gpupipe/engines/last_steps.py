@@ -12,8 +12,6 @@ processor's cache. The memory of the result is reused, because allocating it tak
 conversion.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache

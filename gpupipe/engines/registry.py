@@ -4,8 +4,6 @@
 steps.
 """
 
-from __future__ import annotations
-
 from itertools import chain
 
 from gpupipe.config import Config

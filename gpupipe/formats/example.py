@@ -1,7 +1,5 @@
 """Find the features of TensorFlow's Example messages: their byte ranges in the file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The format is described at https://www.tensorflow.org/tutorials/load_data/tfrecord.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 

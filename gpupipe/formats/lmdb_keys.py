@@ -9,8 +9,6 @@ its parent opened. This parser reads the meta pages, then the pages of the B+ tr
 the keys. The layout is that of LMDB 0.9 on 64-bit little-endian machines (lmdb.h, mdb.c).
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator, Mapping

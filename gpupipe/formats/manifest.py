@@ -4,8 +4,6 @@ A fault raises DataError with FILE:LINE. The sources of local files and the cach
 set all read their manifests here.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator

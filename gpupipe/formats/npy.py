@@ -7,8 +7,6 @@ file. Compressed arrays (numpy.savez_compressed) are refused. `find_array` reads
 once, to verify its CRC-32.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import tokenize

@@ -5,8 +5,6 @@ Python it loops forever on a header with a negative size (CVE-2025-8194). This p
 forwards, and accepts only plain files and folders.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ kinds of exceptions for damaged archives. This parser takes the members from the
 at the end of the archive. It reads a member's local header only to find its content.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import struct

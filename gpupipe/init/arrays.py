@@ -1,7 +1,5 @@
 """Chooses the .npy files, or the arrays of a .npz file, to read, and guesses their layout."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writes the YAML of a config, with comments, for detected data."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Detects the kind of the data in a folder, and the source that reads it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence

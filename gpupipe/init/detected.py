@@ -3,8 +3,6 @@
 `detect_masks` finds images with segmentation masks by these conventions.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

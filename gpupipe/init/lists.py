@@ -1,7 +1,5 @@
 """Finds the files that a list names, by paths or by ids without an extension, and their labels."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

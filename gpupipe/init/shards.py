@@ -1,7 +1,5 @@
 """Chooses the options of sources for shards, archives and databases, by looking into one file."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 `iter_doubts` yields hints that the data may be read in a wrong way.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

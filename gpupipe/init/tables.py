@@ -3,8 +3,6 @@
 A list is a .csv, .tsv, .parquet or .txt file, or a JSON file in a common layout, such as COCO's.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -5,8 +5,6 @@
 connects to data processing servers, which read the data and decide the order.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 

@@ -1,7 +1,5 @@
 """Finds the settings of a config that have no effect, and logs a line with the reason for each."""
 
-from __future__ import annotations
-
 import logging
 from functools import cache
 from typing import Protocol, runtime_checkable

@@ -19,8 +19,6 @@
 Each state is a class, which holds the data that exist in that state only.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress

@@ -7,8 +7,6 @@ fingerprint, so every rank and every later run checks the same rows. Modificatio
 count, because cp, git and rsync change them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping

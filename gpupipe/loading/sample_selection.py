@@ -3,8 +3,6 @@
 A share of the samples is drawn from each class separately.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

@@ -18,8 +18,6 @@ A step that makes N images of one, such as `five_crop`, must be the first step o
 `count: N`. Each field of the view gets one of the N images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

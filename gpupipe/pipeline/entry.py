@@ -3,8 +3,6 @@
 `chain_steps` makes the entries of a list: it checks each step against the output of the one before.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager

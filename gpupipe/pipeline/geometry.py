@@ -5,8 +5,6 @@ works for one sample and for a whole batch. Sizes and margins in YAML have short
 `expand_sides` and `expand_margins` expand them for the spatial axes of an input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@
 geometry.py has their formulas.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import model_validator

@@ -1,7 +1,5 @@
 """Parses the items of a list of steps in a YAML document."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar

@@ -70,8 +70,6 @@ Every primitive works on decoded image files. A mask is a field like any other. 
 in float32 and rounded once. `spec_checks` refuses other layouts and dtypes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 

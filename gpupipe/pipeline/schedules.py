@@ -21,8 +21,6 @@ A phase is a span of epochs in which no number changes. Invariants:
 - A schedule that never changes its number makes no phase.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from bisect import bisect_right

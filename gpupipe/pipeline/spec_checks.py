@@ -4,8 +4,6 @@ The spatial axes are H, W of an image; L of a series; D, H, W of a volume. The c
 input's spec, or raise StepIncompatibleError with advice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

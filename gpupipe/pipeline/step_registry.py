@@ -4,8 +4,6 @@ If an unknown name is from torchvision.transforms.v2, the error message has advi
 CamelCase class names become snake_case first, as names of steps are.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 

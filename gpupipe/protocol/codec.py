@@ -6,8 +6,6 @@ A message is validated before memory is allocated for it: types and limits of it
 lists, dtypes, shapes, and that the declared sizes add up. The protocol does not use pickle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

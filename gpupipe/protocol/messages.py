@@ -18,8 +18,6 @@ A session, from the client's side:
 The head of server/batch_leases.py has the rules and the terms.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct

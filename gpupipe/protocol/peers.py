@@ -5,8 +5,6 @@ NAME.key_secret both keys. Server and client on one machine detect by the proces
 side has ended.
 """
 
-from __future__ import annotations
-
 import os
 from ipaddress import ip_address
 from pathlib import Path

@@ -9,8 +9,6 @@ last process that maps it ends, so a killed process leaves no memory behind. A s
 client from shrinking the file while the other one uses it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import itertools

@@ -7,8 +7,6 @@ socket as compatible. It does not show the bytes that a peer of another protocol
 (https://rfc.zeromq.org/spec/23) and reads the peer's READY command, which names its socket type.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -9,8 +9,6 @@ its outcome. Each stored outcome has a random id: by it, a rank sees that a new 
 while the rank waited.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

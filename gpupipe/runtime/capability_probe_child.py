@@ -7,8 +7,6 @@ images and of 132 different ones, on 16 threads, with several values of `hw_deco
 file imports nothing from gpupipe, because the child runs it by its path.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import cache

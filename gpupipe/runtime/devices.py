@@ -3,8 +3,6 @@
 NVML needs no CUDA, and sees every GPU of the machine.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence

@@ -8,8 +8,6 @@ torch. If no pattern matches, gpupipe.engines.dali decodes an image that is know
 A StepError names the step, its location in the YAML, and the package that defines the step.
 """
 
-from __future__ import annotations
-
 import errno
 import re
 import sys

@@ -10,8 +10,6 @@ polls instead of waiting in the kernel. In a forked child, the destructor of its
 lock of the parent.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

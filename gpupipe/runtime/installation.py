@@ -8,8 +8,6 @@ both: `off` runs the libraries' kernels instead, `on` raises EngineError where a
 built. `compute_crc32s` works with or without them.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

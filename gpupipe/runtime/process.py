@@ -24,8 +24,6 @@ writing end, and the kernel closes that when the parent ends in any way. PR_SET_
 unsuitable: it fires when the thread that forked the worker ends.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

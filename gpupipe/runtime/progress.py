@@ -1,7 +1,5 @@
 """The progress of a long task, and a bar that shows it below the cell of a notebook."""
 
-from __future__ import annotations
-
 import html
 import sys
 from collections.abc import Callable, Iterator

@@ -7,8 +7,6 @@ and Slurm's srun have variables of their own. srun's variables count only inside
 also sets some of them in the batch script, which is one process for any number of tasks.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -16,8 +16,6 @@ The engine of another package needs no Registration. ENGINES is here, below the 
 config needs the engines' names and required settings.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import os

@@ -6,8 +6,6 @@ trace format, which Perfetto and chrome://tracing show. Source of the format: "T
 docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -21,8 +21,6 @@ With weights, the samples of each epoch are drawn with replacement, independentl
 An EpochLayout then cuts the order into steps, and each step into a batch for every rank.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Types of settings in YAML, with torchvision's short forms."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Container

@@ -1,7 +1,5 @@
 """Resolves interpolations such as ${oc.env:HOME} in a Document, with OmegaConf."""
 
-from __future__ import annotations
-
 import functools
 import operator
 import re

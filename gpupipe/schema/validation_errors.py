@@ -3,8 +3,6 @@
 Each problem has the location of the fault, the value, the rule, and what to write instead.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -6,8 +6,6 @@ pipelines/ are installed as gpupipe/builtin_configs/ and gpupipe/builtin_pipelin
 and gpupipe/pipeline/ are code.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import re

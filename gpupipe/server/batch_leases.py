@@ -62,8 +62,6 @@ Partitions per mode:
   stay within `hwm` batches of each other; silent clients do not hold up the others.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gpupipe.protocol import messages

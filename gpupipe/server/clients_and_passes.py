@@ -4,8 +4,6 @@ Both are plain state: lease_state.py applies records to them, and pass_schedule.
 client reads which pass.
 """
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass, field
 

@@ -2,8 +2,6 @@
 of each client with its shared memory, and the queue of messages to send.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable

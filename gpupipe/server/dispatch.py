@@ -4,8 +4,6 @@ Requests with long answers are limited, so that a peer that asks and never reads
 server's memory with answers.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time

@@ -8,8 +8,6 @@ descriptor, even if it sends nothing. So FloodGuard limits how many connections 
 there are, and for how long each may be silent.
 """
 
-from __future__ import annotations
-
 import logging
 import resource
 import socket

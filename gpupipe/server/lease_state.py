@@ -5,8 +5,6 @@ running server calls `commit`, which applies a record and logs it. A server that
 applies the records of its log (write_ahead_log.py), and so reaches the same state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct

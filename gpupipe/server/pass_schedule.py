@@ -25,8 +25,6 @@ Invariants:
 - A pass that clients read ends only when all of its steps are done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from gpupipe.errors import counted

@@ -30,8 +30,6 @@ Invariants:
    and the server ends.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator

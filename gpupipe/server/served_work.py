@@ -4,8 +4,6 @@ every pass, and the sessions that a state file has of the same work.
 The plans have the loader's order, for any rank and from any position.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 The head of batch_leases.py has the rules and the terms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

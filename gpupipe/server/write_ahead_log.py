@@ -20,8 +20,6 @@ drops it, since no message about it was sent. Any other line with a wrong checks
     1a2b3c4d ["done",0,0]
 """
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Iterator

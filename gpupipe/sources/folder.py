@@ -1,7 +1,5 @@
 """folder: image files in one folder per class, as in torchvision's ImageFolder."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """hf: data sets of Hugging Face, as save_to_disk writes them, or as Parquet files of the hub."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Sequence

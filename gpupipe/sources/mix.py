@@ -1,7 +1,5 @@
 """mix: the samples of several sources, in proportions that hold in every epoch."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace

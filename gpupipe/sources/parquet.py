@@ -1,7 +1,5 @@
 """parquet: image files inside the columns of .parquet files, as Hugging Face's hub has them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """recordio: image records in MXNet's .rec files, one sample per record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """remote: a data set in a remote store, read through a local cache that grows with the epochs."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from typing import ClassVar

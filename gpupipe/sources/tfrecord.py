@@ -1,7 +1,5 @@
 """tfrecord: TensorFlow's Example messages in TFRecord shards, one sample per record."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

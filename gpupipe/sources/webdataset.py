@@ -3,8 +3,6 @@
 Members with the same stem are one sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar

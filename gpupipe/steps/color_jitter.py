@@ -1,7 +1,5 @@
 """color_jitter and random_photometric_distort: change brightness, contrast, saturation and hue."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated, Any
 

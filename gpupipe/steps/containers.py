@@ -3,8 +3,6 @@
 They draw which steps each sample goes through. A sample that no step changes costs no time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

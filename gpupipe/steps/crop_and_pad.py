@@ -1,7 +1,5 @@
 """center_crop, pad and random_crop: cut a window of a fixed size, or add pixels around an image."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """dali: run one of DALI's own operators."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any
 

@@ -1,7 +1,5 @@
 """decode: turn the bytes of an image file into pixels."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from gpupipe.decoders.chain import REFERENCE, DecodeOptions, DecoderChain

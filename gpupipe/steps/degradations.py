@@ -1,7 +1,5 @@
 """Steps that make images worse: gaussian_blur, gaussian_noise and jpeg."""
 
-from __future__ import annotations
-
 import io
 from typing import Annotated, Any
 

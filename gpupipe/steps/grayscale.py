@@ -1,7 +1,5 @@
 """grayscale and random_grayscale convert to luma; rgb makes three channels of one."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from gpupipe.augment.color_ops import LUMA

@@ -1,7 +1,5 @@
 """linear_transformation: multiply all numbers of an image by one matrix, such as for whitening."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """five_crop and ten_crop: cut out the four corners and the centre, as the fields of a view."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any
 

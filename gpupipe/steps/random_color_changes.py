@@ -4,8 +4,6 @@ They are random_adjust_sharpness, random_autocontrast, random_channel_permutatio
 random_gamma, random_invert, random_posterize and random_solarize.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import numpy as np

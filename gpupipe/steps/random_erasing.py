@@ -1,7 +1,5 @@
 """random_erasing: replace a random window of the image by one value, or by noise."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """random_horizontal_flip and random_vertical_flip: mirror images with a given probability."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

@@ -1,7 +1,5 @@
 """random_affine, random_perspective and random_rotation: move pixels by a matrix that is drawn."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """random_zoom_out: put the image at a random place on a larger canvas."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import numpy as np

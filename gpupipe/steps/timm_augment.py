@@ -1,7 +1,5 @@
 """timm_augment: the policies that timm writes as strings, such as rand-m9-mstd0.5-inc1."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ Source: timm/data/transforms_factory.py, timm/data/random_erasing.py. The functi
 arguments of gpupipe.timm.create_loader by name, with timm's names and meaning.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

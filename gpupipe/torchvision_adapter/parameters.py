@@ -1,7 +1,5 @@
 """Reads the parameters of a step from the attributes of a torchvision object."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any

@@ -1,7 +1,5 @@
 """Decodes JPEG XL with libjxl in imagecodecs, of the extra `jpegxl`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

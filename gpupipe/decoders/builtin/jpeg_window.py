@@ -1,7 +1,5 @@
 """Decodes a window of a JPEG with the extension `gpupipe._jpeg`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -8,8 +8,6 @@ These rules hold on all engines, since all of them call this code:
   them to uint8 or uint16.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import threading

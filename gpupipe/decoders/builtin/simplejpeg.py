@@ -1,7 +1,5 @@
 """Decodes whole JPEGs with simplejpeg, of the extra `cpu`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpupipe.decoders.decoder import DeclinedError, Decoder, Header

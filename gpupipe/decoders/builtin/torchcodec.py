@@ -1,7 +1,5 @@
 """Decodes JPEG, AVIF and HEIC with torchcodec, of the extra `heic`."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Decodes JPEGs with torchvision, which is always installed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

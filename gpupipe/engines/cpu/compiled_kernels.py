@@ -19,8 +19,6 @@ Invariants:
 A program of a decode, a crop and such a kernel becomes one task for each sample: see Preparation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial

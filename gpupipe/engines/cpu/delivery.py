@@ -11,8 +11,6 @@ dtype. Many pipelines end with `random_erasing`. Its `erase` comes before the de
 kernel does it afterwards, in the batch. So conversion and delivery stay one pass over the image.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

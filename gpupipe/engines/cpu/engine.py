@@ -12,8 +12,6 @@
    separate CUDA stream: see GpuCopier.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace

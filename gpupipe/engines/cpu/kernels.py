@@ -3,8 +3,6 @@
 `opencv_kernels` and `compiled_kernels` have faster kernels. Some of those run several operations.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

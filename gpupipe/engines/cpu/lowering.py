@@ -9,8 +9,6 @@ A step runs in torch in these cases:
 - its field is an array, not an image file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TypeVar

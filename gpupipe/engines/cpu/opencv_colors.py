@@ -5,8 +5,6 @@ values. Some tables are computed from the mean, the extremes or the histogram of
 other kernels compute in float32, and truncate values where torchvision does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from functools import partial
 

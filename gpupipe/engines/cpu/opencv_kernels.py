@@ -8,8 +8,6 @@ OpenCV releases the GIL, and here runs on the calling thread alone.
   by the mask. torchvision does the same.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import cv2

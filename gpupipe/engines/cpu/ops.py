@@ -9,8 +9,6 @@ torch. Conversions share memory. Only tensors can be bfloat16. Fields that are a
 of files that no step decodes, are always tensors.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -10,8 +10,6 @@ fused. `Rules` tries them in this order, and takes the first rule that matches. 
 kernel, add a rule before its rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -9,8 +9,6 @@ with the extension `gpupipe._jpeg`, and then runs the last kernel of the program
 after the other. So the decoded pixels of all samples share the scratch memory of the thread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

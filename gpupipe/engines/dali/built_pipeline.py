@@ -10,8 +10,6 @@ sample is blamed if the machine failed: if DALI's message says so, or if a known
 too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from itertools import chain

@@ -10,8 +10,6 @@ result the cache keeps. It runs only for samples that the cache lacks; these may
 second graph begins with pixels, from the cache or from the first graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable
 from dataclasses import replace
 from itertools import islice

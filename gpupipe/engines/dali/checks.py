@@ -11,8 +11,6 @@ of other packages (plugins), and steps that run code which gpupipe does not know
 and dtype of each delivered batch.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

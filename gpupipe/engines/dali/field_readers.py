@@ -4,8 +4,6 @@ If samples are parts of large files, MmapReader returns slices of memory maps, w
 all other columns, FieldReader calls `Column.read`.
 """
 
-from __future__ import annotations
-
 import mmap
 from collections import OrderedDict
 from typing import Any

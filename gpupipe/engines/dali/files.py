@@ -29,8 +29,6 @@ decoding the image on a CPU. A file is suspicious in these cases:
 The check cannot see changes that leave the markers as they are, such as a flipped bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Any

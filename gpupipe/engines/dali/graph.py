@@ -23,8 +23,6 @@ Invariants:
 - After a failure no further plan is taken until the next `run`, but plans in flight still succeed.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace

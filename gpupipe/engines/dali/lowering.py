@@ -10,8 +10,6 @@ The graph is built from a trace of one example sample. All batches have the same
 operators/subgraph.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial

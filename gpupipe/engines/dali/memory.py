@@ -22,8 +22,6 @@ Invariants:
   and batches that the trainer keeps.
 """
 
-from __future__ import annotations
-
 import logging
 from bisect import bisect_right
 from contextlib import suppress

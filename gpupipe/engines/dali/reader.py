@@ -10,8 +10,6 @@ operators would add up to 5 % to the total time. Second, not every file may reac
 see files.py.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

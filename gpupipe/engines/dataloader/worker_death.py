@@ -7,8 +7,6 @@ sample, so the number of bytes tells which sample killed it. The next child star
 to test whether the sample alone crashes a process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

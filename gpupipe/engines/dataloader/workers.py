@@ -23,8 +23,6 @@ Invariants:
    workers first: each worker then takes five seconds, and on Python 3.13 a thread of torch fails.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections import deque

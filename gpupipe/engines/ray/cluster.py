@@ -1,7 +1,5 @@
 """Connects to a Ray cluster, or starts Ray on this machine; creates and ends the actors."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -11,8 +11,6 @@ A task is a plan that the dispatcher has taken and whose batch the consumer has 
 5. With `workers: [min, max]`, an Autoscaler changes the number of workers by the trainer's waiting.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import statistics

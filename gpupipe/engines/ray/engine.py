@@ -12,8 +12,6 @@
    makes the same batch from a plan.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The Ray workers of one trainer: starts them, replaces those that die, and ends them."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -12,8 +12,6 @@ Between plans, a worker keeps only its engine and the list of skipped samples. S
 the same batch from a plan. This module needs no Ray.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

@@ -1,7 +1,5 @@
 """Connects to one or several servers; checks that their configs agree and their shards differ."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 

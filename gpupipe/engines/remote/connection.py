@@ -14,8 +14,6 @@ asks for them, and reconnects.
    raises ServerError. The thread is a daemon: it also ends with the process.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

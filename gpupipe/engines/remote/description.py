@@ -6,8 +6,6 @@ The description is plain data in the protocol's SessionOpened message. The clien
 pipeline and an index from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar

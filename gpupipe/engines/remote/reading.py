@@ -5,8 +5,6 @@ All three are plain state, without sockets, threads or clocks. The inbox is the 
 protocol whose rules are at the head of server/batch_leases.py.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The client's half of a session: plain state, without sockets, threads or clocks."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable

@@ -5,8 +5,6 @@ pixels and about LFW's file size. Decoding and augmenting them costs about as mu
 photographs. They are not LFW, and every output from them says so.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

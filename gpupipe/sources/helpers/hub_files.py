@@ -8,8 +8,6 @@ NAME-SPLIT.arrow, NAME-SPLIT-00000-of-00002.arrow     the cache of load_dataset
 data/SPLIT-00000-of-00002.parquet, SPLIT/*.parquet    a repository on the hub
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

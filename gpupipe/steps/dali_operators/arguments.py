@@ -1,7 +1,5 @@
 """Reads the arguments of a DALI operator from YAML: plain values, and draws."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ The functions import DALI when they are called: only pipelines with the step `da
 DALI engine tries an operator on small images for the step, and returns a `Trial`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property

@@ -6,8 +6,6 @@ that accept only HWC. `video_layout` and `channel_layout` have a name for every 
 accept (spec_checks.is_video_like, spec_checks.has_channel_layout).
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -8,8 +8,6 @@ NumPy arrays (B, ...). It returns Operators: `make`, and the arrays to feed to t
 the arrays: a CPU tensor per sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -12,8 +12,6 @@ module divides by 2**k, after it has set the last k bits to 0. On a CPU, DALI's 
 rounds a number half-way between two float16 numbers to the larger one, not to the even one.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any, Literal, NamedTuple
 

@@ -15,8 +15,6 @@ Invariant: fused operations return the same pixels as the operations one by one.
 region may differ, by one level.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial

@@ -18,8 +18,6 @@ Invariants:
 - Nothing fuses across a Subgraph, which is an operator without rules, or across a fork or a branch.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Nodes of images have layout HWC. Arguments such as windows, sizes, matrices and 
 or plain numbers if they are the same for all samples. DALI ignores arguments that are None.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 

@@ -8,8 +8,6 @@ two sizes and with extreme draws. The trial takes a few milliseconds and needs n
 blame.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
