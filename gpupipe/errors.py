@@ -18,8 +18,6 @@ UserWarning
 └── StandInWarning       drawn images replace a data set that could not be fetched
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import sys
@@ -68,7 +66,7 @@ class ConfigError(GpupipeError, ValueError):
         super().__init__("\n".join(str(p) for p in self.problems))
 
     @classmethod
-    def at(cls, where: str, what: str) -> ConfigError:
+    def at(cls, where: str, what: str) -> "ConfigError":
         """Return a ConfigError with a single `Problem`."""
         return cls([Problem(where, what)])
 

@@ -1,7 +1,5 @@
 """Measures how long a training loop waits for data, for TensorBoard and Prometheus too."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -68,7 +66,7 @@ class Monitor:
         for function in self.on_step:
             function()
 
-    def add(self, other: Monitor | None) -> None:
+    def add(self, other: "Monitor | None") -> None:
         """Add the steps and times of another monitor; None adds nothing."""
         if other is not None:
             self.steps += other.steps
@@ -186,7 +184,7 @@ class TensorBoardExporter:
                 self._writer.add_scalar(name, value, self._monitor.steps)
             self._written = totals
 
-    def __enter__(self) -> TensorBoardExporter:
+    def __enter__(self) -> "TensorBoardExporter":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -244,7 +242,7 @@ class PrometheusExporter:
             self._http.server_close()
             self._thread.join()
 
-    def __enter__(self) -> PrometheusExporter:
+    def __enter__(self) -> "PrometheusExporter":
         return self
 
     def __exit__(self, *error: object) -> None:

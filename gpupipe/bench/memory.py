@@ -12,8 +12,6 @@ Reading the PSS of a process locks its address space for a walk over its pages. 
 therefore reads four times a second, and less often if one reading takes more than 5 ms of CPU time.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import sys
@@ -50,7 +48,7 @@ class PeakMemory:
         self.kind = OWN_PEAKS
         self._process: Any = None
 
-    def __enter__(self) -> PeakMemory:
+    def __enter__(self) -> "PeakMemory":
         if os.access(_ROLLUP.format("self"), os.R_OK):
             # not at the head of this file, which also runs as a script
             from gpupipe.runtime.process import ChildProcess

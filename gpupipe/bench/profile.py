@@ -9,8 +9,6 @@ can be negative: a crop lets the decoder decode only its window. If the engine i
 the first stage already delivers whole batches.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -91,11 +89,11 @@ class Stage:
         """Samples per second, the median over rounds."""
         return 1 / statistics.median(self.seconds)
 
-    def costs(self, before: Stage | None) -> list[float]:
+    def costs(self, before: "Stage | None") -> list[float]:
         """Return the wall seconds per sample that this stage adds to `before`, one per round."""
         return _subtract(self.seconds, before.seconds if before else [])
 
-    def cpu_costs(self, before: Stage | None) -> list[float]:
+    def cpu_costs(self, before: "Stage | None") -> list[float]:
         """Return the CPU seconds per sample that this stage adds to `before`, one per round."""
         return _subtract(self.cpu_seconds, before.cpu_seconds if before else [])
 

@@ -4,8 +4,6 @@ In a run of several ranks, the first rank that begins an epoch chooses its gener
 ranks use the same one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -56,7 +54,7 @@ class CachedPopulation(Population):
         locations: SampleLocations,
         rows: int,
         workers: WorkerPool,
-        run: TrainingRun | None,
+        run: "TrainingRun | None",
     ) -> None:
         self._folder, self._locations, self._num_rows = folder, locations, rows
         self._workers, self._run = workers, run

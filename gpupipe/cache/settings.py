@@ -1,7 +1,5 @@
 """The settings of a cache, and of the remote data set that it caches."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -75,7 +73,7 @@ class CacheOptions(_Frozen):
     wait: Seconds = 600.0
 
     @model_validator(mode="after")
-    def _check_max_bytes(self) -> CacheOptions:
+    def _check_max_bytes(self) -> "CacheOptions":
         if self.max_bytes < _MIN_SHARDS * self.shard_size:
             raise ValueError(
                 f"max_bytes is {self.max_bytes.human_readable(decimal=True)}, but should be at "
@@ -117,7 +115,7 @@ class DataSet(_Frozen):
     seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
 
     @model_validator(mode="after")
-    def _check_manifest_columns(self) -> DataSet:
+    def _check_manifest_columns(self) -> "DataSet":
         if self.manifest is not None and not self.manifest.lower().endswith((".csv", ".parquet")):
             raise ValueError(f"manifest is {self.manifest!r}, but should end in .csv or .parquet")
         reserved = sorted({"image", "label", "id"} & set(self.values))

@@ -1,7 +1,5 @@
 """LoaderConfig: the settings under `loader:`, for how samples become batches."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -102,7 +100,7 @@ class Shard(_Frozen):
     world_size: Annotated[int, Field(ge=1), WHOLE] = 1
 
     @pydantic.model_validator(mode="after")
-    def _check_rank(self) -> Shard:
+    def _check_rank(self) -> "Shard":
         if self.rank >= self.world_size:
             raise ValueError(
                 f"rank {self.rank} must be below world_size {self.world_size}: ranks count from 0"
@@ -247,7 +245,7 @@ class LoaderConfig(_Frozen):
     ray: RayConfig = RayConfig()
 
     @pydantic.model_validator(mode="after")
-    def _check_required_settings(self) -> LoaderConfig:
+    def _check_required_settings(self) -> "LoaderConfig":
         registration = find_registration(self.engine)
         for setting, message in (registration.required_settings if registration else {}).items():
             if not getattr(self, setting):

@@ -1,7 +1,5 @@
 """Checks the document of a config, and builds the Config from it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -80,13 +78,13 @@ class Config:
     loader: LoaderConfig
     batch: BatchStage = field(default_factory=BatchStage)
 
-    def at_epoch(self, epoch: int) -> Config:
+    def at_epoch(self, epoch: int) -> "Config":
         """Return the config with the numbers of an epoch in place of the schedules."""
         return replace(
             self, pipeline=self.pipeline.at_epoch(epoch), batch=self.batch.at_epoch(epoch)
         )
 
-    def without_decoded_cache(self) -> Config:
+    def without_decoded_cache(self) -> "Config":
         """Return the config without `data.cache_decoded`."""
         return replace(self, source=self.source.model_copy(update={"cache_decoded": None}))
 

@@ -1,7 +1,5 @@
 """The base of the sources numpy and raw: their options, specs and index."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,7 +72,7 @@ class ArraySource(Source):
         )
 
     @model_validator(mode="after")
-    def _says_where_files_are(self) -> ArraySource:
+    def _says_where_files_are(self) -> "ArraySource":
         if (self.files is None) == (self.root is None and self.manifest is None):
             raise ValueError(
                 "write root (a folder for each class), manifest (a list of files) or files "

@@ -4,8 +4,6 @@ FileColumn reads whole image files, and SpanColumn reads byte ranges of files. `
 concatenates several columns.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +43,7 @@ class FileColumn(Column):
     def fingerprint_parts(self, names: StringArray) -> list[NDArray[Any]]:
         return [] if self.paths is names else self.paths.fingerprint_parts
 
-    def take(self, rows: Rows) -> FileColumn:
+    def take(self, rows: Rows) -> "FileColumn":
         return FileColumn(self.root, self.paths.take(rows))
 
     def span(self, row: int) -> Span:
@@ -190,7 +188,7 @@ class JoinedColumn(Column):
         inner = [part for column in self.columns for part in column.fingerprint_parts(names)]
         return [*inner, self.part, self.row]
 
-    def take(self, rows: Rows) -> JoinedColumn:
+    def take(self, rows: Rows) -> "JoinedColumn":
         array = None if self.array is None else self.array.take(rows)
         return replace(self, part=self.part[rows], row=self.row[rows], array=array)
 

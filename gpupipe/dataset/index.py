@@ -4,8 +4,6 @@ The columns of an Index are arrays, often memory-mapped, so that ten million row
 objects. If a source is Growing, a Population chooses the rows of each epoch.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from abc import ABC, abstractmethod
@@ -89,14 +87,14 @@ class Index:
         """
         return self.columns[field or self.main].location(i, self.names[i])
 
-    def has_same_samples(self, other: Index) -> bool:
+    def has_same_samples(self, other: "Index") -> bool:
         """Whether the first field of every row has the same location in both indexes."""
         have_names = len(self.names) and len(other.names)  # A server's index comes without names.
         if len(self) != len(other) or not (have_names or self.fingerprint == other.fingerprint):
             return False
         return all(self.location(i) == other.location(i) for i in range(len(self)))
 
-    def subset(self, rows: Rows) -> Index:
+    def subset(self, rows: Rows) -> "Index":
         """Return the index of the chosen rows, with a fingerprint of its own."""
         columns = {name: column.take(rows) for name, column in self.columns.items()}
         values = {name: array[rows] for name, array in self.values.items()}

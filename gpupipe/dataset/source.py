@@ -3,8 +3,6 @@
 A source lists the samples of a data set and the byte ranges of their fields, as an Index.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -50,7 +48,7 @@ class DecodedCacheOptions(pydantic.BaseModel):
     max_bytes: Bytes
 
     @pydantic.model_validator(mode="after")
-    def _check_max_bytes(self) -> DecodedCacheOptions:
+    def _check_max_bytes(self) -> "DecodedCacheOptions":
         if self.max_bytes < _MIN_CACHE_BYTES:
             raise ValueError(f"max_bytes is {int(self.max_bytes):,}, but should be at least 1MB")
         return self

@@ -8,8 +8,6 @@
 Each part has a checksum. Numbers are little-endian.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib
@@ -62,7 +60,7 @@ class CacheHeader:
         return _seal(head + text)
 
     @classmethod
-    def unpack(cls, data: bytes) -> CacheHeader:
+    def unpack(cls, data: bytes) -> "CacheHeader":
         """Read a header. Raises DamagedCacheError."""
         if len(data) < COUNTERS_OFFSET or data[: len(MAGIC)] != MAGIC:
             raise DamagedCacheError("it is no cache file of this version")
@@ -91,7 +89,7 @@ class Counters:
         return _seal(_COUNTERS.pack(self.end, self.records, self.share))
 
     @classmethod
-    def unpack(cls, data: bytes) -> Counters:
+    def unpack(cls, data: bytes) -> "Counters":
         """Read the counters. Raises DamagedCacheError."""
         return cls(*_COUNTERS.unpack(_open(data)))
 
@@ -122,7 +120,7 @@ class Record:
         return _seal(fields.ljust(SLOT_SIZE - _CHECKSUM.size, b"\0"))
 
     @classmethod
-    def unpack(cls, data: bytes) -> Record:
+    def unpack(cls, data: bytes) -> "Record":
         """Read a slot that is not empty. Raises DamagedCacheError."""
         key, offset, height, width, channels, full_height, full_width, checksum = (
             _RECORD.unpack_from(_open(data))

@@ -12,8 +12,6 @@ the file or the machine is to blame for an error, and these rules for depths and
   uint16, 8 bits become 16 by * 257, so that 255 becomes 65,535.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from functools import cache
@@ -73,7 +71,7 @@ class EncodedImage:
 
     __slots__ = ("_chain", "_place", "data", "decoder", "header", "pixels", "size")
 
-    def __init__(self, chain: DecoderChain, data: Any, options: DecodeOptions) -> None:
+    def __init__(self, chain: "DecoderChain", data: Any, options: DecodeOptions) -> None:
         self._chain, self.data, self.pixels = chain, as_bytes(data), None
         self._place, self.decoder, self.header = chain.find(self.data)
         if self.header.is_plain:

@@ -14,8 +14,6 @@ epoch. So a batch may use a block of up to twice its size. If too many blocks ar
 drops the one that has been unused longest.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -56,7 +54,7 @@ class DeliveryFormat:
     channels_last: bool
 
     @classmethod
-    def of(cls, job: Job, name: str) -> DeliveryFormat:
+    def of(cls, job: Job, name: str) -> "DeliveryFormat":
         """Return how a field or view of a job is delivered."""
         pipeline = job.pipeline
         source = pipeline.source_of(name)

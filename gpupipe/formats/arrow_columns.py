@@ -5,8 +5,6 @@ without a copy. This module never starts pyarrow's threads: they would still exi
 forks its workers.
 """
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -291,7 +289,7 @@ class LabelsAndValues:
         for name, column in self.values.items():
             self.numbers[name].append(read_numbers(rows.column(column), column))
 
-    def join_values(self, others: Iterable[LabelsAndValues] = ()) -> dict[str, NDArray[Any]]:
+    def join_values(self, others: "Iterable[LabelsAndValues]" = ()) -> dict[str, NDArray[Any]]:
         """Return each value of this object and of `others`, concatenated, by the value's name.
 
         At least one table must have been added.

@@ -26,8 +26,6 @@ Invariants:
 The wire format is described at https://protobuf.dev/programming-guides/encoding/.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -101,7 +99,7 @@ class Fields(Messages):
     number: NDArray[np.uint64]
     wire: NDArray[np.uint64]
 
-    def where(self, chosen: NDArray[Any]) -> Fields:
+    def where(self, chosen: NDArray[Any]) -> "Fields":
         """Return the fields that `chosen` selects: a mask, or row numbers."""
         return Fields(*(getattr(self, column.name)[chosen] for column in fields(self)))
 

@@ -6,8 +6,6 @@ stores the parts without the number: this affects about 7 ImageNet images. The p
 begins with the header of an image record.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -82,7 +80,7 @@ class Images:
     offset: _Offsets
     length: _Offsets
 
-    def select(self, chosen: NDArray[np.bool_]) -> Images:
+    def select(self, chosen: NDArray[np.bool_]) -> "Images":
         """Return the image records that a mask selects."""
         return Images(*(getattr(self, column.name)[chosen] for column in fields(self)))
 

@@ -4,8 +4,6 @@ A container draws which of its steps process each sample. The first uniform draw
 container itself, and the following ones for its steps, in order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -61,7 +59,7 @@ class NestedStep(BaseNestedStep):
     _input_spec: Spec = pydantic.PrivateAttr(Spec())
     """The spec of the step's input; `resolve` sets it."""
 
-    def resolve(self, input_spec: Spec) -> tuple[NestedStep, Spec]:
+    def resolve(self, input_spec: Spec) -> "tuple[NestedStep, Spec]":
         """Return a copy of the step for `input_spec`, and the spec of the step's output.
 
         Raises:

@@ -4,8 +4,6 @@ The plan is a pure function of (seed, epoch, position, rank, world size), plus t
 the other settings of `loader:`.
 """
 
-from __future__ import annotations
-
 import itertools
 import numbers
 from collections.abc import Iterator, Sequence
@@ -43,7 +41,7 @@ class Plan:
     tag: Any = None
     repeats: NDArray[np.int64] | None = None
 
-    def select(self, chosen: Sequence[int] | NDArray[Any]) -> Plan:
+    def select(self, chosen: Sequence[int] | NDArray[Any]) -> "Plan":
         """Return a plan with only some of the samples.
 
         Args:

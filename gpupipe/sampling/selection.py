@@ -4,8 +4,6 @@ A Mixture computes how many samples an epoch takes from each part of a mixed dat
 `interleave` computes their order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -31,7 +29,7 @@ _SLACK = 1e-9
 class Mixing(Protocol):
     """A source that mixes the samples of several sources."""
 
-    def mixture(self, index: Index) -> Mixture | None:
+    def mixture(self, index: Index) -> "Mixture | None":
         """Return the proportions of the parts in an epoch; None if an epoch has all samples."""
 
 
@@ -62,7 +60,7 @@ class Mixture:
         """The first row of each part, int64 (parts,)."""
         return np.cumsum([0, *self.counts[:-1]], dtype=np.int64)
 
-    def restrict(self, rows: NDArray[np.int64]) -> Mixture:
+    def restrict(self, rows: NDArray[np.int64]) -> "Mixture":
         """Return the mixture of some rows: each part then counts only those among its samples.
 
         Args:
@@ -178,7 +176,7 @@ class Selection:
             self.epoch_size if isinstance(self.epoch_size, int) else None
         )
 
-    def overlaps(self, other: Selection) -> bool:
+    def overlaps(self, other: "Selection") -> bool:
         """Whether this selection and `other` can choose the same row of an index."""
         if self.rows is None or other.rows is None:
             return True

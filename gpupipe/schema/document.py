@@ -1,7 +1,5 @@
 """Document: the data of a YAML file, with the location of every key and value."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -140,11 +138,11 @@ class Node:
         """The value; None if `loc` does not exist."""
         return self.document.at(self.loc)
 
-    def inside(self, *keys: Key) -> Node:
+    def inside(self, *keys: Key) -> "Node":
         """Return the node at the path `keys` below this one."""
         return replace(self, loc=(*self.loc, *keys))
 
-    def items(self) -> list[Node]:
+    def items(self) -> "list[Node]":
         """Return one node for each item of the value, which is a list."""
         return [self.inside(number) for number in range(len(self.value))]
 

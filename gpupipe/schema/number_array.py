@@ -4,8 +4,6 @@ The numbers are read when the config is checked. The pipeline's fingerprint incl
 not the path: if the file's numbers change, so does the fingerprint.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +38,7 @@ class NumberArray:
     path: str = field(default="", compare=False)
 
     @classmethod
-    def of_values(cls, values: NDArray[Any], path: str = "") -> NumberArray:
+    def of_values(cls, values: NDArray[Any], path: str = "") -> "NumberArray":
         """Return the array of `values`, which must be finite and of a supported dtype."""
         values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
         digest = hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()

@@ -5,8 +5,6 @@ It has no acknowledgements. ZeroMQ distributes the batches among several clients
 a client that dies are lost.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -52,7 +50,7 @@ class FuelServer:
             self.close()
             raise
 
-    def run(self, each: Callable[[FuelServer], None] = lambda server: None) -> None:
+    def run(self, each: "Callable[[FuelServer], None]" = lambda server: None) -> None:
         """Serve until stop() is called. `each` is called after every batch and every end marker."""
         with self._running:
             while not self._stopping:
@@ -90,7 +88,7 @@ class FuelServer:
             return True
         return False
 
-    def __enter__(self) -> FuelServer:
+    def __enter__(self) -> "FuelServer":
         return self
 
     def __exit__(self, *error: object) -> None:

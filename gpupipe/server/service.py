@@ -16,8 +16,6 @@
    write-ahead log records the stop, unless an error caused it or stop(ends_run=False) was called.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
@@ -102,7 +100,7 @@ class Server:
 
     # --- running
 
-    def run(self, each: Callable[[Server], None] = lambda server: None) -> None:
+    def run(self, each: "Callable[[Server], None]" = lambda server: None) -> None:
         """Serve until stop() is called.
 
         Args:
@@ -117,7 +115,7 @@ class Server:
             if self._producer.error is not None:
                 raise self._producer.error
 
-    def _loop(self, each: Callable[[Server], None]) -> None:
+    def _loop(self, each: "Callable[[Server], None]") -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._guard.events, zmq.POLLIN)
@@ -180,7 +178,7 @@ class Server:
         self.loader.close()
         self._waker.close()
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> "Server":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:

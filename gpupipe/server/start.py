@@ -3,8 +3,6 @@
 The child runs this file, and reads config and options of the server from standard input.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -32,7 +30,7 @@ without it, the parent process has died.
 
 def start_server(
     served: Served, port: int = 5557, hwm: int = 10, host: str = "127.0.0.1", **options: Any
-) -> ServerProcess | None:
+) -> "ServerProcess | None":
     """Serve batches to other processes, which receive them with gpupipe.connect().
 
     Args:
@@ -151,7 +149,7 @@ class ServerProcess:
         self._process.write(_STOP)
         self._process.end()
 
-    def __enter__(self) -> ServerProcess:
+    def __enter__(self) -> "ServerProcess":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,5 @@
 """file_list: one sample per row of a manifest, which is a .txt, .csv, .tsv or .parquet file."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -61,7 +59,7 @@ class FileList(Source):
     values: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _columns_are_of_tables(self) -> FileList:
+    def _columns_are_of_tables(self) -> "FileList":
         named = [
             option
             for option in ("path", "label", "fields", "values")

@@ -1,7 +1,5 @@
 """lmdb: image files that are the values of an LMDB database."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -74,7 +72,7 @@ class Lmdb(FileSource):
         return fields
 
     @model_validator(mode="after")
-    def _label_fits(self) -> Lmdb:
+    def _label_fits(self) -> "Lmdb":
         if self.label is not None and self.manifest is not None:
             raise ValueError("the labels are in data.manifest: leave out data.label")
         if self.label is not None:

@@ -1,7 +1,5 @@
 """numpy: arrays in .npy and .npz files, one per file or many along the first axis of a file."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence
@@ -62,7 +60,7 @@ class Numpy(ArraySource):
     arrays: dict[str, str] = Field(default={})
 
     @model_validator(mode="after")
-    def _arrays_are_read(self) -> Numpy:
+    def _arrays_are_read(self) -> "Numpy":
         known = (self.field, "labels", *self.values)
         for name in self.arrays:
             if name not in known:

@@ -1,7 +1,5 @@
 """raw: arrays of one dtype and shape in flat binary files, one or many per file."""
 
-from __future__ import annotations
-
 import os
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -41,7 +39,7 @@ class Labels(pydantic.BaseModel):
     every: Annotated[int, Field(ge=1, le=2**62), WHOLE] | None = None
 
     @pydantic.model_validator(mode="after")
-    def _every_holds_one(self) -> Labels:
+    def _every_holds_one(self) -> "Labels":
         if self.every is not None and self.every < np.dtype(self.dtype).itemsize:
             raise ValueError(
                 f"every is {self.every}, but a label of {self.dtype} has "

@@ -1,7 +1,5 @@
 """zip: images in ZIP archives, in one folder per class."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +67,7 @@ class ZipColumn(Column):
     def get_sizes(self, rows: Rows) -> list[int | None]:
         return list(self.size[rows].tolist())
 
-    def take(self, rows: Rows) -> ZipColumn:
+    def take(self, rows: Rows) -> "ZipColumn":
         return ZipColumn(
             self.spans.take(rows), self.size[rows], self.crc[rows], self.is_deflated[rows]
         )

@@ -20,7 +20,6 @@ SHARED_FILES = {
         "random_autocontrast",
         "random_channel_permutation",
         "random_equalize",
-        "random_gamma",
         "random_invert",
         "random_posterize",
         "random_solarize",

@@ -3,8 +3,6 @@
 They are aug_mix, auto_augment, rand_augment and trivial_augment_wide.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Annotated, Literal
 
@@ -165,7 +163,7 @@ class RandAugment(AugmentPolicy):
     num_magnitude_bins: NumBins = 31
 
     @model_validator(mode="after")
-    def _check_magnitude(self) -> RandAugment:
+    def _check_magnitude(self) -> "RandAugment":
         if self.magnitude >= self.num_magnitude_bins:
             raise ValueError(
                 f"magnitude is {self.magnitude}, but num_magnitude_bins is "

@@ -1,7 +1,7 @@
 """Steps that apply one function of color_ops.py at random.
 
 They are random_adjust_sharpness, random_autocontrast, random_channel_permutation, random_equalize,
-random_gamma, random_invert, random_posterize and random_solarize.
+random_invert, random_posterize and random_solarize.
 """
 
 from typing import Annotated
@@ -9,8 +9,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from gpupipe.augment.color_step import ColorStep, FactorPair, RandomColorStep
-from gpupipe.pipeline.geometry import draw_between
+from gpupipe.augment.color_step import ColorStep, RandomColorStep
 from gpupipe.pipeline.step import Sampled, Spec, StepIncompatibleError, Uniforms
 from gpupipe.schema.field_types import WHOLE, Finite, NotNegative
 
@@ -74,28 +73,6 @@ class RandomEqualize(RandomColorStep):
     """
 
     op = "equalize"
-
-
-class RandomGamma(RandomColorStep):
-    """Change the gamma at random, as torchvision.transforms.v2.functional.adjust_gamma.
-
-    Each colour from 0 to 1 is raised to the power gamma: below 1 the image becomes brighter, above
-    1 darker. The input must be an image of 1 or 3 channels, of uint8 or of floats from 0 to 1.
-
-    Attributes:
-        gamma: [min, max] power, at least 0, from which it is drawn uniformly. 1 changes nothing.
-            The default is [0.8, 1.2], as in Albumentations.
-        p: The probability of the change, 0 to 1. The default is 0.5.
-    """
-
-    gamma: FactorPair = (0.8, 1.2)
-
-    op = "adjust_gamma"
-    num_uniforms = 2
-
-    def sample(self, u: Uniforms) -> Sampled:
-        """Return runs: int32 (B,), 1 for the samples to change, else 0; gamma: float64 (B,)."""
-        return super().sample(u) | {"gamma": draw_between(self.gamma, u[:, 1])}
 
 
 class RandomInvert(RandomColorStep):

@@ -1,7 +1,5 @@
 """resize and random_resized_crop: make an image of a fixed size, or with a fixed shorter side."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import numpy as np
@@ -39,7 +37,7 @@ class Resize(ResamplingStep):
     example = {"size": 100}
 
     @model_validator(mode="after")
-    def _max_size_goes_with_one_number(self) -> Resize:
+    def _max_size_goes_with_one_number(self) -> "Resize":
         if self.max_size is not None and (
             not isinstance(self.size, int) or self.max_size <= self.size
         ):

@@ -8,7 +8,6 @@ import pydantic
 import pytest
 import torch
 from torchvision.transforms import v2
-from torchvision.transforms.v2 import functional as F
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.step import StepIncompatibleError
@@ -16,12 +15,11 @@ from gpupipe.pipeline.step_registry import STEPS
 from gpupipe.steps.random_color_changes import (
     RandomAdjustSharpness,
     RandomEqualize,
-    RandomGamma,
     RandomInvert,
     RandomPosterize,
     RandomSolarize,
 )
-from helpers.color_differences import EXACT, compared, drawn, is_share, is_uniform, most
+from helpers.color_differences import EXACT, compared, drawn, is_share, most
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "random_adjust_sharpness": {"sharpness_factor": 2},
@@ -162,34 +160,3 @@ def test_the_six_orders_are_equally_probable() -> None:
     orders, counts = np.unique(permutations, axis=0, return_counts=True)
     assert len(orders) == 6
     assert np.abs(counts - 10_000).max() < 500
-
-
-@pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
-@pytest.mark.parametrize("gamma", [0.3, 2.2])
-def test_levels_are_within_one_of_torchvisions_by_gamma(
-    small_gallery: Path, gray: bool, gamma: float
-) -> None:
-    assert most(small_gallery, "random_gamma", gray=gray, p=1, gamma=[gamma, gamma]) <= 1
-
-
-def test_floats_are_torchvisions_by_gamma(small_gallery: Path) -> None:
-    assert most(small_gallery, "random_gamma", "float32", p=1, gamma=[0.4, 3]) <= EXACT
-
-
-def test_gamma_means_what_torchvision_means() -> None:
-    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 9, 12), np.uint8))
-    p = {"runs": np.int32(1), "gamma": np.float64(1.7)}
-    assert torch.equal(RandomGamma(p=1).torch(image, p), F.adjust_gamma(image, 1.7))
-    assert torch.equal(RandomGamma().torch(image, p | {"runs": np.int32(0)}), image)
-
-
-def test_what_is_drawn() -> None:
-    values = drawn("random_gamma", gamma=[0.5, 2], p=0.3)
-    assert is_share(values["runs"], 0.3)
-    assert is_uniform(values["gamma"], 0.5, 2.0)
-
-
-@pytest.mark.parametrize("gamma", [[-0.1, 1], [2, 1], 1.5, [0.5, float("inf")]])
-def test_other_ranges_are_refused(gamma: object) -> None:
-    with pytest.raises(pydantic.ValidationError):
-        RandomGamma(gamma=gamma)

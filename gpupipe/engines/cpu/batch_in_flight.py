@@ -9,8 +9,6 @@ If a sample fails, the later stages leave it out. If a stage itself fails, the w
 `result` is set in any case: otherwise the consumer would wait forever.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -147,7 +145,7 @@ class BatchStarter:
     start_copy: Callable[[Mapping[str, torch.Tensor]], CopiedFields] | None
     reads_only: bool = False
 
-    def start(self, plan: Plan) -> BatchInFlight:
+    def start(self, plan: Plan) -> "BatchInFlight":
         """Start the batch of a plan."""
         return BatchInFlight(self, self.phases[self.job.pipeline.phase_of(plan.epoch)], plan)
 

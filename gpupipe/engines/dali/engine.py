@@ -40,8 +40,6 @@ How it runs, and in which order it stops:
    that do not exist in the child.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
@@ -163,7 +161,7 @@ class DaliEngine(QuarantiningEngine):
         return on_gpu | {"DALI on CPU": {"device": "cpu"}}
 
     @classmethod
-    def on(cls, job: Job, device: str) -> DaliEngine:
+    def on(cls, job: Job, device: str) -> "DaliEngine":
         number = resolve(device)
         if job.loader.set_affinity:
             check_affinity(job.threads, number)

@@ -13,8 +13,6 @@
    freed before the kernels that are queued there have run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -200,7 +198,7 @@ class RemoteEngine(BatchStream):
     @classmethod
     def connect(
         cls, loader: LoaderConfig, patience: float, own: Config | None
-    ) -> tuple[RemoteEngine, Config, Index, Sampler]:
+    ) -> "tuple[RemoteEngine, Config, Index, Sampler]":
         """Connect to servers; implements `gpupipe.loading.assembly.Connects`."""
         with ExitStack() as exits:
             servers, config = connect_servers(loader, patience, own, exits)

@@ -5,8 +5,6 @@ UnpackedColumn, the images of all row groups are written to the cache folder onc
 memory-mapped from there.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import OrderedDict
@@ -147,7 +145,7 @@ class RowGroupColumn(Column):
     def can_sample(self) -> bool:
         return False  # a row group is read whole, and its file's size is in the fingerprint
 
-    def take(self, rows: Rows) -> RowGroupColumn:
+    def take(self, rows: Rows) -> "RowGroupColumn":
         return replace(self, file=self.file[rows], group=self.group[rows], row=self.row[rows])
 
 

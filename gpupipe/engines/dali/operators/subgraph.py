@@ -15,8 +15,6 @@ Invariant: all batches have the same operators, and arrays of the same dtypes in
 step must call the same primitives for every batch; see pipeline/primitives.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -70,7 +68,7 @@ class Subgraph:
         """The arguments that are fed to the graph, in order."""
         return [a for a in self.arguments if isinstance(a, np.ndarray)]
 
-    def subgraphs(self, device: str) -> list[Subgraph]:
+    def subgraphs(self, device: str) -> "list[Subgraph]":
         """Return the Subgraph itself, in place of the operators that a fusion.Operation lists."""
         return [self]
 
