@@ -86,7 +86,7 @@ class StateError(GpupipeError):
 class UsageError(GpupipeError, TypeError):
     """A loader was pickled, copied, indexed or passed to a DataLoader, which it does not support.
 
-    It is also a TypeError, because code that probes for these operations catches that.
+    It is also a TypeError, because code that probes for these operations catches TypeError.
     """
 
 
@@ -161,7 +161,7 @@ class StandInWarning(UserWarning):
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Issue a warning that points at the line outside of gpupipe that led to it."""
+    """Issue a warning that points at the user's line, outside of gpupipe, that led to it."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "gpupipe":
         level, frame = level + 1, frame.f_back
@@ -191,8 +191,8 @@ def nearest(name: str, valid_names: Iterable[str]) -> str | None:
         valid_names: The valid names.
 
     Returns:
-        The most similar name (difflib, ratio of at least 0.7), else one of the same letters
-        ("lfw" for "lwf"), else None.
+        The most similar name (difflib, ratio of at least 0.7). If there is none, a name with the
+        same letters, such as "lfw" for "lwf", or None.
     """
     names = sorted(valid_names)
     similar = difflib.get_close_matches(name, names, n=1, cutoff=_MIN_RATIO)
@@ -207,7 +207,7 @@ def did_you_mean(name: str, valid_names: Iterable[str]) -> str:
         valid_names: The valid names.
 
     Returns:
-        `; did you mean 'x'?` if a valid name is similar, else `; known: x, y`, else "" if there
+        `; did you mean 'x'?` if a valid name is similar. Otherwise `; known: x, y`, or "" if there
         are no valid names.
     """
     names = sorted(valid_names)

@@ -88,9 +88,10 @@ class PipeDataModule(LightningDataModule):
             val_overrides: Settings for the validation loader only.
             test_overrides: Settings for the test loader only.
             predict_overrides: Settings for the prediction loader only.
-            allow_same_samples: If false, the module raises ConfigError if training and validation
-                have the same samples. Loaders of one data set have different samples if their
-                `subset` settings, such as two parts of `split` or two files of ids, share no id.
+            allow_same_samples: Whether training and validation may have the same samples. If false,
+                the module raises ConfigError in that case. Two loaders of one data set have
+                different samples if their `subset` settings share no id: two parts of `split`, or
+                two files of ids without a common id.
             **more_overrides: More settings for all loaders, as keyword arguments.
 
         Example:
@@ -219,7 +220,7 @@ def _correct_batch_count(trainer: Trainer, loader: Loader) -> None:
     """Correct the trainer's batch counts when it resumes with another batch size or world size.
 
     The trainer ends an epoch after len(loader) batches. So its count of finished batches must be
-    len(loader) minus the remaining batches. Otherwise it ends the epoch too early or never.
+    len(loader) minus the remaining batches. With another count the epoch ends too early or never.
     """
     resume = loader.load_state_dict
 

@@ -59,7 +59,7 @@ def load(
         EngineError: If the engine cannot be built.
         FetchError: If the data set could not be downloaded.
         ServerError: If the config names a server that cannot be reached.
-        GpupipeError: In a worker process of a DataLoader.
+        GpupipeError: If it is called in a worker process of a DataLoader.
 
     Example:
         >>> with gpupipe.load("lfw", batch_size=64) as loader:
@@ -109,19 +109,19 @@ def warn_about_data(loader: Loader) -> Loader:
 class Loader:
     """Delivers epochs of batches.
 
-    Each `iter()` is one epoch: the next one, or the rest of one after load_state_dict(). The epoch
-    is chosen when its first batch is requested, so `sampler.set_epoch()` may follow `iter()`. Only
-    the newest iterator of a loader can be used. After the first epoch `iter()` is cheap: the engine
-    prepares the next epoch while this one ends.
+    Each `iter()` delivers one epoch: the next one or, after load_state_dict(), the rest of the
+    state's epoch. The epoch is chosen when its first batch is requested, so
+    `sampler.set_epoch()` may follow `iter()`. Only the newest iterator of a loader can be used.
+    After the first epoch `iter()` is cheap: the engine prepares the next epoch while this one ends.
 
     A batch is a dict: the fields of the pipeline, such as "image" (B, C, H, W), further values of
     the data set (B, ...), and "label", int64 (B,). All tensors are on the loader's device. With
-    `format: tuple` a batch is (first field, label); with `ids: true` the dict also has "id",
-    int64 (B,), the rows of the samples in the index.
+    `format: tuple` a batch is (first field, label). With `ids: true` the dict also has "id",
+    int64 (B,): the rows of the samples in the index.
 
     If the config has steps under `batch:`, such as mixup, the loader runs them on each batch. The
-    label is then soft: float32 (B, mixer.num_classes). What these steps draw depends on which
-    samples share a batch.
+    label is then soft: float32 (B, mixer.num_classes). The random choices of these steps depend on
+    which samples share a batch.
 
     Attributes:
         config: The configuration, with the rank and world size that the loader found.
@@ -198,12 +198,12 @@ class Loader:
         Prefetched batches do not count.
 
         Returns:
-            A dict for load_state_dict(), of plain values: fingerprints of data and pipeline,
-            seed, shuffle, epoch and position (samples of the epoch delivered over all ranks);
-            repeats, weights, epoch_size and subset if they are not at their defaults; step
-            (batches so far on each rank), content (sizes and hashes of some samples, found at the
-            first call), skipped (rows that on_error skipped on this rank), and history (the step
-            and settings of each resume with another batch size or number of ranks).
+            A dict of plain values for load_state_dict(). It holds the fingerprints of data and
+            pipeline, seed and shuffle; repeats, weights, epoch_size and subset if they are not at
+            their defaults; epoch, and position (samples of the epoch delivered over all ranks);
+            step (batches so far on each rank); content (sizes and hashes of some samples, found at
+            the first call); skipped (rows that on_error skipped on this rank); and history (the
+            step and settings of each resume with another batch size or number of ranks).
         """
         return self._run_state.make(self._life_cycle.position, self._life_cycle.delivered)
 
@@ -229,7 +229,7 @@ class Loader:
     def close(self) -> None:
         """End all iterations, and free threads, processes and memory. Idempotent.
 
-        After this `iter()` raises GpupipeError.
+        After close(), `iter()` raises GpupipeError.
         """
         self._life_cycle.close()
         self.engine.close()

@@ -128,7 +128,7 @@ class TensorBoardExporter:
 
     It writes the values of Monitor.metrics(): data/wait_share and data/accelerator_utilisation from
     0 to 1, data/wait_ms and data/step_ms in milliseconds. Each point is the mean over the steps
-    since the last point, at the number of the step. Needs the extra `tensorboard`.
+    since the last point. Its step is the monitor's `steps`. Needs the extra `tensorboard`.
 
     Example:
         >>> monitor = gpupipe.Monitor(loader)

@@ -45,7 +45,9 @@ _MAX_BATCHES = 4
 The engine reads the next batch while it runs the steps of the current one.
 """
 _MIN_TASKS = 16
-"""The minimum number of tasks, if there are as many batches, so that several actors have work."""
+"""The minimum number of tasks, so that several actors have work. If there are fewer batches, each
+batch is one task.
+"""
 
 
 def dataset(
@@ -53,10 +55,10 @@ def dataset(
 ) -> Dataset:
     """Return the samples of one epoch as a lazy `ray.data.Dataset`.
 
-    Before the Dataset is consumed, only the index is read. Ray Data's own actor pool then runs the
-    pipeline of the config. Each sample gets the draws that load() gives it in this epoch.
-    Use it for batch inference and for offline preprocessing, with `map_batches`, `write_parquet`
-    and Ray Data's other methods.
+    Of the data, this call reads only the index. When the Dataset is consumed, Ray Data's own actor
+    pool runs the pipeline of the config. Each sample gets the random draws that load() gives it in
+    this epoch. Use the Dataset for batch inference and for offline preprocessing, with
+    `map_batches`, `write_parquet` and Ray Data's other methods.
 
     Ray Data delivers the samples in the order in which its actors finish them. For the order of
     load(), set `ray.data.DataContext.get_current().execution_options.preserve_order = True` first.
@@ -133,9 +135,9 @@ def _pool_size(workers: str | int | tuple[int, int]) -> dict[str, int]:
 
 
 def _order(config: Config, index: Index, epoch: int) -> list[Any]:
-    """Return the order of an epoch as tables of ids, one for each task of an actor.
+    """Return an epoch's order as Arrow tables with the columns "id" and "repeat", one per task.
 
-    The order has the samples of all ranks, unless the config sets a rank.
+    The tables have the samples of all ranks, unless the config sets a rank.
     """
     import pyarrow
 
@@ -213,7 +215,7 @@ class _Worker:
         self._engine = engine.on(job, job.loader.device)
 
     def __call__(self, rows: dict[str, NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
-        """Yield the samples of a task, a batch at a time.
+        """Yield the samples of a task, a batch at a time; `rows` is one table of `_order`.
 
         Raises:
             GpupipeError: A sample or a step failed. The message names this node.

@@ -36,7 +36,7 @@ def connect(
 
     Args:
         server: Address, tcp://HOST:PORT or ipc://FILE, or a list of servers with one shard each.
-        hwm: High-water mark: batches that the server sends ahead, 1 to 1000.
+        hwm: High-water mark: the number of batches that the server sends ahead, 1 to 1000.
         device: Where batches are delivered: auto, cpu, gpu or gpu:N.
         transport: shm (shared memory), tcp (socket), or auto, which is shm if possible.
         key: File with the secret key of this client, for a server that has keys.
@@ -83,7 +83,7 @@ def connect(
 class ServerDataStream:
     """Delivers the batches of a gpupipe server, with the interface of Fuel's data streams.
 
-    It delivers epochs of tuples of NumPy arrays. The arguments are those of
+    Each epoch is an iterator over tuples of NumPy arrays. The arguments are those of
     `fuel.streams.ServerDataStream`, in the same order.
 
     Args:
@@ -91,7 +91,7 @@ class ServerDataStream:
         produces_examples: If false, deliver batches; if true, deliver single samples.
         host: Host of the server.
         port: Port of the server.
-        hwm: High-water mark: batches that the server sends ahead, 1 to 1000.
+        hwm: High-water mark: the number of batches that the server sends ahead, 1 to 1000.
         axis_labels: Names of the axes of each source. Only stored as an attribute.
 
     Raises:
@@ -126,8 +126,8 @@ class ServerDataStream:
         """Iterate over the next epoch.
 
         Yields:
-            A tuple with one array for each source: (B, ...) of a batch, or (...) of one sample if
-            `produces_examples` is true.
+            A tuple with one array for each source. An array is (B, ...), a batch; if
+            `produces_examples` is true, it is (...), one sample.
 
         Raises:
             ServerError: If a batch lacks one of the sources.

@@ -68,15 +68,15 @@ def check_loader(make: Make) -> None:
     """Check that loaders keep the contract of gpupipe.
 
     The rules: every sample comes once per epoch; draws do not depend on the batch size; len() is
-    exact; iterations, set_epoch(), state_dict() and close() work as documented; ranks share an
-    epoch; with `repeats`, each repeat of a sample has other draws. The check takes as long as about
-    twelve epochs, or longer if there are at most 100 samples.
+    exact; iterations, set_epoch(), state_dict() and close() work as documented; the ranks share out
+    the samples of an epoch; with `repeats`, each repeat of a sample gets different draws. The check
+    takes as long as about twelve epochs, or longer if there are at most 100 samples.
 
     Args:
         make: Creates a Loader with the settings that it gets as keyword arguments: batch_size,
             seed, shard, ids, format, last_batch, repeats. It is called about 25 times. The data set
             must have at least 8 samples, all of them readable. Without `repeats`, an epoch must
-            have every sample once, so the config may set no weights, epoch_size or subset.
+            have every sample once, so the config must not set weights, epoch_size or subset.
 
     Raises:
         AssertionError: If a rule is broken; the message names the rule.

@@ -160,8 +160,8 @@ def create_loader(  # noqa: PLR0913, PLR0917  # timm's arguments
     - `num_workers` is the number of CPU threads of the engine, at least 1; with
       engine="dataloader" it is the number of processes.
     - `pin_memory`, `use_multi_epochs_loader` and `worker_seeding` have no effect, and
-      `persistent_workers` only has one with engine="dataloader". Draws depend only on `seed`, the
-      epoch and the sample, and threads live on between epochs.
+      `persistent_workers` has an effect only with engine="dataloader". Draws depend only on `seed`,
+      the epoch and the sample, and threads live on between epochs.
     - `collate_fn` takes timm's FastCollateMixup, which then mixes normalized images on `device`.
     - In evaluation over several ranks no sample comes twice.
 

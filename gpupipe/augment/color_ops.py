@@ -1,10 +1,10 @@
 """A table of the functions that change colours, with one row per function, for every back end.
 
-A row has the arguments of a function, its dtypes, and what it computes. `apply` is the reference.
-The engines have kernels and operators of their own for most functions. They derive the other ones
-from the row: the CPU engine makes a table of 256 values for a pointwise function of uint8, and DALI
-computes the formula. So a new function is one row, here or in the module of a step of another
-package, which calls `register`.
+A row has the arguments of a function, its dtypes, and what it computes. `apply` is the reference
+implementation. The engines have kernels and operators of their own for most functions. They derive
+the other functions from their rows: the CPU engine makes a table of 256 values for a pointwise
+function of uint8, and DALI computes the formula. So a new function is one row. A step of another
+package adds its row with `register`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ They sum to 0.9999, and torchvision truncates the luma of uint8.
 """
 HIGHEST_LEVEL = 255
 SCALE_TO_LEVELS = HIGHEST_LEVEL + 1 - 1e-3
-"""torchvision's factor from 0..1 to levels, which are truncated afterwards (v2.ToDtype)."""
+"""The factor by which torchvision multiplies floats before it truncates to uint8 (v2.ToDtype)."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class ColorValue:
 
     Attributes:
         name: The argument's name, in torchvision's words.
-        dtype: The NumPy dtype of the array with all samples' values, (B,) or (B, n).
+        dtype: The NumPy dtype of the array with the values of B samples: (B,), or (B, n) for n
+            numbers per sample.
         min: The smallest value.
         max: The largest value.
     """
@@ -50,7 +51,7 @@ class ColorValue:
 
 @dataclass(frozen=True)
 class ColorFunction:
-    """A function of images of 1 or 3 channels. It keeps shape and dtype.
+    """A function that changes the colours of images of 1 or 3 channels, but not shape or dtype.
 
     Floats are in 0..1, and results are clamped to the range of the dtype. The uint8 values of a
     back end may differ from the reference by 1. For a saturation above 2, single pixels may differ
@@ -85,7 +86,7 @@ def apply(op: str, image: Tensor, values: Sequence[Any]) -> Tensor:
         values: The function's values for this image: numbers, or sequences of numbers.
 
     Raises:
-        SampleIncompatibleError: If the image has fewer pixels than the function mirrors.
+        SampleIncompatibleError: If the image is too small for the mirrored border of a blur.
     """
     import torch
     from torchvision.transforms.v2 import functional as F
@@ -149,7 +150,7 @@ _UINT8 = ("uint8",)
 
 
 def _factor(name: str) -> tuple[ColorValue, ...]:
-    """Return the only argument of a function: a factor, 0 or more; 1 keeps the image."""
+    """Return the `values` of a row with one argument: a factor of 0 or more; 1 keeps the image."""
     return (ColorValue(name, "float64", 0.0, math.inf),)
 
 

@@ -1,6 +1,7 @@
 """Bases of steps that change colours and leave masks alone.
 
-`ColorStep` runs a function of color_ops.py, or several; `RandomColorStep` one with a probability.
+`ColorStep` runs one or more functions of color_ops.py. `RandomColorStep` runs one function with a
+given probability.
 """
 
 from collections.abc import Callable
@@ -25,14 +26,14 @@ FactorPair = Annotated[
 class ColorStep(Step):
     """The base of steps that change colours. On a mask they do nothing, as in torchvision.
 
-    A subclass that applies one function defines `op`. It draws the function's arguments under their
-    names, has fields of these names, or defines `op_values`. A subclass that applies several
-    functions defines `lower_color` and `torch_color`. A subclass that refuses further inputs
-    overrides `infer_color`.
+    A subclass that applies one function defines `op`. For each argument of the function, its
+    `sample` returns an array of the argument's name, or it has a field of that name; or else it
+    overrides `op_values`. A subclass that applies several functions overrides `lower_color` and
+    `torch_color`. A subclass that accepts fewer inputs overrides `infer_color`.
 
     Attributes:
         op: The function, a name of `COLOR_OPS`; "" for none.
-        takes_any_values: Whether it also takes numbers outside the usual range of the dtype.
+        takes_any_values: Whether the step also takes numbers outside the usual range of the dtype.
     """
 
     op: ClassVar[str] = ""
@@ -54,10 +55,11 @@ class ColorStep(Step):
         name.
 
         Args:
-            p: The arrays that `sample` returned, (B, ...), or one sample's entry of each, (...).
+            p: For a batch, the arrays that `sample` returned, (B, ...); for one image, its entry
+                of each array, (...).
 
         Returns:
-            Arrays (B, ...) or (...), and numbers that are the same for all samples.
+            For each argument, an array as in `p`, or a number that all samples share.
         """
         names = [value.name for value in COLOR_OPS[self.op].values]
         return tuple(p[name] if name in p else getattr(self, name) for name in names)
@@ -69,7 +71,7 @@ class ColorStep(Step):
         image.color(self.op, *(v if np.ndim(v) else np.full(shape, v) for v in values))
 
     def torch_color(self, image: Any, p: Params) -> Any:
-        """Change the colours of one image (C, H, W) in torch. It gets float16 images as float32."""
+        """Change the colours of one image (C, H, W) in torch; float16 images arrive as float32."""
         values = [np.asarray(value).tolist() for value in self.op_values(p)]
         return color_ops.apply(self.op, image, values)
 
@@ -102,7 +104,7 @@ class RandomColorStep(ColorStep):
     num_uniforms = 1
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return runs: int32 (B,), 1 for the samples to change, else 0."""
+        """Return `runs`, int32 (B,): 1 for the samples to change, 0 for the others."""
         return {"runs": (u[:, 0] < self.p).astype(np.int32)}
 
     def lower_color(self, image: Primitives, p: Params) -> None:

@@ -1,12 +1,12 @@
 """Random numbers for each pixel, from one drawn seed per sample.
 
-All engines add the numbers of `normal_field`, so they add the same noise. DALI gets them as an
-argument, so all images of a batch must have one size, known before the run.
+All engines add the numbers of `normal_field`, so they add the same noise. DALI gets these
+numbers as an argument, so all images of a batch must have one size, known before the run.
 
-A field of 224x224x3 takes 1.2 ms on one core, and 0.6 MB (measured on a Xeon server CPU).
+The numbers for a 224x224x3 image take 1.2 ms on one core, and 0.6 MB (on a Xeon server CPU).
 
-The seed is a draw, so it is the same in every run. The field is the same as long as NumPy keeps the
-methods of `Generator`: NEP 19 allows them to change in a new release of NumPy.
+The seed is a draw, so it is the same in every run. Its numbers are the same as long as NumPy keeps
+the methods of `Generator`: NEP 19 allows them to change in a new release of NumPy.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ SPEED_ADVICE = (
 )
 
 ANY_NUMBER = (float("-inf"),)
-"""The fill to pass to `spec_checks.add_fill` for noise that is not clamped: any number."""
+"""Tells `spec_checks.add_fill` that noise without clamping can make any number."""
 
 
 def draw_seeds(u: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -46,7 +46,7 @@ def normal_field(seed: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 
 def uniform_field(seed: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Return uniform numbers in [0, 1) of a shape, from a seed of `draw_seeds`."""
+    """Return an array of `shape` with uniform numbers in [0, 1), from a seed of `draw_seeds`."""
     return Generator(SFC64(int(seed))).random(shape, np.float32)
 
 
@@ -56,19 +56,18 @@ def stack_fields(
     shape: tuple[int, ...],
     dtype: str = "float32",
 ) -> NDArray[Any]:
-    """Make an array of numbers, the field, for each sample that is present, in several threads.
+    """Make a field, an array of numbers, for each sample that needs one, in several threads.
 
-    NumPy draws normal numbers without holding Python's lock.
+    Threads help, because NumPy draws normal numbers without holding the GIL.
 
     Args:
         make: Called with the sample's position in the batch; returns its field.
-        present: The samples that need a field, (B,).
+        present: Whether each sample needs a field, (B,).
         shape: The shape of each field.
         dtype: The dtype of the fields.
 
     Returns:
-        The fields, (B, *shape). Samples that are not present get zeros, at no cost in time or
-        memory.
+        The fields, (B, *shape). Samples that need none get zeros, at no cost in time or memory.
     """
     fields = np.zeros((len(present), *shape), dtype)
 

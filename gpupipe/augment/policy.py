@@ -1,18 +1,18 @@
 """AugmentPolicy: the base of steps that draw operations from a table, such as rand_augment.
 
-A policy has slots that follow each other. `sample` draws an operation and a value for each sample
-and slot; see policy_ops.py for what they mean:
+A policy applies several operations in turn; a slot is the place of one. `sample` draws an operation
+and a value for each sample and slot; see policy_ops.py for what they mean:
 
     op, value   (B, slots)            the operations of each sample, one after the other
 
-A policy with chains of slots, as AugMix (https://arxiv.org/abs/1912.02781), blends. Each chain
+A policy such as AugMix (https://arxiv.org/abs/1912.02781) has several chains of slots. Each chain
 runs on the image, and the results are blended with each other and with the image:
 
     op, value   (B, chains, slots)    the operations; 0, Identity, after the end of a chain
-    weight      (B, chains + 1)       of the image and of each chain; their sum is 1
+    weight      (B, chains + 1)       the weights of the image and of each chain; their sum is 1
 
-`ChainMixture` draws the weights and the lengths of the chains. The weights come from gamma
-distributions, whose draws are the quantiles of uniform draws.
+`ChainMixture` draws the weights and the lengths of the chains. The weights are computed from gamma
+variates. These are quantiles of the gamma distribution at uniform draws.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,10 +42,10 @@ class AugmentPolicy(Step):
     """The base of steps that draw operations. They work on uint8 images of 1 or 3 channels.
 
     On a mask, the operations that move pixels take nearest pixels, and those that change colours
-    leave it alone.
+    do nothing.
 
-    Subclasses define `table` or `op_names`, and `sample`, which returns op, int32, and value,
-    float64, as the head of this module says.
+    Subclasses define `table` or `op_names`, and `sample`. It returns the arrays op (int32) and
+    value (float64), and for chains also weight; see the head of this module.
 
     Attributes:
         interpolation: "nearest" (the default) or "bilinear", for the operations that move pixels.
@@ -74,7 +74,7 @@ class AugmentPolicy(Step):
 
     @property
     def warping(self) -> Warping:
-        """How the operations that move pixels compute them."""
+        """The settings of the operations that move pixels."""
         return Warping(self.interpolation, self.fill, self.has_whole_shifts)
 
     def infer_spec(self, input_spec: Spec) -> Spec:
@@ -127,7 +127,7 @@ class ChainMixture:
 
     Attributes:
         width: The number of chains.
-        depth: The number of operations in a chain; 0 to draw it from 1 to 3 for each.
+        depth: The number of operations in a chain; 0 draws it for each chain, from 1 to 3.
         alpha: The parameter of the Dirichlet and the beta distribution of the weights, above 0.
     """
 
@@ -145,13 +145,13 @@ class ChainMixture:
         return self.width + 2 + self.width + self.width * self.slots * draws_per_op
 
     def draw(self, u: Floats, draws_per_op: int, draw_ops: Callable[[Floats], Sampled]) -> Sampled:
-        """Draw weights, lengths and operations.
+        """Draw the weights, the lengths and the operations of the chains of B samples.
 
         Args:
             u: Uniform draws, (B, num_uniforms(draws_per_op)).
             draws_per_op: The number of uniform draws per operation.
-            draw_ops: Returns op and value for the draws of all operations, (draws_per_op, B, width,
-                slots).
+            draw_ops: Called with the draws of all operations, (draws_per_op, B, width, slots);
+                returns op and value, (B, width, slots) each.
 
         Returns:
             op, value and weight: see the head of this module.
@@ -185,7 +185,7 @@ def draw_weights(u: Floats, alpha: float, width: int) -> Floats:
 
 
 def draw_depths(u: Floats) -> NDArray[np.int64]:
-    """Turn uniform draws into chain lengths from 1 to 3, AugMix's default."""
+    """Turn uniform draws into chain lengths from 1 to 3, as AugMix does by default."""
     return 1 + choose(u, _MAX_DRAWN_DEPTH)
 
 
@@ -193,8 +193,8 @@ def cut_chains(op: Ints, depth: NDArray[np.int64]) -> Ints:
     """Replace the operations after the end of each chain with Identity.
 
     Args:
-        op: (B, width, slots): the operations.
-        depth: (B, width): the lengths of the chains.
+        op: The operations, (B, chains, slots).
+        depth: The length of each chain, (B, chains).
     """
     return np.where(np.arange(op.shape[-1]) < depth[..., None], op, 0).astype(np.int32)
 
@@ -215,7 +215,7 @@ def _gamma_table(alpha: float) -> tuple[Floats, Floats]:
     """Return the cumulative gamma distribution at points x, and the points x.
 
     For a small `alpha` the density over x is steep or infinite at 0, but over y = x ** alpha it is
-    proportional to exp(-x). So the points are then equally spaced in y.
+    proportional to exp(-x). So for alpha below 1.5, the points are equally spaced in y.
     """
     if alpha < 1.5:
         y = np.linspace(0.0, _TAIL**alpha, _POINTS)

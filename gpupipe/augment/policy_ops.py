@@ -7,13 +7,13 @@ A policy (policy.py) draws the number of an operation in `OPS` and a value for e
     Identity                       none
     ShearX, ShearY                 the tangent of the angle; the top left corner stays in place
     TranslateX, TranslateY         pixels to the right, or down
-    TranslateXRel, TranslateYRel   the same as a fraction of the width, or of the height
+    TranslateXRel, TranslateYRel   the same, but as a fraction of the width, or of the height
     Rotate                         degrees, counter-clockwise, about the centre
     Brightness, Color, Contrast,   the factor; 1 leaves the image as it is
     Sharpness
     Posterize                      bits to keep, 0 to 8
     Solarize                       the threshold, 0 to 255
-    SolarizeAdd                    levels that are added to the values below 128, 0 to 128
+    SolarizeAdd                    the number, 0 to 128, to add to the values below 128
     GaussianBlur                   sigma in pixels, 0.1 to 2; the kernel covers 3 sigma
     AutoContrast, Equalize,        none
     Invert
@@ -64,7 +64,7 @@ _SIGMA = (0.1, 2.0)
 
 @dataclass(frozen=True)
 class Warping:
-    """How the operations that move pixels compute them.
+    """The settings of the operations that move pixels.
 
     Attributes:
         interpolation: "nearest" or "bilinear".
@@ -92,8 +92,8 @@ def lower_op(
 ) -> None:
     """Apply one operation to each sample by calling primitives.
 
-    All operations that move pixels share one branch, with a matrix per sample. On a CPU, DALI is
-    1.12 times as fast with it as with one branch per operation, if only such operations are drawn
+    All operations that move pixels share one branch, with a matrix per sample. If only such
+    operations are drawn, this makes DALI on a CPU 1.12 times as fast as one branch per operation
     (1.05 to 1.23 in 40 rounds). With all operations of TrivialAugmentWide there is no clear
     difference: 1.02 (0.90 to 1.20). benchmarks/policy_branches.py measures both.
 
@@ -102,8 +102,8 @@ def lower_op(
         names: The operations that a sample may draw.
         op: The number of each sample's operation, int32 (B,).
         value: The value of each sample's operation, float64 (B,).
-        warping: How the operations that move pixels compute them.
-        changes_colors: False leaves samples alone whose operation changes colours.
+        warping: The settings of the operations that move pixels.
+        changes_colors: False skips the operations that change colours, as on a mask.
     """
     branch_of_op = np.zeros(len(OPS), np.int32)
     branches: list[Callable[[Primitives], None]] = [lambda part: None]
@@ -156,8 +156,8 @@ def apply_op(
         image: Tensor (C, H, W).
         op: The number of the operation, its position in `OPS`.
         value: The value of the operation; see the head of this module.
-        warping: How the operations that move pixels compute them.
-        changes_colors: False returns the image as it is if the operation changes colours.
+        warping: The settings of the operations that move pixels.
+        changes_colors: False skips the operation if it changes colours, as on a mask.
     """
     name = OPS[op]
     if name in GEOMETRY:
@@ -190,9 +190,9 @@ def _move(image: Tensor, name: str, value: float, warping: Warping) -> Tensor:
 
 
 def _shift(op: Any, value: Any, width_height: Any, warping: Warping) -> NDArray[np.float64]:
-    """Return the translation along [x, y] in pixels, (..., 2); 0 for all other operations.
+    """Return the shift of each operation, [x, y] in pixels, (..., 2); 0 if it does not translate.
 
-    Whole shifts are truncated from float32, as torchvision's are.
+    With `has_whole_shifts`, shifts are rounded to float32 and then truncated, as in torchvision.
     """
     pixels, relative = (
         np.stack(

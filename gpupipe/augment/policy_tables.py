@@ -1,9 +1,10 @@
-"""Tables of policies: magnitudes per operation and bin, and the sub-policies of AutoAugment.
+"""Tables of policies: the magnitudes of the operations, and the sub-policies of AutoAugment.
 
-A sub-policy is a pair of operations, each with a probability and a level. Sources: the tables of
-torchvision (AutoAugment._get_policies), from the paper's appendix
-(https://arxiv.org/abs/1805.09501), and timm's `v0` (auto_augment_policy_v0), from the EfficientNet
-implementation for TPUs. Operations without a level have level 0 here.
+A magnitude bin is a number that stands for the strength of an operation. A sub-policy is a pair of
+operations, each with a probability and a level; operations without a level have level 0 here.
+IMAGENET, CIFAR10 and SVHN are torchvision's tables (AutoAugment._get_policies), from the paper's
+appendix (https://arxiv.org/abs/1805.09501). V0 is timm's `v0` (auto_augment_policy_v0), from the
+EfficientNet implementation for TPUs.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ class OpTable:
 
     Attributes:
         names: The operations.
-        magnitudes: float64 (operations, bins).
+        magnitudes: The magnitude of each operation in each bin, float64 (operations, bins).
         is_signed: Whether a draw decides the sign of the magnitude, bool (operations,).
         neutral: The value to which the signed magnitude is added, float64 (operations,).
     """
@@ -54,7 +55,7 @@ class OpTable:
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """The largest magnitudes of a torchvision policy, from which its table follows.
+    """The largest magnitudes of a torchvision policy. `make_table` computes its table from them.
 
     Attributes:
         shear: The tangent of the shear angle.
@@ -114,10 +115,10 @@ def make_table(names: tuple[str, ...], largest: Magnitudes, num_bins: int) -> Op
 
 
 def linspace(start: float, end: float, count: int) -> Floats:
-    """Return `count` numbers from `start` to `end`, float32 as torch.linspace rounds them.
+    """Return `count` numbers from `start` to `end` in float64, rounded as torch.linspace does.
 
-    Like torch, this counts from the nearer end, and rounds once: torch's CPU kernel multiplies and
-    adds in one instruction.
+    Like torch, this counts from the nearer end, and rounds to float32 once: torch's CPU kernel
+    multiplies and adds in one instruction.
     """
     low, high = np.float32(start), np.float32(end)
     spacing = float((high - low) / np.float32(count - 1))

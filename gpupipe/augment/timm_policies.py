@@ -1,8 +1,8 @@
-"""timm's policies: reads their strings, such as rand-m7-mstd0.5-inc1, and has their operations.
+"""Reads the strings of timm's policies, such as rand-m7-mstd0.5-inc1, and lists their operations.
 
 Source: auto_augment_transform, rand_augment_transform, augment_and_mix_transform, LEVEL_TO_ARG and
-AugmentOp in timm/data/auto_augment.py. timm applies its operations with PIL; gpupipe applies those
-of policy_ops.py, whose names and values `OPERATIONS` has.
+AugmentOp in timm/data/auto_augment.py. timm applies its operations with PIL. gpupipe applies the
+operations of policy_ops.py instead; `OPERATIONS` translates names and values.
 """
 
 import re
@@ -57,7 +57,7 @@ OPERATIONS: dict[str, tuple[str, Value]] = {
         lambda f, sign, u: 0.1 + u * (2.0 * np.clip(f, 0.0, 1.0) - 0.1),
     ),
 }
-"""For each of timm's operations: the name in policy_ops.py, and the value there of a level.
+"""For each of timm's operations: its name in policy_ops.py, and how a level becomes its value.
 
 A level is 0 to 10, or to `mmax`. TranslateXRelMix and TranslateYRelMix are timm's TranslateXRel and
 TranslateYRel with the `translate_pct` of 0.3 that create_transform in
@@ -107,7 +107,7 @@ _W0 = _weights("""Rotate .3, ShearX .2, ShearY .2, TranslateXRel .1, TranslateYR
 
 
 def _rename(table: SubPolicies, posterize: str) -> SubPolicies:
-    """Return a copy of `table` with Posterize renamed to `posterize`, a variant of it."""
+    """Return a copy of `table` in which the variant `posterize` replaces Posterize."""
     return tuple(
         tuple((posterize if name == "Posterize" else name, p, level) for name, p, level in pair)
         for pair in table
@@ -140,11 +140,12 @@ class TimmPolicy:
         ops: timm's names of the operations; for "auto" those of all sub-policies.
         sub_policies: For "auto": the table of sub-policies.
         weights: For "rand": the weights of the operations. Weighted operations are drawn without
-            replacement. None draws them with equal probabilities.
+            replacement. If None, all operations are equally probable.
         num_ops: For "auto" and "rand": how many operations follow each other.
-        probability: For "rand": the probability that each of them is applied.
+        probability: For "rand": the probability that each drawn operation is applied.
         magnitude: The magnitude of all operations, for "rand" and "augmix".
-        std: The standard deviation of the levels; UNIFORM draws from 0 to the magnitude.
+        std: The standard deviation of the levels; UNIFORM draws them uniformly, from 0 to the
+            magnitude.
         largest: The largest level.
         mixture: For "augmix": the chains.
     """
@@ -188,8 +189,8 @@ def _read_sections(kind: str, sections: list[str]) -> tuple[str, dict[str, float
     """Parse the sections of a policy string, such as "m9" and "mstd0.5" of "rand-m9-mstd0.5".
 
     Returns:
-        The name of the operation set from the section "tNAME", or "", and the number of each
-        section by its key, such as {"m": 9.0, "mstd": 0.5}.
+        NAME of the section "tNAME", which is an operation set; "" without this section. Then the
+        number of each section by its key, such as {"m": 9.0, "mstd": 0.5}.
     """
     op_set, numbers = "", dict[str, float]()
     for section in sections:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Images = Mapping[str, "Tensor"]
-"""Fields of a batch by name: (B, C, H, W), or (B, others..., C, space...) for other arrays."""
+"""Fields of a batch by name: images are (B, C, H, W). For other arrays, see `BatchStep.torch`."""
 MixedBatch = tuple[dict[str, "Tensor"], "Tensor"]
 """The fields and the soft labels that a step returns."""
 NumClasses = Annotated[int, Field(ge=1, le=MAX_CLASSES), WHOLE]
@@ -54,8 +54,8 @@ class BatchStep(BaseStep):
         num_classes: The number of classes, the width of the soft labels. By default the number of
             classes of the data. All steps of a config share it.
         num_uniforms: The number of uniform draws that one batch needs.
-        mixes_samples: Whether it mixes the samples of a batch with each other, so that `check`
-            counts the pairs of a sample with itself.
+        mixes_samples: Whether the step mixes the samples of a batch with each other. For such a
+            step, `gpupipe check` reports how many samples are mixed with themselves.
     """
 
     num_classes: NumClasses | None = None
@@ -74,28 +74,28 @@ class BatchStep(BaseStep):
                 name.
 
         Raises:
-            StepIncompatibleError: If it cannot process them. The message says why and what to write
-                instead.
+            StepIncompatibleError: If the step cannot process the fields. The message says why and
+                what to write instead.
         """
 
     def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
         """Process one batch on its device. Must not change its arguments in place.
 
         Args:
-            images: The fields that the step works on, by name: (B, C, H, W), or (B, others..., C,
-                space...) for arrays that are no images.
+            images: The fields that the step works on, by name. Images are (B, C, H, W). Other
+                arrays are (B, others..., C, space...): `space` are the spatial axes.
             labels: Soft labels, float32 (B, classes): the share of each class, one-hot before the
                 first step.
-            p: This batch's entry of each array that `sample` returned, and "shift": mix sample i
-                with sample i - shift, so that neighbouring views of one sample do not mix. 0: mix
-                nothing. See `find_shift` in gpupipe.batch_stage.stage.
+            p: This batch's entry of each array that `sample` returned, and "shift". A step mixes
+                sample i with sample i - shift, so that neighbouring views of one sample do not mix;
+                if shift is 0, it mixes nothing. See `find_shift` in gpupipe.batch_stage.stage.
 
         Returns:
             The processed fields and labels, with the same shapes and dtypes.
 
         Raises:
-            StepIncompatibleError: If it cannot process this batch; the message says why and what to
-                write instead.
+            StepIncompatibleError: If the step cannot process this batch. The message says why and
+                what to write instead.
         """
         raise NotImplementedError
 

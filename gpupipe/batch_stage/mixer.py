@@ -68,7 +68,7 @@ class BatchMixer:
 
 
 def to_soft_labels(labels: Tensor, num_classes: int) -> Tensor:
-    """Return one-hot labels, float32 (B, num_classes), on the device of the labels, (B,)."""
+    """Convert class numbers (B,) to one-hot labels, float32 (B, num_classes), on their device."""
     import torch
 
     rows = torch.zeros(len(labels), num_classes, device=labels.device)
@@ -105,7 +105,7 @@ def _check_result(entry: BatchEntry, before: dict[str, Tensor], after: dict[str,
 def check_labels(
     stage: BatchStage, classes: Sequence[str], labels: NDArray[np.int64] | None
 ) -> None:
-    """Raise ConfigError, located at the first step, unless all labels are class numbers.
+    """Raise ConfigError, which points at the first step, unless all labels are class numbers.
 
     Args:
         stage: The steps. An empty stage accepts all labels.

@@ -23,13 +23,13 @@ from gpupipe.schema.document import Document, Loc, Node
 
 
 def find_shift(ids: NDArray[np.int64]) -> int:
-    """Return the length of the longest run of equal ids: this shift mixes no run with itself.
+    """Return the shift by which a batch is mixed: sample i is mixed with sample i - shift.
+
+    It is the length of the longest run of equal ids, so that views of one sample that follow each
+    other do not mix. If the batch is shorter than two runs of this length, it is 0: mix nothing.
 
     Args:
         ids: The ids of the batch's samples, in their order, int64 (B,).
-
-    Returns:
-        The shift; 0, which mixes nothing, if the batch is shorter than two such runs.
     """
     ends = np.flatnonzero(np.diff(ids, append=-1, prepend=-1))
     longest = int(np.diff(ends).max(initial=1))
@@ -68,7 +68,7 @@ class BatchEntry(BaseEntry[BatchStep]):
             ids: The rows of the batch's samples in the index, int64 (B,), in their order.
 
         Raises:
-            StepError: If the step's `sample` raises, or returns arrays of another length.
+            StepError: If the step's `sample` raises, or returns arrays of a wrong length.
         """
         stream = draws.stream(f"batch: {self.key}")
         uniform = draws.uniform(seed, epoch, draws.hash_ids(ids), stream, self.step.num_uniforms)
@@ -81,10 +81,10 @@ class BatchStage(Phased):
     """The checked steps of the batch stage, in order. Without steps it leaves batches alone.
 
     Attributes:
-        entries: The steps. If they have schedules, with the numbers of epoch 0.
+        entries: The steps. Parameters with a schedule have their values of epoch 0.
         main: The fields that a step works on unless it has `on:`.
-        later: For each epoch in which numbers change, the stage from that epoch on, in order. Empty
-            if there are no schedules.
+        later: For each epoch in which schedules change a parameter, the stage from that epoch on,
+            in order. Empty if there are no schedules.
     """
 
     entries: tuple[BatchEntry, ...] = ()
@@ -158,12 +158,12 @@ def _describe_change(first: BatchStage, later: BatchStage, when: str) -> str:
 
 
 def check_later_fields(stage: BatchStage, fields: Mapping[str, Spec], epoch: int) -> list[Problem]:
-    """Return the mistakes of a stage with the batch fields of a later phase.
+    """Return the mistakes of a stage once schedules have changed the sizes of the batch fields.
 
     Args:
         stage: The stage, which was built for the fields of epoch 0.
-        fields: The fields of the later phase, which differ only in sizes.
-        epoch: The first epoch of the later phase.
+        fields: The fields from epoch `epoch` on, which differ from those only in sizes.
+        epoch: The first epoch with these fields.
     """
     problems = [
         _check(e.name, e.step, e.where, {name: fields[name] for name in e.layouts})

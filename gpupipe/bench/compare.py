@@ -1,7 +1,7 @@
 """Compares engines, such as DALI and torch's DataLoader: same cores, samples and draws.
 
-Each contest runs in a fresh process. The contestants take turns, round after round, so that a drift
-of the machine affects all of them.
+Each turn of a contestant runs in a fresh process. The contestants take turns, round after round, so
+that a drift of the machine affects all of them.
 """
 
 import json
@@ -31,7 +31,7 @@ class Comparable(Protocol):
     """
 
     def contestants(self, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
-        """Return the settings of `loader:` of each contestant, by its title. A class method.
+        """Return the settings of `loader:` for each contestant, by its title. A class method.
 
         Args:
             gpus: How many GPUs there are.
@@ -115,7 +115,7 @@ def compare(
         contestants: The contestants, in the order of their turns.
         contest: The work of each contestant in each round.
         repeats: The number of rounds.
-        tick: Called before each contest.
+        tick: Called before each turn.
         notes: Notes for the reader, such as engines that were left out.
         command: The command line, quoted for a shell.
 
@@ -152,7 +152,7 @@ def disturbance(cores: float) -> list[str]:
 
 
 def run_contest(contestant: Contestant, contest: Contest) -> ContestOutcome:
-    """Run a contestant's contest in a fresh process; raise EngineError if it fails."""
+    """Measure a contestant once, in a fresh process; raise EngineError if it fails."""
     request = asdict(contest) | {"changes": contest.changes | contestant.changes}
     process = run_python(
         "-W", "ignore", "-m", "gpupipe.bench.contestant", stdin=json.dumps(request).encode()

@@ -61,7 +61,7 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
     """Return the ratio of `a` to `b`, which were measured in the same rounds.
 
     It compares each round of `a` with the same round of `b`, so drift between rounds cancels. The
-    interval is Student's t on the logarithms of the ratios.
+    confidence interval comes from Student's t on the logarithms of the ratios.
     """
     logs = [math.log(x / y) for x, y in zip(a, b, strict=False)]
     middle = statistics.fmean(logs)
@@ -72,7 +72,7 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
 
 
 def t_95(freedom: int) -> float:
-    """Return the two-sided 95 % quantile of Student's t; approximate above 20 degrees."""
+    """Return Student's t for 95 %, two-sided; approximate above 20 degrees of freedom."""
     if freedom <= len(_T_95):
         return _T_95[freedom - 1]
     return 1.960 + 2.5 / freedom
@@ -217,7 +217,7 @@ def describe_verdict(comparison: Comparison) -> list[str]:
 
 
 def _describe_lead(comparison: Comparison, rival: Result) -> str:
-    """Compare the fastest contestant with `rival`, or with the second if `rival` is the fastest."""
+    """Compare the fastest contestant with `rival`; if it is `rival`, with the second fastest."""
     best, second = sorted(comparison.measured, key=lambda r: -r.mean)[:2]
     rival = second if best is rival else rival
     if short := _describe_shortness((best, rival)):

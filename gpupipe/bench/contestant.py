@@ -31,8 +31,8 @@ class Contest:
         warm_up: How many batches to leave untimed after the first one; at least an epoch if there
             is a decoded cache, which the first epoch fills.
         cold: Whether to drop the files from the page cache first.
-        times_ahead: Time at least this many times the batches that the engine prepares ahead,
-            even if `batches` is less.
+        times_ahead: If the engine prepares n batches ahead, time at least `times_ahead` * n
+            batches, even if `batches` is less.
     """
 
     config: str
@@ -61,7 +61,8 @@ class ContestOutcome:
         peak_memory: The peak memory of the process and its workers in bytes, from PeakMemory.
         gpu_utilisation: The mean share of time that the GPU ran a kernel, 0 to 1; None on a CPU.
         note: The note of the index, such as "stand-in data, not LFW", or "".
-        data: What `measure.describe_loader` returns, with the root and the names of the steps.
+        data: What `measure.describe_loader` returns, and the keys "root", the root of the data set,
+            and "steps", the names of the steps.
         others: How many cores other processes kept busy during the timed batches.
         batches_ahead: How many batches the engine prepares before they are requested.
         peak_memory_kind: How peak_memory was measured: PeakMemory.kind.

@@ -76,8 +76,8 @@ class Gallery:
 
     Attributes:
         index: Eight samples of the photograph's file.
-        engine: The engine that runs the steps; None for the one that runs `Step.torch`, or, for
-            steps without a torch lowering, for the one that `auto` chooses on the CPU.
+        engine: The engine that runs the steps. None chooses the engine that runs `Step.torch` or,
+            if a step has no torch lowering, the one that `auto` chooses on the CPU.
         seed: The seed of the draws.
     """
 

@@ -36,7 +36,7 @@ def show(batch: Any, loader: Loader | None = None, samples: int = 16) -> Image:
 
     Args:
         batch: A batch of a loader: a dict, or a tuple of images and labels.
-        loader: The loader that delivered it.
+        loader: The loader that delivered the batch.
         samples: How many samples to draw at most, at least 1.
 
     Returns:
@@ -81,7 +81,7 @@ def _find_images(batch: Any) -> dict[str, Tensor]:
 
 
 def _describe_label(label: Tensor) -> str:
-    """Return a label's class number as text; of a soft label, the largest class's number."""
+    """Return a label's class number as text; for a soft label, the class with the largest share."""
     return str(int(label if label.ndim == 0 else label.argmax()))
 
 
@@ -185,7 +185,7 @@ def join(tiles: list[Image]) -> Image:
 
 
 def _lay_over(picture: Image, mask: Tensor) -> Image:
-    """Lay a mask of class numbers, (1, H, W), over a picture, in one colour per class but 0."""
+    """Lay a mask of class numbers, (1, H, W), over a picture; class 0 is transparent."""
     import numpy as np
     from PIL import Image
 
@@ -199,7 +199,7 @@ def _lay_over(picture: Image, mask: Tensor) -> Image:
 
 
 def _name_class(loader: Loader, label: int | list[float]) -> str:
-    """Return the class name of a label; of a soft label, its two largest classes with shares."""
+    """Return a label's class name; of a soft label, the top two, as "60% cat, 40% dog"."""
     classes = loader.index.classes
     if isinstance(label, int):
         return classes[label]

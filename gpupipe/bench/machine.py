@@ -64,7 +64,10 @@ def _versions() -> dict[str, str]:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and its descendants; without /proc, not of live ones."""
+    """Return the CPU seconds of this process and its descendants.
+
+    Without /proc, descendants that still run do not count.
+    """
     family = list_family(os.getpid()) if Path("/proc/self").exists() else ()
     ticks = sum(int(ticks) for pid in family for ticks in read_stat(pid)[11:15])
     return time.process_time() + sum(os.times()[2:4]) + ticks / os.sysconf("SC_CLK_TCK")

@@ -167,7 +167,7 @@ class Meter:
     Args:
         loader: The loader to time.
         started: When loading began, by time.perf_counter().
-        tick: Called after each batch, with the images of the pass.
+        tick: Called after each batch, with the images so far, and the images of the whole pass.
         look: Called with the loader and its first batch.
 
     Attributes:
@@ -231,7 +231,7 @@ def take(
     """Take batches, wait for the GPU, and return the number of images and the seconds elapsed.
 
     Args:
-        counts: Loads one batch per item, and yields the number of its images.
+        counts: Yields the number of images of the next batch, which it loads at that moment.
         loader: The loader that delivers the batches.
         batches: How many batches to take at least.
         seconds: How long to take batches at least.
@@ -245,7 +245,7 @@ def take(
 
 
 def take_turns(names: Sequence[str], rounds: int, tick: Tick) -> Iterator[int]:
-    """Yield the index of each contestant in turn, round after round; before it, call `tick`."""
+    """Yield the index of each contestant in turn, round after round; call `tick` before each."""
     total = rounds * len(names)
     for number in range(total):
         turn, index = divmod(number, len(names))
@@ -271,7 +271,7 @@ def count_images(batch: Any) -> int:
 
 
 def _mean_file_bytes(loader: Loader) -> float:
-    """Return the mean size of up to about 2,000 files, spread evenly over the data set."""
+    """Return the mean size of fewer than 4,000 files, spread evenly over the data set."""
     step = max(1, len(loader.index) // _SIZES_LOOKED_AT)
     column = loader.index.columns[loader.index.main]
     sizes = []

@@ -125,10 +125,10 @@ def _value(path: str, key: bytes) -> int:
 
 
 def _sample(root: int) -> None:
-    """Sample the PSS of `root`, this process's parent, then print the peak in bytes.
+    """Sample the PSS of `root` and its descendants, and print the peak in bytes.
 
-    Sampling ends when a byte arrives on standard input or `root` ends. After the first sample, it
-    prints an empty line.
+    `root` is the parent of this process. Sampling ends when a byte arrives on standard input or
+    `root` ends. An empty line, for which the parent waits, is printed after the first sample.
     """
     largest = pss(root)
     _write(b"\n")

@@ -160,7 +160,7 @@ def reference_settings() -> dict[str, Any]:
 
 
 def pick_samples(config: Config, index: Index, samples: int) -> Index:
-    """Return up to `samples` rows of an index that can be read now, spread evenly over it."""
+    """Return an index of up to `samples` readable rows, spread evenly over those of `index`."""
     source = config.source
     available = source.find_available_rows(index)
     count = len(index) if available is None else len(available)
@@ -177,7 +177,7 @@ def keep_first_steps(config: Config, count: int, **options: Any) -> Config:
     Args:
         config: The config.
         count: How many steps to keep.
-        **options: Other settings of the loader.
+        **options: Further settings of the loader to change, such as engine.
     """
     settings = {
         "batch_size": 1,

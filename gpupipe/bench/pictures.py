@@ -68,9 +68,9 @@ class Row:
 
 
 def drawable_steps(config: Config) -> tuple[Entry, ...]:
-    """Return the longest prefix of the pipeline after which both engines' images can be drawn.
+    """Return the first steps of the pipeline, as many as possible, whose results can be drawn.
 
-    Each of its steps has a torch lowering, and the last one returns uint8 images.
+    Each of them has a torch lowering. The last one returns uint8 images of 1 or 3 channels.
     """
     count, can_run = 0, registry.find_reference().can_run
     for number, entry in enumerate(config.pipeline.entries, 1):
@@ -136,7 +136,7 @@ def _draw_pair(
 
 
 def _describe_difference(apart: NDArray[np.int16]) -> str:
-    """Describe the pixel differences `apart`, in levels, (H, W), as text."""
+    """Describe `apart`, the differences of an image's pixels in levels, (H, W), as text."""
     if not apart.any():
         return "no difference"
     percent = 100 * float((apart > 0).mean())
@@ -148,13 +148,18 @@ def _describe_difference(apart: NDArray[np.int16]) -> str:
 
 
 def difference_map(apart: NDArray[np.int16], smaller: int) -> NDArray[np.uint8]:
-    """Draw differences in levels, (H, W), as grey values, (H / smaller, W / smaller), rounded up.
+    """Draw the differences between two images as a map of grey values.
 
     White is no difference. The scale is logarithmic, so that the grey values of 1 to 4 levels
     differ clearly: they are 193, 156, 130 and 110.
 
-    Each output pixel shows the largest of `smaller` x `smaller` differences, so that no thin line
-    is lost.
+    Args:
+        apart: The differences in levels, (H, W).
+        smaller: A pixel of the map shows the largest of `smaller` x `smaller` differences, so that
+            no thin line is lost.
+
+    Returns:
+        The map, (H / smaller, W / smaller), both rounded up.
     """
     height, width = apart.shape
     padded = np.pad(apart, ((0, -height % smaller), (0, -width % smaller)))
@@ -164,7 +169,7 @@ def difference_map(apart: NDArray[np.int16], smaller: int) -> NDArray[np.uint8]:
 
 
 def _encode(caption: str, alt: str, picture: Image) -> Picture:
-    """Encode a picture as PNG, with these texts."""
+    """Encode a picture as PNG, for the report."""
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", optimize=True)
     return Picture(caption, alt, *picture.size, base64.b64encode(buffer.getvalue()).decode())

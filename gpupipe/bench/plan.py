@@ -39,7 +39,7 @@ class Checkable(Protocol):
 
 
 def operators(resolved: ResolvedConfig) -> dict[str, list[Operator]]:
-    """Return the operators that the config's engine runs, by device; {} if it does not know them.
+    """Return the operators of the config's engine, by device; {} if the engine is not Checkable.
 
     Raises:
         EngineError: If the engine cannot run the pipeline.

@@ -31,8 +31,9 @@ _INK = "#222222"
 _INCHES = (5.4, 3.8)
 _DOTS_PER_INCH = 200
 _BESIDE, _BELOW = 7, 0.27
-"""Offsets of the dots of rounds, so that they do not hide the error bar: points to its left in the
-plot of times, and a share of the distance between bars below it in the plot of rates.
+"""Offsets of the dots of rounds, which would otherwise hide the error bars. In the plot of times,
+dots move left, by points. In the plot of rates, they move down, by a share of the distance between
+bars.
 """
 _LINE_INCHES = 0.17
 """The height of a line of the caption."""

@@ -2,11 +2,11 @@
 
     read -> decode -> flip -> to torch -> batch stage      each stage does all work up to its name
 
-The first stage only reads. Each further stage adds one step. The next one also delivers tensors.
-If the config has a batch stage, the last one adds it. All stages are timed in turn, round after
-round. The cost of a step is the difference between two neighbouring stages in the same round. It
-can be negative: a crop lets the decoder decode only its window. If the engine is not Profilable,
-the first stage already delivers whole batches.
+The first stage only reads. Then each stage adds one step. The stage after the last step also
+delivers tensors. If the config has a batch stage, it comes last. All stages are timed in turn,
+round after round. The cost of a step is the difference between two neighbouring stages in the same
+round. It can be negative: a crop lets the decoder decode only its window. If the engine is not
+Profilable, the first stage already delivers whole batches.
 """
 
 import statistics

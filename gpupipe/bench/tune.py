@@ -44,13 +44,15 @@ class TuneResult:
 
     Attributes:
         original: The outcomes of the original settings.
-        trials: One list per setting that was tried: first its current value, then its rivals.
+        trials: One list per setting that was tried, with one result per value; the value that the
+            setting had before comes first.
         changes: The best settings, as far as they differ from the original ones.
-        best: The outcomes of the best settings; None if none was better.
+        best: The outcomes of the best settings; None before the confirmation, and if the
+            original settings are the best.
         untried: The settings for which there was no time.
         trial_seconds: How long a trial takes.
-        enough_seconds: The `seconds` that would be enough to try the first untried setting; None if
-            all were tried.
+        enough_seconds: The value of --seconds that would be enough to try the first untried
+            setting; None if all were tried.
         interrupted: Whether Ctrl-C ended the search.
     """
 
@@ -70,7 +72,7 @@ class TuneResult:
 
     @property
     def gain(self) -> Ratio | None:
-        """The speed of the best settings over the original ones; None if none was better."""
+        """The speed of the best settings over the original ones; None if it was not measured."""
         if self.best is None or not self.best.rates:
             return None
         return ratio(self.best.rates, self.original.rates)

@@ -100,7 +100,7 @@ class CacheFolder:
     def list_pinned_shards(self) -> set[str]:
         """Return the names of the shards in all generations that epochs train on.
 
-        Needs the lock, after `remove_leftovers`.
+        Call it while holding the lock, and after `remove_leftovers`.
         """
         generations = {int(pin.get("generation", 0)) for pin in self.read_claims(_PINS).values()}
         return {name for g in generations for name in self.commit_log.live_shards(g)}
@@ -108,7 +108,7 @@ class CacheFolder:
     def list_needed_shards(self) -> set[str]:
         """Return the names of the shards in the newest generation or in a pinned one.
 
-        Needs the lock, after `remove_leftovers`.
+        Call it while holding the lock, and after `remove_leftovers`.
         """
         return self.list_pinned_shards() | self.commit_log.live_shards().keys()
 
@@ -141,9 +141,9 @@ class CacheFolder:
     def remove_leftovers(self) -> None:
         """Remove files that are no longer needed. Needs the lock.
 
-        These are claims and temporary files of dead processes, shards that are neither in the
-        newest nor in a pinned generation, and the oldest tables beyond 1/16 of max_bytes. Creates
-        the folder `shards` again if it is missing.
+        These are claims and temporary files of dead processes, and shards that are neither in the
+        newest nor in a pinned generation. If the tables of evicted shards take over 1/16 of
+        max_bytes, the oldest of them go too. Creates the folder `shards` again if it is missing.
         """
         (self.dir / "shards").mkdir(exist_ok=True)
         for path in (path for kind in _CLAIM_KINDS for path in (self.dir / kind).iterdir()):
@@ -167,9 +167,9 @@ class CacheFolder:
                 path.unlink(missing_ok=True)
 
     def prune_tables(self, room: float) -> None:
-        """Remove the oldest tables of evicted shards until these take at most `room` bytes.
+        """Remove the oldest tables of evicted shards until such tables take at most `room` bytes.
 
-        Needs the lock. A resume from a generation that needs a removed table raises StateError.
+        Needs the lock. If a generation needs a removed table, a resume from it raises StateError.
         """
         needed = self.list_needed_shards() | self.read_claims().keys()
         spare = _stems(self.dir / "tables") - needed

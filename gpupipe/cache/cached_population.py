@@ -117,7 +117,7 @@ class CachedPopulation(Population):
         return self._wait_and_locate(*choice)
 
     def _choose(self, epoch: int, problem: Callable[[int], str]) -> tuple[int, Claim] | str:
-        """Pin a generation for an epoch; return both, or the reason to wait. Needs the lock."""
+        """Pin a generation for an epoch; return it and its pin, or why to wait. Needs the lock."""
         agreed, log = self._agreed_generation(epoch), self._folder.commit_log
         generation = log.generation if agreed is None else agreed
         samples = sum(s.samples for s in log.live_shards(generation).values())
@@ -152,7 +152,7 @@ class CachedPopulation(Population):
         return "" if samples else f"nothing is in the cache in {self._folder.dir} yet"
 
     def _check_generation(self, generation: int) -> None:
-        """Raise StateError if a generation's shards cannot be fetched again. Needs the lock."""
+        """Raise StateError unless the cache can still provide a generation. Needs the lock."""
         newest = self._folder.commit_log.generation
         if not 0 < generation <= newest:
             raise StateError(
@@ -214,8 +214,8 @@ class CachedPopulation(Population):
 class TrainingRun:
     """Lets the ranks of a run agree on the generation of each epoch, through a file of choices.
 
-    A file whose run has no loader open any more is deleted, so that no later run reads it. Loaders
-    belong to the same run if `identity` and the launcher's environment variables are equal.
+    Once no loader of a run is open, the run's file is deleted, so that no later run reads it.
+    Loaders belong to the same run if `identity` and the launcher's environment variables are equal.
 
     Args:
         folder: The cache.

@@ -1,7 +1,7 @@
 """Evicts shards to make room, in the order that the setting `policy` determines.
 
 epochs.jsonl records when each epoch began, and with which generation of the cache. Later
-generations do not contain an evicted shard. Its file is removed when no epoch has pinned it.
+generations do not contain an evicted shard. The shard's file is removed when no epoch pins it.
 """
 
 import json
@@ -60,12 +60,9 @@ def _parse_line(line: bytes) -> Epoch | None:
 
 
 def find_last_uses(folder: CacheFolder) -> dict[str, float]:
-    """Return the start of the last epoch that used each shard, by the shard's name.
+    """Return the last use of each shard, by name: when the last epoch that used the shard began.
 
-    The result lacks shards that no epoch has used. Needs the lock.
-
-    Returns:
-        Times in seconds since 1970.
+    Times are in seconds since 1970. Shards that no epoch has used are left out. Needs the lock.
     """
     recorded = sorted(read_epochs(folder), key=lambda e: e.generation)
     latest = list(accumulate((e.time for e in reversed(recorded)), max))[::-1]
@@ -81,7 +78,7 @@ def find_last_uses(folder: CacheFolder) -> dict[str, float]:
 def has_room(folder: CacheFolder, need: int, free: int | None = None) -> bool:
     """Return whether `need` more bytes fit under max_bytes.
 
-    Needs the lock, after `remove_leftovers`.
+    Call it while holding the lock, and after `remove_leftovers`.
 
     Args:
         folder: The cache.
@@ -100,10 +97,10 @@ def headroom_bytes(folder: CacheFolder) -> int:
 def make_room(folder: CacheFolder, need: int) -> bool:
     """Evict shards if necessary, and return whether there is room for `need` bytes.
 
-    Needs the lock, after `remove_leftovers`. Evicts shards until the cache takes low_water of
-    max_bytes, but only shards that an epoch has used. At least half of the shards stay: the next
-    epoch needs shards while the previous one still pins its own. Under `epoch: full`, evicts
-    nothing.
+    Call it while holding the lock, and after `remove_leftovers`. If there is no room, evicts shards
+    until the cache with the new bytes takes at most the share low_water of max_bytes. Evicts only
+    shards that an epoch has used, and at most half of all shards: the next epoch needs shards while
+    the previous one still pins its own. Under `epoch: full`, evicts nothing.
 
     Args:
         folder: The cache.
@@ -128,9 +125,10 @@ def make_room(folder: CacheFolder, need: int) -> bool:
 def make_room_for_pinned(folder: CacheFolder, need: int) -> bool:
     """Make room for a missing shard of a pinned generation, and return whether there is room.
 
-    Needs the lock, after `remove_leftovers`. May evict any shard that no epoch has pinned. If that
-    is not enough, removes the tables of evicted shards, and uses half of the headroom. The
-    generation fitted when it was pinned, but the commit log and these tables have grown since.
+    Call it while holding the lock, and after `remove_leftovers`. May evict any shard that no epoch
+    has pinned. If that is not enough, removes the tables of evicted shards, and uses half of the
+    headroom. The generation fitted when it was pinned, but the commit log and these tables have
+    grown since.
 
     Args:
         folder: The cache.
@@ -188,7 +186,7 @@ def _list_unpinned(folder: CacheFolder) -> list[str]:
 
 
 def _sort_for_eviction(folder: CacheFolder, used: dict[str, float]) -> list[str]:
-    """Return the live shards in the order of eviction. `used`: when each was last used."""
+    """Return the live shards in the order of eviction; `used` is from `find_last_uses`."""
     names = sorted(folder.commit_log.live_shards())  # as they were published
     match folder.options.policy:
         case "lru":

@@ -36,7 +36,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class FailedRows:
-    """Rows that could not be fetched, and the time to retry each. Pauses double, up to an hour.
+    """Rows that could not be fetched, and when to retry each.
+
+    The pause before a retry is 30 s at first, and doubles with each failure, up to an hour.
 
     Attributes:
         reasons: Why a sample could not be fetched, by row.
@@ -184,9 +186,9 @@ class RowSelection:
 class RateLimit:
     """A rate limit that processes share through a file.
 
-    The file holds the time at which the recorded transfers are within the limit again, by the wall
-    clock and by the monotonic clock, and the id of the machine's boot. Processes of the same boot
-    use the monotonic clock, which nobody can set.
+    The file holds the time at which the recorded transfers are within the limit again: by the wall
+    clock, and by the monotonic clock, which nobody can set. It also holds the id of the machine's
+    boot. Processes of the same boot use the monotonic clock.
 
     Args:
         path: The file.
@@ -211,7 +213,7 @@ class RateLimit:
         self._pause(max(0.0, wait))
 
     def _remaining_seconds(self, stored: bytes) -> float:
-        """Return the seconds until recorded transfers are within the limit; negative if now."""
+        """Return the seconds until transfers are within the limit; below 0 if they already are."""
         if len(stored) != _FORMAT.size:  # a new file, or a damaged one
             return -_BURST_SECONDS
         until, monotonic_until, boot = _FORMAT.unpack(stored)
@@ -254,7 +256,7 @@ class Fetcher:
     def iter_fetched(
         self, samples: list[ShardSample]
     ) -> Iterator[tuple[ShardSample, bytes | None]]:
-        """Yield the samples in order with their bytes, or None if a sample cannot be fetched.
+        """Yield each sample, in order, with its bytes, or with None if it cannot be fetched.
 
         Up to 2 * connections samples are in flight.
         """

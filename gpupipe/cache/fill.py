@@ -23,7 +23,7 @@ _CLAIM_BYTES_PER_ROW = 12
 
 @dataclass
 class _ShardJob:
-    """A shard to write: its claim, its samples, and its old record if it is fetched again."""
+    """A shard to write. `before` is its record in the commit log if it is fetched again."""
 
     name: str
     claim: Claim
@@ -75,7 +75,7 @@ class Filler:
     # --- claiming a shard
 
     def _claim_job(self, fresh: bool) -> _ShardJob | FillOutcome:
-        """Claim a missing shard, else (if `fresh`) a new one; or return why there is none."""
+        """Claim a missing shard or, if `fresh`, a new one; or return why there is none."""
         folder = self._folder
         with folder.lock():
             folder.remove_leftovers()
@@ -216,7 +216,7 @@ class Filler:
         return False
 
     def _extend_reservation(self, job: _ShardJob, need: int) -> bool:
-        """Reserve more bytes for a single sample that is larger than a shard."""
+        """Reserve more bytes for one sample larger than a shard; return whether there is room."""
         with self._folder.lock():
             self._folder.remove_leftovers()
             if not evict.make_room(self._folder, need - job.reserved):

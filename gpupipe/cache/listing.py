@@ -36,9 +36,9 @@ _LABELS = {
     "created": "created",
     "Content-MD5": "MD5",
 }
-"""The keys in fsspec's description of a file whose values change with the file, best first.
+"""For keys in fsspec's description of a file, their names in messages; the best key is first.
 
-The values of this dict are their names in messages.
+What the description has under these keys changes when the file changes.
 """
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
@@ -49,8 +49,8 @@ class StoredFile(NamedTuple):
     Attributes:
         name: Path under the data set's url.
         size: Bytes; -1 if unknown.
-        tag: `hash_file_version` of the version; 0 if unknown.
-        version: `file_version` of it, for messages; "" if unknown.
+        tag: The hash of the version, from `hash_file_version`; 0 if unknown.
+        version: The version, from `file_version`, for messages; "" if unknown.
     """
 
     name: str
@@ -146,7 +146,7 @@ def load(folder: CacheFolder) -> Listing:
 
 
 def hash_version(version: str) -> int:
-    """Return a 64-bit hash of a file's version, which is never 0; 0 if `version` is empty.
+    """Return a 64-bit hash of a file's version, or 0 if and only if `version` is empty.
 
     Quotes around the version are ignored.
     """

@@ -97,12 +97,12 @@ def _compute_hit_rate(folder: CacheFolder, recorded: list[Epoch]) -> float | Non
 def remove_damaged_shards(
     folder: CacheFolder, rows: int, progress: Callable[[int, int], None]
 ) -> dict[str, str]:
-    """Remove the damaged shards, and return the damage of each, by the shard's name.
+    """Remove the damaged shards; return what is wrong with each of them, by the shard's name.
 
     Args:
         folder: The cache.
         rows: Number of rows of the data set.
-        progress: Called with the number of shards read so far, and that of all shards.
+        progress: Called with the number of shards checked so far, and the number of all shards.
     """
     with folder.lock():
         folder.remove_leftovers()
@@ -119,7 +119,7 @@ def remove_damaged_shards(
 def fetch_missing_shards(folder: CacheFolder, filler: Filler) -> dict[str, str]:
     """Fetch missing shards again.
 
-    A shard that cannot be fetched is evicted, and its samples will be drawn again.
+    A shard that cannot be fetched is evicted. Its samples can then be fetched into other shards.
 
     Args:
         folder: The cache.
@@ -138,7 +138,7 @@ def fetch_missing_shards(folder: CacheFolder, filler: Filler) -> dict[str, str]:
 
 
 def _check_shard(folder: CacheFolder, shard: CachedShard, rows: int) -> str:
-    """Return a shard's damage, or "". Repairs a damaged table if the tar file is intact."""
+    """Return what is wrong with a shard, or "". Rebuild a damaged table from an intact tar file."""
     try:
         if shard_files.hash_file(folder.shard_path(shard.name)) != shard.hash:
             return "its checksum is another than when it was published"

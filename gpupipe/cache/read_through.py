@@ -1,12 +1,12 @@
-"""A cache of single samples on the machine of a Ray worker, which reads samples through it.
+"""Caches single samples of a remote data set on the machine of a Ray worker.
 
 The growing cache serves the epochs of a trainer. A worker on another machine has no epochs: it gets
-rows to read. It reads them through a folder on its own machine, which all workers there share. It
-fetches a row that is not in the folder from the store, and adds it to the folder.
+rows to read. It reads them through a folder on its own machine, which all workers there share. If a
+row is not in the folder, the worker fetches the sample from the store and adds it to the folder.
 
 The folder is a `diskcache.Cache`: SQLite lists the samples, and larger samples are files. A killed
-process leaves either a whole sample, or a file without an entry in SQLite. The next process that
-opens the folder alone removes such files. Each sample has a checksum.
+process leaves either a whole sample, or a file without an entry in SQLite. A process that opens the
+folder while no other process has it open removes such files. Each sample has a checksum.
 """
 
 from __future__ import annotations
@@ -126,15 +126,15 @@ def create_column(dataset: DataSet, cache: CacheOptions, listing: Listing) -> Re
 
 
 class SampleCache:
-    """The samples of one data set on this machine. All threads and processes here may read at once.
+    """The cache of one data set's samples on this machine, for all its threads and processes.
 
     Args:
         dataset: The data set, with the url of the files.
         options: The settings of the cache.
 
     Raises:
-        DataError: No file system of fsspec takes the url, or a package is missing.
-        EngineError: The folder cannot be used.
+        DataError: No file system of fsspec takes the url, or the package for it is missing.
+        EngineError: The folder cannot be used, or the package diskcache is missing.
     """
 
     def __init__(self, dataset: DataSet, options: CacheOptions) -> None:
@@ -194,7 +194,10 @@ class SampleCache:
 
 @lru_cache(maxsize=8)
 def _open_on_this_machine(dataset: str, options: CacheOptions, process: int) -> SampleCache:
-    """Return the cache that this process has open. A forked child opens its own."""
+    """Return the cache of a data set, which is opened at the first call.
+
+    `process` is the id of this process: a forked child thus opens a cache of its own.
+    """
     return SampleCache(DataSet.model_validate_json(dataset), options)
 
 
@@ -258,7 +261,7 @@ def _create_disk_class() -> Any:
 
 
 def _get_key(file: StoredFile) -> str:
-    """Return a file's key in the cache. Another version or size of the file has another key."""
+    """Return a file's key in the cache. If the file's version or size changes, so does the key."""
     return f"{file.tag:016x}:{file.size}:{file.name}"
 
 

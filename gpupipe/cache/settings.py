@@ -39,11 +39,11 @@ class CacheOptions(_Frozen):
     Processes called download workers fetch the samples.
 
     Attributes:
-        dir: The folder; ~ stands for the home directory. All ranks of a run use the same one.
+        dir: The folder; ~ stands for the home directory. All ranks of a run use the same folder.
         max_bytes: The most that the folder may take on disk, all its files included, such as 500GB.
             At least 4 times `shard_size`.
-        low_water: Share of max_bytes, 0 to 1, down to which a full cache evicts shards. Only shards
-            that an epoch has trained on are evicted.
+        low_water: A full cache evicts shards until it takes this share of max_bytes, 0 to 1. Only
+            shards that an epoch has trained on are evicted.
         policy: Which shards are evicted first. fifo: those published first; lru: those that no
             epoch has used for longest; random. With engine: ray, random works as fifo.
         epoch: Which samples an epoch has. grow: those that are published when it begins; full: all,
@@ -54,7 +54,7 @@ class CacheOptions(_Frozen):
         rate_limit: Bytes per second over all download workers of the folder; null: no limit.
         shard_size: Bytes of a shard's tar file. 64 to 256 MB suit all but small data sets.
         retries: Attempts to fetch a sample after the first one, 0 to 100, with growing pauses.
-        timeout: Seconds after which an attempt has stalled, at most 86,400.
+        timeout: Seconds after which an attempt to fetch a sample has failed, at most 86,400.
         wait: Seconds without progress after which an epoch that waits for samples raises DataError,
             at most 86,400.
     """
@@ -99,7 +99,7 @@ class DataSet(_Frozen):
             the name of the folder that contains the file.
         weight: The manifest's column of weights: a row of weight 2 is fetched twice as likely as
             one of weight 1. null: all weigh the same.
-        values: The manifest's columns of numbers that each batch delivers, by their names.
+        values: Names of the manifest's columns of numbers that batches contain.
         extensions: Endings of the files that are samples if there is no manifest.
         seed: Seed of the order in which samples are fetched.
     """

@@ -40,7 +40,10 @@ Forked children share the array.
 
 
 def forget_checked(root: str, num_rows: int) -> NDArray[np.int32]:
-    """Forget which images of a folder of shards were checked; return its array for `num_rows`."""
+    """Forget which images in the shard folder `root` were checked; return its array in `_checked`.
+
+    The array is int32 (num_rows,), all 0.
+    """
     shards = np.frombuffer(mmap.mmap(-1, 4 * max(num_rows, 1)), np.int32)
     _checked[root] = shards
     return shards
@@ -48,7 +51,7 @@ def forget_checked(root: str, num_rows: int) -> NDArray[np.int32]:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardColumn(SpanColumn):
-    """The images in the shards of a growing cache. `file` has their shards' numbers, from 1 on.
+    """The images in the shards of a growing cache. `file` has the number of each image's shard.
 
     If an image does not match its checksum, or its shard is gone, the download workers fetch the
     shard again, and the reader waits for it.
@@ -58,8 +61,8 @@ class ShardColumn(SpanColumn):
         sizes: Bytes of each file in the store, int64 (N,); -1 if unknown.
         cache: The settings of the cache.
         url: The data set's url.
-        num_rows: Rows of the data set.
-        rows: Each row's number in the data set, int64 (N,); None if the column has all rows.
+        num_rows: Number of rows of the data set.
+        rows: Each row's number in the data set, int64 (N,); None if the column has all its rows.
     """
 
     checksum: NDArray[np.uint32]
@@ -78,7 +81,7 @@ class ShardColumn(SpanColumn):
             contents[n] = self._refetch(int(rows[n]))
         return contents
 
-    read_ends = Column.read_ends  # which calls `read`: SpanColumn's reads the file unchecked
+    read_ends = Column.read_ends  # calls `read`; SpanColumn.read_ends would check nothing
 
     def location(self, row: int, name: str) -> str:
         return f"{self.url}/{name}" if self.file[row] == NO_SHARD else super().location(row, name)
@@ -108,9 +111,10 @@ class ShardColumn(SpanColumn):
         return replace(self, **by_row, rows=self._rows_in_data_set(rows))
 
     def _read_files(self, rows: Rows) -> tuple[list[NDArray[np.uint8]], list[int] | None]:
-        """Return the bytes of rows, and the CRC-32 of each if some image was not checked yet.
+        """Return the bytes of rows, and the CRC-32 of each row; None if these are not computed.
 
-        If a row's shard is missing, too short or unreadable, the row's array is empty.
+        They are computed only if some image was not checked yet, and all rows can be read. If a
+        row's shard is missing, too short or unreadable, the row's array is empty.
         """
         try:
             if self._is_checked(rows).all():
@@ -179,9 +183,9 @@ class ShardColumn(SpanColumn):
 
 
 def create_column(folder: CacheFolder, url: str, sizes: NDArray[np.int64]) -> ShardColumn:
-    """Return a column of all samples of a data set, with all locations still 0.
+    """Return a column for all samples of a data set, in which no sample has a location yet.
 
-    The arguments other than `folder` are attributes of ShardColumn.
+    `url` and `sizes` become attributes of the ShardColumn.
     """
     root, rows = str(folder.dir / "shards"), len(sizes)
     forget_checked(root, rows)
@@ -200,7 +204,7 @@ def create_column(folder: CacheFolder, url: str, sizes: NDArray[np.int64]) -> Sh
 
 
 def locate_newest(folder: CacheFolder, spans: ShardColumn) -> Rows:
-    """Write the locations of the newest generation's samples into `spans`. Pins nothing.
+    """Write the locations of the newest generation's samples into `spans`, without pinning them.
 
     Returns:
         The rows of these samples, ascending, int64 (n,).
@@ -233,7 +237,7 @@ def _locate_shard(folder: CacheFolder, spans: ShardColumn, shard: CachedShard) -
 
 
 def _inode(path: Path) -> int:
-    """Return the inode of a shard's file; 0 if it is missing. Readers then request a refetch."""
+    """Return the inode of a shard's file; 0 if it is missing: its readers have it fetched again."""
     try:
         return os.stat(path).st_ino
     except FileNotFoundError:
@@ -241,12 +245,13 @@ def _inode(path: Path) -> int:
 
 
 class SampleLocations:
-    """The locations of the samples of the shards that epochs use.
+    """Writes into a column where the samples are, for the shards that epochs use.
 
     Args:
         folder: The cache.
-        spans: Column in which the locations are written.
-        unmap_files: Unmaps the files of shards, which are about to be removed or replaced.
+        spans: The column.
+        unmap_files: Unmaps files of shards, given the shards' numbers. Called if a file was
+            replaced, or if no epoch uses the shard any more.
     """
 
     def __init__(self, folder: CacheFolder, spans: ShardColumn, unmap_files: UnmapFiles) -> None:
@@ -256,7 +261,7 @@ class SampleLocations:
         self._shards_overlap = False
 
     def locate(self, shards: dict[str, CachedShard], broken: Iterable[int] = ()) -> Rows:
-        """Write the locations of all samples of the shards, and return their ids, ascending.
+        """Write the locations of the shards' samples; return their rows and `broken`, ascending.
 
         Reads only tables of new or replaced shards. If a sample is in several shards, reads the
         tables of all shards in order, so that the newest shard of the sample counts.

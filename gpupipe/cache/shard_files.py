@@ -23,8 +23,8 @@ from gpupipe.cache.shared_files import write_all
 from gpupipe.errors import DataError
 
 Table = NDArray[np.int64]
-"""int64 (4, samples): row of the data set; offset and length of its image in the shard, in bytes;
-CRC-32 of the image.
+"""The table of a shard, int64 (4, samples). For each sample, it has the row of the data set, the
+offset and the length of the image in the shard, in bytes, and the CRC-32 of the image.
 """
 END = 2 * tarfile.BLOCKSIZE
 _BLOCKS_BESIDE = 5
@@ -44,7 +44,7 @@ class ShardSample:
         row: The sample's row of the data set.
         name: Path of its file under the data set's url.
         label: Index of its class.
-        metadata: Further columns, which its .json member contains.
+        metadata: Further values for the .json member, by the column's name.
     """
 
     row: int

@@ -43,10 +43,10 @@ def write_all(file: io.FileIO, data: bytes) -> None:
 
 
 class Claim:
-    """A JSON file that its creator keeps locked until it releases the claim or the process ends.
+    """A JSON file that stays locked until the process that created it releases it or ends.
 
-    Only the holder of the cache's lock creates claims or checks if they are abandoned. So no
-    process sees a claim between its creation and its locking.
+    Only the holder of the cache's lock creates claims or checks whether claims are abandoned. So no
+    process sees a claim that is created but not locked yet.
 
     Args:
         path: The new file.
@@ -103,11 +103,11 @@ class CachedShard:
     """A published shard.
 
     Attributes:
-        name: Eight digits, the stem of its files.
+        name: Eight digits: the name of its files without the suffix.
         samples: Number of samples.
-        bytes: Size of its tar file.
+        bytes: Size of its tar file in bytes.
         hash: 128-bit BLAKE2b of its tar file, in hexadecimal.
-        table_bytes: Size of its table's file.
+        table_bytes: Size of its table's file in bytes.
         table_hash: 128-bit BLAKE2b of its table's file, in hexadecimal.
         time: When it was published, in seconds since 1970.
     """
@@ -122,10 +122,10 @@ class CachedShard:
 
 
 class CommitLog:
-    """Reads the log at `path`, and appends lines if the caller holds the cache's lock.
+    """Reads the log at `path`, and appends lines to it.
 
-    A killed process may leave an incomplete last line. Readers ignore it, and the next writer cuts
-    it off.
+    Call `publish`, `evict` and `mark_broken` while holding the cache's lock. A killed process may
+    leave an incomplete last line. Readers ignore this line, and the next writer removes it.
 
     Attributes:
         path: The file.
@@ -208,15 +208,18 @@ class CommitLog:
         }
 
     def publish(self, shard: CachedShard) -> None:
-        """Append the line that publishes a shard. Needs the lock."""
+        """Append the line that publishes a shard. Call this while holding the lock."""
         self._append({"publish": asdict(shard)})
 
     def evict(self, names: list[str], why: str) -> None:
-        """Append the line that removes shards from the next generation on. Needs the lock."""
+        """Append the line that evicts shards. Call this while holding the lock."""
         self._append({"evict": names, "why": why})
 
     def mark_broken(self, rows: BrokenRows) -> None:
-        """Append the line that marks samples as broken, or as whole (None). Needs the lock."""
+        """Append the line that marks samples as broken, or with None as no longer broken.
+
+        Call this while holding the lock.
+        """
         self._append({"broken": rows})
 
     def _append(self, record: dict[str, Any]) -> None:
@@ -242,7 +245,7 @@ def _apply(record: CachedShard | list[str] | BrokenRows, live: dict[str, CachedS
 
 
 def _parse_record(record: Any, generation: int) -> CachedShard | list[str] | BrokenRows:
-    """Return a published shard, the names of evicted ones, or broken samples.
+    """Return the content of a line: a published shard, names of evicted shards, or broken samples.
 
     Raises ValueError, TypeError or KeyError if the line is malformed.
     """

@@ -1,7 +1,7 @@
 """A remote store, accessed through fsspec: lists its files and fetches them.
 
 `Store.fetch` returns only complete files of the listed version. If the store reports a file's MD5,
-it also checks the MD5.
+`Store.fetch` also compares it with the content.
 """
 
 import asyncio
@@ -174,7 +174,7 @@ class Store:
         return data
 
     def _retry(self, call: Callable[[], Any]) -> Any:
-        """Call the store, again after a pause if that fails, up to 1 + `retries` times."""
+        """Return `call()`. If it fails, pause and try again, in all up to 1 + `retries` times."""
         kind: type[UnfetchableError] = StoreError
         for attempt in range(self._retries + 1):
             try:
@@ -239,7 +239,8 @@ class Store:
     def _call_with_timeout(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Call a method of the file system and return its result.
 
-        In an asynchronous file system, as all network stores have, a stalled call raises OSError.
+        If the file system is asynchronous, as it is for all network stores, a call that takes
+        longer than the timeout raises OSError.
         """
         from fsspec.asyn import AsyncFileSystem, sync
 

@@ -24,8 +24,8 @@ from gpupipe.formats.manifest import read_stream
 from gpupipe.formats.manifest_rows import ManifestColumns, ManifestRows
 
 _UNSAFE_NAME = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)|^[a-zA-Z][a-zA-Z0-9+.-]*:")
-"""Matches names that are not plain paths NAME/NAME/...: with NUL or backslash, with a part that is
-'', '.' or '..', or URLs.
+"""Matches names that are not plain paths NAME/NAME/...: URLs, and names that have NUL, a backslash,
+or a part that is '', '.' or '..'.
 """
 _MAX_NAME_LENGTH = 4096
 _MAX_ASKED_FILES = 100_000
@@ -57,8 +57,8 @@ class StoreRows:
 def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listing:
     """List the samples of a data set.
 
-    Asks the store one by one about files whose version is not in the store's own listing, and about
-    the files of a manifest. If these are more than 100,000, their versions stay unknown.
+    Asks the store about each file of a manifest, and about each file whose version is not in the
+    store's own listing. If there are more than 100,000 such files, their versions stay unknown.
 
     Args:
         dataset: The data set.
@@ -96,7 +96,7 @@ def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listi
 
 
 def _ask_for_versions(rows: StoreRows, store: Store, connections: int) -> None:
-    """Ask the store about each file without a known version, unless these are over 100,000."""
+    """Ask the store about each file without a known version, unless there are over 100,000."""
     lacking = [n for n, info in enumerate(rows.infos) if not hash_file_version(info)]
     names = list(dict.fromkeys(rows.names[n] for n in lacking))
     if len(names) > _MAX_ASKED_FILES:

@@ -36,7 +36,7 @@ _START_SECONDS = 60.0
 _MEMORY_SECONDS = 60.0
 _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 _failures: dict[str, tuple[float, str]] = {}
-"""When and why a shard could not be fetched again, by path. So later reads fail without a wait."""
+"""When and why a shard could not be fetched again, by path: the next reads fail without a wait."""
 
 
 class WorkerPool:
@@ -84,7 +84,7 @@ class WorkerPool:
                 self._processes[i] = _start_process(self._task_line)
 
     def read_outcomes(self) -> list[dict[str, Any]] | None:
-        """Return the outcome of each download worker, or None while one is still running.
+        """Return the last report of each download worker; None while any of them is running.
 
         Raises:
             DataError: A download worker failed.
@@ -126,7 +126,7 @@ def _task_line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
 def _start_process(line: bytes) -> ChildProcess:
     """Start a download worker, and send the task `line` to its standard input.
 
-    The task may hold secrets, which other users could see in the arguments.
+    It is not sent as an argument: it may hold secrets, and other users can see arguments.
     """
     python_path = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(python_path), "PYTHONSAFEPATH": "1"}
@@ -159,7 +159,7 @@ def _stop_processes(processes: list[ChildProcess], owner: int) -> None:
 def wait_until(
     folder: CacheFolder, pools: Collection[WorkerPool], purpose: str, attempt: Callable[[], T | str]
 ) -> T:
-    """Call `attempt` until it returns a result in place of a reason to wait.
+    """Call `attempt` until it returns a result, and not a str with the reason to wait.
 
     Args:
         folder: The cache.
@@ -171,7 +171,8 @@ def wait_until(
         The result of `attempt`.
 
     Raises:
-        DataError: Waiting cannot help, or workers make no progress for data.cache.wait seconds.
+        DataError: A download worker of `pools` failed, there was no progress for data.cache.wait
+            seconds, or `attempt` raised it.
     """
     began = last_change = time.monotonic()
     last_state, is_logged = None, False
@@ -209,7 +210,7 @@ def _describe_workers(pools: Collection[WorkerPool], reports: list[dict[str, Any
 
 
 def refuse_full_cache(folder: CacheFolder) -> None:
-    """Raise DataError if `epoch: full` waits on a full cache, from which nothing is evicted."""
+    """Raise DataError with `epoch: full` if the cache is full before all samples are in it."""
     if folder.options.epoch == "full" and any(
         str(report.get("state", "")).startswith("waiting: the cache is full")
         for report in folder.read_claims("workers").values()

@@ -30,7 +30,8 @@ Where = Annotated[
 def cache() -> None:
     """The local cache of a remote data set (data.source: remote), and decoded images.
 
-    list and empty are for decoded images (data.cache_decoded), the others for remote data.
+    The commands list and empty are for decoded images (data.cache_decoded), all others for remote
+    data.
     """
 
 
@@ -46,8 +47,8 @@ def fill(
 ) -> None:
     """Fetch samples until the data set of CONFIG is in the cache, or the cache is full.
 
-    It runs data.cache.workers processes at a time, on this machine or, over a shared file system,
-    on another than training.
+    It runs data.cache.workers processes on this machine. Training may run on another machine, if
+    both share the file system of the cache.
     """
     from gpupipe.cache.worker_pool import WorkerPool
 
@@ -94,7 +95,7 @@ def evict(
         "low_water of max_bytes]",
     ] = None,
 ) -> None:
-    """Evict shards of the cache of CONFIG that no epoch is using, until it is small enough."""
+    """Evict shards that no epoch uses from the cache of CONFIG, until the cache is small enough."""
     from gpupipe.cache import evict as evictions
 
     folder = _open_cache(_read_source(config, overrides))
@@ -114,10 +115,9 @@ def evict(
 @cache.command()
 @options
 def verify(config: ConfigName, overrides: Overrides) -> None:
-    """Read every shard of the cache of CONFIG, and fetch those again that changed since they were
-    published.
+    """Read every shard in the cache of CONFIG, and fetch damaged or missing shards again.
 
-    Exits with 1 if one could not be fetched again.
+    Exits with 1 if a shard could not be fetched again.
     """
     from gpupipe.cache import maintenance
     from gpupipe.cache.fill import Filler
@@ -167,7 +167,7 @@ def list_decoded(where: Where = None, as_json: AllAsJson = False) -> None:
 def empty_decoded(where: Where = None) -> None:
     """Remove the caches of decoded images on this machine (data.cache_decoded).
 
-    Processes that use one go on with it; its memory is free when they end.
+    A process that uses such a cache continues to do so. The memory is free when the process ends.
     """
     from gpupipe.decoded_cache import location
 

@@ -91,7 +91,7 @@ def _list_classes(kind: str) -> Iterator[Item]:
 
 
 def _read_docstring(name: str, path: Path) -> str:
-    """Return the docstring of the class with the module's name, or else of the module."""
+    """Return the docstring of the class named like the module; without one, the module's."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     class_name = name.replace("_", "")
     classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
@@ -179,7 +179,7 @@ def complete_config(ctx: Any, param: Any, incomplete: str) -> list[CompletionIte
 
 
 def complete_override(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-    """Complete KEY=VALUE: the name of a setting, or after the equals sign its value."""
+    """Complete KEY=VALUE: the name of a setting, or its value after the equals sign."""
     from gpupipe.config.loader_config import LoaderConfig
 
     key, equals, value = incomplete.partition("=")

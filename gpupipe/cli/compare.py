@@ -84,7 +84,7 @@ def compare(
     """Compare DALI on the GPU and the CPU with the CPU engine and torch's DataLoader: same samples,
     same draws, same cores, with error bars.
 
-    CONFIG is configs/lfw.yaml if there is one here, else the shipped lfw.
+    Without CONFIG, it takes configs/lfw.yaml if that file exists, else the shipped lfw.
     """
     from gpupipe.bench import compare as comparing
     from gpupipe.bench import tables
@@ -161,9 +161,9 @@ def parity(
 
 
 def _parity_engine(config: "Config") -> str:
-    """Return the engine to compare with torchvision: the config's, or the one that `auto` prefers.
+    """Return the engine to compare with torchvision: usually the engine of the config.
 
-    `auto` decides if the config's engine is `auto`, is the reference engine, or is a server.
+    If that is `auto`, the reference engine or a server, return the engine that `auto` prefers.
     """
     from gpupipe.engines import registry
     from gpupipe.loading.assembly import resolve

@@ -20,7 +20,7 @@ _PIPED_WIDTH = 120
 
 
 class Screen:
-    """Shows progress on standard error: a bar on a terminal, else single lines."""
+    """Shows progress on standard error: a bar if that is a terminal, else single lines."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
@@ -148,7 +148,7 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
 def leave_out_decoded_cache(config: Config) -> Config:
     """Return a config without the decoded cache; a line on stderr reports the change.
 
-    Commands that time the first steps alone need it: the cache would skip these steps.
+    Commands that time each of the first steps need this: the cache would skip these steps.
     """
     if config.source.cache_decoded is None:
         return config
@@ -163,7 +163,10 @@ def print_data_warning(index: Index) -> None:
 
 
 def core_numbers(count: int | None) -> tuple[int, ...]:
-    """Return the first `count` core numbers that this process may use; None for all of them."""
+    """Return the numbers of the first `count` cores that this process may use; all if it is None.
+
+    Raises click.BadParameter if the process may use fewer than `count`.
+    """
     from gpupipe.runtime.ranks import allowed_cores
 
     allowed = allowed_cores()

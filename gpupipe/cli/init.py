@@ -113,7 +113,7 @@ def _val_path(out: Path) -> Path:
 
 
 def _compare(part: str, parts: "dict[str, Detected]", surveys: "dict[str, Survey]") -> list[str]:
-    """Return a doubt about the split: no validation data, or class numbers that differ."""
+    """Return [a sentence] if there is no validation data or class numbers differ, else []."""
     from gpupipe.init.detected import TRAIN, VAL
 
     if len(parts) == 1:

@@ -98,7 +98,7 @@ def _show(default: Any) -> str:
 
 
 def _describe_type(annotation: Any, bounds: Sequence[Any] = ()) -> str:
-    """Describe a type with its bounds: pydantic keeps those of a field apart from its type."""
+    """Describe a type and its bounds. `bounds` are those that pydantic keeps apart from it."""
     while get_origin(annotation) is Annotated:
         annotation, *metadata = get_args(annotation)
         bounds = [*metadata, *bounds]

@@ -128,8 +128,8 @@ def status(
     as_json: Annotated[bool, "--json", "Print everything, as JSON."] = False,
     patience: Annotated[float, click.FloatRange(0.01), "Seconds to wait for the answer."] = 5.0,
 ) -> None:
-    """Ask the server at ADDRESS (tcp://HOST:PORT) how it goes. ADDRESS ray: show the trainers with
-    engine ray that share this cache folder, and their workers.
+    """Ask the server at ADDRESS (tcp://HOST:PORT) how it goes. If ADDRESS is ray, show the trainers
+    with engine ray that share this cache folder, and their workers.
     """
     if address == "ray":
         _print_ray_status(as_json)

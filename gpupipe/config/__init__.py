@@ -2,9 +2,9 @@
 
 A config has four parts: `data` names a source, `pipeline` lists steps, `batch` lists steps on whole
 batches, and `loader` is a LoaderConfig. `read_config` applies overrides to the document of the YAML
-file, and `validation` checks it and builds the Config. All mistakes are reported at once, each with
-its file and line, or with its override. The loader, the engines and all folders above import this
-folder by its name; it imports steps and sources through their contracts. Start reading in
+file; `validation` checks the result and builds the Config. All mistakes are reported at once, each
+with its file and line, or with its override. The loader, the engines and all folders above import
+this folder by its name; it imports steps and sources through their contracts. Start reading in
 read_config.py; the settings are in loader_config.py.
 """
 

@@ -1,8 +1,8 @@
 """JSON Schemas of configs and of pipelines, for editors: completion, hover texts, red marks.
 
 They are generated from the models of the settings, sources and steps, installed plugins included.
-A field may have the forms of YAML: short forms, ${...} and schedules. `gpupipe check` also checks
-rules that depend on the data, or on other keys; a schema does not.
+A schema accepts the forms that a field may have in YAML: short forms, ${...} and schedules. It does
+not check rules that depend on the data or on other keys; `gpupipe check` does.
 """
 
 import inspect
@@ -46,8 +46,8 @@ _KEPT = ("description", "default")
 class _YamlForms(GenerateJsonSchema):
     """Widens the schema of a field to the short forms that its validator expands.
 
-    If a list has a validator before it, the schema also accepts one item, or fewer items: `size:
-    224`. The schema may accept more than the validator, but refuses nothing that gpupipe accepts.
+    If a validator runs before a list is checked, the schema also accepts one item, or fewer items:
+    `size: 224`. It may accept more than the validator, but refuses nothing that gpupipe accepts.
     """
 
     def function_before_schema(self, schema: Any) -> JsonSchemaValue:
@@ -183,7 +183,7 @@ def _schedule() -> Schema:
 
 
 def _find_all(registry: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the classes by name. A broken plugin is named where a config uses it, and not here."""
+    """Yield names and classes, without broken plugins: they are reported if a config uses them."""
     for name in registry.names():
         with suppress(LookupError):
             yield name, registry.find(name)

@@ -109,9 +109,9 @@ class Shard(_Frozen):
 
 
 class AutoShard(Shard):
-    """`shard: auto`: the loader asks torch.distributed, else torchrun's environment, at its start.
+    """The value of `shard: auto`: the shard comes from torch.distributed, else from torchrun.
 
-    `resolve_shard` of gpupipe.loading.assembly replaces it by a Shard.
+    When the loader starts, `resolve_shard` of gpupipe.loading.assembly replaces it by a Shard.
     """
 
 
@@ -163,8 +163,8 @@ class LoaderConfig(_Frozen):
             that the ranks of this machine may use.
         set_affinity: Bind DALI's CPU threads to the cores near the GPU; or, one thread each, to the
             cores that the environment variable DALI_AFFINITY_MASK lists.
-        prefetch: Batches that the engine prepares ahead, 1 to 64; with the dataloader engine, that
-            each worker prepares ahead. DALI reads the files of as many batches more.
+        prefetch: Batches that the engine prepares ahead, 1 to 64; with the dataloader engine, those
+            that each worker prepares ahead. DALI also reads the files of as many further batches.
         workers: Processes of the DataLoader, 0 to 1024; 0 loads in the main process. `auto` starts
             as many as `threads`.
         decoder: The image decoder that the engines cpu and dataloader try first, or `auto`. It may
@@ -191,8 +191,8 @@ class LoaderConfig(_Frozen):
         ids: If true, batches also have "id", int64 (B,): the rows of the samples in the index.
             It has no effect if `format` is `tuple`.
         hw_decoder_load: Share of the JPEGs that the GPU's hardware decoder decodes, 0 to 1. Its
-            pixels differ from those of the CUDA decoder by up to one level. With 0 or 1 a sample
-            has the same bits in every batch; in between, the batch decides which decoder it gets.
+            pixels differ from those of the CUDA decoder by up to 1 of 255. With 0 or 1, a sample
+            has the same bits in every batch; in between, its batch decides which decoder it gets.
         gpu_memory: Limit for the memory that DALI may need on the GPU, in bytes or such as 2GB.
             load() estimates the need from the headers of 64 samples, and raises EngineError if it
             is above the limit. None: no limit.

@@ -49,13 +49,13 @@ class RayConfig(pydantic.BaseModel):
             cluster that this process uses, else the one that RAY_ADDRESS or this machine has; if
             none runs, it starts a Ray on this machine.
         placement: On which nodes the workers are: `spread`, `pack` or `local_first`. `spread` takes
-            all nodes, `pack` takes few, and `local_first` the trainer's own as far as it has room.
-        engine: What makes the batches in a worker: `dali`, `cpu`, `dataloader` or `auto`. `auto`
-            takes cpu without `gpus`; with them dali if DALI is installed on the workers, else
-            dataloader.
-        ship: What a worker sends: `uint8` or `batch`. `uint8` leaves the steps at the end that take
-            whole uint8 batches, such as to_dtype and normalize, to the trainer's device; a pipeline
-            that has none is sent as it is. `batch` runs all steps in the worker.
+            all nodes, `pack` takes few, and `local_first` fills the trainer's own node first.
+        engine: What makes the batches in a worker: `dali`, `cpu`, `dataloader` or `auto`. If `gpus`
+            is 0, `auto` takes cpu. If not, it takes dali where DALI is installed on the workers,
+            and dataloader where it is not.
+        ship: What a worker sends: `uint8` or `batch`. With `uint8`, the trainer's device runs the
+            last steps, if they can take whole uint8 batches, as to_dtype and normalize can. With
+            `batch`, or if there are no such steps, the worker runs all steps.
         wait: Seconds to wait until the cluster has placed the workers, above 0.
     """
 

@@ -86,7 +86,7 @@ def to_plain_types(value: Any, location: str = "config", depth: int = 0) -> Any:
     """Convert a value to plain YAML types: dict, list, str, int, float, bool, None.
 
     It converts mappings, lists, tuples, paths, dtypes of NumPy and torch, and NumPy scalars. It
-    returns any other value as it is. It copies containers: YAML aliases make two keys share one.
+    returns any other value as it is. It copies containers, which two keys share after a YAML alias.
 
     Args:
         value: The value.
@@ -199,7 +199,7 @@ def _suggest_key(key: str, document: Document) -> str:
 
 
 def _check_step(document: Document, loc: tuple[str, ...], location: str) -> None:
-    """Raise ConfigError if the step at the overridden position has another name.
+    """Raise ConfigError if an override names a step that is not at the position that it states.
 
     Args:
         document: The config.

@@ -38,7 +38,7 @@ def _check_batch_steps(value: Any) -> Any:
 
 
 class TopLevel(pydantic.BaseModel):
-    """The top level of a config. The source checks the rest of `data`, the steps their parameters.
+    """The top level of a config. The source checks the rest of `data`; steps check their settings.
 
     Error messages quote this docstring (validation_errors.describe_field).
 
@@ -107,7 +107,7 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
         document: The document, with all overrides applied and ${...} resolved.
         config_dir: The folder of the config file, in which a named pipeline may lie; None for a
             config without a file.
-        problems: The mistakes in the overrides and interpolations.
+        problems: The mistakes found so far, in the overrides and interpolations.
 
     Raises:
         ConfigError: If anything is wrong; it holds `problems` and all mistakes in the document.

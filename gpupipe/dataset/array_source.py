@@ -40,9 +40,10 @@ class ArraySource(Source):
         extensions: With `root`: which files are arrays, regardless of case.
         root: The folder that holds one folder per class: ROOT/CLASS/..., at any depth.
         manifest: The list of files, in the format of the source file_list: a .txt, or a table with
-            the columns path and label. Its paths are relative to `root`, or to its own folder.
+            the columns path and label. Its paths are relative to `root` if that is set, else to
+            the folder of the manifest.
         label: Name of the manifest's column with labels; null if there are none. With `root`, null
-            means that folders are no classes: all files under it are read, without labels.
+            means that folders are no classes: all files under `root` are read, without labels.
         files: One pattern or several, in place of `root` and `manifest`. A pattern is a path
             with * and ?, and {000..012} for numbers.
         field: Name of the array in a batch.

@@ -46,7 +46,7 @@ class StringArray:
 
     @classmethod
     def from_ends(cls, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> StringArray:
-        """Return the strings that end at the offsets `ends` in `data`, int64 (N,)."""
+        """Split `data` into N strings. `ends` has the offset at which each ends, int64 (N,)."""
         return cls(data, np.concatenate([np.zeros(1, np.int64), ends]))
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class ArrayLayout:
 
     @classmethod
     def of_shapes(cls, dtype: str, shapes: NDArray[np.int64]) -> ArrayLayout:
-        """Return the layout of N > 0 samples with these shapes, int64 (N, axes)."""
+        """Return the layout of N samples whose shapes are `shapes`, int64 (N, axes); N > 0."""
         if (shapes == shapes[0]).all():
             return cls(dtype, tuple(shapes[0].tolist()))
         return cls(dtype, None, shapes)
@@ -220,7 +220,7 @@ class Column(Protocol):
 
 
 def read_rows(column: Column, rows: Rows) -> list[NDArray[np.uint8]]:
-    """Return column.read(rows).
+    """Return column.read(rows); turn exceptions that no column should raise into an EngineError.
 
     Raises:
         OSError, ValueError: A row cannot be read.

@@ -54,7 +54,7 @@ class FileColumn(Column):
         return [None if state is None else state[0] for state in states]
 
     def find_irregular(self, rows: Rows) -> list[int]:
-        """Return the positions in `rows` whose file, with links followed, is no regular file."""
+        """Return the positions in `rows` of rows whose file is a FIFO, a socket or a device."""
         return [n for n, row in enumerate(rows.tolist()) if is_irregular(self.span(row).path)]
 
     def encoded_paths(self, rows: Rows) -> NDArray[np.uint8]:
@@ -151,7 +151,7 @@ class JoinedColumn(Column):
     Attributes:
         columns: The columns.
         part: The position of each row's column in `columns`, int32 (N,).
-        row: The row number in that column, int64 (N,).
+        row: The position of each row in its column, int64 (N,).
         array: Dtype and shapes if the bytes are arrays; None if they are image files.
     """
 
@@ -204,8 +204,8 @@ def join_columns(columns: Sequence[Column]) -> Column:
     """Concatenate columns.
 
     Returns:
-        A FileColumn if all columns are, a SpanColumn if all columns are, else a JoinedColumn.
-        Engines read the first two faster.
+        A FileColumn if all columns are FileColumns, a SpanColumn if all columns are SpanColumns,
+        else a JoinedColumn, which engines read more slowly.
 
     Raises:
         ValueError: Arrays differ in dtype or number of axes, or only some columns hold arrays.

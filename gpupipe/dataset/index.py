@@ -32,7 +32,7 @@ class Index:
         labels: The number of each sample's class, int64 (N,).
         classes: The names of the classes.
         columns: The Column that reads the bytes of each field, by the field's name ("image",
-            "mask"). By default, steps work on the first field. Messages locate a sample by it.
+            "mask"). By default, steps work on the first field. Messages say where its bytes are.
         fingerprint: A hash of the samples. A resume requires equal fingerprints.
         values: Numeric arrays that batches contain unchanged, (N,) or (N, n), by the value's name.
         note: A remark that every output shows, such as "stand-in data, not LFW"; "" for none.
@@ -121,8 +121,8 @@ def build(
         labels: The class of each sample as a position in `classes`, int64 (N,).
         classes: The names of the classes.
         extra: Plain JSON that is saved with the index.
-        columns: The Column that reads the bytes of each field, by field. By default, the one field
-            "image" has the files at `names`.
+        columns: The Column that reads the bytes of each field, by the field's name. By default
+            there is one field, "image", with the files at `names`.
         values: Numeric arrays that batches contain unchanged, (N,) or (N, n), by the value's name.
     """
     texts = names if isinstance(names, StringArray) else StringArray.from_strings(names)
@@ -152,7 +152,7 @@ def compute_fingerprint(
     columns: dict[str, Column],
     values: dict[str, NDArray[Any]],
 ) -> str:
-    """Return a hash of the samples, 128-bit BLAKE2b in hexadecimal. See `build`."""
+    """Return a hash of the samples, 128-bit BLAKE2b in hexadecimal. For arguments, see `build`."""
     digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
     for array in (*names.fingerprint_parts, labels):
         digest.update(array.tobytes())
@@ -181,7 +181,7 @@ class Population(ABC):
 
         Args:
             epoch: The epoch.
-            problem: Returns why a number of samples is not enough, or "" if it is enough.
+            problem: Takes a number of samples; returns why that is not enough, or "" if it is.
 
         Returns:
             Rows of the index, ascending, int64 (n,).
@@ -202,7 +202,7 @@ class Population(ABC):
 
     @abstractmethod
     def generation(self, epoch: int) -> int | None:
-        """Return the number from which `resume` restores the rows; None if none are chosen yet."""
+        """Return the number by which `resume` finds an epoch's rows; None until they are chosen."""
 
     @abstractmethod
     def resume(self, epoch: int, generation: int) -> None:

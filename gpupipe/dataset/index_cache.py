@@ -24,7 +24,7 @@ from gpupipe.runtime.files import cache_dir, check_regular, write_atomically
 
 _log = logging.getLogger("gpupipe")
 RACY_SECONDS = 2.0
-"""A file that changed this shortly before it was read may change again with the same mtime."""
+"""A file that changed in the last 2 s before it was read may change again with the same mtime."""
 
 
 Columns = tuple[type[Column], ...]
@@ -46,13 +46,13 @@ def load_or_build(
     previous: Index | None = None,
     columns: Columns = BASIC_COLUMNS,
 ) -> Index:
-    """Return an earlier index if it is still valid, else build one and save it.
+    """Return an earlier index if it is still valid, else build a new index and save it.
 
     Args:
         saved: The path of the saved index.
         files: The files that the index is built from. If one changed, the index is built again.
         read: Builds the index.
-        also: Returns whether an earlier index may be used. Called only if no file has changed.
+        also: Returns whether an earlier index is valid. Called only if no file has changed.
         previous: The index that this process has built before, if any.
         columns: The classes that columns may have.
 
@@ -92,7 +92,8 @@ def get_parts_path(path: Path, key: Sequence[Any]) -> Path:
 def write_parts(path: Path, key: Sequence[Any], reason: str) -> Iterator[tuple[Path, BinaryIO]]:
     """Yield the path of a new file in the cache folder, and the open file.
 
-    The caller writes samples into it that cannot be read in place, such as compressed images.
+    The caller writes to this file what cannot be read from the shard itself, such as compressed
+    images.
 
     Args:
         path: The shard.
@@ -202,7 +203,7 @@ def _is_ascending_to(offsets: NDArray[np.int64], end: int) -> bool:
 
 
 def _is_consistent(index: Index) -> bool:
-    """Whether all columns of a loaded index have one length, with labels and offsets in range."""
+    """Whether a loaded index has columns of equal length, and labels and offsets in range."""
     arrays = [index.labels, *index.values.values()]
     is_valid = _is_within(index.labels, len(index.classes)) and bool(index.columns)
     for part in {id(part): part for part in _iter_parts(index)}.values():

@@ -98,7 +98,10 @@ def from_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], 
 
 
 def from_numbers(labels: NDArray[np.int64], where: Where) -> tuple[NDArray[np.int64], list[str]]:
-    """Return labels that are numbers, int64 (N,), and class names. Raises DataError if invalid."""
+    """Check labels that are numbers, int64 (N,); return them and the class names.
+
+    Raises DataError if a label is negative or too large.
+    """
     outside = np.flatnonzero((labels < 0) | (labels >= MAX_CLASSES))
     if len(outside):
         raise DataError(f"{where(int(outside[0]))}: {_find_problem(str(labels[outside[0]]), True)}")
@@ -110,7 +113,7 @@ def _name_classes(labels: NDArray[np.int64]) -> list[str]:
 
 
 def _find_problem(label: str, numbers: bool) -> str:
-    """Return why a label is invalid; "" if it is valid. `numbers`: labels are not names."""
+    """Return why a label is invalid; "" if it is valid. `numbers`: whether labels are numbers."""
     if not label or "\0" in label:
         return (
             "a NUL byte in the label: save it as UTF-8"
@@ -222,7 +225,7 @@ def read_label(texts: SampleTexts, where: str) -> str:
 
 
 def stack_values(name: str, rows: Sequence[list[int | float]]) -> NDArray[Any]:
-    """Stack the numbers of all samples, int64 or float64; (N,) if each has one, else (N, n).
+    """Stack the numbers of N samples, int64 or float64: (N,) if each has 1, (N, n) if each has n.
 
     Raises ValueError if samples do not all have the same count of numbers.
     """

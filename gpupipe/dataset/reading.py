@@ -122,7 +122,7 @@ def _read_state(path: str) -> tuple[int, int] | None:
 
 
 def _check_length(span: Span, data: Any) -> NDArray[np.uint8]:
-    """Return the bytes of a span, uint8 (length,). `data`: a buffer or an error number.
+    """Return what was read of a span as uint8 (length,); `data` is a buffer or an error number.
 
     Raises OSError for an error number, ValueError if the buffer is shorter than the span.
     """
@@ -152,7 +152,7 @@ def _read_part(span: Span) -> Any:
 
 
 _MIN_ROWS = 17
-"""Fewer rows are read on the calling thread, as the CPU engine's threads read 16 rows at a time."""
+"""The calling thread reads fewer rows alone: the CPU engine's threads read 16 rows at a time."""
 P = TypeVar("P")
 T = TypeVar("T")
 
@@ -200,7 +200,7 @@ def read_each(
     Args:
         files: The files.
         read: Reads one file.
-        progress: Called with `activity`, the number of files read so far, and that of all files.
+        progress: Called with `activity`, the number of files read so far, and the number of files.
         activity: The name of the work, for the progress display.
         files_per_task: How many files a thread reads between two calls of `progress`.
     """

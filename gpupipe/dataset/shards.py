@@ -65,7 +65,7 @@ class ByteRanges:
     shapes: NDArray[np.int64] | None = None
 
     def describe(self) -> str:
-        """Return the field's type, equal in all shards: "image files" or "float32 with 2 axes"."""
+        """Return the field's type, the same in all shards: "image files", "float32 with 2 axes"."""
         if self.shapes is None:
             return self.dtype or "image files"
         return f"{self.dtype} with {counted(self.shapes.shape[1], 'axis', 'axes')}"

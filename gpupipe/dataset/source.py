@@ -113,7 +113,7 @@ class Source(pydantic.BaseModel):
         return {name: Spec() for name in self.list_names()[0]}
 
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the names of the fields and those of the values; by default the field "image"."""
+        """Return the names of fields, and of values; by default the field "image" and no value."""
         return ("image",), ()
 
     @pydantic.model_validator(mode="after")
@@ -129,7 +129,7 @@ class Source(pydantic.BaseModel):
         return self
 
     def field_specs(self) -> dict[str, Spec]:
-        """Return the spec of each field for the first step: `specs`, and kind mask for `masks`.
+        """Return the spec of each field as the first step gets it, with kind mask for `masks`.
 
         Raises:
             DataError: The specs depend on data that cannot be read.
@@ -235,7 +235,9 @@ class FileSource(Source):
         raise NotImplementedError
 
     def build(self, files: list[Path], progress: Progress) -> Index:
-        """Call `read` for each file, then `join`. A source of a single file may override this.
+        """Return the index: call `read` for each file, then `join`.
+
+        A source of a single file may override this.
 
         Raises:
             DataError: `read` or `join` raised it.

@@ -163,7 +163,10 @@ class Spec:
         return self.describe_mismatch_in(tuple(shape), name, canonical_layout(self.layout))
 
     def describe_mismatch_in(self, shape: tuple[int, ...], dtype: str, axes: str) -> str:
-        """Return how a shape, in the order of `axes`, and a dtype differ from this spec, or ""."""
+        """Return how a shape and a dtype differ from this spec; "" if they do not.
+
+        `axes` has the letter of each axis in `shape`, in the same order.
+        """
         sizes = self._sizes_in(axes)
         if dtype == self.dtype and _fits(shape, sizes):
             return ""
@@ -176,7 +179,7 @@ class Spec:
 
         Args:
             size: The size of each spatial axis; None if it differs between samples.
-            at_least: The minimum of each; by default `size`, with 1 for None.
+            at_least: The minimum size of each axis; by default the one in `size`, with 1 for None.
         """
         usual = tuple(n or 1 for n in size)
         bound = () if at_least is None or at_least == usual else at_least
@@ -189,7 +192,7 @@ class Spec:
         return replace(self, shape=self._sizes_with({"C": channels}))
 
     def with_values(self, values: Values) -> Spec:
-        """Return a copy with another range of numbers, one of `Pixels.values`."""
+        """Return a copy with another range of numbers, as `Pixels.values` names it."""
         return replace(self, pixels=replace(self.pixels, values=values))
 
     def _size_of(self, axis: str) -> int | None:
@@ -200,7 +203,7 @@ class Spec:
         return tuple(self._size_of(axis) if axis in self.layout else 1 for axis in axes)
 
     def _sizes_with(self, sizes: Mapping[str, int | None]) -> Sizes:
-        """Return the shape with the size of each axis in `sizes` replaced."""
+        """Return the shape with a new size for each axis in `sizes`."""
         return tuple(sizes.get(axis, n) for axis, n in zip(self.layout, self.shape, strict=True))
 
 

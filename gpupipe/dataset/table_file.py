@@ -3,13 +3,13 @@
     write_table(path, Spans(StringArray(...), offset, length))
     spans = open_table(path, Spans)
 
-The file format is gpupipe's own, because an index must be memory-mapped and replaced in one step.
+The file format is gpupipe's own, because an index is memory-mapped, and is replaced in one step.
 NumPy cannot memory-map the arrays of an .npz, gpupipe does not require Arrow, and several .npy
 files cannot be replaced together. For single arrays, use .npy.
 
 The file holds a magic line, the length of the header and its CRC-32 (8 bytes each, little-endian),
 the header, and the arrays. Each array begins at a multiple of 64 bytes. The header holds a checksum
-of each array. Opening a file verifies all of them, which takes milliseconds for a million rows.
+of each array. Opening a file verifies all checksums, which takes milliseconds for a million rows.
 """
 
 import json
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class OtherVersionError(ValueError):
-    """A table file that another version of gpupipe wrote."""
+    """Another version of gpupipe wrote the file, or the file is no table file."""
 
 
 def write_table(path: Path, value: Any) -> None:
@@ -45,8 +45,8 @@ def write_table(path: Path, value: Any) -> None:
 
     Args:
         path: The file.
-        value: The dataclass. Its fields are arrays of numbers or booleans, JSON values, dataclasses
-            of the same kind, and dicts of them.
+        value: The dataclass. A field holds an array of numbers or booleans, a JSON value, a
+            dataclass of fields like these, or a dict whose values are any of these.
 
     Raises:
         OSError: The file cannot be written.
@@ -80,12 +80,12 @@ def open_table(path: Path, model: type[T], classes: Sequence[type[Any]] = ()) ->
     Args:
         path: The file.
         model: The class of the dataclass.
-        classes: The classes that fields typed as a protocol, such as Column, may have.
+        classes: The classes to choose from where the type of a field is a protocol, as Column is.
 
     Raises:
         OSError: The file cannot be read.
-        OtherVersionError: Another version of gpupipe wrote it.
-        ValueError, TypeError, KeyError, AttributeError: It is truncated or damaged, or holds
+        OtherVersionError: Another version of gpupipe wrote the file, or it is no table file.
+        ValueError, TypeError, KeyError, AttributeError: The file is truncated or damaged, or holds
             another dataclass.
     """
     size = path.stat().st_size
@@ -127,7 +127,7 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
 def _map_array(
     path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, size: int
 ) -> NDArray[Any]:
-    """Memory-map an array at `offset`. `size`: bytes of the file. Raises ValueError, TypeError."""
+    """Memory-map the array at `offset` of a file of `size` bytes. Raises ValueError, TypeError."""
     if dtype.kind not in _KINDS or not all(type(n) is int and 0 <= n <= size for n in shape):
         raise ValueError("no array")
     if not all(shape):
@@ -138,8 +138,8 @@ def _map_array(
 def compute_checksum(array: NDArray[Any]) -> int:
     """Return a checksum of an array: the CRC-32 of the sums of its 4 KiB blocks.
 
-    Bytes after the last whole block enter the CRC as they are. The sum of a block's 64-bit words
-    changes with every bit of the block. It takes a tenth of the time of a CRC of the words.
+    Bytes after the last whole block enter the CRC as they are. A change of one bit of a block
+    changes the sum of its 64-bit words. Sums take a tenth of the time of a CRC of the words.
     """
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     end = len(data) - len(data) % _BLOCK_BYTES
@@ -154,8 +154,8 @@ def _pack(value: Any, arrays: Arrays, key: str, seen: dict[int, str]) -> Any:
         value: The dataclass, which may hold arrays, other dataclasses, and dicts of them.
         arrays: The function adds each array here, by its field path, such as "names.data".
         key: The field path of `value`; "" for the outermost dataclass.
-        seen: The field path of each dataclass that is packed already, by its id(). Each dataclass
-            is packed once.
+        seen: The field path of each dataclass that is packed already, by the id() of the
+            dataclass. Each dataclass is packed once.
     """
     if isinstance(value, np.ndarray):
         arrays[key] = value
@@ -176,7 +176,7 @@ class _Unpacker:
 
     Args:
         arrays: The arrays, by field path.
-        classes: The classes that fields typed as a protocol may have, by class name.
+        classes: The classes to choose from where the type of a field is a protocol, by name.
     """
 
     def __init__(self, arrays: Arrays, classes: Mapping[str, type[Any]]) -> None:
@@ -192,7 +192,7 @@ class _Unpacker:
             key: The field path, such as "names.data".
 
         Raises:
-            KeyError, TypeError, ValueError: A part is missing, or of another type.
+            KeyError, TypeError, ValueError: A part is missing, or its type differs from its hint.
         """
         hint = _expand_alias(hint)
         origin = get_origin(hint)
@@ -229,7 +229,7 @@ class _Unpacker:
 
 
 def _expand_alias(hint: Any) -> Any:
-    """Return what a generic alias stands for; from numpy 2.5 on, `NDArray` is one."""
+    """Replace a generic alias, as `NDArray` is from numpy 2.5 on, by the type it stands for."""
     model = getattr(get_origin(hint), "__value__", None)
     return hint if model is None else model[get_args(hint)]
 

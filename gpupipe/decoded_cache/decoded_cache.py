@@ -55,10 +55,11 @@ class Prefix:
 
 
 def find_prefixes(pipeline: Pipeline) -> dict[str, Prefix]:
-    """Return the prefix of each field of image files that has one, by field.
+    """Return the prefix of each field of image files, by field, without fields that have none.
 
-    A prefix ends before the first step of another package, whose version the cache's key lacks. It
-    also ends before the first step with a parameter that a schedule changes.
+    A prefix ends before the first step that another package defines, because the cache's key does
+    not contain the version of that package. It also ends before the first step with a parameter
+    that a schedule changes.
     """
     prefixes = {}
     for name, spec in pipeline.fields.items():
@@ -73,7 +74,7 @@ def find_prefixes(pipeline: Pipeline) -> dict[str, Prefix]:
 
 
 def explain_refusal(pipeline: Pipeline) -> str:
-    """Return why a pipeline has no step whose output can be kept; "" if it has one."""
+    """Return why the cache cannot keep the output of any step; "" if it can keep some output."""
     if find_prefixes(pipeline):
         return ""
     encoded = [name for name, spec in pipeline.fields.items() if spec.encoded]
@@ -160,7 +161,10 @@ class DecodedCache:
         return {name: len(prefix.entries) for name, prefix in self.prefixes.items()}
 
     def get(self, field: str, column: Column, rows: Iterable[int]) -> list[CachedSample]:
-        """Look up samples. Call this before their files are read, to notice a change meanwhile.
+        """Look up samples, and return one result per row.
+
+        Call this before reading the files of the samples. If a file then changes before it is read,
+        its pixels are stored under a key that is out of date, and are never returned.
 
         Args:
             field: A field that has a prefix.
@@ -227,8 +231,8 @@ def open_decoded_cache(
         The cache, or None without `options`.
 
     Raises:
-        DataError: The cache does not fit, or samples are not in files that can be checked for a
-            change.
+        DataError: The cache does not fit into memory or onto the disk, cannot be opened, or the
+            samples are not in files that can be checked for a change.
     """
     if options is None:
         return None
@@ -252,7 +256,9 @@ def describe_job(
     packages: tuple[str, ...],
     prefixes: Mapping[str, Prefix],
 ) -> dict[str, Any]:
-    """Return the values that identify a cache file, as plain JSON. Each may change its pixels.
+    """Return the values that identify a cache file, as plain JSON.
+
+    If one of these values changes, the pixels in the file may change, too.
 
     Args:
         root: The folder of the data.

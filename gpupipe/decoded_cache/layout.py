@@ -43,9 +43,9 @@ class CacheHeader:
     Attributes:
         key: The hash of the data, steps and versions, 16 bytes.
         size: The size of the file in bytes.
-        slots: The number of slots.
+        slots: The number of slots in the hash table.
         data_offset: The byte at which the pixels of the first record begin.
-        about: The data, steps and engine, for `gpupipe cache`.
+        about: Texts that `gpupipe cache` shows: the data, the steps and the engine.
     """
 
     key: bytes

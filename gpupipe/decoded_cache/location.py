@@ -35,12 +35,12 @@ SUFFIX = ".decoded"
 _VARIABLE = "GPUPIPE_SHM"
 _MIN_RECORD_BYTES = 1024
 _MAX_SLOTS = 1 / 16
-"""Maximum share of a file for slots."""
+"""The maximum share of a file that its slots take."""
 _LONGEST_TEXT = 500
 
 
 def cache_folder(where: str) -> Path:
-    """Return the folder of the cache files in memory or on disk, which may not exist yet."""
+    """Return the folder of the caches in "memory" or on "disk". The folder may not exist yet."""
     if where == "disk":
         return cache_dir() / "decoded"
     return _find_shared_memory() / f"gpupipe-decoded-{os.getuid()}"
@@ -55,8 +55,8 @@ def prepare_file(options: DecodedCacheOptions, job: dict[str, Any], samples: int
         samples: The number of records in a complete cache: one per sample and field.
 
     Raises:
-        DataError: The file does not fit into memory or onto the disk, cannot be written, or is in
-            use with another size.
+        DataError: The file does not fit into memory or onto the disk, cannot be written, or has
+            another size and is in use.
     """
     key = hashlib.blake2b(json.dumps(job, sort_keys=True).encode(), digest_size=16).digest()
     folder = cache_folder(options.where)
@@ -80,7 +80,7 @@ def free_shared_memory() -> int:
 
 
 def _measure_free(folder: Path, where: str) -> tuple[int, bool]:
-    """Return the bytes that a new file in `folder` could take, and whether memory limits them."""
+    """Return how many bytes a new file in `folder` can take, and whether memory sets this limit."""
     state = os.statvfs(folder)
     free = state.f_bavail * state.f_frsize
     available = read_meminfo().get("MemAvailable", free) if where == "memory" else free
@@ -89,9 +89,10 @@ def _measure_free(folder: Path, where: str) -> tuple[int, bool]:
 
 @contextmanager
 def own_shared_memory() -> Iterator[None]:
-    """Put caches in memory into a temporary folder inside the `with` block, then remove it.
+    """Put in-memory caches into a temporary folder, which is removed at the end of the block.
 
-    This holds for this process and for the child processes that it starts inside the block.
+    This holds for this process, and for the child processes that it starts inside the block.
+    Existing in-memory caches are not used there.
     """
     if not _find_shared_memory().is_dir():
         yield
@@ -169,7 +170,10 @@ def _fits_options(path: Path, options: DecodedCacheOptions) -> bool:
 
 
 def _refuse_without_room(folder: Path, options: DecodedCacheOptions) -> None:
-    """Raise DataError if a new file does not fit beside bytes that other caches may still fill."""
+    """Raise DataError if too little space is free for a new file.
+
+    Space that other caches may still fill does not count as free.
+    """
     free, is_memory_limit = _measure_free(folder, options.where)
     files = (path.stat() for path in list_files(options.where))
     promised = sum(max(0, file.st_size - 512 * file.st_blocks) for file in files)
@@ -211,7 +215,7 @@ class CacheState:
         root: The folder of the data.
         engine: The engine that decoded the images.
         steps: The steps whose output is kept, by field, as JSON.
-        damaged: The damage of the file, which will be replaced; "" if there is none.
+        damaged: What is damaged in the file; "" if nothing. A job replaces a damaged file.
     """
 
     path: str
@@ -240,8 +244,8 @@ def list_caches(places: Sequence[str] = PLACES) -> list[CacheState]:
 def empty_caches(places: Sequence[str] = PLACES) -> list[CacheState]:
     """Remove the decoded caches of this user, and return their states before the removal.
 
-    A process that has a cache open continues to use it. Its bytes become free when the process
-    ends.
+    A process that has a cache open continues to use it. The bytes of that cache become free when
+    the process ends.
     """
     states = list_caches(places)
     for state in states:

@@ -13,12 +13,12 @@ Invariants:
 
 - Records are added, and never moved or removed. If a record's pixels are damaged, they are written
   again at a new offset, and the slot is written in place.
-- `add` reserves bytes, writes the pixels, then writes the slot. So a slot that a process finds has
-  all pixels. If a process is killed in between, only the reserved bytes are lost.
+- `add` reserves bytes, writes the pixels, then writes the slot. So when a process finds a slot, all
+  its pixels are there. If a process is killed in between, only the reserved bytes are lost.
 - `add` locks the lock file to reserve bytes, and again to write a slot. Readers need no lock.
 - Slots and pixels have checksums. Damaged records count as absent. A damaged slot is not reused.
 - All writes use pwrite, which raises OSError if the disk is full. A write to mapped memory would
-  then kill the process.
+  kill the process in this case.
 - Pixels are read through a private map, so no process can change the pixels of another.
 """
 
@@ -56,7 +56,7 @@ _MAX_USED = 0.8
 """Maximum share of used slots: a search in a fuller table takes long."""
 _RECORDS_TO_DECIDE = 64
 _SAFETY = 0.98
-"""Share of the pixel bytes to fill. A reserve is needed, as the size of samples is an estimate."""
+"""The share of the space for pixels to fill. The rest is a reserve: sample sizes are estimates."""
 _UNKNOWN, _GOOD, _BAD = 0, 1, 2
 
 
@@ -94,7 +94,8 @@ class RecordFile:
 
     Args:
         path: The file.
-        samples: The number of records in a complete file. The share to keep depends on it.
+        samples: How many records the file would have if it kept all samples. If these would not
+            fit, the file keeps a share of the samples.
 
     Attributes:
         header: The header of the file.
@@ -139,13 +140,13 @@ class RecordFile:
         """Add a record, or replace one whose pixels are damaged.
 
         Args:
-            key: The hash of the sample.
-            pixels: H x W x C, without gaps.
+            key: The hash that identifies the sample, 16 bytes.
+            pixels: The pixels, H x W x C, C-contiguous.
             size: [height, width] of the whole image, for Record.size.
 
         Returns:
-            Whether the record was added: False if the file is full, does not keep this key, or
-            has an undamaged record of it.
+            True if the record was added. False if the file is full, if the sample is not in the
+            share of samples that the file keeps, or if the key has an undamaged record already.
         """
         if self._is_full or (offset := self._reserve(key, pixels.nbytes)) is None:
             return False
@@ -173,7 +174,7 @@ class RecordFile:
         self._is_full = True
 
     def _count_all_records(self) -> None:
-        """Increase counters that are older than the slots, as after a power failure."""
+        """Increase counters that do not count all slots, as after a power failure."""
         slots = self._bytes[SLOTS_OFFSET : SLOTS_OFFSET + self.header.slots * SLOT_SIZE]
         table = slots.view(RECORD_DTYPE)
         ends = table["offset"] + table["shape"].astype(np.uint64).prod(axis=1)
@@ -190,7 +191,7 @@ class RecordFile:
             self._write_counters(replace(counters, records=int(np.count_nonzero(table["offset"]))))
 
     def _iter_slots(self, key: bytes) -> Iterator[tuple[int, Record | None]]:
-        """Yield number and record of each slot that may hold a key; a damaged record is None."""
+        """Yield each slot that may hold a key: its number and its record, None if it is damaged."""
         slots = self.header.slots
         first = int.from_bytes(key[:8], "little") % slots
         for step in range(slots):
@@ -213,7 +214,7 @@ class RecordFile:
         return self._checked[number] == _GOOD
 
     def _reserve(self, key: bytes, count: int) -> int | None:
-        """Reserve `count` bytes for pixels; return their offset, or None if they are not kept."""
+        """Reserve `count` bytes for pixels. Return their offset, or None to not keep them."""
         with hold_lock(self._lock_path):
             try:
                 counters = self._decide_share(self.read_counters())
@@ -232,7 +233,10 @@ class RecordFile:
             return begin
 
     def _decide_share(self, counters: Counters) -> Counters:
-        """Decide which share of all samples is kept, once 64 records show the mean size."""
+        """Decide the share of samples to keep, once 64 records show their mean size.
+
+        Returns the counters, with the share if it is decided.
+        """
         if counters.share != UNDECIDED or counters.records < _RECORDS_TO_DECIDE:
             return counters
         mean = (counters.end - self.header.data_offset) / counters.records
@@ -252,7 +256,7 @@ class RecordFile:
         self._checked[number] = _GOOD
 
     def _find_slot(self, key: bytes) -> tuple[int, bool]:
-        """Return the number of the key's slot, or of an empty slot for it, and whether it is empty.
+        """Return the number of the slot to use for a key, and whether that slot is empty.
 
         A damaged slot is not reused or cleared, because a search ends at the first empty slot.
         """
@@ -291,5 +295,5 @@ def is_in_use(path: Path) -> bool:
 
 
 def _is_chosen(key: bytes, share: float) -> bool:
-    """Return whether a file that keeps this share of all samples keeps the one with this key."""
+    """Return whether a key belongs to the share of all samples that a file keeps."""
     return int.from_bytes(key[8:], "little") < share * 2.0**64

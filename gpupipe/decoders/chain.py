@@ -7,9 +7,9 @@
 This module alone holds the rules that all decoders share: their order, `data.max_pixels`, whether
 the file or the machine is to blame for an error, and these rules for depths and EXIF orientations:
 
-- The EXIF orientation is applied only on request, for TIFF, too.
-- 16 bits become 8 by dropping the low byte (value >> 8), as in Pillow, libpng and `to_dtype`. For
-  uint16, 8 bits become 16 by * 257, so that 255 becomes 65,535.
+- The EXIF orientation is applied only on request, also for TIFF.
+- 16 bits become 8 by dropping the low byte (value >> 8), as in Pillow, libpng and `to_dtype`. If
+  uint16 is requested, 8-bit values are multiplied by 257, so that 255 becomes 65,535.
 """
 
 import logging
@@ -87,7 +87,7 @@ class EncodedImage:
         return self._orientation_to_apply(options) == 1
 
     def _orientation_to_apply(self, options: DecodeOptions) -> int:
-        """Return the EXIF orientation, 1 to 8; 1, upright, if the options leave it alone."""
+        """Return the EXIF orientation to apply, 1 to 8; 1 (upright) if `apply_exif` is False."""
         return self.header.orientation if options.apply_exif else 1
 
     def decode(
@@ -96,7 +96,7 @@ class EncodedImage:
         window: Sequence[int] | None = None,
         out: NDArray[np.uint8] | None = None,
     ) -> Pixels:
-        """Return the pixels (H, W, C), in memory that can be written to.
+        """Return the pixels as a writable array (H, W, C).
 
         Args:
             options: The same options that were passed to `DecoderChain.open`.
@@ -189,7 +189,8 @@ class DecoderChain:
         Args:
             data: All bytes of the file.
             first: The index in `names` of the first decoder to try.
-            declined: The error of the decoder before `first`, raised if no further one accepts.
+            declined: The error of the decoder before `first`. It is raised if no further decoder
+                accepts the file.
 
         Returns:
             The decoder's index in `names`, the decoder, and the header of the file.

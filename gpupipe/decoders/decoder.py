@@ -1,7 +1,7 @@
 """The contract Decoder for image files, and shared helpers for errors, modes and orientations.
 
-A decoder is a class in a file of its own: `builtin/NAME.py` holds the built-in decoder NAME. A
-package adds one by an entry point of the group `gpupipe.decoders`:
+A decoder is a class in a file of its own: `builtin/NAME.py` holds the built-in decoder NAME. Other
+packages add decoders by entry points of the group `gpupipe.decoders`:
 
     class Ppm(Decoder):
         def probe(self, data):
@@ -52,14 +52,14 @@ class Header(NamedTuple):
             each format are in image_header.py. Other images are decoded to find their size.
         orientation: The EXIF orientation, 1 to 8. The chain applies it.
         too_many_scans: Whether this is a JPEG with more than 100 scans. Writers make about 10. A
-            decoder passes over the whole image for each scan, which may be 12 bytes: 100 kB can
-            take minutes.
+            decoder passes over the whole image for each scan, even if the scan has only 12 bytes.
+            So a file of 100 kB can take minutes.
         end: Number of leading bytes of a plain image that suffice for this header; 0 if the whole
             file is needed.
         channels: Number of stored channels, with alpha; 0 if not known.
         depth: Bits of a stored sample; 0 if not known.
-        tile: [height, width] of the largest part that is decoded at once, if it may exceed the
-            image. The chain checks it against `max_pixels`, too.
+        tile: [height, width] of the largest part that is decoded at once, if the part may be larger
+            than the image; else (0, 0). The chain checks this size against `max_pixels`, too.
     """
 
     format: str
@@ -82,8 +82,9 @@ class Decoder(ABC):
     Attributes:
         place: The rank in `loader.decoder: auto`. Lower numbers come first; the built-in decoders
             have 10 to 60. None: the decoder is used only if `loader.decoder` names it.
-        formats: Formats that only this decoder reads. If it is not installed, a message names it.
-        extra: The extra of gpupipe that installs its library, or "".
+        formats: Formats that only this decoder reads. If the decoder is not installed, an error
+            about a file of these formats names the decoder.
+        extra: The extra of gpupipe that installs the decoder's library, or "".
     """
 
     place: ClassVar[int | None] = 100
@@ -118,8 +119,8 @@ class Decoder(ABC):
             header: The header that `probe` returned.
             data: All bytes of the file, uint8 (bytes,).
             mode: "rgb" for 3 channels, "gray" for 1.
-            dtype: The requested dtype, "uint8" or "uint16". If the decoder returns the other one,
-                the chain converts the pixels.
+            dtype: The requested dtype, "uint8" or "uint16". If the decoder returns the other
+                dtype, the chain converts the pixels.
             window: [top, left, height, width] of the pixels that are needed, in the stored
                 orientation; None for all. Pixels outside the window may have any value.
             out: Memory of the image's size that the decoder may return, uint8 (H, W, C).
@@ -145,13 +146,13 @@ def find_blame(error: Exception) -> Exception:
 
 
 def as_bytes(data: Any) -> NDArray[np.uint8]:
-    """Return a buffer of bytes as a writable array: torch warns about read-only ones."""
+    """Return a buffer of bytes as a writable array, since torch warns about read-only arrays."""
     array = data if isinstance(data, np.ndarray) else np.asarray(memoryview(data).cast("B"))
     return array if array.flags.writeable else array.copy()
 
 
 def iterate_boxes(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the kind of each box of an ISO base media file, and its content's begin and end."""
+    """Yield each box of an ISO base media file: its kind, and where its content begins and ends."""
     at = 0
     while at + 8 <= len(data):
         size, begin = int.from_bytes(data[at : at + 4], "big"), at + 8
@@ -214,10 +215,10 @@ def read_orientation(data: memoryview) -> int | None:
 
 
 def apply_orientation(pixels: Any, orientation: int, window: Sequence[int] | None = None) -> Any:
-    """Return pixels (H, W, C), rotated and flipped by an EXIF orientation.
+    """Return pixels, rotated and flipped by an EXIF orientation.
 
     Args:
-        pixels: The pixels as stored.
+        pixels: The pixels as stored, (H, W, C).
         orientation: The EXIF orientation, 1 to 8.
         window: [top, left, height, width] of the pixels of the result that are needed; None for
             all. Pixels outside the window may have any value.
@@ -240,7 +241,7 @@ def apply_orientation(pixels: Any, orientation: int, window: Sequence[int] | Non
 def find_stored_window(
     window: Sequence[int], orientation: int, size: Sequence[int]
 ) -> tuple[int, int, int, int]:
-    """Return the window of the stored image that becomes `window` by `apply_orientation`.
+    """Return the window of the stored image that `apply_orientation` turns into `window`.
 
     Args:
         window: [top, left, height, width] of the delivered image.

@@ -1,7 +1,7 @@
 """Parse the headers of image files: format, size, and whether the image is plain.
 
 Every decoder of every engine reads a plain image alike. DALI sets up a large batch on several
-threads, and the process ends if DALI rejects an image there. It rejects no plain image there, so
+threads, and the process ends if DALI rejects an image there. DALI accepts plain images there, so
 only plain images may reach DALI. Pillow decodes most other images on every engine: see pillow.py.
 
 These images are plain:
@@ -45,7 +45,7 @@ _BE16, _BE32, _LE32 = (struct.Struct(f).unpack_from for f in (">H", ">I", "<I"))
 _SUBSAMPLINGS = {0x11, 0x21, 0x12, 0x22, 0x41}
 """Luma factors of 4:4:4, 4:2:2, 4:4:0, 4:2:0 and 4:1:1, as horizontal << 4 | vertical."""
 _MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
-"""Matches a JPEG marker other than a stuffed byte or a restart marker within a scan."""
+"""Matches a JPEG marker, but neither the stuffed bytes nor the restart markers in a scan."""
 _MAX_SCANS = 100
 _PNG_DEPTHS = {0: (1, 2, 4, 8), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}
 """Bit depths of plain PNGs, by colour type."""
@@ -54,8 +54,8 @@ _PNG_LONGEST = 2**31 - 1
 _ANIMATED, _EXIF = 0x02, 0x08
 
 _last_jpeg: tuple[bytes, Header] = b"", Header("")
-"""Cache: the bytes before the last plain JPEG's scan, and their header. JPEGs of one size and
-quality often share these bytes. Comparing them takes a tenth of parsing."""
+"""Cache: the bytes before the scan of the last plain JPEG, and the header that they give. JPEGs of
+one size and quality often share these bytes. Comparing takes a tenth of the time of parsing."""
 
 
 class _Kept(threading.local):
@@ -67,7 +67,9 @@ _kept = _Kept()
 
 
 def keep_header(data: Any) -> None:
-    """Parse a header now, so that `read_header` returns it in this thread until the next call.
+    """Parse a header, which `read_header` in this thread then returns for the same `data`.
+
+    So the decoders of a chain do not parse it again. This holds until the next `keep_header`.
 
     Args:
         data: All bytes of the image; None to drop the reference to the last image.
@@ -91,7 +93,7 @@ def read_header(data: Any) -> Header:
         data: All bytes of the image: bytes, or any buffer of single bytes. Only the header is read.
 
     Returns:
-        The header. Its format is "" for bytes that are not an image; a damaged image is not plain.
+        The header. Its format is "" for bytes of no known format. A damaged header is not plain.
     """
     if data is not None and data is _kept.data:
         return _kept.header
@@ -211,7 +213,7 @@ def _is_plain_frame(view: memoryview, frame: int, jfif: bool, adobe: int) -> boo
 
 
 def _png(view: memoryview) -> Header:
-    """Parse all chunks of a PNG: one with EXIF, with animation or without an end is not plain."""
+    """Parse all chunks of a PNG. A PNG with EXIF, an animation or no end is not plain."""
     fields = struct.unpack_from(">IIBBBBB", view, 16)
     width, height, bits, colour, compression, filtering, interlace = fields
     if _BE32(view, 8)[0] != 13 or bytes(view[12:16]) != b"IHDR":

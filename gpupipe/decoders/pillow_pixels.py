@@ -32,7 +32,7 @@ _PNM = re.compile(
     + rb"(?P<maxval>\d{1,5})\s"
 )
 _OTHER_BYTE = {"L": "B", "B": "L", "N": "B" if np.little_endian else "L"}
-"""Maps the last letter of Pillow's 16-bit raw modes to that of the opposite byte order.
+"""Maps the last letter of Pillow's 16-bit raw modes to the letter of the opposite byte order.
 
 Pillow keeps only the high byte. With the opposite byte order, it keeps the low byte instead.
 """
@@ -41,7 +41,7 @@ Pillow keeps only the high byte. With the opposite byte order, it keeps the low 
 def read_pixels(
     image: Any, reopen: Callable[[bytes], Any], data: bytes, kind: str, mode: str, dtype: str
 ) -> Pixels:
-    """Return the pixels of an image that Pillow opened, (H, W, C), uint8 or uint16.
+    """Return the pixels of an image that Pillow opened: uint8 or uint16 (H, W, C).
 
     Args:
         image: Pillow's image, not loaded yet.
@@ -84,7 +84,7 @@ def _deep_gray(image: Any, kind: str) -> Pixels | None:
 def _deep_colour(
     image: Any, reopen: Callable[[bytes], Any], data: bytes, kind: str
 ) -> Pixels | None:
-    """Return uint16 (height, width, 3) for an image of 16 bits a channel; None if it has 8.
+    """Return uint16 (height, width, 3) for an image of 16 bits a channel; None for 8 bits.
 
     Pillow keeps one byte of each sample. So this function reads most layouts twice: the high bytes,
     then the low bytes.
@@ -152,7 +152,7 @@ def check_supported(image: Any, data: bytes, kind: str) -> None:
 
 
 def get_raw_mode(image: Any) -> str:
-    """Return Pillow's raw mode, its name of the pixel layout in the file."""
+    """Return Pillow's raw mode: its name for the pixel layout in the file."""
     args = image.tile[0].args if image.tile else ""
     return str(args[0] if isinstance(args, tuple) and args else args or "")
 

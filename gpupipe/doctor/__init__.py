@@ -1,7 +1,7 @@
 """Checks the machine, and reports each problem with advice.
 
 `software_checks`, `gpu_checks` and `checks` hold the checks. Their functions check_* query the
-machine; their pure functions judge_* turn the answers into a `Finding` each, by the rules of
+machine; each of their pure functions judge_* turns answers into a `Finding`, by the rules of
 `judge`. `checks.CHECKS` lists all checks. The command `gpupipe doctor` imports this folder. Start
 reading in checks.py.
 """
@@ -42,7 +42,7 @@ def judge(
         observation: The result of the check as text.
         *rules: Tuples (condition, status, observation, advice), tested in this order. If the
             observation of a rule is "", the Finding has `observation`.
-        advice: An optional improvement, which the Finding has if no rule applies.
+        advice: The advice of the Finding if no rule applies: an optional improvement, or "".
     """
     for condition, status, other, remedy in rules:
         if condition:

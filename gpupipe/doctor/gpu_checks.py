@@ -111,7 +111,7 @@ def runs_cuda(installed: Driver, major: int) -> bool:
 
 
 def check_gpus() -> Iterator[Finding]:
-    """Check whether torch sees the GPUs, then each of them."""
+    """Check whether torch sees the GPUs, and then check each GPU."""
     torch_cuda, error = _torch_cuda()
     if error:
         return  # check_cuda reports it
@@ -139,7 +139,7 @@ def judge_gpus(
         torch_cuda: torch's CUDA version; None for a CPU build.
         seen: How many GPUs torch sees.
         setting: The value of CUDA_VISIBLE_DEVICES; None if it is unset.
-        torch_warning: torch's warning, or "".
+        torch_warning: The warning of torch when it looked for GPUs, or "".
     """
     names = "; ".join(cards)
     hidden = f"{names}, hidden by CUDA_VISIBLE_DEVICES={setting!r}"
@@ -178,7 +178,7 @@ def _check_gpu(number: int) -> list[Finding]:
 
 
 def _compute_error(number: int) -> str:
-    """Return the message if torch cannot compute on a GPU, else "".
+    """Return torch's error message if torch cannot compute on a GPU, else "".
 
     The GPU's memory may be full, or torch may not be built for the card.
     """
@@ -236,7 +236,8 @@ def judge_damaged_jpegs(
     """Judge whether a damaged JPEG may crash nvJPEG, and advise CUDA 13 where it runs.
 
     The release notes of nvJPEG 13.0 say that it no longer crashes when it decodes malformed or
-    truncated bitstreams. CUDA 13 needs a GPU of compute capability 7.5 or newer, and its driver.
+    truncated bitstreams. CUDA 13 needs a GPU of compute capability 7.5 or newer, and a driver for
+    CUDA 13.
 
     Args:
         subject: The subject of the finding, such as "GPU 0: damaged JPEGs".
@@ -261,10 +262,10 @@ def judge_damaged_jpegs(
 
 
 def guess_jpeg_hardware(capability: tuple[int, int]) -> str:
-    """Return "likely there", "likely none" or "unknown": whether a GPU has hardware JPEG engines.
+    """Guess whether a GPU has hardware JPEG engines: "likely there", "likely none" or "unknown".
 
-    It is "unknown" if only some cards of the compute capability have them: L4 and GeForce 40 are
-    both 8.9.
+    The guess is "unknown" if only some cards of the compute capability have such engines. For
+    example, L4 and GeForce 40 both have 8.9.
     """
     if capability in ((8, 0), (9, 0)) or capability[0] in (10, 11):
         return "likely there"

@@ -115,9 +115,9 @@ def judge_torch_pair(
 
 
 def judge_dali(packages: Mapping[str, str], has_gpu: bool) -> Finding:
-    """Judge the versions of the DALI packages by name. Two packages overwrite each other's files.
+    """Judge the DALI packages; `packages` is the version of each, by name.
 
-    Without a GPU, `engine: auto` does not need DALI.
+    Two packages overwrite each other's files. Without a GPU, `engine: auto` does not need DALI.
     """
     if not packages and not has_gpu:
         return Finding("DALI", "not installed, and not needed without a GPU")
@@ -146,12 +146,13 @@ def check_extras() -> Iterator[Finding]:
 
 
 def judge_extra(extra: str, packages: Mapping[str, str | None], install: str) -> Finding:
-    """Report the installed and the missing packages of an extra. A missing one is no problem.
+    """Report the installed and the missing packages of an extra. A missing package is no problem.
 
     Args:
         extra: The name of the extra in gpupipe's metadata.
-        packages: The version of each package that it requires; None if it is not installed.
-        install: The command that installs them.
+        packages: The version of each package that the extra requires; None for a package that is
+            not installed.
+        install: The command that installs the packages.
     """
     missing = " and ".join(name for name, version in packages.items() if version is None)
     there = ", ".join(f"{name} {version}" for name, version in packages.items() if version)

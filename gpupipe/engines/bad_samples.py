@@ -109,7 +109,10 @@ class Quarantine:
             has_samples = has_samples and not plan.last
 
     def refuse_to_lose_a_step(self) -> None:
-        """Raise EngineError if other ranks would run more steps because this one skips a batch."""
+        """Raise EngineError if there are other ranks. Call this when a whole batch is skipped.
+
+        The other ranks would then run more steps than this rank.
+        """
         if self._job.loader.shard.world_size > 1:
             raise EngineError(_LOST_STEP)
 
@@ -221,7 +224,7 @@ def list_skipped(engine: BatchStream) -> Mapping[int, str]:
 def find_suspects(index: Index, ids: NDArray[np.int64]) -> list[bool]:
     """Return for each sample whether the first and last bytes of one of its files look broken.
 
-    Such a sample may still decode. So the engine runs it alone before it reports it as bad.
+    Such a sample may still decode. So the engine runs the sample alone before reporting it as bad.
     """
     columns = _image_columns(index).values()
     return [any(describe_damage(column, int(i)) for column in columns) for i in ids]
@@ -233,9 +236,10 @@ def _image_columns(index: Index) -> dict[str, Column]:
 
 
 def explain_sample_failure(index: Index, id: int, message: str) -> str:
-    """Return in one line why sample `id` failed, for which the engine's message is `message`.
+    """Return in one line why sample `id` failed; `message` is the engine's error message.
 
-    The line is about the first image field whose file looks broken, else the first image field.
+    The line is about the first image field whose file looks broken, or, if none looks broken, about
+    the first image field.
     """
     columns = _image_columns(index)
     if not columns:

@@ -36,8 +36,8 @@ class DrawnStep(NamedTuple):
     """A step, with the random parameters that it drew for the samples of a batch.
 
     Attributes:
-        entry: The step. Its scheduled numbers have their values of the batch's epoch.
-        parameters: Arrays by name, each with B as its first axis.
+        entry: The step. Its scheduled numbers have the values for the epoch of the batch.
+        parameters: Arrays by name. The first axis of each counts the samples of the batch.
     """
 
     entry: Entry
@@ -65,10 +65,10 @@ class Job:
     cache_decoded: DecodedCacheOptions | None = None
 
     def steps_for(self, plan: Plan) -> dict[str, list[DrawnStep]]:
-        """Draw the random parameters of a batch's steps. Engines get the steps only from here.
+        """Return the steps for a batch, with random parameters. Engines get steps only from here.
 
-        The scheduled numbers of the steps have their values of the plan's epoch. If a sample comes
-        twice in the epoch, it gets different draws.
+        The scheduled numbers of the steps have the values for the plan's epoch. If a sample comes
+        twice in the epoch, it gets other parameters each time.
 
         Returns:
             The steps in order, by the name of the field or view. The steps of a view begin with the
@@ -95,8 +95,8 @@ class Job:
 class EngineTraits:
     """Facts about an engine, for messages and for the loader.
 
-    The class attribute `traits` holds for all engines of the class. The constructor of an engine
-    replaces `parallelism` and `batches_ahead` by its own numbers.
+    The class attribute `traits` describes all engines of a class. The constructor of an engine
+    replaces `parallelism` and `batches_ahead` by the numbers of that engine.
 
     Attributes:
         parallelism: How many threads, workers or servers produce the batches.
@@ -104,9 +104,10 @@ class EngineTraits:
         unit: The unit of `parallelism`, in the singular: "thread", "worker" or "server".
         parallelism_setting: The setting of `loader:` that changes `parallelism`.
         backends: Where the engine can run the steps: "cpu", "gpu", or both.
-        native_memory_format: The memory format of images that costs the engine no copy.
-        reads_elsewhere: Whether the engine reads the data on other machines. Its index then comes
-            from the source's `read_through`, if it has one, and has all samples in every epoch.
+        native_memory_format: The memory format in which the engine delivers images without a copy.
+        reads_elsewhere: Whether the engine reads the data on other machines. The index then comes
+            from the source's method `read_through`, if the source has this method, and lists all
+            samples in every epoch.
         keeps_decoded: Whether the engine uses the decoded cache, Job.cache_decoded.
         overruled_settings: The settings that a server decides. Values in the client's config have
             no effect.
@@ -143,8 +144,8 @@ class BatchStream(ABC):
     Life cycle: `batches` may be called again and again, one generator at a time. Closing a
     generator cancels the batches in flight. After `close`, only `close` may be called again.
 
-    Python raises TypeError when it defines a subclass that lacks a part of the contract. A base
-    class for other engines avoids this with `class MyBase(Engine, abstract=True)`.
+    Defining a subclass that lacks a part of the contract raises TypeError. To define a base
+    class of other engines, write `class MyBase(Engine, abstract=True)`.
 
     Attributes:
         name: The engine's name in the YAML, as in `loader.engine`.
@@ -172,9 +173,9 @@ class BatchStream(ABC):
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         """Yield each plan with its batch, in the order of the plans.
 
-        A batch holds the fields, such as "image" (B, C, H, W), the index's values (B, ...),
-        "label" int64 (B,) and "id" int64 (B,). All tensors are on the engine's device except "id".
-        The ids stay on the CPU, because most users do not ask for them.
+        A batch of B samples holds the fields, such as "image" (B, C, H, W), the index's values
+        (B, ...), "label" int64 (B,) and "id" int64 (B,). All tensors are on the engine's device,
+        except "id": the ids stay on the CPU, because most users do not ask for them.
 
         The engine takes up to `loader.prefetch` plans ahead of the delivered batch. An engine that
         reads files ahead of its steps takes up to twice as many.
@@ -194,7 +195,10 @@ class BatchStream(ABC):
         """
 
     def mark_consumed(self, plan: Plan) -> None:  # noqa: B027  # most engines need not know
-        """Mark the batch of `plan` as consumed. Idempotent; does nothing by default."""
+        """Mark the batch of `plan` as consumed. Idempotent; does nothing by default.
+
+        The loader calls this method when the consumer is done with the batch.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -127,7 +127,7 @@ class BatchMemory:
         return block
 
     def _return(self, block: Block) -> None:
-        """Put a block into the pool. If it then has over `spare` blocks, drop the longest unused.
+        """Put a block into the pool, and drop the blocks beyond `spare`, the longest unused first.
 
         `weakref.finalize` calls this when the block's last tensor is freed: on any thread, even
         during another method of this class. So this method takes no lock.
@@ -179,7 +179,7 @@ def labels_and_values(index: Index, plan: Plan, where: torch.device) -> Batch:
 
 
 def check_shapes(shapes: list[Shapes], plan: Plan, job: Job) -> None:
-    """Raise ShapeError, which names two samples, if a field has different shapes in a batch.
+    """Raise ShapeError, naming two samples, if samples of a batch differ in the shape of a field.
 
     Args:
         shapes: The shapes of each sample.

@@ -4,12 +4,12 @@ Batches travel between processes as uint8 if the last steps of the pipeline can 
 batches. `find_tail` finds these steps, and `leave_steps` returns the receiver's job, which has only
 these steps. BatchFinisher copies a received batch to the device, and runs the steps.
 
-In the CPU's memory, to_dtype, normalize and a change of dtype are one lookup: a table holds the
-result for each of the 256 values, in each channel. It is computed once, with torchvision's
-arithmetic. With the table, the extension `gpupipe._kernels` converts a batch in one pass. Without
-the extension, torch converts a few images at a time, so that intermediate results stay in the
-processor's cache. The memory of the result is reused, because allocating it takes longer than the
-conversion.
+On a CPU, to_dtype, normalize and a change of dtype are together one lookup in a table, which holds
+the result for each of the 256 values, in each channel. The table is computed once, with
+torchvision's arithmetic. The extension `gpupipe._kernels` then converts a batch in one pass.
+Without the extension, torch converts a few images at a time, so that intermediate results stay in
+the processor's cache. The memory of the result is reused, because allocating it takes longer than
+the conversion.
 """
 
 from collections.abc import Collection, Sequence
@@ -59,7 +59,7 @@ def find_conversions(steps: Sequence[Step]) -> Conversions | None:
 
 @lru_cache(maxsize=64)
 def make_table(conversions: Conversions, dtype: str | None, channels: int) -> torch.Tensor:
-    """Convert each of the 256 values of uint8; return a tensor (channels, 1, 256).
+    """Return the result of the steps for each of the 256 uint8 values, (channels, 1, 256).
 
     Args:
         conversions: The steps that are applied.
@@ -95,12 +95,13 @@ def make_coefficients(
 ) -> NDArray[np.float32] | None:
     """Return [scale, mean, std] of each channel, (3, channels), in float32.
 
-    With them, table[c][v] == (v * scale[c] - mean[c]) / std[c] for each value v, computed in
-    float32 and then converted to the table's dtype. Returns None if a value would differ.
+    With them, the result for value v in channel c is (v * scale[c] - mean[c]) / std[c], computed in
+    float32 and then converted to the dtype of the result. Returns None if a result would differ
+    from that of `make_table`, or if its dtype is neither float32 nor float16.
 
     Args:
         conversions: The steps that are applied.
-        dtype: The dtype of the table; None: the dtype of the last step.
+        dtype: The dtype of the result; None keeps the dtype of the last step.
         channels: The number of channels.
     """
     table = make_table(conversions, dtype, channels)
@@ -180,7 +181,7 @@ def find_tail(pipeline: Pipeline) -> tuple[int, ...]:
 
 
 def find_larger_output(pipeline: Pipeline) -> Spec | None:
-    """Return the spec of a main output that is not uint8, or None if all are."""
+    """Return the spec of a main output that is not uint8, or None if all are uint8."""
     specs = [pipeline.output_spec_of(name) for name in pipeline.main_outputs]
     return next((spec for spec in specs if not _is_uint8(spec)), None)
 
@@ -274,7 +275,7 @@ def copy_to_gpu(tensors: dict[str, torch.Tensor], gpu: torch.device) -> Batch:
     """Copy a batch to a GPU; its ids stay on the CPU.
 
     The copies are asynchronous, because the receive buffer is page-locked. After they have ended,
-    no tensor of the result refers to that buffer.
+    no tensor of the result refers to the receive buffer.
 
     Args:
         tensors: The batch, in the receive buffer.

@@ -38,11 +38,11 @@ def find(name: str) -> type[BatchStream]:
 
 
 def choose(name: str, device: str = AUTO, pipeline: Pipeline | None = None) -> type[BatchStream]:
-    """Return the class of the engine with a name, or the best one for "auto".
+    """Return the class of the engine `name`; for "auto", the class of the best installed engine.
 
-    "auto" is the installed engine with the highest priority on the device that can run all steps.
-    If none can run all steps, it is the one with the highest priority, whose constructor then
-    raises the error.
+    The best engine is the one with the highest priority on the device, among those that can run all
+    steps. If no engine can run all steps, the engine with the highest priority is returned, and its
+    constructor raises the error.
 
     Args:
         name: The engine's name, or "auto".
@@ -120,7 +120,7 @@ def list_automatic() -> list[str]:
 
 
 def find_reference() -> type[Engine]:
-    """Return the engine that runs the reference of each step, Step.torch."""
+    """Return the engine that runs Step.torch of each step, which is the step's reference."""
     return next(
         engine
         for engine in map(find_reader, filter(is_installed, reversed(list_automatic())))

@@ -92,7 +92,7 @@ def iter_rows(table: Any, columns: list[str], rows_at_once: int) -> Iterator[Any
     """Yield the record batches of an open Parquet file, with up to `rows_at_once` rows each.
 
     An OSError of pyarrow becomes a DamagedError. So a caller that writes the rows to a file can
-    tell it from an OSError of that file.
+    tell a failed read from a failed write.
 
     Raises:
         DamagedError: The rows cannot be read.
@@ -125,7 +125,10 @@ def check_columns(schema: Any, names: list[str]) -> None:
 
 
 def locate_images(batch: MappedBatch, column: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the byte offset of each image file in the Arrow file, and its size, int64 (N,).
+    """Find the image files of a column in the Arrow file.
+
+    Returns:
+        The byte offset of each of the N image files, int64 (N,), and its size in bytes, int64 (N,).
 
     Raises:
         DamagedError: An image file lies outside the Arrow file.
@@ -205,8 +208,8 @@ def read_labels(array: Any, column: str) -> list[str] | NDArray[np.int64]:
     """Return a column of labels: int64 (N,) for whole numbers, a list for names.
 
     Raises:
-        ValueError: The column holds neither whole numbers nor names, or a row has no label or one
-            beyond int64.
+        ValueError: The column holds neither whole numbers nor names, a row has no label, or a
+            number is beyond int64.
     """
     import pyarrow as pa
 
@@ -227,7 +230,7 @@ def read_numbers(
         wanted: A description of the values that the column should hold, for messages.
 
     Raises:
-        ValueError: The column is not numeric, or a row has no value or one beyond int64.
+        ValueError: The column is not numeric, a row has no value, or a number is beyond int64.
     """
     import pyarrow as pa
 
@@ -239,7 +242,10 @@ def read_numbers(
 
 
 def _cast(array: Any, kind: Any, column: str, wanted: str) -> NDArray[Any]:
-    """Return a column of numbers as a pyarrow type. Raises ValueError if a number does not fit."""
+    """Convert a column of numbers to a pyarrow type, and return it as a NumPy array.
+
+    Raises ValueError if a number does not fit.
+    """
     import pyarrow as pa
 
     try:
@@ -263,9 +269,9 @@ class LabelsAndValues:
 
     Attributes:
         label: The name of the column of labels; None if there are no labels.
-        values: The name of the column of each value, by the value's name.
+        values: The name of the column that holds each value, by the value's name.
         labels: The labels of each table so far, as `read_labels` returns them.
-        numbers: The numbers of each table so far, int64 or float64 (N,), by the value's name.
+        numbers: For each value, by name, its numbers in each table so far: int64 or float64 (N,).
     """
 
     label: str | None
@@ -290,7 +296,7 @@ class LabelsAndValues:
             self.numbers[name].append(read_numbers(rows.column(column), column))
 
     def join_values(self, others: "Iterable[LabelsAndValues]" = ()) -> dict[str, NDArray[Any]]:
-        """Return each value of this object and of `others`, concatenated, by the value's name.
+        """Return each value's numbers, by its name: those of this object, then those of `others`.
 
         At least one table must have been added.
         """

@@ -68,7 +68,7 @@ class Feature:
         """Return the values as numbers.
 
         Returns:
-            int64 or float32, (N,) if each record has one number, else (N, n).
+            int64 or float32: (N,) if each record has one number, (N, n) if each has n numbers.
 
         Raises:
             MalformedProtobufError: The feature holds bytes, a record has no numbers or more than
@@ -105,7 +105,10 @@ class Feature:
     def _flatten(
         self, data: Bytes
     ) -> tuple[NDArray[np.int64] | NDArray[np.float32], NDArray[np.int64]]:
-        """Return the numbers of all records, concatenated, and the row in `records` of each one."""
+        """Return the numbers of all records, concatenated.
+
+        Also returns, for each number, the row of its record in `records`.
+        """
         size = np.bincount(self.items.message, self.items.end - self.items.begin, len(self.records))
         long = find_first(size > _MAX_BYTES)
         if long is not None:
@@ -198,7 +201,7 @@ def _parse_entries(data: Bytes, records: Messages) -> tuple[Messages, Messages]:
 
 
 def _check_single(parts: Fields, entries: Fields, part: str) -> Messages:
-    """Return the byte range of one part of each map entry; empty if the entry lacks it.
+    """Return the byte range of each map entry's key, or of its value; empty if that is missing.
 
     Args:
         parts: All keys, or all values, of the entries.
@@ -242,7 +245,7 @@ def _find_keys(data: Bytes, name: str, keys: Messages) -> NDArray[np.int64]:
 
 
 def _find_kind(name: str, records: Messages, lists: Fields) -> str:
-    """Return the kind of a feature. Raises MalformedProtobufError if records differ in it."""
+    """Return a feature's kind. Raises MalformedProtobufError if it differs between records."""
     counts = np.bincount(lists.message, minlength=len(records))
     odd = find_first(counts != 1)
     if odd is not None:
@@ -260,7 +263,7 @@ def _find_kind(name: str, records: Messages, lists: Fields) -> str:
 def _count_error(
     data: Bytes, name: str, records: Messages, keys: Messages, row: int, count: int
 ) -> MalformedProtobufError:
-    """Return the error of the record in `row`, which has the feature `count` times instead of 1."""
+    """Return the error of the record in `row`, which has the feature `count` times, not once."""
     if count:
         return records.error(row, f"has the feature '{name}' {count} times")
     mine = np.flatnonzero(keys.record == records.record[row])[:100]

@@ -1,5 +1,6 @@
-"""Parse TFRecord's framing: length (8 bytes), its masked CRC-32C, the record, its masked CRC-32C.
+"""Parse TFRecord's framing: length (8 bytes), CRC-32C of the length, record, CRC-32C of the record.
 
+Both checksums are masked (`_mask`).
 The format is described at https://www.tensorflow.org/tutorials/load_data/tfrecord.
 """
 
@@ -64,7 +65,7 @@ def _walk(data: Bytes, offset: int) -> tuple[list[int], int, str]:
     """Return the byte offsets of up to 4,096 records, the offset after them, and a fault or "".
 
     The fault tells where the file is cut off. The offsets include a record that ends past the
-    file's end: the caller checks its length, and reports a wrong length before this fault.
+    file's end: if the checksum of its length is wrong, the caller reports that instead.
     """
     starts, view, size = list[int](), data.data, len(data)
     length_at = struct.Struct("<Q").unpack_from
@@ -87,7 +88,7 @@ def _check_lengths(data: Bytes, starts: NDArray[np.int64], number: int) -> Messa
     Args:
         data: The bytes of the file.
         starts: The byte offset of each record's length, int64 (N,).
-        number: The number of the first record in the file.
+        number: The number that the first of these records has in the file.
     """
     if not len(starts):
         return Messages(starts, starts, starts)
@@ -142,7 +143,11 @@ _TABLE = _compute_table()
 
 
 def _compute_crcs(texts: Bytes) -> NDArray[np.uint32]:
-    """Compute the CRC-32C of each row of `texts`, uint8 (N, bytes), as uint32 (N,)."""
+    """Return the CRC-32C of each row of bytes, uint32 (N,).
+
+    Args:
+        texts: N rows of equally many bytes, uint8 (N, bytes).
+    """
     crc = np.full(len(texts), 0xFFFFFFFF, np.uint32)
     for column in texts.T:
         crc = _TABLE[(crc ^ column) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))

@@ -1,7 +1,7 @@
 """Parse LMDB databases: find the byte range of each value in data.mdb.
 
-A KeyTemplate, such as "image-{id}" or "{class}/{name}.jpg", selects keys, and builds
-the related keys of other fields.
+A KeyTemplate, such as "image-{id}" or "{class}/{name}.jpg", selects keys, and builds the related
+keys of other fields.
 
 LMDB stores a value contiguously, so any process can map it into memory. The LMDB library is not
 used: it ends a process that reads a damaged file, and a forked process cannot use a database that
@@ -29,7 +29,7 @@ In overflow pages, the last two fields are the number of pages (low and high 16 
 _META = struct.Struct("<16xLL120xQ")
 """Magic, version, number of the transaction."""
 _TREE = struct.Struct("<LHHQQQQQ")
-"""Padding, flags, depth, counts of branch, leaf and overflow pages, entries, root page.
+"""Padding, flags, depth; number of branch, leaf and overflow pages; number of entries; root page.
 
 The first tree of a meta page has the page size in place of the padding.
 """
@@ -89,7 +89,7 @@ def iter_values(data: NDArray[np.uint8], database: str | None = None) -> Iterato
 
 
 def _read_meta(data: NDArray[np.uint8]) -> _Tree:
-    """Return the main tree of the meta page with the later transaction."""
+    """Return the main tree of the newer of the two meta pages: that of the later transaction."""
     view = data.data
     if len(data) < _META.size or struct.unpack_from("<L", view, 16)[0] != _MAGIC:
         raise DamagedError(f"{len(data):,} bytes are no LMDB, or not one of a 64-bit machine")
@@ -113,7 +113,7 @@ def _read_tree(data: NDArray[np.uint8], offset: int, page_size: int) -> _Tree:
 
 
 def _walk(data: NDArray[np.uint8], tree: _Tree) -> Iterator[Value]:
-    """Yield the values of a tree. Raises DamagedError if a page is in it twice, as in a cycle."""
+    """Yield the values of a tree. Raises DamagedError if a page occurs twice, as in a cycle."""
     waiting, seen, count = [tree.root] if tree.root != _NO_ROOT else [], set[int](), 0
     while waiting:
         number = waiting.pop()
@@ -153,7 +153,7 @@ def _find_page(data: NDArray[np.uint8], number: int, page_size: int) -> int:
 def _read_node(
     data: NDArray[np.uint8], start: int, node: int, page_size: int
 ) -> tuple[int, int, int, int, int]:
-    """Return the fields low, high and flags of a node, and the begin and end offset of its key.
+    """Return a node's fields low, high and flags, and the byte range of its key in data.mdb.
 
     Args:
         data: The bytes of data.mdb.

@@ -105,8 +105,8 @@ def _read_text(name: str, f: TextIO, wanted: ManifestColumns, tick: Tick) -> Man
 def _split_label(line: str, where: str) -> tuple[str, str | None]:
     """Split a line into path and label.
 
-    The text after the last TAB is the label. Without a TAB, it is the text after the last space.
-    That text may instead belong to the path: raises DataError if it contains "/" or ".".
+    The label is the text after the last TAB. Without a TAB, it is the text after the last space.
+    Text after a space may also belong to the path: raises DataError if it contains "/" or ".".
     """
     path, tab, label = line.rpartition("\t")
     if tab:
@@ -192,7 +192,7 @@ def _read_rows(
 
 
 def _iter_records(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line at which each row of a csv.reader begins, and its cells. Skips blank lines."""
+    """Yield the first line's number and the cells of each row of a csv.reader. Skip blank lines."""
     line = 1
     for record in reader:
         if record:
@@ -237,8 +237,8 @@ def read_ids(file: Path, count: int) -> NDArray[np.int64]:
         The ids in ascending order, int64 (n,), n > 0.
 
     Raises:
-        DataError: The file cannot be read or has no ids, or a line is not a valid id or repeats an
-            earlier one.
+        DataError: The file cannot be read or has no ids, a line is not a valid id, or an id is
+            there twice.
     """
     try:
         with open_regular(file) as stream:

@@ -29,11 +29,12 @@ class ManifestColumns:
     """The names of the manifest columns to read.
 
     Attributes:
-        paths: The column of paths of each field, by the field's name. The first is the main field.
+        paths: The column that holds the paths of each field, by the field's name. The first field
+            is the main one.
         label: The column of labels; None if there are no labels.
         is_label_required: Whether a missing column of labels is always an error. If false, a table
             of a single column is read without labels.
-        values: The column of numbers of each value, by the value's name.
+        values: The column that holds the numbers of each value, by the value's name.
         weight: The column of weights; None if there are none.
         keeps_rest: Whether to read all other columns too, for `ManifestRows.rest`.
     """
@@ -46,7 +47,7 @@ class ManifestColumns:
     keeps_rest: bool = False
 
     def list_rest(self, header: Sequence[str]) -> list[str]:
-        """Return the columns to read for `ManifestRows.rest`, of a table with these columns."""
+        """Return the columns for `ManifestRows.rest`, out of all columns of a table (`header`)."""
         named = {*self.paths.values(), self.label, self.weight}
         return [column for column in header if column not in named] if self.keeps_rest else []
 
@@ -78,7 +79,7 @@ class ManifestRows:
         return len(next(iter(self.paths.values())))
 
     def where(self, row: int) -> str:
-        """Name a row for messages: FILE:LINE, or "FILE: row N" from 1 if there are no lines."""
+        """Name a row for messages: FILE:LINE. If there are no lines: "FILE: row N", N from 1."""
         return f"{self.name}:{self.lines[row]}" if self.lines else f"{self.name}: row {row + 1:,}"
 
 
@@ -98,10 +99,10 @@ def check_header(header: Sequence[str], wanted: ManifestColumns, where: str) -> 
         where: The file and line of the header, for messages.
 
     Returns:
-        The columns to read; without that of labels if the table need not have it, and has not.
+        `wanted`, but without labels if they are not required and the table has a single column.
 
     Raises:
-        DataError: A column is missing, or two columns have its name.
+        DataError: A wanted column is missing, or two columns have its name.
     """
     if not wanted.is_label_required and len(header) == 1:
         wanted = replace(wanted, label=None)

@@ -1,4 +1,4 @@
-"""Parse the header of .npy files, and find the arrays of .npz files, ZIP archives of .npy files.
+"""Parse the header of .npy files, and find the arrays in .npz files (ZIP archives of .npy files).
 
 NumPy's parser reads the header. It evaluates only literals, and unpickles nothing.
 

@@ -186,7 +186,7 @@ def decode_packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Offse
     """Decode byte ranges of contiguous varints.
 
     Returns:
-        All values, int64 (M,), and the row in `runs` of each, int64 (M,).
+        All values, int64 (M,), and for each value the row of its byte range in `runs`, int64 (M,).
 
     Raises:
         MalformedProtobufError: A varint is too long, or does not end in its range.

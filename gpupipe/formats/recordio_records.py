@@ -1,9 +1,9 @@
 """Parse MXNet's RecordIO files.
 
 Each part of a record has a magic number, a flag and length, and a payload padded to four bytes.
-Most records have one part. If a payload contains the magic number, MXNet splits it there, and
-stores the parts without the number: this affects about 7 ImageNet images. The payload of a record
-begins with the header of an image record.
+Most records have one part. If a payload contains the magic number, MXNet splits the payload there,
+and stores the parts without the magic number: this affects about 7 ImageNet images. The payload of
+a record begins with the header of an image record.
 """
 
 import struct
@@ -19,8 +19,8 @@ MAGIC = (0xCED7230A).to_bytes(4, "little")
 HEADER = 24
 """Size of an image record's header in bytes.
 
-The header holds a count of float32 numbers that follow it (uint32), the label if the count is 0
-(float32), and two ids (uint64).
+The header holds, in this order: uint32, the count of float32 numbers that follow the header;
+float32, the label if that count is 0; two uint64, which are ids.
 """
 _HEAD, _LENGTH_BITS = 8, 29
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
@@ -89,7 +89,7 @@ def iter_records(data: _Bytes) -> Iterator[Records]:
     """Yield the records of a RecordIO file.
 
     Yields:
-        Several records, with about 4,096 parts in all.
+        The next records of the file, with about 4,096 parts together.
 
     Raises:
         DamagedError: The file is truncated, damaged or not a RecordIO file.
@@ -173,7 +173,7 @@ def parse_images(data: _Bytes, number: _Offsets, begin: _Offsets, length: _Offse
 
 
 def read_numbers(data: _Bytes, images: Images, first: int, end: int) -> NDArray[np.float32]:
-    """Return the numbers `first` to `end` - 1 of each image record, (N, end - first).
+    """Return the numbers `first` to `end` - 1 of N image records, float32 (N, end - first).
 
     Args:
         data: The bytes that hold the payloads.

@@ -42,7 +42,8 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[Member]:
 
     Raises:
         DamagedError: The tar is truncated or damaged, or the file is not a tar.
-        ValueError: A member is neither a plain file nor a folder, or leads out of the tar.
+        ValueError: A member is neither a plain file nor a folder, or its name is unsafe, such as an
+            absolute path.
     """
     # `extended` holds the name and size that an extended header sets for the next member.
     view, offset, extended = data.data, 0, dict[str, str]()
@@ -91,7 +92,7 @@ def _check_head(head: bytes, offset: int, size: int) -> None:
 
 
 def _read_size(head: bytes, extended: dict[str, str], offset: int) -> int:
-    """Return a member's size in bytes. Raises DamagedError if the header holds no number."""
+    """Return a member's size in bytes. Raises DamagedError if the stored size is no number."""
     if "size" in extended and head[156:157] not in (_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK):
         text = extended["size"]
         size = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None

@@ -48,8 +48,8 @@ class ZipMember:
         name: Path in the archive.
         header: Byte offset of the member's local header in the file.
         raw_name: The name as stored, not decoded.
-        stored_size: Size in the archive in bytes.
-        size: Size of the content in bytes.
+        stored_size: Size of the member's bytes in the archive, which may be compressed.
+        size: Size of the uncompressed content in bytes.
         crc: CRC-32 of the content.
         method: ZIP's number of the compression method.
         flags: ZIP's flag bits, such as those of encryption.
@@ -70,7 +70,7 @@ class ZipMember:
 
 
 def iter_members(data: NDArray[np.uint8]) -> Iterator[ZipMember]:
-    """Yield the files in the central directory, in its order. Skips folders.
+    """Yield the files in the central directory, in the order of the directory. Skips folders.
 
     Raises:
         DamagedError: The archive is truncated or damaged, or the file is not a ZIP.
@@ -162,12 +162,12 @@ def check_crc(content: NDArray[np.uint8], crc: int) -> None:
 
 
 def verify(data: NDArray[np.uint8], member: ZipMember, begin: int) -> None:
-    """Raise DamagedError, with the member's name, if its content is not what the archive says.
+    """Verify the content of a member. Raises DamagedError, with the member's name, if it is wrong.
 
     Args:
         data: The bytes of the archive.
-        member: The member.
-        begin: The byte offset of its stored bytes, as `locate` returns it.
+        member: The member, with the size and CRC-32 of its content.
+        begin: The byte offset of the member's stored bytes, as `locate` returns it.
     """
     content = data[begin : begin + member.stored_size]
     try:
@@ -179,7 +179,7 @@ def verify(data: NDArray[np.uint8], member: ZipMember, begin: int) -> None:
 
 
 def _find_directory(data: NDArray[np.uint8]) -> tuple[int, int, int, int]:
-    """Find the central directory by the end record of the archive, or by that of ZIP64.
+    """Find the central directory by the archive's end record, or by its ZIP64 end record.
 
     Returns:
         The begin and end offset of the directory, the count of its entries, and the number of bytes
@@ -211,7 +211,7 @@ def _find_directory(data: NDArray[np.uint8]) -> tuple[int, int, int, int]:
 
 
 def _find_end64(data: NDArray[np.uint8], end: int) -> tuple[int, tuple[int, ...]] | None:
-    """Return the byte offset of the ZIP64 end record, and its last six fields; None without one.
+    """Return the byte offset and last six fields of the ZIP64 end record; None if there is none.
 
     Args:
         data: The bytes of the file.
@@ -229,7 +229,7 @@ def _find_end64(data: NDArray[np.uint8], end: int) -> tuple[int, tuple[int, ...]
 
 
 def _read_extra64(extra: bytes, numbers: list[int], at: int) -> list[int]:
-    """Return the numbers of a directory entry, with 0xFFFFFFFF replaced by the ZIP64 number.
+    """Replace each number 0xFFFFFFFF of a directory entry by the number in its ZIP64 record.
 
     Args:
         extra: The extra fields of the entry, which contain the ZIP64 record.

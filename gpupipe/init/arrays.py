@@ -42,7 +42,7 @@ def detect_arrays(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
         files: The names of the .npy and .npz files in the folder.
 
     Returns:
-        The detected data of each part, by "train" and "val".
+        The detected data, by the name of the part: "train" or "val".
 
     Raises:
         DataError: A .npz file cannot be read.
@@ -70,7 +70,7 @@ def detect_arrays(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
 
 
 def _find_roles(names: Iterable[str]) -> dict[str, _Role]:
-    """Find the arrays of samples and of labels of each part, by their names.
+    """Find each part's arrays of samples and labels, by words in the names of the arrays.
 
     Returns, for example, {"train": {"samples": "x_train", "labels": "y_train"}}.
     """
@@ -84,20 +84,20 @@ def _find_roles(names: Iterable[str]) -> dict[str, _Role]:
 
 
 def _guess_roles(names: Sequence[str]) -> _Role:
-    """Choose the arrays of samples and of labels if no array has a usual name of samples."""
+    """Choose the arrays of samples and labels. Called when no name is usual for samples."""
     labels = next((n for n in names if not set(_LABELS).isdisjoint(split_words(n))), None)
     samples = next(name for name in names if name != labels)
     return {"samples": samples} | ({"labels": labels} if labels else {})
 
 
 def _detect(roles: _Role, path_of: Mapping[str, str], is_archive: bool, others: str) -> Detected:
-    """Return a Detected for an array of samples, and for its array of labels if there is one.
+    """Return a Detected that reads an array of samples, and the array of labels if there is one.
 
     Args:
-        roles: The names of the arrays of "samples" and "labels".
+        roles: The names of the arrays, by what they hold: "samples" or "labels".
         path_of: The path of the file that holds each array, by the array's name.
         is_archive: Whether one .npz file holds all arrays.
-        others: The names of the arrays in it that are not read, as one text.
+        others: A text that names the arrays of the .npz file that are not read, or "".
     """
     samples, labels = roles["samples"], roles.get("labels")
     options: dict[str, Any] = {"files": path_of[samples]}
@@ -125,8 +125,8 @@ def _read_labels(path: str, member: str) -> tuple[str, dict[str, Any], list[str]
         member: The name of the array in a .npz file; "" for .npy.
 
     Returns:
-        "labels" if the array holds one whole number per sample, else "target"; the options of the
-        source; notes for the user.
+        The name under which the source reads the array; the options of the source; notes for the
+        user. The name is "labels" if the array holds one whole number per sample, else "target".
     """
     with name_file(path):
         loaded = np.load(path, mmap_mode="r")
@@ -142,7 +142,7 @@ def _read_labels(path: str, member: str) -> tuple[str, dict[str, Any], list[str]
 
 
 def infer_layout(shape: Sequence[int | None]) -> tuple[str, str]:
-    """Guess the layout of a sample. Return it, and a sentence that states a doubt or "".
+    """Guess the layout of a sample, such as "CHW". Return it, and a sentence on a doubt or "".
 
     Channels are the first or the last axis: the shorter of the two. An axis whose size differs
     between samples is not the axis of channels.

@@ -16,7 +16,7 @@ _IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 _SIZES = (224, 128, 96, 64, 32)
 """Sides of a crop in pixels; the config gets the largest that half of the images reach."""
 _SMALL = 64
-"""Max side of small images. If all have one such size, they are padded and cropped to that size."""
+"""Max side of small images. Small images of one size are padded, and cropped to that size."""
 _BATCH_SIZE = 64
 _RATIO = 256 / 224
 """Side before the centre crop / side after it, as in ImageNet's usual evaluation."""
@@ -85,7 +85,7 @@ def _describe(found: Survey) -> Iterator[str]:
 
 
 def _format_value(value: Any) -> str:
-    """Return a value on one line of YAML."""
+    """Return a value as one line of YAML."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
     # YAML 1.1 takes a bare 'on' for a boolean; gpupipe reads YAML 1.2.
     return text.strip().removesuffix("\n...").strip().replace("'on': ", "on: ")

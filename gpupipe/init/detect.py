@@ -122,7 +122,7 @@ def _detect_parts(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
 
 
 def _is_class(parts: Mapping[str, str], files: Sequence[str]) -> bool:
-    """Whether the only folder named like a part is a class, as "train" is among vehicles."""
+    """Whether the only folder named like a part is in fact a class: "train" among vehicles."""
     others = {path.partition("/")[0] for path in filter(is_image, files) if "/" in path}
     is_flat = not any(path.startswith(f"{parts[TRAIN]}/") and path.count("/") > 1 for path in files)
     return len(parts) == 1 and is_flat and len(others) > 2
@@ -167,7 +167,7 @@ def _detect_folder(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
 
 
 def _find_kind(name: str) -> str | None:
-    """Return the source for a shard, by the file's name; None if the file is not a shard."""
+    """Return the source that reads a shard of this file name; None if the file is no shard."""
     if _NUMBERED_TFRECORD.search(name):
         return "tfrecord"
     return _SHARDS.get(Path(name).suffix.lower())
@@ -206,7 +206,7 @@ def count_classes(files: Iterable[str]) -> int:
 
 
 def detect_images(folder: Path, files: Sequence[str]) -> Detected:
-    """Detect images in class folders, or images without labels if most are in no such folder."""
+    """Detect images in class folders. If most are in no class folder, they have no labels."""
     images = [path for path in files if is_image(path)]
     inside = [path for path in images if "/" in path]
     classes = {path.partition("/")[0] for path in inside}
@@ -226,7 +226,7 @@ def detect_images(folder: Path, files: Sequence[str]) -> Detected:
 
 
 def _detect_inside(folder: Path, name: str, paths: Sequence[str]) -> Detected:
-    """Detect classes in `folder`/`name`, the only folder with images, which has subfolders."""
+    """Detect classes in `folder`/`name`, whose subfolders hold all images that are in folders."""
     part = detect_images(folder / name, [path.removeprefix(f"{name}/") for path in paths])
     note = f"all images are in {folder / name}, so the folders in it are taken for the classes."
     return replace(

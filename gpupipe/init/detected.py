@@ -51,7 +51,7 @@ def is_image(path: str) -> bool:
 
 @cache
 def split_words(name: str) -> tuple[str, ...]:
-    """Return the words of a name in lower case: "x_train" and "xTrain" are x and train."""
+    """Return the words of a name in lower case: ("x", "train") for "x_train" and "xTrain"."""
     return tuple(_WORD.findall(name.lower()))
 
 
@@ -75,11 +75,11 @@ def is_image_name(name: str) -> bool:
 def choose_parts(groups: Mapping[str, T]) -> dict[str, T]:
     """Choose the groups for training and for validation.
 
-    If no word means training, the group "" becomes the training group. If that is missing, too, the
-    first group becomes the training group, and there is no validation group.
+    If no word means training, the group of the word "" is for training. If there is no such group
+    either, the first group is for training, and none is for validation.
 
     Args:
-        groups: Any values, by the word that marks their part, or "".
+        groups: Groups of any type, by the word that marks their part of the data set, or "".
 
     Returns:
         The chosen groups, by "train" and "val".
@@ -97,7 +97,7 @@ def choose_parts(groups: Mapping[str, T]) -> dict[str, T]:
 
 
 def split_into_parts(items: Iterable[T], find_word: Callable[[T], str]) -> dict[str, list[T]]:
-    """Group items by the word that marks their part, or "", and choose the groups of the parts."""
+    """Group items by the word that `find_word` returns; choose groups as choose_parts() does."""
     groups: dict[str, list[T]] = {}
     for item in items:
         groups.setdefault(find_word(item), []).append(item)
@@ -118,9 +118,9 @@ class Detected:
 
     Attributes:
         source: The name of the source.
-        options: Its options in the YAML.
+        options: The options of the source in the YAML.
         notes: Sentences about uncertain choices, for the user.
-        table: The columns of a manifest that must be written, whose path becomes `data.file`; None
+        table: The columns of a manifest that must be written. Its path becomes `data.file`. None
             if the source needs no new manifest.
         used: The files that the source reads, relative to the folder; None if not known.
         unused: A text that names the files that are not read, or "".
@@ -168,15 +168,15 @@ _Key = tuple[str, ...]
 
 
 def detect_masks(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
-    """Detect pairs of an image and its segmentation mask, which have the same stem.
+    """Detect images and their segmentation masks, whose names differ only by words such as mask.
 
     Args:
         folder: The folder of the data.
         files: The paths of all files below it, relative to it.
 
     Returns:
-        The detected pairs of each part, by "train" and "val"; {} if too few images have
-        a mask.
+        The detected pairs, by the name of the part, "train" or "val"; {} if too few images have a
+        mask.
     """
     text = "\n".join(files).lower()
     if not any(hint in text for hint in _HINTS):

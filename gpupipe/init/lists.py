@@ -1,4 +1,7 @@
-"""Finds the files that a list names, by paths or by ids without an extension, and their labels."""
+"""Finds the images that a list names, and their labels.
+
+A list names images by paths, or by ids without an extension.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -43,7 +46,7 @@ class _List:
         table: The columns of the list.
         path: The column that names files.
         images: The image that each row names, relative to the folder; "" if there is none.
-        choice: The column of labels.
+        choice: Which column holds the labels, if there is one.
         is_whole: Whether `table` has all rows of the file.
     """
 
@@ -61,14 +64,14 @@ class _List:
 
 
 def detect_lists(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
-    """Detect lists in a folder that name its images.
+    """Detect the lists in a folder that name the folder's images.
 
     Args:
         folder: The folder.
         files: All files below the folder, relative to it.
 
     Returns:
-        The detected data of each part, by "train" and "val"; {} if no list names images.
+        The detected data, by the name of the part, "train" or "val"; {} if no list names images.
 
     Raises:
         GpupipeError: A list cannot be read.
@@ -96,7 +99,7 @@ def detect_lists(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
 
 
 def _split_into_parts(listing: _List) -> dict[str, _List]:
-    """Split the rows into parts, by a column that names the parts or by the images' folders."""
+    """Split a list into train and val, by a column of parts' names or by the images' folders."""
     column = next((name for name, texts in listing.table.items() if holds_parts(texts)), None)
     words = [find_part_word(image.rpartition("/")[0]) for image in listing.images]
     words = words if column is None else [text.lower() for text in listing.table[column]]
@@ -154,8 +157,8 @@ def _read(file: Path, folder: Path, images: Sequence[str]) -> _List | None:
 def _index_names(images: Sequence[str], part: str) -> dict[str, str]:
     """Map the ends of each image's path, with and without extension, to the path.
 
-    If images share an end, those in folders of `part`, or of no part, come before those in folders
-    of other parts. An end that is still ambiguous maps to "".
+    If images share an end, images in folders of `part` or of no part win over images in folders of
+    other parts. An end that is still ambiguous maps to "".
     """
     known: dict[str, str] = {}
     others: dict[str, str] = {}
@@ -169,7 +172,7 @@ def _index_names(images: Sequence[str], part: str) -> dict[str, str]:
 
 
 def _iter_ends(path: str) -> Iterator[str]:
-    """Yield a/b/c, b/c and c of the path a/b/c."""
+    """Yield the ends of a path. Those of a/b/c are a/b/c, b/c and c."""
     while path:
         yield path
         path = path.partition("/")[2]
@@ -226,7 +229,7 @@ def _read_as_it_is(listing: _List, folder: Path) -> dict[str, Any] | None:
 
 
 def _write(listing: _List, folder: Path, notes: list[str], used: set[str]) -> Detected:
-    """Return a Detected with a manifest to write: the rows that have an image, with its path."""
+    """Return a Detected with a manifest to write: the rows that name an image, with its path."""
     kept = [row for row, image in enumerate(listing.images) if image]
     names = {listing.path: "path", listing.choice.label: "label"}
     values = ["target" if name in _RESERVED else name for name in listing.choice.values]

@@ -179,7 +179,7 @@ def _holds(folders: set[str], folder: str) -> bool:
 
 
 def has_images(file: Path) -> bool:
-    """Whether a .parquet file has a column called image that holds bytes or structs, not paths."""
+    """Whether a file is a .parquet with a column "image" that holds bytes or structs, not paths."""
     if file.suffix.lower() != ".parquet":
         return False
     require_extra("parquet", ("pyarrow",), f"reading {file}")
@@ -243,4 +243,4 @@ READERS = {
     "lmdb": read_lmdb_options,
     "parquet": read_parquet_options,
 }
-"""By the name of a source, a function that returns options for a file, and notes on doubts."""
+"""By source name, a function that returns a file's options for the source, and notes on doubts."""

@@ -20,7 +20,7 @@ MAX_LOOKED_AT = 64
 _FEW = 8
 """Max number of masks to decode."""
 _GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B")
-"""Pillow's modes of images with one channel."""
+"""Pillow's modes of gray images."""
 _MAX_CLASSES = 64
 """Masks with more values than this may not hold class numbers."""
 
@@ -49,14 +49,15 @@ class Survey:
     Attributes:
         count: The number of samples.
         classes: The names of the classes.
-        sizes: [height, width] of some images; empty for arrays.
-        is_gray: Whether all of these images have one channel.
+        sizes: (height, width) of some images; empty for arrays.
+        is_gray: Whether all images in `sizes` are gray.
         num_unreadable: The number of sampled images that cannot be read.
         has_labels: Whether the samples have labels.
         used_labels: The distinct labels of the samples, ascending.
         doubts: Sentences about uncertain findings on the images, masks or arrays.
         spec: The spec of the first field, for arrays; None for images.
-        smallest: The min length of each spatial axis if arrays may differ in shape; else empty.
+        smallest: The min length of each spatial axis, if arrays may differ in shape; otherwise
+            empty.
         masks: The findings about the masks; None if there are none.
     """
 
@@ -119,7 +120,7 @@ def survey(detected: Detected, progress: Progress = ignore_progress) -> Survey:
 
 
 class _Header(NamedTuple):
-    """[height, width] of an image file, Pillow's mode, and the number of pages."""
+    """The (height, width) of an image file, its mode in Pillow, and its number of pages."""
 
     size: tuple[int, int]
     mode: str

@@ -26,7 +26,7 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".json", ".jsonl")
 Table = dict[str, list[str]]
 """The columns of a table by name; all cells are texts."""
 NUM_ANNOTATIONS = "num_annotations"
-"""The column with each image's number of COCO annotations, unless every image has exactly one."""
+"""The column with each image's number of COCO annotations. Left out if each image has just one."""
 
 
 def read_table(file: Path) -> Table:
@@ -81,7 +81,7 @@ def _read_first_line(file: Path) -> str:
 
 
 def _read_text(file: Path) -> Table:
-    """Return paths and labels as the source file_list reads them; {} if it cannot."""
+    """Return paths and labels as the source file_list reads them; {} if file_list cannot."""
     for label in ("label", None):
         try:
             rows = manifest.read(file, ManifestColumns({"path": "path"}, label), lambda _: None)

@@ -36,7 +36,7 @@ class ResolvedConfig:
 
     @property
     def reads_data(self) -> bool:
-        """Whether the engine reads the data here, in place of connecting to servers."""
+        """Whether the engine reads the data here, instead of connecting to servers."""
         return issubclass(self.engine, Engine)
 
 
@@ -114,7 +114,7 @@ def create_sampler(
     """Create the sampler that a config describes.
 
     Args:
-        config: The config; its shard names a rank.
+        config: The config; its shard is resolved, and not `auto`.
         index: The samples.
         population: The samples of each epoch; None if every epoch has all samples.
         selection: Which samples an epoch has, and how often; None takes it from the config.
@@ -143,7 +143,7 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
     """Create the parts of a loader that reads the data itself.
 
     Args:
-        resolved: The config.
+        resolved: The config, from `resolve`.
         index: The samples.
 
     Raises:
@@ -206,7 +206,7 @@ def refuse_in_worker() -> None:
 
 @runtime_checkable
 class Connects(Protocol):
-    """The class of an engine that connects to servers in place of reading the data."""
+    """The class of an engine that connects to servers, instead of reading the data itself."""
 
     def connect(
         self, loader: LoaderConfig, patience: float, own: Config | None
@@ -215,12 +215,13 @@ class Connects(Protocol):
 
         Args:
             loader: Settings of this side, which name the servers.
-            patience: Seconds without a message from a server after which a call fails.
-            own: A config that must have the servers' pipeline and batch stage; None: no check.
+            patience: A call fails after this many seconds without a message from a server.
+            own: This side's config, whose pipeline and batch stage must equal those of the servers.
+                None: no check.
 
         Returns:
-            The engine, the config of the servers with the shard of this side, the samples that they
-            serve, and the sampler, which keeps the position in their order.
+            The engine; the config of the servers, with the shard of this side; the samples that the
+            servers serve; and the sampler, which keeps the position in the servers' order.
 
         Raises:
             DeviceError: The device is not available.
@@ -237,10 +238,11 @@ def connect(
     """Connect to servers, and return the parts of a loader over them.
 
     Args:
-        engine_type: The engine that connects.
+        engine_type: The class of the engine, which must implement Connects.
         options: Settings of this side, which name the servers.
-        own: A config that must have the servers' pipeline and batch stage; None: no check.
-        patience: Seconds without a message from a server after which a call fails.
+        own: This side's config, whose pipeline and batch stage must equal those of the servers.
+            None: no check.
+        patience: A call fails after this many seconds without a message from a server.
 
     Raises:
         ConfigError: If the labels of the servers cannot be mixed.

@@ -20,7 +20,7 @@ class ExplainsUnused(Protocol):
         """Return the settings that have no effect because of other settings. A class method.
 
         Returns:
-            The reason by setting, such as {"pin_memory": "device is cpu"}.
+            The reason for each setting, such as {"pin_memory": "device is cpu"}.
         """
 
 

@@ -185,7 +185,7 @@ class LifeCycle:
             try:
                 yield converted
             finally:
-                if number == self._newest:  # else _leave_epoch() did; the engine may be closed
+                if number == self._newest:  # if not, _leave_epoch() did; the engine may be closed
                     self._engine.mark_consumed(plan)
         if number == self._newest:
             self._state = _Between(state.epoch + 1, state.run)
@@ -212,8 +212,8 @@ class LifeCycle:
     def _find_run(self, epoch: int) -> _Run | None:
         """Return the engine's current run if its next batch is the first of the epoch, else None.
 
-        For a growing source, this waits for that batch, because the run may have ended: it ends if
-        the epoch's samples are not settled yet when the engine asks for the epoch's plans.
+        For a growing source, this waits for that batch, because the run may have ended. A run ends
+        if the epoch's samples are not settled yet when the engine asks for the epoch's plans.
         """
         state = self._state
         if not isinstance(state, _Between):

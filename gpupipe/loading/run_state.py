@@ -80,7 +80,7 @@ def check_state(state: object, own: Mapping[str, Any], strict: bool) -> Mapping[
 
     Args:
         state: The argument of load_state_dict().
-        own: The loader's own state. `state` must have its keys, except those with a default.
+        own: The loader's own state. `state` must have the same keys, except those with a default.
         strict: Whether the state must belong to the same data and pipeline.
     """
     if not isinstance(state, Mapping):
@@ -174,8 +174,8 @@ class RunState:
         """Take over the step, history and skipped rows of a checked state; log the skipped rows.
 
         Args:
-            state: The state.
-            position: The sampler's state after it was loaded.
+            state: The saved state, which `check` has accepted.
+            position: The sampler's state, after `state` was loaded into the sampler.
             delivered: How many batches the loader delivered so far.
         """
         step = state.get("step", 0)
@@ -197,7 +197,7 @@ class RunState:
 
     @cached_property
     def _content(self) -> dict[str, Any]:
-        """The sizes and hashes of some rows, from `sample_content`; {} if a server reads them."""
+        """The sizes and hashes of some rows, from sample_content(); {} if a server has the data."""
         return sample_content(self._index) if isinstance(self._engine, Engine) else {}
 
 
@@ -264,7 +264,7 @@ def _list_differences(
 
 
 def _choose_cells(index: Index) -> list[Cell]:
-    """Choose up to 1,000 rows by the index's fingerprint, and one field of each in rotation."""
+    """Choose up to 1,000 rows by the index's fingerprint, and for each row one field, in turn."""
     rows: Any = range(len(index))
     if len(index) > _MAX_ROWS:
         bits = hashlib.shake_256(index.fingerprint.encode()).digest(8 * _MAX_ROWS)
@@ -274,7 +274,7 @@ def _choose_cells(index: Index) -> list[Cell]:
 
 
 def _iterate_hashed(count: int) -> Iterator[int]:
-    """Yield the positions of up to 32 of `count` cells, at equal distances: these are hashed."""
+    """Yield the positions of the cells to hash: up to 32 of `count` cells, at equal distances."""
     return iter(range(0, count, max(1, -(-count // _MAX_HASHES))))
 
 

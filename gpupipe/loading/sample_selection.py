@@ -193,16 +193,16 @@ def choose_part(
 def _shuffle_classes(
     labels: NDArray[np.int64], seed: int, purpose: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Permute all samples at random.
+    """Shuffle all samples, and count them within each class.
 
     Args:
         labels: The class of each sample, int64 (N,).
         seed: The seed of the permutation.
-        purpose: Permutations for different purposes are unrelated.
+        purpose: A name for the permutation. Permutations with different names are unrelated.
 
     Returns:
-        The rows in their new order; for each of them its position in its class, and the size of
-        that class. All are int64 (N,).
+        Three arrays, int64 (N,): the rows in their new order; the position of each of these rows
+        among the rows of its class; the size of that class.
     """
     order = draws.permutation(seed, 0, len(labels), purpose)
     _, members, sizes = np.unique(labels[order], return_inverse=True, return_counts=True)

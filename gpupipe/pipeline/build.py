@@ -10,11 +10,11 @@ In YAML a pipeline with views is a mapping::
         local: {count: 8, steps: [{random_resized_crop: {size: 96}}]}
 
 Each sample is read and decoded once, and each view makes fields of the batch from it. The steps
-under `steps` run once. Then the steps of each view run on their result. A view with `count: 2`
-makes two fields, `global_0` and `global_1`, each with its own random draws. Separate fields need no
-copy that stacks them, may differ in size, and suit training loops, which iterate over views.
+under `steps` run once. Then the steps of each view run on the result. A view with `count: 2` makes
+two fields, `global_0` and `global_1`, each with its own random draws. Views are not stacked into
+one tensor: that saves a copy, views may differ in size, and training loops iterate over views.
 
-A step that makes N images of one, such as `five_crop`, must be the first step of a view with
+A step that makes N images from one, such as `five_crop`, must be the first step of a view with
 `count: N`. Each field of the view gets one of the N images.
 """
 
@@ -43,8 +43,8 @@ def find_pipeline(name: str, beside: Path | None) -> Document:
     """Read the pipeline file called `name`.
 
     Args:
-        name: A path, or NAME for the file `pipelines/NAME.yaml`. The working directory is searched
-            for it, then `beside`, the parent of `beside`, and the pipelines that gpupipe ships.
+        name: A path, or NAME for the file `pipelines/NAME.yaml`. The file is looked for in the
+            working directory, in `beside`, in the parent of `beside`, and among the shipped files.
         beside: The config file's folder; None for a config without a file.
     """
     return yaml_files.read(yaml_files.locate("pipelines", name, beside))
@@ -53,9 +53,10 @@ def find_pipeline(name: str, beside: Path | None) -> Document:
 def build_pipeline(
     name: str, document: Document, loc: Loc = (), fields: Mapping[str, Spec] = IMAGE
 ) -> Pipeline:
-    """Build the pipeline from the list of steps, or the steps and views, at `loc` of a document.
+    """Build the pipeline that a document has at `loc`: a list of steps, or steps and views.
 
-    If steps have schedules, build one pipeline for each span of epochs with the same numbers.
+    If steps have schedules, build one pipeline for each span of epochs with the same numbers, and
+    return the first, which holds the others in `later`.
 
     Args:
         name: The pipeline's name.
@@ -76,7 +77,7 @@ def build_pipeline(
 
 
 def _describe_change(first: Pipeline, later: Pipeline, when: str) -> str:
-    """Return a message if the dtype or layout of an output differs in `later`; "" if none does.
+    """Return a message if an output's dtype or layout in `later` is not that in `first`; else "".
 
     Args:
         first: The pipeline of epoch 0.
@@ -138,7 +139,7 @@ class PipelineConfig(pydantic.BaseModel):
     """A pipeline with views.
 
     Attributes:
-        steps: The steps before all views.
+        steps: The steps that run before the views.
         views: The views, by name.
     """
 
@@ -183,7 +184,7 @@ def read_views(node: Node, fields: Mapping[str, Spec]) -> dict[str, ViewField]:
 
     Args:
         node: The pipeline's mapping, with `steps` and `views`.
-        fields: The fields of a sample. No view may have the name of one.
+        fields: The fields of a sample. A view's field must not have the name of one of these.
     """
     try:
         checked = PipelineConfig.model_validate(node.value)
@@ -212,7 +213,7 @@ def add_views(pipeline: Pipeline, views: Mapping[str, ViewField]) -> Pipeline:
     """Return `pipeline` with the steps of the views added; report mistakes in these steps.
 
     Args:
-        pipeline: The steps before all views.
+        pipeline: The pipeline of the steps that run before the views.
         views: The fields of the views by name, from `read_views`.
     """
     entries, before = list(pipeline.entries), pipeline.output_spec

@@ -1,7 +1,7 @@
 """Containers: the bases of steps that hold other steps, such as random_apply and random_choice.
 
-A container draws which of its steps process each sample. The first uniform draws are for the
-container itself, and the following ones for its steps, in order.
+A container draws which of its steps process each sample. Of a sample's uniform draws, the first
+ones are for the container itself, and the rest are for its steps, in order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,12 +31,12 @@ from gpupipe.schema.field_types import NotNegative, should_be
 
 
 class BaseNestedStep(pydantic.BaseModel):
-    """A step inside a container, of samples or of batches.
+    """A step inside a container: a step on samples, or a step on batches.
 
     Attributes:
         name: The step's name in YAML.
-        step: The step.
-        where: Its place in the YAML, for messages.
+        step: The step with its parameters.
+        where: The step's location in the YAML, for messages.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -53,14 +53,14 @@ class BaseNestedStep(pydantic.BaseModel):
 
 
 class NestedStep(BaseNestedStep):
-    """A step of samples inside a container; see BaseNestedStep."""
+    """A step on samples inside a container; see BaseNestedStep."""
 
     step: Step
     _input_spec: Spec = pydantic.PrivateAttr(Spec())
     """The spec of the step's input; `resolve` sets it."""
 
     def resolve(self, input_spec: Spec) -> "tuple[NestedStep, Spec]":
-        """Return a copy of the step for `input_spec`, and the spec of the step's output.
+        """Return a copy with the step resolved for `input_spec`, and the spec of its output.
 
         Raises:
             StepIncompatibleError: If the step cannot process such an input.
@@ -81,19 +81,19 @@ class NestedStep(BaseNestedStep):
 
 
 def check_nested(value: Any) -> Any:
-    """Return `value`, that of `transforms`; raise an error unless it is a non-empty list."""
+    """Return the value of `transforms`; raise an error unless it is a non-empty list."""
     if not isinstance(value, list | tuple) or not value:
         raise should_be("a list of steps, each '- name: {parameter: value}' or '- name'")
     return value
 
 
 class BaseContainer(BaseStep):
-    """The base of containers of samples and of batches: draws for itself and its steps.
+    """The base of all containers: draws the parameters of the container and of its steps.
 
-    Subclasses define `own_uniforms` and `draw`.
+    Subclasses define `own_uniforms`, the number of draws for the container itself, and `draw`.
 
     Attributes:
-        transforms: The steps.
+        transforms: The steps inside the container, in order.
     """
 
     transforms: Annotated[tuple[BaseNestedStep, ...], BeforeValidator(check_nested)]
@@ -102,7 +102,7 @@ class BaseContainer(BaseStep):
 
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]
-        """The number of uniform draws that one sample, or one batch, needs."""
+        """The number of uniform draws per sample or batch, for the container and its steps."""
         return self.own_uniforms + sum(nested.step.num_uniforms for nested in self.transforms)
 
     def draw(self, u: Uniforms) -> Sampled:
@@ -113,7 +113,7 @@ class BaseContainer(BaseStep):
         """Compute the parameters of the container and of all of its steps from uniform draws `u`.
 
         Returns:
-            The arrays of `draw`, and the arrays of each step's `sample` as "NUMBER.name".
+            The arrays of `draw` by name, and those of step NUMBER's `sample` as "NUMBER.name".
         """
         sampled, first = self.draw(u[:, : self.own_uniforms]), self.own_uniforms
         for number, nested in enumerate(self.transforms):
@@ -125,7 +125,7 @@ class BaseContainer(BaseStep):
 
 
 class WeightedChoice(BaseContainer):
-    """A container that draws one of its steps, by their weights."""
+    """A container that draws one of its steps; `p` holds the weight of each step."""
 
     p: tuple[NotNegative, ...] | None = None
 
@@ -141,14 +141,14 @@ class WeightedChoice(BaseContainer):
         return self
 
     def draw(self, u: Uniforms) -> Sampled:
-        """Return choice: int32 (N,), the index of the step that each sample or batch takes."""
+        """Return the array "choice": the index of each sample's or batch's step, int32 (N,)."""
         return {"choice": choose_by_weight(self.p, len(self.transforms), u[:, 0])}
 
 
 def choose_by_weight(
     weights: Sequence[float] | None, count: int, u: NDArray[np.float64]
 ) -> NDArray[Any]:
-    """Return the index of the drawn step, 0 to count - 1, for each uniform draw: int32 (B,).
+    """Return the index of one step, 0 to count - 1, for each uniform draw: int32 (B,).
 
     Args:
         weights: The weight of each step; None if all are equally probable.
@@ -167,7 +167,7 @@ class Container(BaseContainer, Step):
     Subclasses define `own_uniforms`, `draw`, `chain`, `lower` and `torch`.
 
     Attributes:
-        transforms: The steps.
+        transforms: The steps inside the container, in order.
     """
 
     transforms: Annotated[tuple[NestedStep, ...], BeforeValidator(check_nested)]
@@ -194,7 +194,8 @@ class Container(BaseContainer, Step):
         """Return the steps resolved for their inputs, and the spec of the container's output.
 
         Raises:
-            StepIncompatibleError: If a step cannot process its input, or outputs do not fit.
+            StepIncompatibleError: If a step cannot process its input, or the outputs of the steps
+                do not fit together.
         """
         raise NotImplementedError
 
@@ -227,6 +228,6 @@ class Container(BaseContainer, Step):
 
 
 def select_params(number: int, p: Params) -> Mapping[str, Any]:
-    """Return the parameters of a container's step `number`, without the prefix "NUMBER."."""
+    """Return a container's parameters for step `number`: "NUMBER.name" in `p` becomes "name"."""
     prefix = f"{number}."
     return {name.removeprefix(prefix): v for name, v in p.items() if name.startswith(prefix)}

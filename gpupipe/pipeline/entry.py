@@ -1,6 +1,7 @@
-"""Entry: one step at its position in a list, which runs the step's code and checks it.
+"""Entry: one step at its position in a list. It runs the step's code and checks the results.
 
-`chain_steps` makes the entries of a list: it checks each step against the output of the one before.
+`chain_steps` makes the entries of a list: it checks each step against the output of the previous
+step.
 """
 
 from collections import Counter
@@ -44,7 +45,7 @@ class BaseEntry(Generic[_Step]):
     Attributes:
         name: The step's name in YAML.
         key: The name, with a number if the step occurs again: "random_affine", "random_affine_2".
-            The key seeds the draws, so all fields of one step get the same draws.
+            The key seeds the draws, so all fields that a step works on get the same draws.
         step: The step, with the short forms of its parameters expanded.
         where: The step's location in the YAML, for messages.
     """
@@ -59,10 +60,10 @@ class BaseEntry(Generic[_Step]):
 
         Args:
             u: Uniform draws in [0, 1), (N, num_uniforms).
-            drawn_for: The N rows in words, for messages: "5 samples".
+            drawn_for: What the N rows are for, in words for messages: "5 samples".
 
         Raises:
-            StepError: If the step's `sample` raises, or returns arrays of another length.
+            StepError: If the step's `sample` raises, or returns an array of another length than N.
         """
         with self.blame("sample()"):
             sampled = self.step.sample(u)
@@ -113,13 +114,14 @@ class Entry(BaseEntry[Step]):
             seed: The loader's seed.
             epoch: The epoch, from 0.
             ids: The samples' rows in the index, int64 (B,).
-            repeats: How often each sample occurred earlier in the epoch, int64 (B,); None for 0.
+            repeats: How often each sample occurred earlier in the epoch, int64 (B,); None if no
+                sample did.
 
         Returns:
             Arrays by name, each with B as its first axis.
 
         Raises:
-            StepError: If the step's `sample` raises, or returns arrays of another length.
+            StepError: If the step's `sample` raises, or returns an array of another length than B.
         """
         uniform = draws.uniform(
             seed, epoch, ids, draws.stream(self.key), self.step.num_uniforms, repeats
@@ -132,18 +134,18 @@ class Entry(BaseEntry[Step]):
         Raises:
             StepError: If the step's code fails.
             NoLoweringError: If the step does not run on that back end.
-            SampleIncompatibleError: If it cannot process a sample.
+            SampleIncompatibleError: If the step cannot process a sample.
         """
         with self.blame("lower()"):
             self.step.lower(image, parameters)
 
     def torch(self, image: Any, parameters: Params) -> Any:
-        """Apply the step to one image in torch, and check the result against the step's spec.
+        """Apply the step to one image in torch, and check the result against `output_spec`.
 
         Raises:
-            StepError: If the step's code fails, or its result differs from its spec.
+            StepError: If the step's code fails, or the result differs from `output_spec`.
             NoLoweringError: If the step does not run in torch.
-            SampleIncompatibleError: If it cannot process the image.
+            SampleIncompatibleError: If the step cannot process the image.
             OSError, RuntimeError, ValueError: From the decoder, if the bytes are no image.
         """
         try:
@@ -185,9 +187,10 @@ class Entry(BaseEntry[Step]):
 def chain_steps(
     parsed: Sequence[ParsedStep[Step]], fields: Mapping[str, Spec], problems: list[Problem]
 ) -> list[Entry]:
-    """Make the entries of a list of steps: check each step against the output before it.
+    """Make the entries of a list of steps: check each step against the output of the step before.
 
-    If a step refuses its input, report that, and check the next step as if this one were absent.
+    Mistakes are appended to `problems`. If a step refuses its input, the next step is checked as if
+    the refusing step were absent.
     """
     entries: list[Entry] = []
     seen = Counter[str]()

@@ -1,6 +1,6 @@
 """Sizes, margins and matrices that several steps share.
 
-All arrays are float64 NumPy. Points, sizes and windows use the last axis, (..., 2), so a formula
+All arrays are float64 NumPy. Points, sizes and windows have the shape (..., 2), so the same formula
 works for one sample and for a whole batch. Sizes and margins in YAML have short forms:
 `expand_sides` and `expand_margins` expand them for the spatial axes of an input.
 """
@@ -74,13 +74,20 @@ def expand_margins(name: str, margins: tuple[int, ...], input_spec: Spec) -> tup
 
 
 def before_and_after(margins: tuple[int, ...]) -> tuple[Floats, Floats]:
-    """Split margins in torchvision's order into [top, left] and [bottom, right], for an image."""
+    """Split an image's margins, in torchvision's order, into [top, left] and [bottom, right]."""
     both = np.array(margins, np.float64).reshape(2, -1)[:, ::-1]
     return both[0], both[1]
 
 
 def check_mirror(mode: str, before: Floats, after: Floats, size: Sequence[int]) -> None:
-    """Raise SampleIncompatibleError if an image of `size` is too small for this mirror padding."""
+    """Raise SampleIncompatibleError if an image has too few pixels to mirror them in a border.
+
+    Args:
+        mode: The step's padding mode; only "reflect" and "symmetric" mirror pixels.
+        before: [top, left] pixels to add.
+        after: [bottom, right] pixels to add.
+        size: [height, width] of the image in pixels.
+    """
     room = np.array(size) - (mode == "reflect")
     if mode in ("reflect", "symmetric") and (np.maximum(before, after) > room).any():
         margin = _write_size(np.maximum(before, after))
@@ -117,7 +124,7 @@ def _misfit(
 
 
 def draw_between(bounds: tuple[Any, Any], u: Floats) -> Floats:
-    """Map draws in [0, 1) linearly to [min, max]; each bound is a number or an array."""
+    """Map uniform draws `u` in [0, 1) linearly to `bounds`: (min, max), numbers or arrays."""
     low, high = bounds
     numbers: Floats = low + u * (high - low)
     return numbers
@@ -131,11 +138,11 @@ def draw_windows(
     Args:
         scale: [min, max] of the window's share of the image's area, drawn uniformly.
         ratio: [min, max] of the window's width / height, drawn log-uniformly.
-        areas: Uniform draws in [0, 1) for the areas, (...).
-        ratios: Uniform draws in [0, 1) for width / height, of the same shape.
+        areas: Uniform draws in [0, 1) for the areas, of any shape (...).
+        ratios: Uniform draws in [0, 1) for width / height, of the same shape (...).
 
     Returns:
-        [height, width] of each window, divided by the square root of the image's area, (..., 2).
+        [height, width] of each window in units of the square root of the image's area, (..., 2).
     """
     low, high = np.log(ratio)
     area, aspect = draw_between(scale, areas), np.exp(draw_between((low, high), ratios))
@@ -143,11 +150,14 @@ def draw_windows(
 
 
 def take_first(windows: Any, fits: Any) -> Any:
-    """Return the first window that fits, (..., 2); the very first window if none does.
+    """Return the size of the first window that fits, or of the very first window if none fits.
 
     Args:
-        windows: The tried windows, (..., tries, 2).
+        windows: The sizes of the windows to choose from, (..., tries, 2).
         fits: Whether each window fits, bool (..., tries).
+
+    Returns:
+        The sizes of the chosen windows, (..., 2).
     """
     return np.take_along_axis(windows, fits.argmax(-1)[..., None, None], -2)[..., 0, :]
 
@@ -156,8 +166,8 @@ def center_offset(inner: Any, outer: Any) -> Any:
     """Return the offset at which torchvision's center_crop cuts `inner` out of `outer` pixels.
 
     The offset is int(round((outer - inner) / 2.0)) with Python's half-to-even. If the image is
-    smaller than the crop, it is negative: torchvision first pads by (inner - outer) // 2. See
-    _center_crop_compute_padding and _center_crop_compute_crop_anchor in
+    smaller than the crop, the offset is negative: torchvision first pads by (inner - outer) // 2.
+    See _center_crop_compute_padding and _center_crop_compute_crop_anchor in
     torchvision/transforms/v2/functional/_geometry.py.
     """
     half = (outer - inner) / 2.0
@@ -183,14 +193,14 @@ def shorter_side(size: Any, short: int, longest: int | None) -> Any:
 
 
 def affine_inverse(angle: Any, scale: Any, shear_x: Any, shear_y: Any) -> Floats:
-    """Return the linear part of the map from output to source coordinates, (B, 2, 2).
+    """Return the linear part (B, 2, 2) of an affine map from output to source coordinates.
 
     The result is the inverse of RSS = rotation @ shear_y @ shear_x * scale. Source:
     _get_inverse_affine_matrix in torchvision/transforms/functional.py.
 
     Args:
         angle: The rotation in degrees, float64 (B,).
-        scale: The factor of size, float64 (B,).
+        scale: The factor by which the image is enlarged, float64 (B,).
         shear_x: The shear along x in degrees, float64 (B,).
         shear_y: The shear along y in degrees, float64 (B,).
     """
@@ -207,7 +217,10 @@ def affine_inverse(angle: Any, scale: Any, shear_x: Any, shear_y: Any) -> Floats
 
 
 def affine_matrix(linear: Any, source: Any, output: Any) -> Floats:
-    """Return [linear | offset], (..., 2, 3), which maps x to linear @ (x - output) + source."""
+    """Return the matrix (..., 2, 3) of the affine map x -> linear @ (x - output) + source.
+
+    `linear` has the shape (..., 2, 2). `source` and `output` are points, (..., 2).
+    """
     offset = (source - np.einsum("...ij,...j->...i", linear, output))[..., None]
     return np.concatenate([np.broadcast_arrays(linear, offset)[0], offset], -1)
 
@@ -223,7 +236,7 @@ def perspective_matrix(start: Any, end: Any) -> Floats:
 
     Args:
         start: The image's corners [top-left, top-right, bottom-right, bottom-left], each [x, y] in
-            pixels; a rectangle from [0, 0]. float64 (..., 4, 2).
+            pixels. They form a rectangle, whose first corner is [0, 0]. float64 (..., 4, 2).
         end: Where these corners lie in the output. float64 (..., 4, 2).
 
     Returns:

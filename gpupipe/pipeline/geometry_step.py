@@ -29,7 +29,7 @@ class ResamplingStep(Step):
     Attributes:
         interpolation: "nearest", "bilinear" (the default) or "bicubic".
         antialias: Low-pass before shrinking. The default is true, and bicubic requires it: without
-            it torchvision's cubic has a = -0.75, and the primitive's a = -0.5.
+            antialias, torchvision's cubic kernel has a = -0.75, but the primitive's has a = -0.5.
     """
 
     interpolation: Interpolation = "bilinear"

@@ -30,7 +30,7 @@ class StepKind(Generic[_Step]):
         registry: Finds the class of a step by its name.
         container: The base class of containers of this kind.
         nested: The model of a step inside a container.
-        instead_of_on: The message about an `on:` inside a container.
+        instead_of_on: The message for a step inside a container that has an `on:`.
     """
 
     registry: Registry[_Step]
@@ -41,7 +41,7 @@ class StepKind(Generic[_Step]):
 
 @dataclass(frozen=True)
 class ParsedStep(Generic[_Step]):
-    """One step of a list, and the fields `on` that it works on.
+    """One step of a list, and the fields that it works on.
 
     `step` is None if the step is invalid. `on` is () if the step's `on:` is invalid.
     """
@@ -72,7 +72,7 @@ def parse_step(node: Node, fields: Mapping[str, Spec]) -> ParsedStep[Step]:
 
 
 def parse_nested_step(node: Node, fields: Mapping[str, Spec]) -> ParsedStep[Step] | None:
-    """Parse a step of a view; report an `on:`, which it must not have, and return None then."""
+    """Parse a step of a view, which must have no `on:`; if it has one, report that, return None."""
     return None if _report_on(_ON_SAMPLES, node) else parse_step(node, fields)
 
 
@@ -141,7 +141,7 @@ def _report_on(kind: StepKind[Any], node: Node) -> bool:
 
 
 def split_item(item: Any) -> tuple[str, Any]:
-    """Return an item's name and parameters; "" if it has no single name."""
+    """Return an item's name and parameters; ("", None) if the item has no single name."""
     if isinstance(item, str):
         return item, None
     return next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else ("", None)
@@ -158,7 +158,7 @@ def _describe_item(item: Any) -> str:
 
 
 def parse_targets(node: Node, fields: Collection[str]) -> tuple[str, ...]:
-    """Return the fields that `on:` names; report an unknown one, and return () then."""
+    """Return the fields that `on:` names; report mistakes in it, and then return ()."""
     on = node.value
     names = [on] if isinstance(on, str) else on
     if on is UNRESOLVED:

@@ -49,7 +49,7 @@ class Pipeline(Phased):
 
     @property
     def main_outputs(self) -> tuple[str, ...]:
-        """The main field of a batch, or its views."""
+        """The main field; if views are made from it, the fields of these views instead."""
         return self.views_of(self.main) or (self.main,)
 
     def views_of(self, name: str) -> tuple[str, ...]:
@@ -84,12 +84,12 @@ class Pipeline(Phased):
         """Return a pipeline of only the first steps.
 
         Args:
-            count: The number of entries. If the last of them works on a view, the pipeline makes
-                only that view; else it makes no view.
+            count: The number of entries to keep. If the last of them works on a view, the pipeline
+                makes only that view; else it makes no view.
 
         Returns:
-            The pipeline. If it has steps, the decode steps of the remaining fields precede them:
-            engines cannot deliver encoded bytes beside images.
+            The pipeline. If it has steps, it begins with the decode steps that follow the first
+            `count` entries: engines cannot deliver encoded bytes beside images.
         """
         entries = self.entries[:count]
         view = entries[-1].field if entries and entries[-1].field in self.views else None

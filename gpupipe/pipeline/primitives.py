@@ -83,9 +83,9 @@ class Primitives(Protocol):
     """The samples of one field of a batch, as `Step.lower` sees them.
 
     The methods change the samples in place. A step must call the same methods for every batch: a
-    back end may build a graph from the first calls, and compute the values that each batch feeds to
-    it from the same calls later. So the calls must not depend on drawn values, but their arguments
-    may.
+    back end may build a graph from the calls for the first batch, and use the calls for later
+    batches only to compute the values that it feeds to the graph. So drawn values may change the
+    arguments, but not which methods are called.
 
     Attributes:
         spec: Shape, dtype and layout of the samples at this point.
@@ -135,10 +135,10 @@ class Primitives(Protocol):
         """
 
     def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
-        """Resample to `shape`.
+        """Resample the image to another size.
 
         Args:
-            shape: [height, width] in whole pixels.
+            shape: The new [height, width] in whole pixels.
             interpolation: "nearest", "bilinear" or "bicubic" (a = -0.5).
             antialias: Low-pass before shrinking.
         """
@@ -167,7 +167,8 @@ class Primitives(Protocol):
             source: [x, y] of the fixed point in the source image, such as its centre.
             output: [x, y] where `source` lies in the output.
             interpolation: "nearest" or "bilinear".
-            fill: One number, or one per channel. None: black, interpolated as torchvision's None.
+            fill: The value outside the image: one number, or one per channel. None: black,
+                interpolated as torchvision does for fill=None.
             shape: [height, width] of the output; the image's own by default.
         """
 
@@ -186,16 +187,16 @@ class Primitives(Protocol):
 
         Args:
             anchor: [top, left] of the window in whole pixels.
-            shape: [height, width] of the window in whole pixels. It lies inside the image.
+            shape: [height, width] of the window in whole pixels. The window lies inside the image.
             value: One number, or one per channel; whole numbers for uint8.
         """
 
     def add(self, values: NDArray[Any], clip: bool) -> None:
-        """Add a number to each channel of each pixel, such as noise.
+        """Add a number, such as noise, to each channel of each pixel.
 
         Args:
-            values: (B, H, W, C), int16 for uint8 images, else float32. All images have the size
-                (H, W). uint8 results are clamped to 0..255.
+            values: The numbers to add, (B, H, W, C); int16 for uint8 images, else float32. All
+                images have the size (H, W). uint8 results are clamped to 0..255.
             clip: Whether results of floats are clamped to 0..1.
         """
 
@@ -241,48 +242,53 @@ class Primitives(Protocol):
 
         Args:
             op: The function's name, one of `color_ops.COLOR_OPS`.
-            *values: The arguments that its row in `COLOR_OPS` lists, arrays (B, ...).
+            *values: The function's arguments, in the order of `COLOR_OPS[op].values`: arrays
+                (B, ...).
 
         Raises:
             NoLoweringError: If the back end has no such function.
-            SampleIncompatibleError: If an image has fewer pixels than the function mirrors.
+            SampleIncompatibleError: If the function mirrors the image's borders, and an image has
+                too few pixels for that.
         """
 
     def switch(self, index: Any, branches: Sequence[Callable[[Any], None]]) -> None:
         """Let each sample go through one of several branches.
 
-        A back end works in a branch only on the samples that take it. All branches must make the
-        same dtype and number of channels; sizes may differ.
+        Each branch processes only the samples that take it. All branches must make the same dtype
+        and number of channels; sizes may differ.
 
         Args:
             index: The branch of each sample, integers (B,) from 0 to len(branches) - 1.
             branches: Each is called once with a `Primitives` of the samples that take the branch.
-                The branch passes arguments for the whole batch, (B, ...), as outside. A branch
-                that makes no call leaves its samples alone.
+                The arguments of its calls are still for the whole batch, (B, ...). A branch that
+                makes no call leaves its samples alone.
         """
 
     def blend(self, branches: Sequence[Callable[[Any], None]], weights: Any) -> None:
-        """Let each sample go through all of several branches, and sum the results.
+        """Replace each sample by a weighted sum of the results of several branches.
 
         The samples must be uint8, and the branches must keep size, dtype and channels. Results are
         truncated to whole levels, and clamped to 0..255.
 
         Args:
-            branches: Each is called once with a `Primitives` of all samples. A branch that makes
-                no call leaves them alone.
+            branches: Each is called once with a `Primitives` of all samples. The result of a branch
+                that makes no call is the sample itself.
             weights: float64 (B, len(branches)), the factor of each branch.
         """
 
     def call_torch(self, function: Callable[[Any], Any]) -> None:
-        """Call a function of torch on each image (C, H, W), which keeps its shape, on a CPU."""
+        """Replace each image by `function(image)`, computed by torch on a CPU.
+
+        The function gets a tensor (C, H, W), and returns one of the same shape.
+        """
 
     def apply(
         self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None
     ) -> None:
         """Insert an operator that is no primitive. It binds the step to one back end, DALI.
 
-        `make` gets and returns that back end's own pixels, so the step runs on no other back end: a
-        back end with other pixels raises NoLoweringError here. Nothing fuses across the operator.
+        `make` gets and returns nodes of DALI's graph, so every other back end raises
+        NoLoweringError here. Calls before the operator are not fused with calls after it.
 
         Args:
             op: The operator's name, for profiles and reports.

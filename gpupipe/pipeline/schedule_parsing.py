@@ -12,7 +12,7 @@ from gpupipe.schema.field_types import is_finite, is_whole
 
 Number = int | float
 MAX_EPOCH = 10_000
-"""The last epoch that a schedule may name. For each epoch of a ramp a pipeline may be built."""
+"""The last epoch that a schedule may name: each epoch may need a pipeline of its own."""
 
 _LINEAR = {
     "from": "the number until the first of 'epochs'",
@@ -26,18 +26,20 @@ _JUMP = {
 }
 _ELSE = "else it would end before it begins"
 _MARKS = {*_LINEAR, "until", "then"}
-"""A mapping with one of these keys is a schedule, and no other parameter of a step."""
+"""A mapping in a step that has one of these keys is a schedule, and no ordinary parameter."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A number that changes in a straight line, or at once: from the epoch `last` - 1 to `last`.
+    """A number that changes linearly from epoch `first` to epoch `last`.
+
+    A jump is a schedule whose `last` is `first` + 1.
 
     Attributes:
         begin: The number up to epoch `first`; None for the default of the step's parameter.
-        end: The number from epoch `last` on, or after a jump also a schedule that begins there.
+        end: The number from epoch `last` on. After a jump, it may be a schedule that begins there.
         first: The last epoch before the change.
-        last: The first epoch after it.
+        last: The first epoch after the change.
     """
 
     begin: Number | None
@@ -47,15 +49,15 @@ class Schedule:
 
     @property
     def epochs(self) -> Sequence[int]:
-        """The epochs in which the number may differ from that of the epoch before."""
+        """The epochs in which the number may differ from the number of the epoch before."""
         later = self.end.epochs if isinstance(self.end, Schedule) else ()
         return [*range(self.first + 1, self.last + 1), *later]
 
     def at(self, epoch: int) -> Number | None:
         """Return the number in an epoch; None for the default of the step's parameter.
 
-        Between two ints, the number is rounded to an int. A half goes to the even neighbour, as in
-        Python's `round`.
+        If `begin` and `end` are ints, the number is rounded to an int, a half to the even
+        neighbour, as in Python's `round`.
         """
         begin, end = self.begin, self.end
         if epoch <= self.first:
@@ -69,7 +71,7 @@ class Schedule:
 
 
 def is_schedule(value: Any) -> bool:
-    """Return whether a value in a step is a mapping with a key of a schedule."""
+    """Return whether a value in a step is a schedule: a mapping with a key of a schedule."""
     return isinstance(value, dict) and bool(_MARKS & value.keys())
 
 
@@ -79,8 +81,8 @@ def parse_schedule(node: Node, name: str, begins: int = 0) -> Schedule | None:
     Args:
         node: The mapping of the schedule in the document.
         name: The schedule's name in messages, such as "resize.size".
-        begins: The epoch in which the schedule begins: 0; for a schedule under the `then` of a
-            jump, the `until` of that jump.
+        begins: The epoch in which the schedule begins: 0, or the `until` of the jump under whose
+            `then` the schedule stands.
 
     Returns:
         The schedule; None if it has mistakes, or a value that could not be resolved.
@@ -131,7 +133,7 @@ class _Parser:
         return Schedule(begin, end, first, last)
 
     def _explain_wrong_epochs(self, begin: Number, end: Number, first: int, last: int) -> str:
-        """Return the rule that the epochs of a ramp break, for messages; "" if they are valid."""
+        """Return the rule that a linear schedule's epochs break, for messages; "" if valid."""
         if first == last:
             jump = f"{{value: {begin}, until: {last}, then: {end}}}"
             return f"[first, last], the first before the last; for a jump write {jump}"

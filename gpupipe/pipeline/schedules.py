@@ -53,7 +53,7 @@ class Phased:
         raise NotImplementedError
 
     def hash_phases(self, steps: Sequence[Any]) -> str:
-        """Return a hash of the steps of epoch 0, as JSON values, and of all later phases."""
+        """Return a hash of `steps`, those of epoch 0 as JSON values, and of all later phases."""
         later = [["from epoch", epoch, one.fingerprint] for epoch, one in self.later.items()]
         text = json.dumps([*steps, *later], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -92,7 +92,7 @@ def build_with_schedules(
     Args:
         document: The YAML document.
         loc: The path of the pipeline or the batch stage in the document.
-        lists: The paths of all its lists of steps.
+        lists: The paths of all lists of steps in the pipeline or the batch stage.
         build: Builds one phase from a document without schedules, or raises ConfigError.
         describe_change: Called with the first phase, a later one, and the later epoch in words.
             Returns a message if the two differ in a way that is not allowed, else "".
@@ -136,7 +136,7 @@ class _Schedules:
     by_loc: Mapping[Loc, Schedule | None]
 
     def values_at(self, epoch: int) -> dict[Loc, Number | None]:
-        """Return the number of each valid schedule in an epoch; None for the step's default."""
+        """Return each valid schedule's number in an epoch, by path; None for the step's default."""
         return {loc: s.at(epoch) for loc, s in self.by_loc.items() if s is not None}
 
     def list_changes(self) -> list[int]:
@@ -216,9 +216,9 @@ def _find(value: Any, loc: Loc, is_step: bool) -> Iterator[Loc]:
 
 
 def _insert(value: Any, loc: Loc, values: Mapping[Loc, Any]) -> Any:
-    """Return a copy of `value`, which is at path `loc`, with the values at the paths in `values`.
+    """Return a copy of `value` with new parts: `values` holds each new part by its path.
 
-    Leave out a key whose new value is None.
+    `loc` is the path of `value` itself. A key whose new value is None is left out.
     """
     if loc in values:
         return values[loc]
@@ -242,8 +242,8 @@ def _name_epoch(
 ) -> list[Problem]:
     """Return the problems of an epoch, with the epoch's numbers appended to the messages.
 
-    A problem of epoch 0 that the last phase has too stays as it is: no schedule causes it. To find
-    such problems, this function calls `build` with the document of the last phase.
+    A problem of epoch 0 that the last phase has too keeps its message, since no schedule causes it.
+    To find such problems, this function calls `build` with the document of the last phase.
     """
     changes = schedules.list_changes()
     if not changes:

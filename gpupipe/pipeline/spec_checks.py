@@ -13,7 +13,7 @@ from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline.step import StepIncompatibleError
 
 IMAGE_DTYPES = ("uint8", "float16", "float32")
-"""The usual dtypes of image pixels, for primitives on which back ends disagree in other dtypes."""
+"""The usual dtypes of image pixels. In other dtypes, back ends disagree on some primitives."""
 
 DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("crop", "flip"), DTYPES),
@@ -25,7 +25,7 @@ DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
 }
 """The dtypes that every back end takes, by primitive, so that a pipeline means the same everywhere.
 
-Steps refuse inputs by this table. Primitives that are not listed take all dtypes.
+Steps refuse inputs of other dtypes. Primitives that are not listed take all dtypes.
 """
 
 _AXIS_NAMES = {"H": "the height, H", "W": "the width, W"}
@@ -86,8 +86,8 @@ def check_axis(axis: str, input_spec: Spec) -> Spec:
 def is_video_like(layout: str) -> bool:
     """Return whether primitives that work along spatial axes support a layout.
 
-    A supported layout has one of these numbers of axes (before, after) the spatial axes: (0, 0),
-    (1, 0), (2, 0), (0, 1) or (1, 1). For two spatial axes these are HW, CHW, FCHW, HWC and FHWC.
+    The number of axes (before, after) the spatial axes must be (0, 0), (1, 0), (2, 0), (0, 1) or
+    (1, 1). For two spatial axes, examples are HW, CHW, FCHW, HWC and FHWC.
     """
     before, _, after = layout.partition(spatial_axes(layout))
     return (len(before), len(after)) in ((0, 0), (1, 0), (2, 0), (0, 1), (1, 1))
@@ -138,8 +138,8 @@ def check_per_channel(name: str, values: tuple[float, ...], input_spec: Spec) ->
 def has_channel_layout(layout: str) -> bool:
     """Return whether the primitive `normalize` supports a layout.
 
-    It does for at most four other axes if C is the last axis or missing. Otherwise at most one axis
-    may precede C, and at most three may follow.
+    If C is the last axis or missing, there may be at most four other axes. Otherwise there may be
+    at most one axis before C, and at most three after C.
     """
     before, _, after = layout.partition("C")
     return len(before) <= (1 if after else 4) and len(after) <= 3
@@ -156,7 +156,7 @@ def check_channels(input_spec: Spec) -> Spec:
 
 
 def check_image(input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatibleError if it has other axes than an image."""
+    """Return `input_spec`; raise StepIncompatibleError unless its layout is CHW, HWC or HW."""
     layout = check_plane(input_spec).layout
     if layout not in ("CHW", "HWC", "HW"):
         raise StepIncompatibleError(
@@ -221,7 +221,7 @@ def count_channels(input_spec: Spec) -> int | None:
 
 
 def check_fill(fill: tuple[float, ...], input_spec: Spec, name: str = "fill") -> Spec:
-    """Return `input_spec`; raise StepIncompatibleError if `fill` misfits its channels or dtype.
+    """Return `input_spec`; raise StepIncompatibleError unless `fill` fits its channels and dtype.
 
     Args:
         fill: The parameter's value: one number, or one per channel.

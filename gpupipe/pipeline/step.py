@@ -53,7 +53,8 @@ class StepIncompatibleError(Exception):
 
     Args:
         message: Why, and what to write instead.
-        where: The YAML location of the step, if it is not the step whose method raises.
+        where: The YAML location of the step at fault, if another step's method raises the error,
+            such as a container's.
     """
 
     def __init__(self, message: str, where: str = "") -> None:
@@ -109,26 +110,27 @@ class Step(BaseStep):
     module, changes no input in place, and draws nothing (`p` has all draws). The same holds for
     `sample` and `lower`, which run at once for the batches in flight.
 
-    A package offers a step under the entry point group `gpupipe.steps`; the entry point's name is
-    the name in YAML.
+    Another package registers a step in the entry point group `gpupipe.steps`. The entry point's
+    name is the step's name in YAML.
 
     Attributes:
         num_uniforms: The number of uniform draws that one sample needs.
         added_later: Parameters that the step gained after its first release. While they have their
             defaults they are left out of the pipeline's fingerprint, so that older states load.
-        interpolates: Whether the step computes values between pixels. Engines then agree on
-            average, and not within one level in every pixel.
+        interpolates: Whether the step computes values between pixels. If so, engines agree only on
+            average; otherwise they agree in every pixel, within one level.
         speed_advice: A faster alternative, which `gpupipe profile` prints if this step takes most
             of the time.
         can_run_on_batches: Whether `torch` draws nothing and also takes a whole batch (B, C, H, W).
             Such steps may run on the client of a server, after delivery.
         runs_unknown_code: Whether `lower` runs code that gpupipe does not know. The DALI engine
             then checks its output against the spec, as it does for steps of other packages.
-        num_views: The number of images that the step makes of one. A step that makes several must
-            be the first in a view with that `count`; each field of the view runs the copy that
+        num_views: The number of images that the step makes from one. A step that makes several
+            must be the first in a view with that `count`; each field of the view runs the copy that
             `select_view` returns. Anywhere else its `infer_spec` refuses the input.
         example: Parameters with which `gpupipe gallery` shows the step, on a photograph of about
-            250 pixels. Without one, it leaves out a step that has parameters without a default.
+            250 pixels. Without an example, the gallery leaves out a step that has parameters
+            without a default.
 
     Example:
         A step that mirrors images with probability `p`::
@@ -188,8 +190,7 @@ class Step(BaseStep):
     def infer_spec(self, input_spec: Spec) -> Spec:
         """Return shape, dtype and layout of the output.
 
-        The engines check the real output against it. The default is for a step that keeps all
-        three.
+        The engines check the real output against this spec. By default, return `input_spec`.
 
         Args:
             input_spec: Shape, dtype and layout of the input. Sizes that differ between samples
@@ -203,7 +204,7 @@ class Step(BaseStep):
 
     @classmethod
     def guess_spec(cls, input_spec: Spec) -> Spec | None:
-        """Guess the output of a step whose parameters are invalid, so that later ones are checked.
+        """Guess the output of a step with invalid parameters, so that later steps are checked.
 
         By default the guess is the input with an unknown size. Steps of other packages have no
         guess unless they override this method.

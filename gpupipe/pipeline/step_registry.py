@@ -1,7 +1,7 @@
 """STEPS finds steps by name: the built-in ones, and those of installed plugins.
 
-If an unknown name is from torchvision.transforms.v2, the error message has advice. torchvision's
-CamelCase class names become snake_case first, as names of steps are.
+If an unknown name is from torchvision.transforms.v2, the error message has advice. For that,
+torchvision's CamelCase class names are converted to snake_case, the form of step names.
 """
 
 import re

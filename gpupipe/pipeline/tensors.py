@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def in_float32(image: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply `make` to an image; a float16 image is computed in float32 and rounded afterwards.
+    """Return `make(image)`; for a float16 image, compute in float32 and round the result.
 
     torchvision would otherwise hold pixel coordinates in float16 too.
     """
@@ -68,7 +68,10 @@ def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)
 
 
 def to_steps(array: Tensor, layout: str) -> Tensor:
-    """Return a view with the axis order that `Step.torch` gets: see `canonical_layout`."""
+    """Return a view with its axes in the order that `Step.torch` expects: `canonical_layout`.
+
+    `layout` names the axes of `array`. A channel axis is added if there is none.
+    """
     if "C" not in layout:
         array, layout = array.unsqueeze(0), f"C{layout}"
     return array.permute([layout.index(axis) for axis in canonical_layout(layout)])

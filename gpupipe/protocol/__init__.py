@@ -4,5 +4,5 @@
 offset of each field of a batch, and packs batches for a socket; `shared_memory` transports them on
 one machine. `sockets` binds and connects sockets, and finds out which program listens at an
 address. `peers` identifies the other side, by keys and processes. The server and
-engines/remote import this folder, and it imports neither. Start reading in messages.py.
+engines/remote import this folder, which imports neither of them. Start reading in messages.py.
 """

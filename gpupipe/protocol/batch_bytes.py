@@ -1,9 +1,9 @@
 """The bytes of a batch: the layout of its fields, its tensors as bytes and back, and compression.
 
 The fields lie one after another, each aligned. Server and client both compute this layout from the
-list of fields. The client checks the declared size of a batch against it before it allocates
-memory. Tensors become bytes without a copy if possible. Pieces of a batch are compressed with lz4
-or zstd, if their packages are installed.
+list of fields. Before the client allocates memory for a batch, it checks the declared size against
+the layout. Tensors become bytes without a copy if possible. Pieces of a batch are compressed with
+lz4 or zstd, if their packages are installed.
 
 `gpupipe status` imports this file without torch, which takes seconds to import.
 """
@@ -58,7 +58,7 @@ class TensorField(NamedTuple):
         name: Name of the field, such as "image".
         dtype: A key of ELEMENT_SIZES.
         shape: Shape of the tensor.
-        channels_last: The shape is (B, C, H, W), but the elements lie in memory as (B, H, W, C).
+        channels_last: If true, `shape` is (B, C, H, W), but the memory is laid out (B, H, W, C).
     """
 
     name: Text
@@ -144,7 +144,7 @@ def views(memory: Tensor, fields: Sequence[TensorField]) -> dict[str, Tensor]:
 
 
 def fill(memory: Tensor, batch: Mapping[str, Tensor]) -> None:
-    """Copy the tensors of a batch, from any device, into `memory`: a uint8 tensor on the host."""
+    """Copy the tensors of a batch, on any device, into `memory`, a uint8 tensor on the host."""
     for name, into in views(memory, fields_of(batch)).items():
         into.copy_(batch[name])
 

@@ -62,7 +62,7 @@ def _decode(decoder: Any, frame: Any) -> Any:
 
 
 def _check_sizes(batch: messages.BatchHeader) -> None:
-    """Raise MalformedMessage if a header declares wrong sizes, or two fields of one name."""
+    """Raise MalformedMessage if a header declares wrong sizes, or if two fields have one name."""
     end = offsets(batch.fields)[1]
     if end != batch.size or end > BATCH_LIMIT:
         raise MalformedMessage(

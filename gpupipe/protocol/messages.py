@@ -98,7 +98,7 @@ class StartIteration(_Message, tag="start iteration", frozen=True):
 
 
 class Acknowledge(_Message, tag="acknowledge", frozen=True):
-    """Acknowledges batches, in the order in which they were consumed, and returns free slots."""
+    """Acknowledges the batches `keys`, in the order in which they were consumed; frees `slots`."""
 
     keys: Keys
     slots: Annotated[list[Count], Meta(max_length=1000)]
@@ -107,7 +107,7 @@ class Acknowledge(_Message, tag="acknowledge", frozen=True):
 class EndIteration(_Message, tag="end iteration", frozen=True):
     """Ends the iteration early: the server requeues all batches that the client has not consumed.
 
-    A client also sends it to acknowledge a Failed message with `is_final`.
+    A client also sends this message to acknowledge a Failed message with `is_final`.
     """
 
 
@@ -118,7 +118,7 @@ class Ping(_Message, tag="ping", frozen=True):
 class CloseSession(_Message, tag="close session", frozen=True):
     """Ends the client's session: the server requeues all its leases, except those in `consumed`.
 
-    The client repeats it, on any connection, until the server answers with SessionClosed.
+    The client repeats this message, on any connection, until the server answers SessionClosed.
     """
 
     token: Token
@@ -126,7 +126,7 @@ class CloseSession(_Message, tag="close session", frozen=True):
 
 
 class GetStats(_Message, tag="get stats", frozen=True):
-    """Requests the metrics of a server. Stats answers it; a session is not needed."""
+    """Requests a server's metrics, without need of a session. The server answers with Stats."""
 
 
 # --- from the server
@@ -228,9 +228,9 @@ class Confirm(_Message, tag="confirm", frozen=True):
 
 
 class Revoke(_Message, tag="revoke", frozen=True):
-    """Tells a client that was silent which of its batches the server requeued.
+    """Tells a client which of its batches the server requeued because the client was silent.
 
-    The client must not consume them.
+    The client must not consume these batches.
     """
 
     keys: Keys

@@ -1,8 +1,8 @@
 """Identifies the peers of a connection: by their keys, and by their processes.
 
 Key files for CURVE, ZeroMQ's encryption, are in ZeroMQ's own format: NAME.key holds the public key,
-NAME.key_secret both keys. Server and client on one machine detect by the process that the other
-side has ended.
+NAME.key_secret both keys. Server and client on one machine look up each other's process, to detect
+that it has ended.
 """
 
 import os
@@ -131,10 +131,10 @@ def import_zmq() -> Any:
 
 
 def host_id() -> str:
-    """Return a name for the running kernel, process namespace and user of this process.
+    """Return a text that identifies the running kernel, process namespace and user of this process.
 
-    Two processes with the same name can share memory, and each can detect that the other has ended.
-    Returns "" if the system has no such files in /proc.
+    Two processes with the same text can share memory, and each can detect that the other has ended.
+    Returns "" if the system does not have the files in /proc that this needs.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -146,7 +146,8 @@ def host_id() -> str:
 def start_time(pid: int) -> str:
     """Return the start time of a process on this machine, in clock ticks since boot, as text.
 
-    The process id and the start time together identify a process. Returns "" if it has ended.
+    The process id and the start time together identify a process. Returns "" if the process has
+    ended.
     """
     fields = read_stat(pid)
     return "" if not fields or fields[0] in "ZX" else fields[19]

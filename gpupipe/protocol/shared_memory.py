@@ -5,8 +5,8 @@ Slots and buffers are reused, since allocating fresh memory costs more than the 
 memory of a batch is reused only after the last tensor that shares it is freed.
 
 A slot is an anonymous file (memfd) without a name in any file system. The kernel frees it when the
-last process that maps it ends, so a killed process leaves no memory behind. A seal keeps server and
-client from shrinking the file while the other one uses it.
+last process that maps it ends, so a killed process leaves no memory behind. A seal keeps each side
+from shrinking the file while the other side uses it.
 """
 
 import ctypes
@@ -118,7 +118,7 @@ class Mapped:
 
     Attributes:
         pid: Process id of the server.
-        freed: Numbers of slots whose tensors are all freed: the server may reuse these slots.
+        freed: Numbers of the slots whose tensors are all freed, which the server may reuse.
     """
 
     def __init__(self, pid: int, gpu: int | None = None) -> None:
@@ -127,7 +127,7 @@ class Mapped:
         self.freed: deque[int] = deque()
 
     def tensor(self, slot: Slot, size: int) -> Tensor:
-        """Return the first `size` bytes of a slot as a uint8 tensor.
+        """Return the first `size` bytes of a slot as a uint8 tensor, mapping the slot if necessary.
 
         Raises MalformedMessage if the slot cannot be opened or has another size.
         """
@@ -161,7 +161,7 @@ class Mapped:
     def _check_name(path: Path, slot: Slot) -> None:
         """Raise MalformedMessage if `path`, a link in /proc/PID/fd, does not name the slot's memfd.
 
-        The server may have closed the slot, and its descriptor number may belong to another file.
+        If the server has closed the slot, the descriptor number may belong to another file.
         """
         if str(path.readlink()) != f"/memfd:{_name(slot.number)} (deleted)":
             raise MalformedMessage(f"{path} is not slot {slot.number}")

@@ -33,7 +33,7 @@ _GREETING = (
     (b"\0" + b"NULL".ljust(20, b"\0") + bytes(32), 1 << 16),
 )
 """(bytes to send, total number of bytes to receive before the next item is sent). The bytes that
-name the mechanism NULL come last: a peer with another mechanism disconnects a client that sends it.
+name the mechanism NULL come last: a peer with another mechanism disconnects upon these bytes.
 """
 _SOCKET_TYPE = re.compile(rb"\x0bSocket-Type\0\0\0.([A-Z]+)", re.DOTALL)
 _OURS = "ROUTER"
@@ -78,7 +78,7 @@ def connect(to: Any, address: str, key: Path | None, server_key: Path | None) ->
 def dial(context: Any, address: str, key: Path | None, server_key: Path | None) -> Any:
     """Return a DEALER socket that connects and reconnects to a server.
 
-    The arguments are those of connect(). Raises ServerError, and then ends the context.
+    Takes the arguments of connect(). If connect() fails, ends the context and raises ServerError.
     """
     to = context.socket(zmq.DEALER)
     for option, value in (
@@ -107,8 +107,8 @@ def dial(context: Any, address: str, key: Path | None, server_key: Path | None) 
 class Waker:
     """A pipe that a thread polls together with its sockets.
 
-    wake() is safe from any thread, from a signal handler, and after close(). After close() it
-    writes nothing: the number of the closed descriptor may belong to another file by then.
+    wake() is safe from any thread, from a signal handler, and after close(). After close(), wake()
+    writes nothing, because the closed descriptor's number may belong to another file.
 
     Attributes:
         descriptor: Reading end of the pipe, to poll.
@@ -139,15 +139,15 @@ class Waker:
 
 
 def describe_listener(address: str, has_keys: bool) -> str:
-    """Connect to an address, and return a phrase for the user that describes its listener.
+    """Connect to an address, and return a phrase for the user that says what listens there.
 
     Args:
         address: tcp://HOST:PORT or ipc://FILE.
         has_keys: Whether the client has keys.
 
     Raises:
-        ServerError: The listener is no gpupipe server, or a server without keys while the client
-            has keys.
+        ServerError: What listens there is no gpupipe server, or is a server without keys although
+            the client has keys.
     """
     try:
         with _connect(address) as connection:
@@ -215,8 +215,8 @@ def _connect(address: str) -> socket.socket:
 def _exchange(connection: socket.socket, until: float) -> bytes:
     """Exchange ZMTP greetings with the peer and return the received bytes.
 
-    Stops when the socket type has arrived, when the peer uses another security mechanism than NULL,
-    when the peer disconnects, or at the time `until` of the monotonic clock.
+    Stops when the socket type has arrived, when the peer names a security mechanism that is not
+    NULL, when the peer disconnects, or at the time `until` of time.monotonic().
     """
     received = b""
     with suppress(OSError):

@@ -4,9 +4,9 @@ The probe runs in a child process (capability_probe_child): a decoder may crash,
 could not catch that.
 
 Each machine probes only once whether a GPU decodes parts of images. The cache folder stores the
-outcome under a key of GPU and versions. If ranks start together, one probes and the others wait for
-its outcome. Each stored outcome has a random id: by it, a rank sees that a new outcome was stored
-while the rank waited.
+outcome under a key that names the GPU and the versions. If ranks start together, one probes and the
+others wait for its outcome. Each stored outcome has a random id, so that a rank that waited can
+tell a new outcome from an old one that is equal.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ github.com/NVIDIA/nvImageCodec/issues/55.
 """
 _FIRST_NVJPEG = (13, 2)
 """With an older nvJPEG and gpupipe's chroma upsampling, parts of images may have wrong edges,
-according to nvImageCodec. CUDA 13.3 contains nvJPEG 13.2, and its release notes list the fix.
+according to nvImageCodec. The release notes of CUDA 13.3, which has nvJPEG 13.2, list the fix.
 """
 _NO_MEMORY = re.compile(
     r"out.of.memory|bad_?alloc|MemoryError|memory allocation|allocation failed|cannot "
@@ -74,7 +74,7 @@ class ProbeOutcome:
 
     @property
     def is_lasting(self) -> bool:
-        """Whether later runs can rely on `region`, which means nothing if `decode` failed."""
+        """Whether later runs can rely on `region`; they cannot if `decode` failed."""
         return self.region or (self.decode and self.conclusive)
 
 
@@ -187,10 +187,10 @@ def describe_versions(gpu: str, dali: str) -> str:
 
 
 def probe_once(key: str, ask: Callable[[], ProbeOutcome]) -> ProbeOutcome:
-    """Return the stored outcome for `key`; if there is none, call `ask` and store its outcome.
+    """Return the lasting outcome stored for `key`; if none is, call `ask` and store its outcome.
 
-    One process at a time calls `ask`. Processes that waited for it use its outcome, even one that
-    is not lasting. Without a writable cache folder, each process calls `ask`.
+    One process at a time calls `ask`. Processes that waited for this call use its outcome, even if
+    it is not lasting. Without a writable cache folder, each process calls `ask`.
 
     Args:
         key: The cache key, from `region_key`.
@@ -243,11 +243,11 @@ def jpeg_engines(device_id: int) -> JpegEngines:
 
 
 def visible_device(setting: str | None, device_id: int) -> str:
-    """Return the CUDA_VISIBLE_DEVICES with which a child sees one GPU only.
+    """Return the value of CUDA_VISIBLE_DEVICES with which a child process sees only one GPU.
 
     Args:
         setting: CUDA_VISIBLE_DEVICES of this process; None if it is not set.
-        device_id: Number of the GPU under `setting`.
+        device_id: Number of the GPU, counted among those that `setting` leaves visible.
     """
     visible = [s.strip() for s in setting.split(",")] if setting else []
     return visible[device_id] if device_id < len(visible) else str(device_id)

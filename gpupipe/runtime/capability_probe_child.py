@@ -46,7 +46,7 @@ def _print_passed_stages(device: str, region: str = "") -> None:
 
 
 def hw_decoder_loads(device_id: int | None) -> tuple[float | None, ...]:
-    """Return the values of `hw_decoder_load` to try; a CPU has none, so (None,)."""
+    """Return the values of `hw_decoder_load` to try; (None,) for a CPU, which has none."""
     return (None,) if device_id is None else (0.0, 0.9, 1.0)
 
 
@@ -85,7 +85,7 @@ def _decode_images(
     gray: bool = False,
     windows: list[Any] | None = None,
 ) -> list[Any]:
-    """Return the pixels of JPEG images, or of one (start, shape) window in each."""
+    """Return the pixels of JPEG images, or with `windows` those of a window in each image."""
     device = "cpu" if device_id is None else "mixed"
     return _run_pipeline(
         device_id,
@@ -139,9 +139,10 @@ def _make_batches() -> list[list[Any]]:
 
 
 def _make_jpeg(height: int, width: int, turned: int = 1, gray: bool = False, **options: Any) -> Any:
-    """Return a JPEG file of soft blobs, so that a window cut elsewhere has clearly other pixels.
+    """Return the bytes of a JPEG image of soft blobs, a uint8 array.
 
-    `turned` is the image's EXIF orientation.
+    A window cut at a wrong place would have clearly different pixels. `turned` is the image's EXIF
+    orientation.
     """
     import io
 
@@ -158,7 +159,7 @@ def _make_jpeg(height: int, width: int, turned: int = 1, gray: bool = False, **o
 
 
 def _window(n: int, shape: tuple[int, ...]) -> Any:
-    """Return [top, left] and [height, width] of window `n` in an image: one of four kinds."""
+    """Return [top, left] and [height, width] of the window to cut out of image `n` of a batch."""
     import numpy as np
 
     high, wide = shape[:2]
@@ -173,7 +174,10 @@ def _window(n: int, shape: tuple[int, ...]) -> Any:
 
 
 def _check_windows(parts: list[Any], whole: list[Any]) -> None:
-    """Raise ValueError if a decoded part differs from its window by over 4 levels on average."""
+    """Raise ValueError if a decoded part differs from the same part of the whole image.
+
+    Pixels, 0 to 255, may differ by up to 4 on average.
+    """
     import numpy as np
 
     for n, (part, image) in enumerate(zip(parts, whole, strict=True)):

@@ -34,7 +34,7 @@ def gpu_count() -> int:
 
 
 def backend_of(device: str) -> Backend:
-    """Return "gpu" if a value of `loader.device` means a GPU, even one that does not exist.
+    """Return "gpu" if a value of `loader.device` means a GPU (even a missing GPU), else "cpu".
 
     Args:
         device: "auto", "cpu", "gpu" or "gpu:N". "auto" means a GPU if torch can use one.
@@ -114,7 +114,7 @@ def why_unused(cards: Sequence[str], torch_cuda: str | None, setting: str | None
 
 
 def _default_gpu() -> int:
-    """Return the GPU of the local rank, else torch's current device."""
+    """Return the number of the local rank's GPU; without a rank, that of torch's current device."""
     import torch
 
     local = local_rank()
@@ -172,8 +172,8 @@ class Driver:
     Attributes:
         version: The driver's version, or "of unknown version".
         cuda: The CUDA version that libcuda supports, (major, minor); None if unknown.
-        cards: Name and memory of each card, in NVML's order, which is not CUDA's. It includes
-            cards that CUDA_VISIBLE_DEVICES hides.
+        cards: Name and memory of each card, in NVML's order, which is not CUDA's. Cards that
+            CUDA_VISIBLE_DEVICES hides are included.
     """
 
     version: str
@@ -207,7 +207,7 @@ def handle_of(nvml: Any, device_id: int) -> Any:
 
     Args:
         nvml: The module pynvml.
-        device_id: Number of the GPU for CUDA, which depends on CUDA_VISIBLE_DEVICES and
+        device_id: CUDA's number of the GPU. The numbers depend on CUDA_VISIBLE_DEVICES and
             CUDA_DEVICE_ORDER.
 
     Raises:

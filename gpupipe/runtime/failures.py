@@ -2,8 +2,9 @@
 
 The machine fails if memory or open files run out, or if CUDA fails: no sample and no step causes
 that. Every C++ exception in DALI reaches Python as a RuntimeError, so only the text tells the two
-apart. The patterns match texts of dali/core/cuda_error.h, DALI's NVML wrapper, nvImageCodec and
-torch. If no pattern matches, gpupipe.engines.dali decodes an image that is known to be good.
+kinds apart. The patterns match texts of dali/core/cuda_error.h, DALI's NVML wrapper, nvImageCodec
+and torch. If no pattern matches, gpupipe.engines.dali decodes an image that is known to be good: if
+that fails too, the machine failed.
 
 A StepError names the step, its location in the YAML, and the package that defines the step.
 """
@@ -85,7 +86,7 @@ def origin(cls: type) -> str:
 
 
 def _distribution_of_module(module: str) -> str:
-    """Return the name and version of the package that offers a step from a top-level module.
+    """Return the name and version of the package that registers a step of a top-level module.
 
     Return "" if no entry point of a step is in the module.
     """

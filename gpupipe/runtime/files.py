@@ -1,13 +1,14 @@
 """The cache folder, and files that other processes use at the same time.
 
-`open_regular` refuses files that may block for ever. `write_atomically` makes a file or a folder
-appear complete or not at all: a temporary one beside the target is renamed to it. `hold_lock` keeps
-other processes out, and the kernel releases the lock when its owner dies. `cache_dir` is the folder
-of files that gpupipe can create again, such as indexes and downloads.
+`open_regular` refuses files that may block for ever. `write_atomically` and
+`create_folder_atomically` make a file or a folder appear complete or not at all: they rename a
+temporary one beside it. `hold_lock` keeps other processes out, and the kernel releases the lock
+when its owner dies. `cache_dir` is the folder of files that gpupipe can create again, such as
+indexes and downloads.
 
 Two packages are unsuitable. `tempfile` creates files that only their owner may read. `filelock`
-polls instead of waiting in the kernel. In a forked child, the destructor of its lock releases the
-lock of the parent.
+polls instead of waiting in the kernel, and in a forked child, the destructor of filelock's lock
+object releases the parent's lock.
 """
 
 import errno
@@ -37,7 +38,7 @@ def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
         buffering: As in open(); 0 for unbuffered reads.
 
     Raises:
-        OSError: It cannot be opened, or is not a regular file.
+        OSError: The file cannot be opened, or is not a regular file.
     """
     fd = os.open(path, _FLAGS)
     try:
@@ -91,7 +92,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
         path: The file. Its folder must exist.
 
     Yields:
-        A path beside `path` to write to, at which there is no file yet.
+        The path to write to. It is beside `path`, and there is no file at it yet.
 
     Raises:
         OSError: The file cannot be written.
@@ -114,7 +115,7 @@ def create_folder_atomically(path: Path) -> Iterator[Path]:
         path: The folder. Missing parent folders are created.
 
     Yields:
-        A path beside `path`, at which there is an empty folder to fill.
+        The path of an empty folder beside `path`, to be filled.
 
     Raises:
         OSError: The folder cannot be written.
@@ -140,8 +141,8 @@ def try_lock(file: int) -> bool:
     """Lock a file without waiting; return False if another process holds the lock.
 
     Args:
-        file: Descriptor of the file, open for writing. Closing it releases the lock, unless a
-            forked child holds a copy.
+        file: Descriptor of the file, open for writing. Closing the descriptor releases the lock,
+            unless a forked child holds a copy of it.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

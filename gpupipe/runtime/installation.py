@@ -1,11 +1,11 @@
 """Finds installed packages and the compiled extensions; returns commands that install missing ones.
 
-The package index has another project under the name gpupipe, so no command names that.
+The package index has another project under the name gpupipe, so the commands never use that name.
 
 The extensions `gpupipe._kernels` and `gpupipe._jpeg` are optional. A C++ compiler builds them at
 installation; `_jpeg` also needs libjpeg-turbo. The environment variable GPUPIPE_KERNELS switches
 both: `off` runs the libraries' kernels instead, `on` raises EngineError where an extension was not
-built. `compute_crc32s` works with or without them.
+built. `compute_crc32s` works with or without the extensions.
 """
 
 import importlib
@@ -175,7 +175,7 @@ def is_installed(module: str) -> bool:
 
 
 _OLDEST = 5
-"""The first version with an affine warp that is within a level of torchvision's."""
+"""The first major version of OpenCV whose affine warp is within one level of torchvision's."""
 
 
 def has_opencv() -> bool:
@@ -245,7 +245,7 @@ def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
 
 
 def compute_crc32s(buffers: Sequence[Any]) -> list[int]:
-    """Return the CRC-32 of each buffer, as zlib.crc32 does; `_kernels` needs no GIL for it."""
+    """Return zlib.crc32 of each buffer; with `_kernels`, computed without holding the GIL."""
     extension = _find_kernels()
     if extension is not None:
         return extension.compute_crc32s(buffers)  # type: ignore[no-any-return]

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from torch import Stream, Tensor, cuda, device
 
 _MALLOC_TRIM: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""glibc's malloc_trim; None if the C library has none."""
+"""glibc's malloc_trim; None if the C library lacks it."""
 _POOLED = "DALI_MALLOC_POOL_THRESHOLD"
-"""DALI's own environment variable. By default DALI pools CPU buffers of 32 MB and more.
+"""DALI's environment variable: the size from which DALI keeps a CPU buffer for reuse.
 
-Smaller buffers go back to the C library and on to the system, so each batch has new page faults.
-A batch of 32 MB of raw numbers then takes 8 times as long, and images take more memory, not less.
+The default is 32 MB. Smaller buffers go back to the system, so each batch has new page faults. With
+the default, a batch of 32 MB of raw numbers takes 8 times as long, and images take more memory.
 """
 
 
 def on_device(where: device) -> AbstractContextManager[Any]:
-    """Return a context in which `where` is the current device of this thread, if it is a GPU.
+    """Return a context in which the GPU `where` is the current device of this thread.
 
-    The current device of a new thread is GPU 0. If the thread page-locks memory, for example, that
-    may create a CUDA context on GPU 0: hundreds of MiB in every rank of a machine.
+    Otherwise a new thread's current device is GPU 0. Page-locking memory, for example, may then
+    create a CUDA context on GPU 0, which takes hundreds of MiB in every rank of a machine.
 
     Args:
         where: A GPU, or the CPU, for which the context does nothing.
@@ -41,11 +41,11 @@ def on_device(where: device) -> AbstractContextManager[Any]:
 def on_stream(stream: cuda.Stream) -> Iterator[None]:
     """Queue the work inside the `with` block on a stream of a GPU.
 
-    torch.cuda.stream() alone sets the current device of a new thread to GPU 0 when it ends, which
-    creates a CUDA context there.
+    torch.cuda.stream() alone is not enough: at the end of its block, it makes GPU 0 the current
+    device of a new thread, which creates a CUDA context there.
 
     Args:
-        stream: The stream.
+        stream: The stream, of any GPU.
     """
     import torch
 
@@ -69,14 +69,14 @@ def to_device(tensor: Tensor, where: device) -> Tensor:
 
 
 def record_stream(batch: Mapping[str, Tensor], stream: Stream) -> None:
-    """Tell torch that `stream` uses the GPU tensors of a batch from another stream.
+    """Tell torch that `stream` uses a batch whose GPU tensors were made on another stream.
 
-    Otherwise torch reuses their memory after the last reference to them is gone, while kernels on
-    `stream` may still read them.
+    Otherwise torch reuses the tensors' memory after the last reference to them is gone, while
+    kernels on `stream` may still read it.
 
     Args:
         batch: Tensors by field; tensors on the CPU are ignored.
-        stream: The consumer's stream.
+        stream: The stream on which the consumer uses the batch.
     """
     for tensor in batch.values():
         if tensor.device.type == "cuda":
@@ -119,7 +119,7 @@ def release_unused_memory(gpu: device) -> None:
 
     Args:
         gpu: The GPU of the closed pipeline. The function first waits for all kernels that are
-            queued there, because their blocks are still in use.
+            queued there, because they still use memory of the pools.
     """
     import torch
     from nvidia.dali import backend

@@ -1,4 +1,4 @@
-"""Starts Python in child processes and ends them; what forked children, workers and exits do.
+"""Starts and ends Python in child processes; cleans up in forked children, in workers and at exit.
 
     run_python        starts a child, waits for its end, and returns its output
     ChildProcess      a child that runs beside this process, and exchanges lines of text with it
@@ -78,8 +78,8 @@ def run_python(
 class ChildProcess(subprocess.Popen[bytes]):
     """A child process that runs beside this one. It must end when its standard input ends.
 
-    `terminate` ends the child even if this process has forked since it started the child. The fork
-    holds a copy of the input pipe, so closing the pipe here does not end the child.
+    If this process forks after it started the child, the fork holds a copy of the input pipe. Then
+    closing the pipe here does not end the child, but `terminate` does.
 
     Args:
         arguments: Arguments of the interpreter, such as "-m", "package.module".
@@ -110,7 +110,7 @@ class ChildProcess(subprocess.Popen[bytes]):
                 self._stdin.flush()
 
     def read_line(self) -> bytes:
-        """Wait for the next line of the child's standard output; b"" at its end."""
+        """Wait for the next line of the child's standard output and return it; b"" at the end."""
         return self._stdout.readline()
 
     def read_rest(self) -> bytes:
@@ -233,7 +233,8 @@ os.register_at_fork(after_in_child=_after_fork)
 class ExitHandler:
     """Calls a bound method at exit, while modules and threads still work.
 
-    Handlers are called in reverse order of creation. A forked child calls only its own.
+    Handlers are called in reverse order of creation. A forked child calls only handlers that it
+    created itself.
 
     Args:
         method: The bound method. It should not raise.

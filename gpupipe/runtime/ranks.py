@@ -25,7 +25,7 @@ _min_ranks: ContextVar[int] = ContextVar("ranks on this machine", default=1)
 
 
 def rank_and_world() -> tuple[int, int]:
-    """Return (rank, world size), (0, 1) without distributed training.
+    """Return (rank, world size); (0, 1) without distributed training.
 
     Uses torch.distributed if it is initialised, else RANK and WORLD_SIZE, else Ray Train's context
     in a worker function. Without any of these, warns if mpirun or srun started several processes:
@@ -227,7 +227,10 @@ def _cores_of_parent() -> int:
 
 
 def _quota() -> int | None:
-    """Return the control group's CPU quota (version 2, else 1) in whole cores; None without one."""
+    """Return the CPU quota of the control group in whole cores; None if it has no quota.
+
+    Reads the file of control groups version 2, else the files of version 1.
+    """
     quota, period = (
         _read_cgroup("cpu.max")
         or (*_read_cgroup("cpu/cpu.cfs_quota_us"), *_read_cgroup("cpu/cpu.cfs_period_us"))

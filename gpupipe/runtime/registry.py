@@ -1,9 +1,9 @@
 """Finds classes by name, among the built-in ones and those of installed plugins.
 
-Each contract has one Registry: `STEPS`, `BATCH_STEPS`, `SOURCES`, `DECODERS` and `ENGINES`. A
+Each base class has one Registry: `STEPS`, `BATCH_STEPS`, `SOURCES`, `DECODERS` and `ENGINES`. A
 Registry finds a built-in class by its file, and the class of another package by an entry point. An
 engine needs packages that may be absent, so the `__init__.py` of its folder `gpupipe/engines/NAME/`
-imports none of them. It describes the engine in a Registration, which loads the class later:
+imports none of them. That file describes the engine in a Registration, which loads the class later:
 
     def _load() -> type[Engine]:
         from gpupipe.engines.NAME.engine import MyEngine
@@ -12,8 +12,8 @@ imports none of them. It describes the engine in a Registration, which loads the
 
     REGISTRATION = Registration("my engine", _load)
 
-The engine of another package needs no Registration. ENGINES is here, below the config, because the
-config needs the engines' names and required settings.
+The engine of another package needs no Registration. ENGINES is in this file, which the config can
+import, because the config needs the engines' names and required settings.
 """
 
 import importlib
@@ -34,22 +34,23 @@ T = TypeVar("T")
 STEP_GROUP, SOURCE_GROUP, ENGINE_GROUP = "gpupipe.steps", "gpupipe.sources", "gpupipe.engines"
 """Entry point groups of other packages' steps, sources and engines.
 
-Each is also the name of the package with gpupipe's own classes of that contract.
+Each group has the name of the package that holds gpupipe's own classes of that kind.
 """
 BATCH_STEP_GROUP = "gpupipe.batch_steps"
 """Entry point group of other packages' steps of the batch stage."""
 
 
 class Registry(Generic[T]):
-    """Finds the classes of one contract by their names in YAML.
+    """Finds the classes that derive from one base class by their names in YAML.
 
-    The module of a built-in class (see `list_modules`) defines it, or has a `REGISTRATION` whose
-    `load` imports it. Another package offers a class as the entry point NAME of the group.
+    A built-in class is defined in its module (see `list_modules`), or the module has a
+    `REGISTRATION` whose `load` imports the class. Another package offers a class as an entry point
+    of the group; the name of the entry point is the name in YAML.
 
     Args:
-        kind: The word for such a class in messages: "step".
+        kind: The word for such a class in messages, such as "step".
         package: The package with the built-in classes.
-        base: The base class of all these classes; or its dotted name, if a lower folder must not
+        base: The base class, or its dotted name if the file that creates the Registry must not
             import it.
         group: The entry point group; by default the name of the package.
         advise: Returns the message about an unknown name; "" for the usual message.
@@ -70,7 +71,7 @@ class Registry(Generic[T]):
 
     @cached_property
     def modules(self) -> dict[str, str]:
-        """The name of each built-in class's module in the package, by the name of the class."""
+        """The module of each built-in class, within the package, by the name of the class."""
         return list_modules(self.package, self._are_folders)
 
     @property
@@ -87,11 +88,11 @@ class Registry(Generic[T]):
         return importlib.import_module(f"{self.package}.{self.modules[name]}")
 
     def find(self, name: str) -> type[T]:
-        """Import and return the class called `name`: a built-in one, or else one of a plugin.
+        """Import and return the class called `name`: a built-in class, or else a plugin's class.
 
         Raises:
-            LookupError: No class has this name, or its package is broken. The message suggests the
-                nearest name, or names the package.
+            LookupError: No class has this name (the message suggests the nearest name), or the
+                plugin's class cannot be used (the message names its package).
         """
         if name in self.builtin_names:
             return self._find_builtin(name)
@@ -127,7 +128,11 @@ def list_modules(package: str, are_folders: bool) -> dict[str, str]:
     """Return the module of each built-in class of a package, by the name of the class in YAML.
 
     A module has the name of its class. If several classes are in one module, `SHARED_FILES` in the
-    package's `__init__.py` lists their names. Imports no module of the package.
+    package's `__init__.py` lists their names. Imports the package, but none of its modules.
+
+    Args:
+        package: The dotted name of the package.
+        are_folders: Whether each class has a folder in the package, instead of a file.
     """
     imported = importlib.import_module(package)
     files = {
@@ -153,9 +158,9 @@ class Registration:
         title: The engine's name in tables and messages, such as "DALI".
         load: Imports and returns the engine's class. Raises GpupipeError with an instruction if a
             package that the engine needs is not installed.
-        auto_priority: A number for "cpu" or "gpu": on that kind of device, `engine: auto` takes the
-            installed engine with the highest number. On a device without a number, it never takes
-            this engine.
+        auto_priority: Numbers by kind of device, "cpu" or "gpu". `engine: auto` takes the installed
+            engine with the highest number for the device. An engine without a number for the device
+            is never taken.
         required_settings: For each setting of `loader:` that the engine cannot run without, the
             message if it is missing.
         try_operator: Runs one of the engine's own operators on small images, for the step `dali`,
@@ -182,7 +187,7 @@ def find_registration(name: str) -> Registration | None:
 
 
 def list_by_priority(backend: Backend) -> list[str]:
-    """Return the engines that `auto` may take on a kind of device, in its order of preference."""
+    """Return the engines that `auto` may take on a kind of device, highest priority first."""
     priorities = {
         name: registration.auto_priority[backend]
         for name in sorted(ENGINES.builtin_names)
@@ -213,9 +218,9 @@ def find_plugin(group: str, name: str, base: type[T]) -> type[T] | None:
 
 
 def find_packages(group: str) -> dict[str, str]:
-    """Return the package of each entry point in `group`, such as "the package acme 1.2", by name.
+    """Return texts such as "the package acme 1.2", by the names of the entry points of a group.
 
-    Imports none of them.
+    Imports none of the packages.
     """
     return {entry.name: _distribution(entry) for entry in list_entries(group)}
 

@@ -18,7 +18,7 @@ OpenRange = Callable[[str], AbstractContextManager[object]]
 
 
 class SpanRecorder:
-    """Collects events.
+    """Collects the events of a timeline.
 
     Args:
         open_range: Opens a range in another profiler, with the name of each span.
@@ -44,11 +44,17 @@ class SpanRecorder:
                 self._add(name, category, started, args=arguments, ph="X", dur=duration)
 
     def mark(self, phase: str, name: str, key: str) -> None:
-        """Record the begin ("b") or end ("e") of work that no single thread does."""
+        """Record the begin or the end of work that no single thread does.
+
+        Args:
+            phase: "b" for the begin, "e" for the end.
+            name: The name of the work in the timeline.
+            key: The same text for the begin and the end of one piece of work.
+        """
         self._add(name, "batch", time.perf_counter_ns(), args={}, ph=phase, id=key)
 
     def as_json(self, **about: Any) -> dict[str, Any]:
-        """Return the trace: all events, and the names of the threads."""
+        """Return the trace: all events, the names of the threads, and `about` as "otherData"."""
         head = {"ph": "M", "name": "thread_name", "pid": os.getpid()}
         names = [head | {"tid": tid, "args": {"name": name}} for tid, name in self._threads.items()]
         return {"traceEvents": [*names, *self.events], "displayTimeUnit": "ms", "otherData": about}
@@ -70,7 +76,10 @@ _NOTHING = nullcontext()
 
 @contextmanager
 def record(open_range: OpenRange = nullcontext) -> Iterator[SpanRecorder]:
-    """Record events of all threads in the `with` block. Nested blocks use the inner recorder."""
+    """Record the events of all threads while the `with` block runs, and yield the recorder.
+
+    In nested blocks, only the inner recorder records.
+    """
     before, recorder = _Current.recorder, SpanRecorder(open_range)
     _Current.recorder = recorder
     try:
@@ -80,12 +89,12 @@ def record(open_range: OpenRange = nullcontext) -> Iterator[SpanRecorder]:
 
 
 def is_recording() -> bool:
-    """Whether there is a recorder."""
+    """Whether a `with record()` block is running, so that events are recorded."""
     return _Current.recorder is not None
 
 
 def span(name: str, category: str, **arguments: Any) -> AbstractContextManager[None]:
-    """Return a context manager that records its block, if there is a recorder."""
+    """Return a context that records how long its block takes, if there is a recorder."""
     recorder = _Current.recorder
     return _NOTHING if recorder is None else recorder.span(name, category, **arguments)
 

@@ -1,14 +1,17 @@
 """Counter-based random numbers: hashes of (seed, epoch, sample id, repeat, stream, lane).
 
-The same six numbers yield the same draw on every engine, device, batch size, thread count and
-rank, and after any resume. There is no state. The mixer is the finaliser of SplitMix64 (Steele, Lea
-and Flood 2014, with the constants of Stafford's variant 13), a bijection of 64-bit integers.
+The stream is the number of a step or of another purpose. The lane counts the draws of one sample
+for that purpose. The same six numbers yield the same draw on every engine, device, batch size,
+thread count and rank, and after any resume. There is no state. The mixer is the finaliser of
+SplitMix64 (Steele, Lea and Flood 2014, with the constants of Stafford's variant 13), a bijection of
+64-bit integers.
 
 This module does not use numpy.random: NumPy does not promise the same stream in its next release
-(NEP 19), and a run must be able to resume under one.
+(NEP 19), and a run must be able to resume with a later NumPy.
 
-A Distribution turns uniform draws, float64 (B, num_uniforms) in [0, 1), into one value per sample,
-(B,) or (B, n). It draws nothing itself.
+A Distribution turns uniform draws into one value for each of B samples. It draws nothing itself.
+Its argument is float64 (B, num_uniforms) in [0, 1). Its result is (B,), or (B, n) if each value has
+n numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ ORDER = "order"
 
 
 def stream(name: str) -> int:
-    """Hash a name to a 64-bit number, which separates the draws of one step from another's."""
+    """Hash a name, such as a step's, to a 64-bit number. Different numbers give unrelated draws."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
@@ -124,7 +127,7 @@ class Uniform:
 
     Attributes:
         min: The smallest number.
-        max: The largest number. It is drawn only if `whole` is true, because `u` is below 1.
+        max: The largest number. It is drawn only if `whole` is true: uniform draws are below 1.
         whole: Whether the values are whole numbers, int64; otherwise they are float64.
     """
 
@@ -189,7 +192,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class Vector:
-    """Several values side by side, (B, n), some of them the same for all samples.
+    """Several values side by side, (B, n). Some of them may be the same for all samples.
 
     Attributes:
         parts: For each of the n values its distribution, or a number that all samples get.

@@ -10,8 +10,8 @@ has `epoch_size` samples:
 
 In a pass, each sample comes `repeats` times in a row. So all samples come equally often, whatever
 the size of an epoch is. If an epoch is as large as the data set, and repeats is 1, epoch e is pass
-e. If the number of samples changes between epochs, epoch e is cut from the sequence that is built
-with epoch e's own number of samples.
+e. If the number of samples changes between epochs, epoch e is cut from a sequence in which
+every pass has epoch e's number of samples.
 
 In a mixed data set, each part has such a sequence of its own. An epoch takes a fixed number of
 samples of each part, and interleaves them evenly.
@@ -137,8 +137,8 @@ def count_earlier(ids: NDArray[np.int64]) -> NDArray[np.int64]:
 class EpochLayout:
     """The division of samples into batches, over all ranks.
 
-    All ranks take the same number of steps, and no batch is empty. All batches are full until the
-    last step. `last_batch` decides about the remaining samples:
+    All ranks take the same number of steps, and no batch is empty. The batches before the last step
+    are full, with the exception below. `last_batch` says what happens to the remaining samples:
 
     - "partial" divides them as evenly as possible. A rank that would get none takes one sample from
       its own batch of the step before, which is then one short.
@@ -146,7 +146,7 @@ class EpochLayout:
     - "pad" fills the batches up with samples from the start of the epoch.
 
     Attributes:
-        total: The samples to divide.
+        total: The number of samples to divide.
         batch_size: Samples per batch and rank.
         world_size: The number of ranks.
         last_batch: "partial", "drop" or "pad".
@@ -187,8 +187,8 @@ class EpochLayout:
     def positions(self, step: int, rank: int) -> NDArray[np.int64]:
         """Return the positions of the samples that a rank gets at a step, int64 (B,).
 
-        With "pad", positions may be `total` or larger. No rank gets more samples than the rank
-        before it, so no position is skipped when the ranks take turns.
+        With "pad", the position `total + n` means sample n of the epoch. No rank gets more samples
+        than the rank before it, so no position is skipped when the ranks take turns.
         """
         sizes = self.batch_sizes(step)
         mine = np.arange(sizes[rank])
@@ -197,7 +197,7 @@ class EpochLayout:
         return self.start(step) + int(sizes[:rank].sum()) + mine
 
     def _left_for_last_step(self) -> NDArray[np.int64]:
-        """Return how many samples each rank has left for the last step, int64 (ranks,).
+        """Return how many samples each rank has left for the last step, int64 (world_size,).
 
         Valid with `last_batch: partial`. A rank whose number is below 1 takes one sample from its
         batch of the step before.

@@ -135,14 +135,14 @@ class Sampler:
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration deliver `epoch`.
 
-        If `epoch` is already the next one, this changes nothing: the iteration then delivers the
-        rest of the epoch after a loaded state.
+        If `epoch` is the next epoch already, this changes nothing: after a loaded state, the next
+        iteration then delivers the rest of that epoch.
 
         Args:
             epoch: A whole number from 0 on; NumPy integers count too.
 
         Raises:
-            ConfigError: if `epoch` is anything else.
+            ConfigError: If `epoch` is no such number.
         """
         is_whole = isinstance(epoch, numbers.Integral) and not isinstance(epoch, bool)
         if not is_whole or int(epoch) < 0:
@@ -212,7 +212,7 @@ class Sampler:
 
         Args:
             state: The dict from `state` or `state_after`.
-            strict: Refuse a state with another seed, or other settings of the order.
+            strict: Refuse a state that was made with other settings: see `check_settings`.
 
         Raises:
             StateError: If the state does not fit this sampler, or the remaining samples cannot be
@@ -248,7 +248,7 @@ class Sampler:
         return order if rows is None else rows[order]
 
     def _rows(self, epoch: int) -> tuple[NDArray[np.int64] | None, int]:
-        """Return the rows that an epoch can choose (None: all), and their number."""
+        """Return the rows that an epoch can choose, or None for all rows; and how many they are."""
         if self.population is None:
             return self.selection.rows, self.count
         rows = self.population.ids(epoch, self._problem)
@@ -261,7 +261,8 @@ class Sampler:
     def _size_at(self, state: dict[str, Any]) -> int:
         """Return how many samples a state's epoch has.
 
-        A state of a growing data set has a generation, which restores the samples of its epoch.
+        The state of a growing data set has a generation. From this number, the population restores
+        the samples of that epoch.
         """
         epoch, generation = state["epoch"], state.get("generation")
         if self.population is None or type(epoch) is not int or type(generation) is not int:

@@ -15,10 +15,10 @@ from gpupipe.dataset.index import Index
 from gpupipe.errors import DataError, StateError, counted, shown
 
 DEFAULTS: Mapping[str, Any] = {"repeats": 1, "weights": None, "epoch_size": None, "subset": None}
-"""The settings of a Selection. A state holds those that differ from these defaults."""
+"""The default settings of a Selection. A loader state stores only those that differ from them."""
 
 MIXTURE = "mixture"
-"""The key of a state that holds the proportions of a mixed data set."""
+"""The key under which a loader state stores the proportions of a mixed data set."""
 
 Stop = Literal["first", "all", "never"]
 _SLACK = 1e-9
@@ -35,7 +35,7 @@ class Mixing(Protocol):
 
 @dataclass(frozen=True)
 class Mixture:
-    """The parts of an index, which follow each other in it, and their proportions in an epoch.
+    """The parts of an index, which lie one after another in it, and their shares of an epoch.
 
     Attributes:
         names: The names of the parts.
@@ -61,7 +61,7 @@ class Mixture:
         return np.cumsum([0, *self.counts[:-1]], dtype=np.int64)
 
     def restrict(self, rows: NDArray[np.int64]) -> "Mixture":
-        """Return the mixture of some rows: each part then counts only those among its samples.
+        """Return the mixture in which each part keeps only its samples that are in `rows`.
 
         Args:
             rows: The rows of the index, ascending, int64 (n,).
@@ -114,9 +114,9 @@ def _divide(size: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def interleave(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return an order of samples in which every stretch holds the parts in proportion.
+    """Return an order of samples in which every run of positions holds the parts in proportion.
 
-    In a stretch, each of k parts is within k - 1 samples of its share; within one if k is 2.
+    With k parts, the samples of a part in a run differ from the part's share by at most k - 1.
 
     Args:
         counts: The number of samples of each part.
@@ -142,8 +142,8 @@ class Selection:
         weights: The relative probability of each row of the index, float64 (N,); samples are then
             drawn with replacement. None: all samples come equally often.
         mixture: The proportions of the parts of a mixed data set; None: it is not mixed.
-        settings: The settings of the selection that differ from DEFAULTS, as a state holds them. A
-            subset from a file, or of a split, is stored as the number and the hash of its ids.
+        settings: The settings that differ from DEFAULTS, as a loader state stores them. A subset
+            from a file, or of a split, is stored as the number and the hash of its ids.
     """
 
     repeats: int = 1
@@ -187,11 +187,11 @@ ALL_ONCE = Selection()
 
 
 def check_settings(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Raise StateError if a state has other settings of the order than a sampler.
+    """Raise StateError if a saved state selects or orders samples otherwise than the sampler.
 
     Args:
-        state: The state.
-        own: The sampler's own state.
+        state: The saved state, to be loaded.
+        own: The sampler's present state.
     """
     theirs, ours = (s.get(MIXTURE) for s in (state, own))
     if theirs != ours:

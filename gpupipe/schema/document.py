@@ -37,8 +37,8 @@ class Document:
     def where(self, loc: Sequence[Key], of_key: bool = False) -> str:
         """Return the location of a value or key, as "file:line:column".
 
-        If the value has no location, return that of its nearest parent that has one. If a list lies
-        between the two, the path of the item follows: "config: pipeline.1".
+        A value without a location gets the location of its nearest parent that has one. If the path
+        from that parent goes through a list, the item's path is added: "config: pipeline.1".
 
         Args:
             loc: The path of the value in `data`.
@@ -108,8 +108,8 @@ class Document:
     def _inside(self, holder: Any, loc: list[Key], following: Key, location: str) -> Any:
         """Return the value at `loc`, an item of `holder`, ready to contain the key `following`.
 
-        If the value is empty, {} replaces it. If it is a step without parameters, such as "decode"
-        in a list, and `following` is "decode", {"decode": {}} replaces it.
+        {} replaces an empty value. {"decode": {}} replaces the item "decode" of a list, a step
+        without parameters, if `following` is "decode".
         """
         key: Any = loc[-1]
         old = holder.get(key) if isinstance(holder, dict) else holder[key]
@@ -121,7 +121,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Node:
-    """A value of a document, with the list to which its mistakes are reported.
+    """A value of a document, and the list that collects mistakes.
 
     Attributes:
         document: The document.
@@ -164,7 +164,7 @@ def _has(holder: Any, key: Key) -> bool:
 def _index(holder: Any, key: Key, above: list[Key], location: str) -> Key:
     """Return `key` as an int if `holder` is a list, else unchanged.
 
-    Raises ConfigError if `holder` cannot have the key. `above` is its path, for messages.
+    Raises ConfigError if `holder` cannot have the key. `above` is the path of `holder`.
     """
     if isinstance(holder, dict):
         return key

@@ -35,7 +35,7 @@ def wrong_key(advice: str) -> PydanticCustomError:
 
 
 def _refuse_bool(error: Literal["int_type", "float_type"]) -> BeforeValidator:
-    """Return a validator that refuses bool, which is a subclass of int."""
+    """Return a validator that refuses bool, a subclass of int, with pydantic's error `error`."""
 
     def check(value: Any) -> Any:
         if isinstance(value, bool):
@@ -68,7 +68,7 @@ def expand_home(path: Path) -> Path:
 WHOLE = _refuse_bool("int_type")
 """Annotates int: `batch_size: yes` must not mean 1."""
 NUMBER = _refuse_bool("float_type")
-"""Annotates float."""
+"""Annotates float, to refuse bool in the same way."""
 
 
 def is_number(value: Any) -> bool:
@@ -90,7 +90,7 @@ def check_list(value: Any, lengths: Container[int], rule: str) -> list[Any]:
     """Return `value` as a list; a number becomes a list of one.
 
     Raises:
-        PydanticCustomError: `should_be(rule)`, unless the list's length is in `lengths`.
+        PydanticCustomError: `should_be(rule)`: it is no list, or its length is not in `lengths`.
     """
     values = [value] if is_number(value) else value
     if not isinstance(values, (list, tuple)) or len(values) not in lengths:
@@ -99,7 +99,7 @@ def check_list(value: Any, lengths: Container[int], rule: str) -> list[Any]:
 
 
 def one_for_both(rule: str) -> BeforeValidator:
-    """Return a validator of two numbers, or one for both; other values "should be `rule`"."""
+    """Return a validator of two numbers; one counts twice. Other values "should be `rule`"."""
     return BeforeValidator(lambda value: (check_list(value, (1, 2), rule) * 2)[-2:])
 
 
@@ -144,7 +144,7 @@ class Short(tuple[int, ...]):
 
 
 def _written(full: int, longer: tuple[int, ...], rule: str) -> WrapValidator:
-    """Return a validator of a list of `full` numbers, or of a short form, which becomes a Short.
+    """Return a validator of a list of `full` numbers. A valid shorter list becomes a Short.
 
     Args:
         full: The count of numbers for an image.
@@ -185,7 +185,7 @@ def mask_fill(fill: tuple[float, ...] | None) -> tuple[float, ...]:
 
 
 def read_fill(value: Any, handler: Callable[[Any], tuple[float, ...]]) -> tuple[float, ...]:
-    """Read a number, a list with one for each channel, or {image: ..., mask: ...}."""
+    """Read a fill: a number, a list with one per channel, or {image: ..., mask: ...} of these."""
     if not isinstance(value, dict):
         return handler(_one_for_all(value))
     if value.keys() != {"image", "mask"}:
@@ -198,7 +198,7 @@ def read_fill(value: Any, handler: Callable[[Any], tuple[float, ...]]) -> tuple[
 
 
 def check_ordered(value: tuple[float, ...]) -> tuple[float, ...]:
-    """Return `value`, a sequence of [min, max] pairs; raise an error if a min exceeds its max."""
+    """Return `value`, a flat (min, max, min, max, ...); raise an error if a min exceeds its max."""
     pairs = [sorted(value[i : i + 2]) for i in range(0, len(value), 2)]
     ascending = [n for pair in pairs for n in pair]
     if ascending != list(value):
@@ -239,7 +239,7 @@ Shares = Annotated[tuple[Probability, Probability], two_numbers("[x, y], each fr
 Fill = Annotated[tuple[Level, ...], WrapValidator(read_fill)]
 """The value outside an image, 0 to 255; or {image: ..., mask: ...}, like torchvision's dict."""
 AnyFill = Annotated[tuple[Finite, ...], WrapValidator(read_fill)]
-"""Like `Fill`, but in units of the array's values, which `spec_checks.check_fill` checks."""
+"""Like `Fill`, but in units of the array's values. `spec_checks.check_fill` checks the range."""
 Value = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
 """One number, or one per channel, in units of the array's values."""
 PositiveChannels = Annotated[tuple[Positive, ...], BeforeValidator(_one_for_all)]

@@ -16,7 +16,9 @@ from gpupipe.schema.document import UNRESOLVED, Document, Loc, join_keys
 _SHELL_VARIABLE = re.compile(r"(?:^|/)\$([A-Za-z_]\w*)(?=/|$)")
 """Matches $HOME as a part of a path."""
 _MAX_NESTED = 20
-"""The maximum depth of nested ${...}, and of references in a row: OmegaConf recurses into each.
+"""The maximum depth of nested ${...}, and the maximum length of a chain of references.
+
+OmegaConf recurses into each of them.
 """
 _MAX_RESOLVED = 5_000
 """The maximum number of references to resolve in a document. OmegaConf resolves a ${...} again for
@@ -29,8 +31,8 @@ def resolve(document: Document) -> tuple[Document, list[Problem]]:
     """Resolve every ${...}, which is OmegaConf's interpolation.
 
     Returns:
-        The resolved document, and a problem for each ${...} that cannot be resolved. UNRESOLVED
-        replaces the values of these.
+        The resolved document, and a problem for each value with a ${...} that cannot be resolved.
+        UNRESOLVED replaces each such value.
 
     Raises:
         ConfigError: Too many ${...} refer to each other.
@@ -68,7 +70,7 @@ class _ReferenceCounter:
         self._counts: dict[Loc, tuple[int, int]] = {}
 
     def check(self) -> None:
-        """Raise ConfigError if the references are too many, or too many in a row."""
+        """Raise ConfigError if there are too many references, or if a chain of them is too long."""
         total = 0
         for loc, text in _iterate_texts(self._document.data, ()):
             try:
@@ -84,7 +86,7 @@ class _ReferenceCounter:
                 )
 
     def _count(self, loc: Loc, depth: int) -> tuple[int, int]:
-        """Return how many references the value at `loc` leads to, and how many in a row."""
+        """Return how many references the value at `loc` leads to, and the longest chain of them."""
         if depth > _MAX_NESTED:
             raise RecursionError
         if loc not in self._counts:
@@ -100,7 +102,7 @@ class _ReferenceCounter:
 
 
 def _iterate_texts(value: Any, loc: Loc) -> Iterator[tuple[Loc, str]]:
-    """Yield the path and the text of each text with ${...} in `value`, which is at `loc`."""
+    """Yield (path, text) of each text with ${...} in `value`. `loc` is the path of `value`."""
     if isinstance(value, dict | list):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _iterate_texts(part, (*loc, key))
@@ -109,7 +111,7 @@ def _iterate_texts(value: Any, loc: Loc) -> Iterator[tuple[Loc, str]]:
 
 
 def _find_targets(loc: Loc, text: str) -> Iterator[Loc]:
-    """Yield the path that each reference in a text names; leading dots make it relative."""
+    """Yield the full path of the target of each reference in `text`, which is at `loc`."""
     for dots, path in _REFERENCE.findall(text):
         keys = [key for key in re.split(r"[.\[\]]", path) if key]
         above = loc[: max(0, len(loc) - len(dots))] if dots else ()

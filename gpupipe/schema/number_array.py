@@ -22,13 +22,13 @@ _DTYPES = ("float32", "float64")
 
 @dataclass(frozen=True, repr=False)
 class NumberArray:
-    """An array of float32 or float64 numbers. Two are equal if dtype, shape and numbers are.
+    """An array of float32 or float64 numbers. Arrays of equal dtype, shape and numbers are equal.
 
     Attributes:
         dtype: NumPy's name of the dtype.
         shape: The shape.
         digest: A hash of the numbers.
-        path: The file of the numbers; "" for a list.
+        path: The file of the numbers; "" if they come from a list.
     """
 
     dtype: str
@@ -39,7 +39,7 @@ class NumberArray:
 
     @classmethod
     def of_values(cls, values: NDArray[Any], path: str = "") -> "NumberArray":
-        """Return the array of `values`, which must be finite and of a supported dtype."""
+        """Return the array of `values`, which must be finite, and float32 or float64."""
         values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
         digest = hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()
         return cls(values.dtype.name, values.shape, digest, values, path)
@@ -103,7 +103,7 @@ def _load(path: Path) -> NDArray[Any]:
 
 
 def _check(array: NDArray[Any], ndim: int) -> NDArray[Any]:
-    """Return `array`; raise ValueError unless it has finite floats along `ndim` axes."""
+    """Return `array`; raise ValueError unless it has `ndim` axes and only finite floats."""
     if array.dtype.name not in _DTYPES:
         raise ValueError(
             f"the numbers are {array.dtype}, but should be {' or '.join(_DTYPES)}: save them with "
@@ -118,7 +118,10 @@ def _check(array: NDArray[Any], ndim: int) -> NDArray[Any]:
 
 
 def _serialize(array: NumberArray, info: SerializationInfo) -> Any:
-    """Return the YAML value; in JSON mode a hash, for fingerprints and clients of a server."""
+    """Return the value for YAML: a path or a list.
+
+    In JSON mode, for fingerprints and clients of a server, return the dtype, shape and hash.
+    """
     if info.mode == "json":
         return {"dtype": array.dtype, "shape": list(array.shape), "hash": array.digest}
     return array.path or array.values.tolist()

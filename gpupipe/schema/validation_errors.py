@@ -57,8 +57,8 @@ def to_problems(
     """Turn a validation error into one problem for each wrong value.
 
     Args:
-        error: The error that `model` raised.
-        model: The model.
+        error: The error that validation raised.
+        model: The model that validated the value.
         document: The document that holds the validated value.
         loc: The path of the validated value in the document.
         prefix: The name of the validated value in messages.
@@ -209,8 +209,8 @@ def describe_field(model: _Model, name: str) -> str:
 def document_field(model: _Model, name: str) -> str:
     """Return the entry about a field in its model's docstring; "" if there is none.
 
-    Reads Google's "NAME: Sentence." under "Attributes:", or without that heading. For an inherited
-    field, also searches the docstrings of the base classes.
+    An entry is "NAME: Sentence." in Google's style, with or without the heading "Attributes:". For
+    an inherited field, the docstrings of the base classes are searched too.
     """
     pattern = re.compile(
         rf"^( *)(?:\w+, )*{re.escape(name)}(?:, \w+)*(?: \([^()]*\))?: "  # NAME, OTHER (TYPE):

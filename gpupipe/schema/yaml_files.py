@@ -143,7 +143,7 @@ _PLAINER = {
 
 
 def read(path: Path) -> Document:
-    """Read a YAML file, or a JSON file (.json), in which tabs are allowed between values.
+    """Read a YAML or JSON file. A JSON file (.json) may have tabs between its values.
 
     Raises:
         ConfigError: The file cannot be read, is not YAML, or has a key twice.
@@ -223,7 +223,8 @@ class _Marks:
 
     Args:
         name: The file's name in messages.
-        visited: A counter of nodes, which aliases and merges (`<<`) count again.
+        visited: A counter of visited nodes; None for a new one. A node counts again for each alias
+            and each merge (`<<`) of it.
     """
 
     def __init__(self, name: str, visited: Iterator[int] | None = None) -> None:
@@ -277,7 +278,7 @@ class _Marks:
         return set(own)
 
     def _merge(self, node: yaml.Node, loc: Loc, own: set[str], depth: int) -> None:
-        """Add the locations of keys that `<<` merges in. The mapping's own keys win."""
+        """Add the locations of keys that `<<` merges in. They never replace the keys in `own`."""
         for mapping in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             inner = _Marks(self.name, self._visited)
             inner.visit(mapping, loc, depth)

@@ -25,33 +25,33 @@ the only exception.
    batches are unconfirmed (engines/remote/reading.py). So the consumer can have seen only the first
    MAX_UNACKED leases.
 5. Heartbeat timeout. If the server hears nothing from a client for `heartbeat_timeout` seconds, it
-   requeues all of its leases but the first MAX_UNACKED. The consumer cannot have seen those
-   (rule 4). When the client is heard again, the server first says that they are revoked (Revoke, or
-   SessionOpened).
+   requeues all leases of the client but the first MAX_UNACKED. The consumer cannot have seen the
+   requeued batches (rule 4). When the client is heard again, the server first says which leases are
+   revoked (Revoke, or SessionOpened).
 6. Session end. The server requeues all leases of a client when its session ends: the client sends
    CloseSession, or its process on this machine has ended. The session also ends if the client is
    not heard for `session_timeout` seconds, or if the queue of messages to it is full. A client that
    ends its iteration (EndIteration or StartIteration) returns its leases too.
 7. Late acknowledgement. A client may come back after the server ended its session. Its
-   acknowledgement counts unless the batch is leased to another client by then. Only then can two
-   live clients consume the same batch.
+   acknowledgement counts unless the batch is leased to another client by then. Only in that case
+   can two live clients consume the same batch.
 8. End of a pass. A pass ends when all of its steps are done. The server drops an unfinished pass if
-   no client wants it and some client wants another one. Until then the pass's readers wait at its
-   end, since the batches of a client that dies are requeued.
+   no client wants it and some client wants another pass. Readers that have got all their batches
+   wait until the pass ends, since the batches of a client that dies are requeued.
 9. New client. If no other client has its partition, a new client starts at the first epoch, and the
    server forgets the unfinished pass. With the option `resume` the client continues that pass. If
-   there are other clients, it joins their pass, and SessionOpened says how much of it is left.
+   there are other clients, the new one joins their pass, and SessionOpened says how much is left.
 10. Reconnect. A client sends OpenSession again after its connection or the server was replaced. The
     message names the batches that the client holds and those that it consumed. The server requeues
     leases whose batches never arrived, and the client drops batches that it no longer leases.
-11. Order. The batches of a partition are leased in the order of its steps: one that is ready waits
-    for earlier ones that were requeued. So a client that is alone in its partition gets its batches
+11. Order. The batches of a partition are leased in the order of its steps: a ready batch waits for
+    earlier batches that were requeued. So a client that is alone in its partition gets its batches
     in order, and what it has consumed is all that comes before its position.
-12. Stopped server. Clients that were connected when the server was stopped continue with the next
-    one, as after a crash. If none of them comes within RETURN_SECONDS, the run has ended, and a new
-    client starts at the first epoch.
+12. Stopped server. Clients that were connected when a server was stopped continue with the next
+    server, as after a crash. If none of them comes within RETURN_SECONDS, the run has ended, and a
+    new client starts at the first epoch.
 13. Server without a record. A client that shared a pass with others does not continue it with a
-    server of another history: it cannot know what the others consumed.
+    server of another history: neither of the two knows what the others consumed.
 
 Partitions per mode:
 
@@ -87,7 +87,7 @@ class Leased:
 
 @dataclass(frozen=True)
 class MustWait:
-    """The batch must wait: no reader has credits, or an earlier step is not leased yet."""
+    """The batch must wait: no reader may take a batch now, or an earlier step is not leased yet."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class BatchLeases:
         return current is None or current.is_first(key[1])
 
     def lease(self, key: Key) -> LeaseResult:
-        """Lease a ready batch to the reader of its pass with the most credits."""
+        """Lease a ready batch to the reader of its pass that has the most credits."""
         current = self._state.find_pass(key[0])
         if current is None or key[1] not in current.making:
             return NotNeeded()
@@ -146,7 +146,7 @@ class BatchLeases:
         return Leased(client, current.is_all_leased_to(client.token))
 
     def acknowledge(self, token: str, keys: list[Key]) -> None:
-        """Mark batches that a client acknowledges as done, and send it a Confirm (rule 3)."""
+        """Mark as done the batches that a client acknowledges, and send it a Confirm (rule 3)."""
         client = self._state.clients[token]
         self.mark_consumed(client, keys)
         if keys:
@@ -182,9 +182,9 @@ class BatchLeases:
     def reconcile(self, client: Client, held: list[Key]) -> None:
         """Reconcile a client's leases with the batches that it still holds after a reconnect.
 
-        Requeues the leases of all other batches. Leases a held batch to the client again if its
-        step was requeued and not taken since. If the client is alone in its partition, all earlier
-        steps must also be leased or done.
+        Requeues the leases of all batches that the client does not hold. Leases a held batch to the
+        client again if the batch's step was requeued and not taken since. A client that is alone in
+        its partition gets it only if all earlier steps are leased or done.
 
         Args:
             client: The client that has reconnected.
@@ -206,11 +206,11 @@ class BatchLeases:
     # --- demand
 
     def total_credits(self, pass_number: int) -> int:
-        """Return the total credits of the readers of a pass."""
+        """Return how many batches the readers of a pass may lease now, in total."""
         return sum(max(0, c.credits) for c in self._state.readers(pass_number))
 
     def neediest(self) -> Partition | None:
-        """Return the partition with the most unmet demand, or None if there is no demand."""
+        """Return the partition that needs most batches to be made, or None if none needs any."""
         partitions = self._state.partitions.values()
         partition = max(partitions, key=self._unmet_demand, default=None)
         return partition if partition is not None and self._unmet_demand(partition) > 0 else None
@@ -228,7 +228,7 @@ class BatchLeases:
         return max(partitions, key=self._unmet_demand, default=None)
 
     def _unmet_demand(self, partition: Partition) -> int:
-        """Return the readers' credits minus the batches being made for them, up to `_lead_left`."""
+        """Return how many more batches must be made for its readers; at most `_lead_left`."""
         current = partition.current
         if current is None or not current.has_queued:
             return 0

@@ -103,7 +103,7 @@ class EpochPass:
         return step
 
     def lease(self, step: int, token: str) -> None:
-        """Lease a step to the client `token`: a step in `making`, or a requeued one."""
+        """Lease a step that is in `making` or `requeued` to the client with this token."""
         self._unqueue(step)
         self.leased[step] = token
 

@@ -30,8 +30,8 @@ _MAX_REFUSED = 100
 """Maximum number of refused keys to log: a peer can connect with any number of keys."""
 _SOCKET_BUFFER, _LINGER_MS = 4 << 20, 200
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10000
-"""Milliseconds between two of ZeroMQ's own heartbeats, and milliseconds without one after which
-ZeroMQ closes a connection.
+"""Milliseconds between two of ZeroMQ's own heartbeats, and milliseconds without a heartbeat after
+which ZeroMQ closes a connection.
 """
 _EXTRA_SLOTS = 2
 """Slots beyond hwm: a consumer's variable holds one batch until the next one is assigned to it, and
@@ -99,7 +99,7 @@ class Connections:
         self.token_of_route[route] = request.token
 
     def close(self, token: str) -> None:
-        """Close a client's connection and free its slots. Does nothing if there is none."""
+        """Close a client's connection, if it has one, and free the connection's slots."""
         old = self.by_token.pop(token, None)
         if old is not None:
             old.is_closed = True
@@ -108,7 +108,7 @@ class Connections:
                 old.slots.close()
 
     def release_slots(self, token: str, numbers: list[int]) -> None:
-        """Free slots of shared memory for reuse, after the client has freed their tensors."""
+        """Let a client's slots of shared memory be used again. Call it when no tensor uses them."""
         slots = self.by_token[token].slots
         if slots is not None:
             for number in numbers:
@@ -143,7 +143,11 @@ class Connections:
         self.wake()
 
     def send_batch(self, token: str, key: Key, plan: Plan, batch: Batch) -> None:
-        """Send a batch to the client that leases it: in a slot, or in pieces if no slot is free."""
+        """Send a batch to the client that leases it.
+
+        The batch goes through a slot of shared memory, or in pieces over the socket if no slot is
+        free.
+        """
         fields = fields_of(batch)
         size = batch_bytes.offsets(fields)[1]
         with self.lock:
@@ -236,7 +240,7 @@ def _check_keys(context: Any, options: ServerOptions, exits: ExitStack) -> None:
 
 
 class AllowedKeys:
-    """Decides which clients may connect, and logs each key that it refuses once.
+    """Decides which clients may connect. Logs each refused key, but only once.
 
     Args:
         folder: The folder of the public keys of the clients that may connect.

@@ -22,15 +22,15 @@ from gpupipe.server.sessions import Sessions
 
 _log = logging.getLogger("gpupipe")
 _MAX_CONNECTIONS = 10_000
-"""Maximum number of connections that have a rate limit; the one idle for longest loses its."""
+"""Maximum number of rate limits to keep; that of the connection idle for longest is forgotten."""
 _FAREWELL_SECONDS = 5.0
 """Seconds to wait, after the engine failed, until all clients have acknowledged the error."""
 
 
 class RateLimits:
-    """Rate limits per connection for messages with long answers, OpenSession and GetStats.
+    """Limits the messages with long answers, OpenSession and GetStats, of each connection.
 
-    Each connection may send 20 at once and 4 a second.
+    A connection may send 20 of them at once, and then 4 a second.
     """
 
     def __init__(self) -> None:

@@ -46,8 +46,8 @@ _HANDSHAKE_DONE = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-"""Without FAILED_NO_DETAIL, the event if the client is the first to notice that the socket types
-do not match.
+"""FAILED_NO_DETAIL is left out: that is the event if the client is the first to notice that the
+socket types do not match.
 """
 _CLOSED = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _RECEIVED_AT = 128
@@ -260,9 +260,9 @@ def raise_file_limit() -> int:
 
 @contextmanager
 def _connection(descriptor: int) -> Iterator[socket.socket]:
-    """Yield one of ZeroMQ's sockets, by its descriptor, as a Python socket. Does not close it.
+    """Yield a Python socket for the descriptor of one of ZeroMQ's sockets. Does not close it.
 
-    It does not duplicate the descriptor: the process may have none left. Raises OSError if the
+    The descriptor is not duplicated, since the process may have none left. Raises OSError if the
     descriptor is closed or is no socket.
     """
     connection = socket.socket(fileno=descriptor)

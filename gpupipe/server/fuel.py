@@ -1,8 +1,8 @@
 """Fuel's own wire format, for its original ServerDataStream: a PUSH socket, a JSON list of .npy
 headers before each batch, one raw frame per array.
 
-It has no acknowledgements. ZeroMQ distributes the batches among several clients, and the batches of
-a client that dies are lost.
+The format has no acknowledgements. ZeroMQ distributes the batches among several clients, and the
+batches of a client that dies are lost.
 """
 
 import json
@@ -30,7 +30,7 @@ class FuelServer:
         options: How to serve. FuelServer uses only `address` and `hwm`.
 
     Attributes:
-        address: The address it listens on, with the actual port.
+        address: The address that the server listens on, with the actual port.
 
     Raises:
         ServerError: The options are wrong, a dtype cannot be sent, or the port is taken.
@@ -74,8 +74,8 @@ class FuelServer:
         """Send a message as soon as a client takes it. Return False if the server stops before.
 
         Only the first frame waits: ZeroMQ then takes the remaining frames too, and drops them if
-        the client leaves meanwhile. A poll() before the send does not replace its timeout: the
-        client may leave after the poll(), and the send would block for ever.
+        the client leaves meanwhile. The send needs its timeout, even after a poll(): the client
+        may leave after the poll(), and the send would block for ever.
         """
         first, *others = frames
         while not self._stopping:

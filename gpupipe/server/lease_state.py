@@ -193,8 +193,8 @@ class LeaseState:
     def continue_after_restart(self, now: float, was_stopped: bool = False) -> None:
         """Prepare this state for serving, after the records of the last server were applied.
 
-        It queues all steps that are neither leased nor done. No other pass replaces an unfinished
-        one while a client with leases may still reconnect.
+        Queues all steps that are neither leased nor done. An unfinished pass is not replaced while
+        a client with leases may still reconnect.
 
         Args:
             now: Seconds, of a monotonic clock.

@@ -1,4 +1,4 @@
-"""The schedule of passes: which clients a pass has, when it ends, and which one starts next.
+"""The schedule of passes: which clients a pass has, when it ends, and which pass starts next.
 
 The head of batch_leases.py has the rules. Two clients that share epoch 0, of 12 steps:
 
@@ -8,10 +8,10 @@ The head of batch_leases.py has the rules. Two clients that share epoch 0, of 12
     A asks for epoch 1                 the next pass starts
     client C asks for epoch 0, late    C joins the pass over epoch 1: epoch 0 has been consumed
 
-A client that starts an iteration gets the first of these that holds (`schedule`):
+A client starts an iteration. The first line that fits says what it gets (`schedule`):
 
     it asks for                                                      and gets
-    the current pass, which it has read already, and is not over     this pass
+    the current pass, not over, that it began to read before         this pass
     a whole earlier epoch, which others have consumed                the current pass
     a pass that was forgotten while it was away                      RequestRefused
     a pass that is over                                              PassEnded
@@ -191,7 +191,7 @@ class PassSchedule:
                 self._enter(client, partition.current)
 
     def _must_wait(self, partition: Partition, epoch: int) -> bool:
-        """Return whether a broadcast partition must wait for clients that read the epoch before."""
+        """Return whether a broadcast pass must wait for others that still read `epoch - 1`."""
         return self._state.options.mode == "broadcast" and any(
             other.epoch == epoch - 1 and self._state.readers(other.number)
             for other in self._state.current_passes()

@@ -19,7 +19,7 @@ Invariants:
    client has credits for it.
 2. Backpressure: the producer asks the engine for the next batch only while a client has credits
    and no batch is ready for it. If earlier steps are requeued, up to `hwm` ready batches of a pass
-   wait for them; further ones are dropped and requeued. That bounds the memory.
+   wait for them; further batches are dropped, and their steps requeued. That bounds the memory.
 3. With `broadcast` a batch is made once for all clients. If its plan is in flight, the keys of
    further clients are attached to that plan; else the batch is taken from `_ready` or `_recent`.
 4. The engine returns batches in the order of the plans. A plan that it skips had no sample that
@@ -61,7 +61,7 @@ class Producer(threading.Thread):
         changed: Condition whose lock guards the leases. It is notified whenever there may be work.
         deliver: Sends a batch to the client of a token. Called without the lock.
         failed: Called under the lock with an error, the clients whose iterations it ended, and
-            whether the server ends with it.
+            whether the server ends too.
 
     Attributes:
         error: The error that ended the thread, or None.
@@ -130,7 +130,7 @@ class Producer(threading.Thread):
         return None
 
     def _lease_ready(self) -> Delivery | None:
-        """Lease a ready batch to a client that has credits; None if none can be leased."""
+        """Lease a ready batch to a client with credits, and return it; None if none is leased."""
         for key in list(self._ready):
             lease = self._batches.lease(key)
             if isinstance(lease, NotNeeded):
@@ -205,9 +205,9 @@ class Producer(threading.Thread):
             self._running = None
 
     def _add_ready(self, planned_batch: PlannedBatch | None) -> None:
-        """Add a batch to the ready ones, and skip the plans in flight that come before its plan.
+        """Add the engine's batch to the ready ones, and skip earlier plans that are in flight.
 
-        None means that the engine has ended: then it skips all plans in flight.
+        `planned_batch` is None if the engine has ended: then all plans in flight are skipped.
         """
         while self._in_flight:
             identity, keys = self._in_flight.popitem(last=False)

@@ -1,5 +1,5 @@
 """The served work: the loader whose batches are sent, its description for clients, the plans of
-every pass, and the sessions that a state file has of the same work.
+every pass, and the sessions that a state file keeps.
 
 The plans have the loader's order, for any rank and from any position.
 """
@@ -29,8 +29,8 @@ _MAX_CACHED_PASSES = 4
 Identity = tuple[int, int, int, int]
 """Identity of a batch: (rank, epoch, position at which the pass starts, step).
 
-Batches of the same identity have the same content. It is the `tag` of the plans that the engine
-gets, and stays the same if the engine skips samples.
+Batches of the same identity have the same content. The identity is the `tag` of the plan that the
+engine gets, and stays the same if the engine skips samples.
 """
 
 
@@ -80,8 +80,8 @@ class Plans:
 
     Attributes:
         world_size: Number of ranks over all servers.
-        of_pass: Returns the plans of a pass, by step, from (rank, epoch, position). Raises
-            StateError if there is no such position.
+        of_pass: Called with (rank, epoch, position), returns the plans of that pass in the order of
+            steps. Raises StateError if there is no such position.
 
     Raises:
         ConfigError: The samples cannot be divided among so many ranks.
@@ -155,7 +155,7 @@ def open_sessions(
 
 
 def _identify_work(loader: Loader, options: ServerOptions, pipeline: str) -> dict[str, Any]:
-    """Return the settings that must be the same in a state file for the server to resume from it.
+    """Return the settings of the served work. A state file with others cannot be resumed from.
 
     `pipeline`: fingerprint of the whole pipeline.
     """

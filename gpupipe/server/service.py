@@ -2,7 +2,7 @@
 
 1. Two threads: run() owns the socket, the producer (producer.py) makes batches. One lock guards
    what both use; its condition wakes the producer.
-2. Its dispatcher (dispatch.py) answers each message as the sessions decide (batch_leases.py has the
+2. The dispatcher (dispatch.py) answers each message as the sessions decide (batch_leases.py has the
    rules of the protocol). Each decision is in the write-ahead log before the answer is sent.
 3. A malformed message is counted and dropped. A message on a connection without a session is
    dropped, and answered with UnknownSession.
@@ -53,9 +53,9 @@ class Server:
         options: How to serve.
 
     Attributes:
-        address: The address it listens on, with the actual port.
-        options: How it serves.
-        loader: The loader whose batches it sends.
+        address: The address that the server listens on, with the actual port.
+        options: How the server serves.
+        loader: The loader whose batches the server sends; with `ship: uint8`, a new one.
         has_resumed: Whether the server continues from its state file.
 
     Raises:
@@ -140,7 +140,7 @@ class Server:
         self._send_all()
 
     def _is_over(self) -> bool:
-        """Return whether the engine failed, and the wait for acknowledging clients is over."""
+        """Return whether the engine failed, and the server need not wait for clients any longer."""
         return not self._producer.is_alive() and self._dispatcher.final_error.may_close(
             set(self._connections.by_token)
         )

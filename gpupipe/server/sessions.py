@@ -87,11 +87,11 @@ class Sessions:
         Args:
             request: The client's message.
             now: Seconds, of a monotonic clock.
-            is_known: The request names this server's history: the client had a session here before.
-                Else the batches that the request names are another server's, and are ignored.
+            is_known: Whether the request names this server's history, so that the client had a
+                session here. If not, the batches in the request are another server's, and ignored.
 
         Raises:
-            RequestRefused: The server has no room, or no partition, for this client.
+            RequestRefused: The server has `max_clients` clients, or no partition for this one.
         """
         client = self.state.clients.get(request.token)
         if client is None:
@@ -187,7 +187,7 @@ class Sessions:
     # --- a session ends
 
     def record_heartbeat(self, token: str, now: float) -> bool:
-        """Record that a client sent a message, and send it the leases that it lost while silent.
+        """Record that a client sent a message, and tell it which leases it lost while silent.
 
         Returns False if the client has no session.
         """
@@ -218,7 +218,7 @@ class Sessions:
                 self.batches.requeue(client.revoked)
 
     def close(self, token: str, consumed: list[Key]) -> None:
-        """End a session at the client's request, after its last acknowledgements."""
+        """End a session at the client's request. First marks the batches in `consumed` as done."""
         client = self.state.clients.get(token)
         if client is not None:
             self.batches.mark_consumed(client, consumed)

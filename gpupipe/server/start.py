@@ -1,6 +1,6 @@
 """Starts a server in this process, which blocks until the server stops, or in a child process.
 
-The child runs this file, and reads config and options of the server from standard input.
+The child runs this file, and reads the config and the server's options from standard input.
 """
 
 import json
@@ -34,9 +34,9 @@ def start_server(
     """Serve batches to other processes, which receive them with gpupipe.connect().
 
     Args:
-        served: A Loader, or a config as for gpupipe.load(). This process serves a Loader itself,
-            and blocks until Ctrl-C or SIGTERM, as Fuel's start_server does. A config is served by
-            a new process, which ends with this one at the latest.
+        served: A Loader, or a config as for gpupipe.load(). A Loader is served in this process: the
+            call blocks until Ctrl-C or SIGTERM, as Fuel's start_server does. A config is served by
+            a new process, which ends with this process at the latest.
         port: TCP port to listen on; 0 for any free port.
         hwm: Number of batches that a client may hold, 1 to 1000.
         host: Address of the network interface to listen on. Other machines can connect only if the
@@ -44,7 +44,7 @@ def start_server(
         **options: Fields of gpupipe.server.options.ServerOptions.
 
     Returns:
-        The new process, with its `address`. None for a Loader, after it was interrupted.
+        The new process, with its `address`. None for a Loader, after the server was interrupted.
 
     Raises:
         ConfigError: The config is wrong.

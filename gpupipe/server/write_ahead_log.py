@@ -96,7 +96,7 @@ class WriteAheadLog:
         self.history = token_hex(16)
 
     def resume(self, state: LeaseState, now: float, after_stop: bool = False) -> bool:
-        """Apply the records of the file to a new state, compact it, and log from here on.
+        """Apply the records of the file to a new state, compact the file, and log from here on.
 
         Args:
             state: A new state, without clients.
@@ -237,9 +237,9 @@ def _append(file: int, record: Record) -> None:
 
 
 def read_log(path: Path) -> tuple[Head, list[Record]] | None:
-    """Return head and records of a file, without a torn last line.
+    """Return the head and the records of a file. An incomplete last line is dropped.
 
-    Returns None if there is no file, or it has no complete line.
+    Returns None if there is no file, or no complete line in it.
 
     Raises:
         StateError: The file cannot be read, a record is damaged, or a newer gpupipe wrote the file.

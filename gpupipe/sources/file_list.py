@@ -35,13 +35,13 @@ class FileList(Source):
 
     Attributes:
         file: The manifest: a .txt, .csv, .tsv or .parquet file.
-        root: The folder that paths are relative to, by default the manifest's. ~ stands for the
-            home directory. Every path must lie in it as written, with 'a/../b' read as 'b'.
-            Symbolic links are followed. Missing files are noticed only when they are loaded.
+        root: The folder that paths are relative to, by default the manifest's folder. ~ stands for
+            the home directory. Each path must lie in this folder as it is written ('a/../b' counts
+            as 'b'); symbolic links are followed. Missing files are noticed only on loading.
         path: Name of the column with paths. Not for .txt.
         label: Name of the column with labels. Not for .txt. A table with the column `path` alone
-            has no labels. null means that labels are not read. A .txt whose paths hold spaces,
-            and a table with other columns, may need it.
+            has no labels. null means that labels are not read. Write null for a .txt without labels
+            whose paths hold spaces, and for a table without labels that has further columns.
         fields: Further columns with paths, by the name of the field in a batch: {mask: mask_path}.
             The field of `path` is "image".
         values: Further columns with numbers, delivered under their names. They are int64 if all

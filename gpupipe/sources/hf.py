@@ -35,10 +35,10 @@ class _Rows:
     Attributes:
         others: The labels and values of the rows.
         class_names: The names of the classes, if the label is a ClassLabel; else [].
-        spans: For each record batch of an Arrow file, the byte offsets and the lengths of its n
-            images, int64 (2, n); by field.
-        groups: For each row group of a Parquet file, its number and the number of each of its n
-            rows, int32 (2, n).
+        spans: For an Arrow file, by field: an array for each record batch, int64 (2, n), with the
+            byte offsets and the byte lengths of the n images in the batch.
+        groups: For a Parquet file: an array for each row group, int32 (2, n). For each of the n
+            rows in the group, it has the number of the group and the row's number in the group.
         count: The number of rows.
     """
 
@@ -52,24 +52,24 @@ class _Rows:
 class Hf(FileSource):
     """The rows of a Hugging Face data set, with image files in their columns. Needs pyarrow.
 
-    Images in Arrow files, as Dataset.save_to_disk writes them, are read where they are. Of Parquet
-    files, as the hub has them, whole row groups are read, or unpacked once. The package
-    `datasets` is not needed.
+    Images in Arrow files, as Dataset.save_to_disk writes them, are read where they are. Parquet
+    files, as the hub has them, are read by whole row groups, or their images are unpacked once.
+    The package `datasets` is not needed.
 
     Attributes:
         root: The folder of the data set. ~ stands for the home directory.
         split: The split, such as "validation"; by default "train", or the only one.
-        fields: The column of each field's image files, by the field's name in a batch. The first
-            field is the one that steps work on.
-        label: The column of labels, whole numbers or names; null if there are none. The classes
-            of a ClassLabel have its names.
+        fields: The column with the image files of each field: {FIELD: COLUMN}, where FIELD is the
+            name in a batch. The first field is the one that steps work on.
+        label: The column of labels, whole numbers or names; null if there are none. A column of
+            the type ClassLabel also names the classes.
         values: Columns of numbers, by the name of the value in a batch.
         row_groups: How many row groups of Parquet files each process keeps in memory. Shuffled
-            samples are in all of them.
-        unpack: Whether the images of Parquet files are written to the cache folder on the first
-            load, which takes as much room as they do. "auto" does so if there are more row groups
-            than `row_groups`; "always"; "never" reads a row group whenever one of its samples is
-            due.
+            samples come from all row groups of the split.
+        unpack: Whether the first load writes the images of Parquet files to the cache folder, which
+            takes as much room as the images. "always": it does. "auto": it does if there are more
+            row groups than `row_groups`. "never": a row group that is not in memory is read
+            whenever one of its samples is due.
     """
 
     name: ClassVar[str] = "hf"

@@ -44,15 +44,15 @@ class Lmdb(FileSource):
 
     Attributes:
         path: The folder with data.mdb, or the file itself. ~ stands for the home directory.
-        database: The name of a database in it; null for the main one.
-        fields: The keys of each field's image files, by the field's name in a batch. "image-{id}"
-            stands for the keys image-0, image-1 and so on; "{key}" for all keys. Keys of further
-            fields are made of the placeholders of the first.
+        database: The name of a database in that file; null for the main database.
+        fields: The keys of the image files of each field: {FIELD: KEYS}, where FIELD is the name in
+            a batch. "image-{id}" stands for the keys image-0, image-1 and so on; "{key}" for all
+            keys. Further fields may use only the placeholders of the first field.
         label: Where the label is: the key of a text, such as "label-{id}", or a placeholder of the
-            first field, such as "{class}" of "{class}/{name}". null means that there are none.
-        manifest: A list with the columns `key` and `label`, in place of `label`. It is a .csv,
-            .tsv or .parquet, or a .txt with a key and a label in each line. Only its keys are
-            samples.
+            first field, such as "{class}" of "{class}/{name}". null means that there are no labels.
+        manifest: A list with the columns `key` and `label`, in place of the option `label`. It is a
+            .csv, .tsv or .parquet, or a .txt with a key and a label in each line. Only the keys in
+            the list are samples.
     """
 
     name: ClassVar[str] = "lmdb"
@@ -145,9 +145,11 @@ class Lmdb(FileSource):
     def _choose(
         self, locations: Mapping[str, Location]
     ) -> tuple[dict[str, dict[str, str]], list[str] | None]:
-        """Return the placeholder values of each sample, by its key, and the labels of a manifest.
+        """Choose the samples among the keys, or read them from the manifest.
 
-        The labels are None if there is no manifest, or if it has no labels.
+        Returns:
+            The values of the placeholders in each sample's key, by that key.
+            The labels in the manifest; None if there is no manifest, or if it has no labels.
         """
         template = self._first
         if self.manifest is not None:

@@ -27,8 +27,8 @@ class Part(pydantic.BaseModel):
 
     Attributes:
         source_name: The name of the source.
-        source: The source, of the class that its name stands for.
-        weight: How many samples an epoch has of it, in proportion to the others.
+        source: The source itself, an instance of the class with that name.
+        weight: This part's share of the samples in an epoch, relative to the weights of the others.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -90,12 +90,13 @@ class Mix(Source):
     Attributes:
         parts: The sources by name. Each has a `weight`, by default 1, beside its own options.
         stop: When an epoch ends. "first": when the first part is used up. "all": when each
-            part is used up at least once. "never": after `loader.epoch_size` samples, which also
-            replaces the other two.
-        classes: "join": classes of one name are one class. The classes of the first part keep
-            their numbers, and new ones follow. "keep": each part has classes of its own, which are
-            called PART/CLASS.
-        origin: The name of a value in a batch: the number of each sample's part. null: none.
+            part is used up at least once. "never": after `loader.epoch_size` samples. If
+            `loader.epoch_size` is set, it also replaces "first" and "all".
+        classes: "join": classes with the same name are one class. The classes of the first part
+            keep their numbers, and new ones follow. "keep": the classes of different parts stay
+            apart, and are called PART/CLASS.
+        origin: The name of a value to add to each batch: the number of each sample's part, from 0.
+            null adds none.
     """
 
     name: ClassVar[str] = "mix"

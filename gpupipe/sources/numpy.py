@@ -31,9 +31,10 @@ class Numpy(ArraySource):
     Attributes:
         root: The folder that holds one folder per class: ROOT/CLASS/x.npy, at any depth.
         manifest: The list of files, in the format of the source file_list: a .txt, or a table with
-            the columns path and label. Its paths are relative to `root`, or to its own folder.
+            the columns path and label. Its paths are relative to `root` if that is set, else to the
+            folder of the manifest.
         label: Name of the manifest's column with labels; null if there are none. With `root`, null
-            means that folders are no classes: all files under it are read, without labels.
+            means that folders are no classes: all files under `root` are read, without labels.
         files: One pattern or several, in place of `root` and `manifest`. A pattern is a path
             with * and ?, and {000..012} for numbers.
         rows: Whether each row of a file's array, along the first axis, is a sample. If false, a
@@ -104,7 +105,7 @@ class Numpy(ArraySource):
 
 
 def _read_header(path: str, name: str) -> npy.NpyHeader:
-    """Read and check the header of an array. Its `offset` counts from the start of the file.
+    """Read and check the header of an array. `offset` in the result counts from the file's start.
 
     Args:
         path: The .npy or .npz file.
@@ -134,7 +135,10 @@ def _read_header(path: str, name: str) -> npy.NpyHeader:
 
 
 def _read_numbers(path: str, name: str) -> NDArray[Any]:
-    """Read an array, (N,) or (N, n). Raises OSError, ValueError, DamagedError."""
+    """Read an array with one number, (N,), or n numbers, (N, n), for each of N samples.
+
+    Raises OSError, ValueError, DamagedError.
+    """
     header = _read_header(path, name)
     if not 1 <= len(header.shape) <= 2:
         raise ValueError(

@@ -21,14 +21,14 @@ class Parquet(ShardedSource):
     """The rows of .parquet files, with image files in their columns. Needs pyarrow.
 
     A column holds bytes, or structs with a part `bytes`, as the data sets of Hugging Face have
-    them. Parquet compresses its pages, so that no image can be mapped where it is. The images of
-    a shard are written to a file in the cache folder once, which takes as much room as they do.
+    them. Parquet compresses its pages, so no image can be read in place. Instead, the images of a
+    shard are written once to a file in the cache folder, which takes as much room as the images.
 
     Attributes:
         shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands
             for the home directory.
-        fields: The column of each field's image files, by the field's name in a batch. The first
-            field is the one that steps work on.
+        fields: The column with the image files of each field: {FIELD: COLUMN}, where FIELD is the
+            name in a batch. The first field is the one that steps work on.
         label: The column of labels, whole numbers or names; null if there are none.
         values: Columns of numbers, by the name of the value in a batch. They are int64 if all are
             whole, else float64.

@@ -37,10 +37,10 @@ class Recordio(ShardedSource):
             for the home directory.
             If x.idx exists next to x.rec, the samples are the records that it lists. Else all
             records are samples.
-        label: Which of the header's numbers is the label, from 0. null means that there is none,
-            and all labels are 0.
+        label: The position of the label among the header's numbers, from 0. null means that none of
+            them is a label; then all labels are 0.
         values: Further numbers of the header, float32, by name: {weight: 1, landmarks: [2, 12]}.
-            [2, 12] are the numbers 2 to 11.
+            [2, 12] stands for the numbers at the positions 2 to 11.
         empty: What to do with a record without an image: "raise", or "skip". Face data sets end
             in such records.
     """
@@ -87,8 +87,8 @@ class Recordio(ShardedSource):
             path: The RecordIO file.
             data: The bytes of the file.
             records: Records of the file.
-            wanted: The key of each record to index, by the byte at which the record begins. Records
-                that were indexed are removed from it. None indexes all records.
+            wanted: The key of each record to index, by the byte at which the record begins. This
+                method removes the records that it has indexed. None indexes all records.
         """
         several = records.find_multipart()
         for run in np.split(np.arange(len(several)), np.flatnonzero(np.diff(several)) + 1):
@@ -112,7 +112,7 @@ class Recordio(ShardedSource):
     def _join_parts(
         self, path: Path, payloads: list[bytes], number: NDArray[np.int64], names: list[str]
     ) -> ShardFile:
-        """Write the payloads of records, whose parts are joined, to the cache folder."""
+        """Write the joined payloads of records to a file in the cache folder, and index them."""
         joined = b"".join(payloads)
         reason = f"{path} holds records in several parts, which are put together there"
         with write_parts(path, ("parts", names), reason) as (parts_file, file):

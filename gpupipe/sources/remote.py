@@ -94,7 +94,7 @@ class Remote(DataSet, Source):
 
     @property
     def dataset(self) -> DataSet:
-        """The options of this source that the class DataSet has."""
+        """The options that this source shares with the class DataSet, as a DataSet."""
         names = DataSet.model_fields.keys() & self.model_fields_set
         return DataSet(**{name: getattr(self, name) for name in names})
 

@@ -31,10 +31,10 @@ class Numbers(pydantic.BaseModel):
     """A feature that is an array.
 
     Attributes:
-        feature: Name of the feature, which is a packed list of floats, or bytes.
+        feature: Name of the feature, which holds either a packed list of floats, or bytes.
         shape: Shape of every sample.
-        dtype: Dtype of the bytes, which are in C order and little-endian. A list of floats is
-            float32.
+        dtype: Dtype of the numbers in the bytes, which are in C order and little-endian. A list of
+            floats is float32.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -50,12 +50,12 @@ class Tfrecord(ShardedSource):
     Attributes:
         shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands
             for the home directory.
-        fields: The feature of each field of a batch, by the field's name. A name of a feature
-            stands for the bytes of an image file; {feature, shape, dtype} for an array.
-        label: The feature with the label: one int64, or bytes with a name. null means that there
-            is none, and all labels are 0.
-        values: Features with further numbers, by the name of the value in a batch. They are int64s
-            or floats, as many in each record.
+        fields: The feature of each field of a batch, by the field's name. Write the feature's name
+            if it holds the bytes of an image file; {feature, shape, dtype} if it holds an array.
+        label: The feature with the label: one int64, or bytes with a name. null means that no
+            feature is a label; then all labels are 0.
+        values: Features with further numbers, by the name of the value in a batch. They hold int64s
+            or floats, the same number of them in each record.
         verify: Whether to check the checksum of every record while the shards are indexed. Needs
             crc32c.
     """

@@ -58,11 +58,12 @@ class Webdataset(ShardedSource):
     Attributes:
         shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands
             for the home directory.
-        fields: Endings of the member of each field of a batch, by the field's name. Of several
-            endings, the first that a sample has counts. Members that end in npy are arrays.
-            {member: npy, dtype: float32, shape: [3, 480, 640]} fixes their dtype and shape.
+        fields: The ending of each field's member, or a list of endings, by the field's name in a
+            batch. From a list, the first ending that a sample has is taken. Members that end in npy
+            are arrays. {member: npy, dtype: float32, shape: [3, 480, 640]} fixes dtype and shape.
         label: Ending of the member with the label, which is a number or a name as text. "json:KEY"
-            is a key of a JSON member. null means that there is none, and all labels are 0.
+            is the value of KEY in the member that ends in json. null means that no member holds a
+            label; then all labels are 0.
         values: Further numbers, by the name of the value in a batch. Each is located like the
             label: {weight: "json:weight"}. A key may hold a list of numbers.
     """
@@ -112,7 +113,7 @@ class Webdataset(ShardedSource):
     def _read_first(self, field: Endings | ArrayMember) -> npy.NpyHeader:
         """Return the header of a field's first array. Raises DataError if no shard has one.
 
-        All arrays of the field must have its dtype and number of axes.
+        All arrays of the field must have the dtype and the number of axes in this header.
         """
         files = find_files(self.shards)
         for path in files:
@@ -157,9 +158,10 @@ class Webdataset(ShardedSource):
             return [ShardFile(list(chosen), fields, labels, values)]
 
     def _choose_members(self, stem: str, parts: _Parts) -> _Parts:
-        """Return the member of each field, by name; {} if the stem has no field, so is no sample.
+        """Return the member of each field, by the field's name.
 
-        Raises ValueError if the stem has some fields but not all.
+        Return {} if no field has a member: then the stem is no sample. Raises ValueError if only
+        some fields have a member.
 
         Args:
             stem: The name that the members share.
@@ -179,7 +181,10 @@ class Webdataset(ShardedSource):
         return {name: member for name, member in members.items() if member is not None}
 
     def _locate(self, data: NDArray[np.uint8], name: str, members: list[Member]) -> ByteRanges:
-        """Return a field's byte ranges. Raises ValueError if arrays differ in dtype or axes."""
+        """Return the byte ranges of a field, one for each of its members.
+
+        Raises ValueError if they are arrays that differ in dtype or number of axes.
+        """
         field = self.fields[name]
         offset, length = (
             np.array([getattr(m, part) for m in members], np.int64) for part in ("offset", "size")
@@ -225,7 +230,7 @@ def _check_alike(
 ) -> None:
     """Raise ValueError if arrays differ in dtype or number of axes.
 
-    An ArrayMember also fixes the dtype, and it may fix the shape.
+    If `field` is an ArrayMember, they must also have its dtype, and its shape if it has one.
     """
     for member, header in zip(members, headers, strict=True):
         dtype = field.dtype if isinstance(field, ArrayMember) else headers[0].dtype
@@ -252,7 +257,7 @@ def _is_array(ending: str) -> bool:
 
 
 def _split_name(name: str) -> tuple[str, str]:
-    """Split a name into stem and ending, at the first dot of the last part, as WebDataset does."""
+    """Split a name into stem and ending at the first dot of its file name, as WebDataset does."""
     folder, slash, file = name.rpartition("/")
     stem, _, ending = file.partition(".")
     return folder + slash + stem, ending.lower()

@@ -30,9 +30,9 @@ class ZipColumn(Column):
     """A field whose samples are members of ZIP archives, some of them deflated.
 
     Attributes:
-        spans: The byte ranges of the rows' stored content.
-        size: The size of each row's content in bytes, int64 (N,).
-        crc: The CRC-32 of each row's content, int64 (N,).
+        spans: The byte ranges of the N rows in the archives, deflated or not.
+        size: The size of each row in bytes after inflating, int64 (N,).
+        crc: The CRC-32 of each row after inflating, int64 (N,).
         is_deflated: Whether each row is deflated, bool (N,).
     """
 
@@ -90,8 +90,8 @@ class _Image(NamedTuple):
 class Zip(FileSource):
     """Images in CLASS/... in ZIP archives, at any depth, in ImageFolder's order.
 
-    A stored member is read where it is. A deflated one is inflated each time, and its CRC-32 is
-    checked. Hidden files are left out, and so is the folder __MACOSX.
+    An uncompressed member is read where it is. A deflated member is inflated at each read, and its
+    CRC-32 is checked. Hidden files are left out, and so is the folder __MACOSX.
 
     Attributes:
         shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands

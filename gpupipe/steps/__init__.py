@@ -1,10 +1,10 @@
 """The built-in steps, one or a few alike per file, named after torchvision v2 in snake_case.
 
-A step is in the file of its name, or in one that SHARED_FILES lists. A file imports the contract
-(gpupipe.pipeline.step), shared code (gpupipe.augment, and spec_checks, geometry and container of
-gpupipe.pipeline) and parameter types (gpupipe.schema.field_types), and no other file of steps. Only
-the registry gpupipe.pipeline.step_registry.STEPS imports steps, by name. `decode` is the step that
-turns image files into pixels. Start reading in random_flips.py.
+A step is in the file of its name, or in one that SHARED_FILES lists. A file of steps imports no
+other file of steps. It imports the contract (gpupipe.pipeline.step), parameter types
+(gpupipe.schema.field_types), and shared code: gpupipe.augment, and spec_checks, geometry and
+container of gpupipe.pipeline. Only the registry gpupipe.pipeline.step_registry.STEPS imports steps,
+by name. `decode` is the step that turns image files into pixels. Start reading in random_flips.py.
 """
 
 SHARED_FILES = {

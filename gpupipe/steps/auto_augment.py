@@ -47,11 +47,11 @@ class AugMix(AugmentPolicy):
     channels, and not on masks.
 
     Attributes:
-        severity: The number of strengths, 1 to 10, from which each operation draws its own: the
-            weakest `severity` of ten. The default is 3.
+        severity: Each operation draws its strength from the weakest `severity` of ten strengths,
+            1 to 10. The default is 3.
         mixture_width: The number of chains, 1 to 16. The default is 3.
-        chain_depth: The number of operations in a chain, 1 to 16. With -1, the default, each chain
-            draws it from 1 to 3.
+        chain_depth: The number of operations in a chain, 1 to 16. With -1, the default, this number
+            is drawn from 1 to 3 for each chain.
         alpha: The parameter of both distributions, 0.05 to 100. The default is 1.
         all_ops: Whether Brightness, Color, Contrast and Sharpness are among the operations. The
             default is true.
@@ -86,7 +86,7 @@ class AugMix(AugmentPolicy):
             op: int32 (B, mixture_width, longest chain), the number of each operation in OPS; 0
                 after the end of a chain.
             value: float64 of the same shape, the value of each operation: see policy_ops.
-            weight: float64 (B, mixture_width + 1), of the image and of each chain.
+            weight: float64 (B, mixture_width + 1), the weight of the image, then of each chain.
         """
         return self._mixture.draw(u, _MIX_DRAWS_PER_OP, self._draw_ops)
 
@@ -108,8 +108,8 @@ class AutoAugment(AugmentPolicy):
     """Apply one of 25 pairs of operations, as torchvision.transforms.v2.AutoAugment.
 
     The pair is drawn with equal probabilities; then each of its operations is applied or not, with
-    a probability of its own. Source: https://arxiv.org/abs/1805.09501. It works on uint8 images of
-    1 or 3 channels.
+    a probability of its own. Source: https://arxiv.org/abs/1805.09501. The step works on uint8
+    images of 1 or 3 channels.
 
     Attributes:
         policy: The data set for which the pairs were found: "imagenet" (the default), "cifar10" or
@@ -147,12 +147,12 @@ def _list_names(policy: str) -> tuple[str, ...]:
 class RandAugment(AugmentPolicy):
     """Apply operations drawn from 14, as torchvision.transforms.v2.RandAugment.
 
-    Each operation is drawn with equal probabilities, and with the magnitude that is given; half of
-    the shears, translations, rotations and changes of a factor get a negative sign. Source:
-    https://arxiv.org/abs/1909.13719. It works on uint8 images of 1 or 3 channels.
+    The 14 operations are equally probable, and all have the same `magnitude`. Half of the shears,
+    translations, rotations and changes of a factor get a negative sign. Source:
+    https://arxiv.org/abs/1909.13719. The step works on uint8 images of 1 or 3 channels.
 
     Attributes:
-        num_ops: How many operations follow each other, 0 to 16. The default is 2.
+        num_ops: How many operations are drawn and applied in turn, 0 to 16. The default is 2.
         magnitude: The magnitude bin of all operations, from 0 to num_magnitude_bins - 1. The
             default is 9.
         num_magnitude_bins: The number of magnitude bins, 2 to 1000. The default is 31.
@@ -195,9 +195,9 @@ class RandAugment(AugmentPolicy):
 class TrivialAugmentWide(AugmentPolicy):
     """Apply one operation of 14, as torchvision.transforms.v2.TrivialAugmentWide.
 
-    The operation and its magnitude are drawn with equal probabilities; half of the shears,
+    All operations are equally probable, and so are all magnitudes. Half of the shears,
     translations, rotations and changes of a factor get a negative sign. Source:
-    https://arxiv.org/abs/2103.10158. It works on uint8 images of 1 or 3 channels.
+    https://arxiv.org/abs/2103.10158. The step works on uint8 images of 1 or 3 channels.
 
     Attributes:
         num_magnitude_bins: The number of magnitude bins, 2 to 1000. The default is 31.

@@ -29,16 +29,16 @@ Factors = Annotated[
     spread("a number a of at least 0 for [max(0, 1 - a), 1 + a], or [min, max]", 1.0, lowest=0.0),
     ORDERED,
 ]
-"""[min, max] of a factor that 1 leaves unchanged, with torchvision's short form."""
+"""[min, max] of a factor, where 1 changes nothing; torchvision's short form is read too."""
 Turns = Annotated[
     tuple[Turn, Turn],
     spread("a number a from 0 to 0.5 for [-a, a], or [min, max]", max_spread=0.5),
     ORDERED,
 ]
-"""[min, max] turn of the hue, in full turns, with torchvision's short form."""
+"""[min, max] of the hue's turn, in full turns; torchvision's short form is read too."""
 
 TurnPair = Annotated[tuple[Turn, Turn], two_numbers("[min, max], from -0.5 to 0.5"), ORDERED]
-"""[min, max] turn of the hue, without the short form."""
+"""[min, max] of the hue's turn, in full turns, without the short form."""
 
 
 def lower_adjustment(image: Primitives, name: str, factor: NDArray[np.float64]) -> None:
@@ -62,11 +62,11 @@ class ColorJitter(ColorStep):
 
     Attributes:
         brightness: The factor of brightness: a number a for [max(0, 1 - a), 1 + a], or [min,
-            max]. At least 0; 1 changes nothing. By default it is not changed.
-        contrast: The factor of contrast, likewise.
-        saturation: The factor of saturation, likewise.
+            max]. At least 0; 1 changes nothing. By default the brightness is not changed.
+        contrast: The factor of contrast, in the same form as `brightness`.
+        saturation: The factor of saturation, in the same form as `brightness`.
         hue: The turn of the hue in full turns: a number a for [-a, a], or [min, max]; -0.5 to
-            0.5. By default it is not turned.
+            0.5. By default the hue is not turned.
     """
 
     brightness: Factors | None = None
@@ -81,7 +81,7 @@ class ColorJitter(ColorStep):
 
     @property
     def _ranges(self) -> dict[str, tuple[float, float]]:
-        """The range of each adjustment, without those that change nothing."""
+        """The range of each adjustment that has an effect, by name."""
         ranges = {name: getattr(self, name) for name in ADJUSTMENTS}
         none = {name: (0.0, 0.0) if name == "hue" else (1.0, 1.0) for name in ADJUSTMENTS}
         return {n: bounds for n, bounds in ranges.items() if bounds not in (None, none[n])}

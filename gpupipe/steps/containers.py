@@ -33,7 +33,7 @@ class RandomApply(Container):
 
     Attributes:
         transforms: The steps.
-        p: The probability that they run, 0 to 1. The default is 0.5.
+        p: The probability that the steps run, 0 to 1. The default is 0.5.
     """
 
     p: Probability = 0.5
@@ -76,8 +76,8 @@ class RandomChoice(Container, WeightedChoice):
 
     Attributes:
         transforms: The steps.
-        p: A weight for each step, 0 or more; divided by their sum, they are its probability. By
-            default all steps are equally probable.
+        p: A weight for each step, 0 or more. The probability of a step is its weight divided by the
+            sum of the weights. By default all steps are equally probable.
     """
 
     example = {"transforms": ["random_horizontal_flip", {"random_rotation": {"degrees": 90}}]}
@@ -97,7 +97,7 @@ class RandomChoice(Container, WeightedChoice):
 class RandomOrder(Container):
     """Run all steps of a list in a random order, as torchvision.transforms.v2.RandomOrder.
 
-    Each step must take what any other one makes, so none may change the dtype or the channels.
+    Each step must accept the output of every other, so none may change the dtype or the channels.
 
     Attributes:
         transforms: The steps.
@@ -115,8 +115,8 @@ class RandomOrder(Container):
         return {"order": np.argsort(u, axis=-1, kind="stable").astype(np.int32)}
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
-        # A step may come after any other. What they all take is an image whose size is not known
-        # where one of them changes it.
+        # A step may come after any other. So all steps are resolved for an image whose size is
+        # unknown if one of them changes it.
         outputs = [nested.resolve(input_spec)[1] for nested in self.transforms]
         kept = all(output.sides == input_spec.sides for output in outputs)
         sides = input_spec.sides if kept else (None,) * len(input_spec.sides)
@@ -166,12 +166,12 @@ def differs_in_kind(one: Spec, other: Spec) -> bool:
 
 @dataclass(frozen=True)
 class Way:
-    """One of the ways that a sample may take through a container.
+    """What a container may do with a sample, such as run all of its steps, and the result.
 
     Attributes:
-        name: The way's name in messages.
-        where: The YAML location of the step on this way that changes dtype, channels or layout.
-        spec: The spec of samples after this way.
+        name: What the container runs, for messages: "all steps", "no step" or the name of a step.
+        where: The YAML location of the step that may change dtype, channels or layout; "" if none.
+        spec: The spec of the samples that come out.
     """
 
     name: str
@@ -180,14 +180,15 @@ class Way:
 
 
 def merge_specs(input_spec: Spec, ways: Sequence[Way]) -> Spec:
-    """Return one spec for samples that took different ways through a container.
+    """Return one spec for all samples that come out of a container, whatever it did with each.
 
     Args:
         input_spec: The spec of the container's input.
-        ways: The ways, at least one.
+        ways: All that the container may do with a sample, at least one entry.
 
     Returns:
-        The spec, with None for each size that differs. Its values are from `merge_values`.
+        The spec, with None for each size that differs. Its `pixels.values` are the result of
+        `merge_values`.
 
     Raises:
         StepIncompatibleError: If dtypes, channels or layouts differ.
@@ -217,5 +218,5 @@ def min_sizes(specs: Sequence[Spec]) -> tuple[int, ...]:
 
 
 def merge_values(specs: Sequence[Spec]) -> Values:
-    """Return the first `pixels.values` among the specs that is not "usual", or else "usual"."""
+    """Return "usual" if the `pixels.values` of all specs are that, else the first that is not."""
     return next((s.pixels.values for s in specs if s.pixels.values != "usual"), "usual")

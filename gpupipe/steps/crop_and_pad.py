@@ -134,8 +134,8 @@ class RandomCrop(Step):
         padding: Pixels to add first: one number, [left and right, top and bottom], or [left, top,
             right, bottom]. Each is 0 to 65535. For a volume, one number or [left, top, front,
             right, bottom, back]; for a series, one number or [before, after]. The default is none.
-        pad_if_needed: Pad a side that is too short by the missing pixels, at both ends. Otherwise a
-            smaller image is an error. The default is false.
+        pad_if_needed: If a side is too short, add as many pixels as are missing at each of its two
+            ends. If false, the default, a smaller image is an error.
         fill: The value of constant padding: one number, or one per channel. The image's dtype must
             be able to hold it. The default is 0. Masks get 0; {image: ..., mask: ...} changes that.
         padding_mode: "constant" (the default), "edge", "reflect" or "symmetric", as in pad. All but
@@ -156,7 +156,7 @@ class RandomCrop(Step):
 
         Returns:
             position: (B, 2), [top, left] as fractions of the free space, in [0, 1).
-            front: (B, 1), the position along the depth of a volume, as such a fraction.
+            front: (B, 1), the same along the depth, for volumes.
         """
         return {"position": u[:, :2], "front": u[:, 2:]}
 
@@ -185,7 +185,7 @@ class RandomCrop(Step):
         return self.padding is not None or self.pad_if_needed
 
     def margins(self, size: Any) -> tuple[Any, Any]:
-        """Return the whole padding for an image of `size` as [top, left] and [bottom, right].
+        """Return all padding of an image: [top, left] and [bottom, right], in pixels.
 
         As in torchvision, `pad_if_needed` adds all missing pixels at both ends.
 

@@ -31,18 +31,19 @@ class Dali(Step):
     """Run one of DALI's own operators on each image.
 
     The step runs on the DALI engine alone: there is no torch lowering, and so no parity check. All
-    other parameters are arguments of the operator, with DALI's names, defaults and meaning. Names
-    such as INTERP_LINEAR and FLOAT are text. An argument that DALI takes per sample may be drawn:
-    {uniform: [min, max]}, {normal: [mean, std]}, {choice: [...]} or {flip: p}. Whole numbers are
-    drawn with both ends, and rounded if they are normal.
+    parameters except `op` are arguments of the operator, with DALI's names, defaults and meaning.
+    Names such as INTERP_LINEAR and FLOAT are written as text. An argument that DALI takes per
+    sample may be drawn: {uniform: [min, max]}, {normal: [mean, std]}, {choice: [...]} or {flip: p}.
+    If the argument is a whole number, a uniform draw includes both ends, and a normal one is
+    rounded.
 
     When the pipeline is checked, the operator runs on small images, to find the size, dtype and
     channels of its output. If the operator has no CPU version, gpupipe assumes that it keeps all
     three, and checks this with the first batch.
 
     Attributes:
-        op: The operator's name in nvidia.dali.fn, such as color_twist. It takes one image, returns
-            one, and draws nothing itself.
+        op: The operator's name in nvidia.dali.fn, such as color_twist. The operator must take one
+            image, return one, and draw no random numbers itself.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="allow")
@@ -53,7 +54,7 @@ class Dali(Step):
     runs_unknown_code = True
 
     _trials: dict[Spec, Trial] = PrivateAttr(default_factory=dict)
-    """The outcome of the operator's trial for each input spec; copies of the step share it."""
+    """The Trial of the operator for each input spec; copies of the step share this dict."""
 
     @model_validator(mode="after")
     def _check_arguments(self) -> Self:
@@ -92,7 +93,8 @@ class Dali(Step):
         """Draw the arguments that have a distribution.
 
         Returns:
-            By the argument's name: a float32 or int32 array, (B,) or (B, n).
+            By the argument's name: a float32 or int32 array, (B,); (B, n) if each value is a list
+            of n numbers.
         """
         sampled, first = {}, 0
         for name, draw in self.arguments.draws.items():
@@ -117,7 +119,7 @@ class Dali(Step):
         image.apply(self.op, self._make, *values, size=size)
 
     def _make(self, pixels: Any, *nodes: Any) -> Any:
-        """Add the operator to a DALI pipeline."""
+        """Add the operator to a DALI pipeline. `nodes` are the drawn arguments."""
         if pixels.device not in self.operator.backends:
             raise NoLoweringError(
                 f"DALI has no {pixels.device.upper()} version of {self.op}: set 'device: "
@@ -132,7 +134,7 @@ class Dali(Step):
         The first call with a spec runs the operator on small images, if it has a CPU version.
 
         Raises:
-            StepIncompatibleError: The operator cannot process such an input.
+            StepIncompatibleError: The operator cannot process an input with this spec.
         """
         if input_spec not in self._trials:
             self._trials[input_spec] = self._run_trial(check_image(input_spec))

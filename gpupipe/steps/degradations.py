@@ -45,9 +45,9 @@ Sigma = Annotated[
 class GaussianBlur(ColorStep):
     """Blur with a Gaussian, as torchvision.transforms.v2.GaussianBlur.
 
-    At its border the image is mirrored without repeating the last pixel. So it must have more than
-    kernel_size // 2 pixels a side. The input must be an image of 1 or 3 channels in uint8, float16
-    or float32.
+    At its border the image is mirrored without repeating the last pixel. So each side of the image
+    must have more than kernel_size // 2 pixels. The input must be an image of 1 or 3 channels in
+    uint8, float16 or float32.
 
     Attributes:
         kernel_size: The number of pixels that are averaged along x and y: one odd number, or
@@ -87,8 +87,8 @@ class GaussianNoise(ColorStep):
     augment/noise.py.
 
     Attributes:
-        mean: The mean of the noise. 1 is the range of the dtype: 255 levels for uint8. The default
-            is 0.
+        mean: The mean of the noise, in units of the dtype's range: 1 stands for 255 levels of
+            uint8. The default is 0.
         sigma: The standard deviation of the noise in the same unit, 0 or more. The default is 0.1.
         clip: Whether results are clamped to the range of the dtype. The default is true. uint8
             requires it.
@@ -175,7 +175,7 @@ class Jpeg(ColorStep):
         return {"quality": (low + np.floor(u[:, 0] * (high - low + 1))).astype(np.int32)}
 
     def torch_color(self, image: Any, p: Params) -> Any:
-        """Use Pillow, whose pixels are torchvision's: torchvision deprecates its own encoder."""
+        """Compress with Pillow: its pixels are torchvision's, whose own encoder is deprecated."""
         import torch
         from PIL import Image
 

@@ -76,8 +76,8 @@ class Rgb(ColorStep):
     """Repeat the channel of a gray image three times, as torchvision.transforms.v2.RGB.
 
     An image of three channels keeps them. The input must be an image of 1 or 3 channels in uint8,
-    float16 or float32. It has no parameters. For image files, `decode` with `mode: rgb` makes three
-    channels of all.
+    float16 or float32. The step has no parameters. For image files it is not needed: `decode` with
+    `mode: rgb` always makes three channels.
     """
 
     takes_any_values = True

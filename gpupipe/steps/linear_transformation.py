@@ -20,14 +20,14 @@ class LinearTransformation(Step):
     are taken as 0 to 255. The input must be uint8, float16 or float32, and all images must have
     one size. Masks are left alone.
 
-    A list is float32. An .npy file holds float32 or float64, and a relative path begins in the
-    working directory. DALI has no operator for it: on the CPU it calls torch, one image after
-    another, and on a GPU the step is refused.
+    Numbers that are written as a list are float32. An .npy file holds float32 or float64, and a
+    relative path begins in the working directory. DALI has no operator for this step: on the CPU
+    it calls torch, one image after another, and on a GPU the step is refused.
 
     Attributes:
         transformation_matrix: The matrix, D x D, where D is C*H*W: a list of rows, or the path of
             an .npy file.
-        mean_vector: What is subtracted before, D numbers: a list, or the path of an .npy file.
+        mean_vector: The D numbers to subtract first: a list, or the path of an .npy file.
     """
 
     transformation_matrix: Matrix

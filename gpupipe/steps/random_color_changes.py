@@ -35,9 +35,8 @@ class RandomAdjustSharpness(RandomColorStep):
 class RandomAutocontrast(RandomColorStep):
     """Stretch each channel at random, as torchvision.transforms.v2.RandomAutocontrast.
 
-    The darkest value of a channel becomes 0, and the
-    brightest one 255, or 1 for floats. The input must be an image of 1 or 3 channels, of uint8 or
-    of floats from 0 to 1.
+    The darkest value of a channel becomes 0, and the brightest becomes 255, or 1 for floats. The
+    input must be an image of 1 or 3 channels, of uint8 or of floats from 0 to 1.
 
     Attributes:
         p: The probability of the change, 0 to 1. The default is 0.5.
@@ -49,8 +48,9 @@ class RandomAutocontrast(RandomColorStep):
 class RandomChannelPermutation(ColorStep):
     """Put the channels in a random order, as torchvision.transforms.v2.RandomChannelPermutation.
 
-    The six orders of three channels are equally probable. An image of one channel keeps it. The
-    input must be an image of 1 or 3 channels in uint8, float16 or float32. It has no parameters.
+    The six orders of three channels are equally probable. An image of one channel is left alone.
+    The input must be an image of 1 or 3 channels in uint8, float16 or float32. The step has no
+    parameters.
     """
 
     num_uniforms = 3
@@ -88,7 +88,7 @@ class RandomInvert(RandomColorStep):
 
 
 class RandomPosterize(RandomColorStep):
-    """Keep the highest bits of each level at random, as torchvision's RandomPosterize.
+    """With probability p, keep only the highest bits of values, as torchvision's RandomPosterize.
 
     The input must be an image of 1 or 3 channels of uint8.
 
@@ -105,12 +105,13 @@ class RandomPosterize(RandomColorStep):
 
 
 class RandomSolarize(RandomColorStep):
-    """Invert values from a threshold on at random, as torchvision.transforms.v2.RandomSolarize.
+    """With probability p, invert high values, as torchvision.transforms.v2.RandomSolarize.
 
     The input must be an image of 1 or 3 channels, of uint8 or of floats from 0 to 1.
 
     Attributes:
-        threshold: Values of at least this are inverted. At most 255 for uint8, and 1 for floats.
+        threshold: Values of at least `threshold` are inverted. It may be up to 255 for uint8, and
+            up to 1 for floats.
         p: The probability that the image is solarized, 0 to 1. The default is 0.5.
     """
 

@@ -45,20 +45,21 @@ def _numbers_or_random(value: Any) -> Any:
 class RandomErasing(Step):
     """Replace a random window by one value or noise, as torchvision.transforms.v2.RandomErasing.
 
-    Like torchvision, it draws ten windows and takes the first that is smaller than the image on
-    both sides. If none is, the image is left alone. Masks are left alone. The samples that are left
-    alone cost no time. The input must be an image of 1 to 4 channels in uint8, float16 or float32.
+    Like torchvision, the step draws ten windows and takes the first whose sides are both smaller
+    than the image's. If there is none, the image is left alone. Masks are left alone. The samples
+    that are left alone cost no time. The input must be an image of 1 to 4 channels in uint8,
+    float16 or float32.
 
     Attributes:
-        p: The probability of a window, 0 to 1. The default is 0.5.
+        p: The probability that a window is drawn for an image, 0 to 1. The default is 0.5.
         scale: The window's share of the image's area, [min, max], each 0 to 1. Drawn uniformly.
             The default is [0.02, 0.33].
         ratio: The window's height / width, [min, max], both above 0. Drawn log-uniformly. The
             default is [0.3, 3.3].
         value: The value inside the window, in units of the step's input: one number, or one per
             channel. The default is 0, which after normalize is the mean colour. "random" draws a
-            standard normal number for each channel of each pixel; all images must be floats of one
-            size then. This noise is made on the CPU for every engine, 8 ns a number; see
+            standard normal number for each channel of each pixel; then all images must be floats
+            and have one size. This noise is made on the CPU for every engine, 8 ns a number; see
             augment/noise.py.
     """
 
@@ -127,7 +128,7 @@ class RandomErasing(Step):
         return add_fill(noise.ANY_NUMBER, input_spec)
 
     def window(self, p: Params, size: Any) -> tuple[Any, Any, Any]:
-        """Return [top, left] and [height, width] of the window in pixels, and whether it is erased.
+        """Return the window's [top, left], its [height, width] in pixels, and whether to erase it.
 
         The formula is that of torchvision's make_params.
 

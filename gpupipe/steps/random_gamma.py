@@ -8,12 +8,13 @@ from gpupipe.pipeline.step import Sampled, Uniforms
 class RandomGamma(RandomColorStep):
     """Change the gamma at random, as torchvision.transforms.v2.functional.adjust_gamma.
 
-    Each colour from 0 to 1 is raised to the power gamma: below 1 the image becomes brighter, above
-    1 darker. The input must be an image of 1 or 3 channels, of uint8 or of floats from 0 to 1.
+    Each colour from 0 to 1 is raised to the power gamma. A gamma below 1 makes the image brighter,
+    and one above 1 darker. The input must be an image of 1 or 3 channels, of uint8 or of floats
+    from 0 to 1.
 
     Attributes:
-        gamma: [min, max] power, at least 0, from which it is drawn uniformly. 1 changes nothing.
-            The default is [0.8, 1.2], as in Albumentations.
+        gamma: [min, max] of the power, which is drawn uniformly; both at least 0. A power of 1
+            changes nothing. The default is [0.8, 1.2], as in Albumentations.
         p: The probability of the change, 0 to 1. The default is 0.5.
     """
 
@@ -23,5 +24,10 @@ class RandomGamma(RandomColorStep):
     num_uniforms = 2
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return runs: int32 (B,), 1 for the samples to change, else 0; gamma: float64 (B,)."""
+        """Draw which samples change, and a gamma for each.
+
+        Returns:
+            runs: int32 (B,), 1 for the samples to change, else 0.
+            gamma: float64 (B,).
+        """
         return super().sample(u) | {"gamma": draw_between(self.gamma, u[:, 1])}

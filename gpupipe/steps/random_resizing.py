@@ -20,7 +20,7 @@ from gpupipe.schema.field_types import PositiveRange, Side, check_list, two_numb
 class ResizingStep(ResamplingStep):
     """The base of steps that resize each image to a size that is drawn for it.
 
-    Subclasses define `shape`, and the lower bound of its sides, `min_side`.
+    Subclasses define `shape`, and may define `min_side`, a lower bound of the sides it returns.
     """
 
     @property
@@ -59,7 +59,7 @@ class RandomResize(ResizingStep):
     Attributes:
         min_size: The smallest length of the shorter side, in pixels.
         max_size: The length of the shorter side is less than this, in pixels. As in torchvision,
-            it is drawn from min_size to max_size - 1.
+            the length is drawn from min_size to max_size - 1.
         interpolation: "nearest", "bilinear" (the default) or "bicubic".
         antialias: Low-pass before shrinking. The default is true, and bicubic requires it.
     """
@@ -102,10 +102,10 @@ class RandomShortestSize(ResizingStep):
     differ between samples, so a crop must follow.
 
     Attributes:
-        min_size: The lengths of the shorter side in pixels, one number or a list. All of a list
-            are equally probable.
-        max_size: The longest that the longer side may become, in pixels, at least as large as each
-            of `min_size`. The default is no limit.
+        min_size: The lengths of the shorter side in pixels: one number, or a list of equally
+            probable lengths.
+        max_size: The largest length of the longer side in pixels. It must be at least as large as
+            each length in `min_size`. The default is no limit.
         interpolation: "nearest", "bilinear" (the default) or "bicubic".
         antialias: Low-pass before shrinking. The default is true, and bicubic requires it.
     """
@@ -151,8 +151,8 @@ class ScaleJitter(ResizingStep):
     each side is at least 1 pixel. Output sizes differ between samples, so a crop must follow.
 
     Attributes:
-        target_size: [width, height] in pixels. As torchvision computes it, the first number is
-            for the width.
+        target_size: [width, height] in pixels. torchvision's code, too, takes the first number for
+            the width.
         scale_range: The factor of size, [min, max], both above 0. Drawn uniformly. The default
             is [0.1, 2].
         interpolation: "nearest", "bilinear" (the default) or "bicubic".

@@ -85,8 +85,8 @@ class RandomAffine(WarpingStep):
         Returns:
             angle: (B,), in degrees.
             shear: (B, 2), [x, y] in degrees.
-            scale: (B,).
-            translate: (B, 2), [x, y] as fractions of the size, -1 to 1.
+            scale: (B,), the factor of size.
+            translate: (B, 2), [x, y] as fractions of the image's size, -1 to 1.
             linear: (B, 2, 2), the linear part of the inverse matrix, from angle, scale and shear.
         """
         angle = draw_between(self.degrees, u[:, 0])
@@ -152,13 +152,14 @@ class RandomPerspective(WarpingStep):
 
         Returns:
             runs: int32 (B,), 1 for the samples that are transformed, else 0.
-            moves: (B, 4, 2), [x, y] in [0, 1) for top-left, top-right, bottom-right and
-                bottom-left: the position in the range of each corner, from its left or top end.
+            moves: (B, 4, 2), [x, y] for the top-left, top-right, bottom-right and bottom-left
+                corner: its position in the range where it may lie, from 0 (the range's left or top
+                end) to 1, without 1.
         """
         return {"runs": (u[:, 0] < self.p).astype(np.int32), "moves": u[:, 1:].reshape(-1, 4, 2)}
 
     def corners(self, p: Params, width_height: Any) -> tuple[Any, Any]:
-        """Return the corners of the image, and their positions in the output, (..., 4, 2) each.
+        """Return the image's corners and their positions in the output, [x, y], (..., 4, 2) each.
 
         The formula is that of torchvision's make_params.
         """
@@ -218,7 +219,7 @@ class RandomRotation(WarpingStep):
             angle: (B,), in degrees.
             linear: (B, 2, 2), the linear part of the inverse matrix.
             extent: (B, 2, 2), the absolute values of `linear`, for `expand`.
-            quarter_turn: (B,), 1 for multiples of 90 degrees, else 0. For these torchvision's
+            quarter_turn: (B,), 1 for multiples of 90 degrees, else 0. For such angles torchvision's
                 `expand` swaps the sides and does not measure the corners.
         """
         angle = draw_between(self.degrees, u[:, 0])

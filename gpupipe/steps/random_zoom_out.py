@@ -56,7 +56,7 @@ class RandomZoomOut(Step):
         return add_fill(self.fill, input_spec).with_size((None, None), input_spec.at_least)
 
     def canvas(self, p: Params, size: Any) -> tuple[Any, Any]:
-        """Return [top, left], relative to the image, and [height, width] of the canvas, in pixels.
+        """Return the canvas in pixels: [top, left] relative to the image, and [height, width].
 
         The formula is that of torchvision's make_params.
 

@@ -15,7 +15,7 @@ _TRIES = 10
 
 
 def _alone(value: Any) -> Any:
-    """Unpack [n]: as in torchvision, it is the length of the shorter side, not a square."""
+    """Unpack [n]: as in torchvision, [n] sets the length of the shorter side, and not a square."""
     return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
 
 
@@ -24,10 +24,10 @@ class Resize(ResamplingStep):
 
     Attributes:
         size: One number sets the shorter side and keeps the aspect ratio; [height, width] sets
-            both. In pixels, each 1 to 65535.
+            both sides. In pixels, each 1 to 65535.
         interpolation: "nearest", "bilinear" (the default) or "bicubic".
-        max_size: The longest that the longer side may become, in pixels, larger than `size`. Only
-            if `size` is one number. The default is no limit.
+        max_size: The largest length of the longer side in pixels. It must be larger than `size`,
+            which must be one number. The default is no limit.
         antialias: Low-pass before shrinking. The default is true, and bicubic requires it.
     """
 

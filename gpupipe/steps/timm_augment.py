@@ -25,15 +25,17 @@ from gpupipe.schema.field_types import Fill, Resampling
 Floats = NDArray[np.float64]
 
 _DRAWS_PER_OP = 6
-"""The draws per operation: its index, whether it is applied, two for its level, sign and value."""
+"""The uniform draws for an operation: one for its index, one for whether it is applied, two for its
+level, one for its sign and one for its value.
+"""
 _MAX_THRESHOLD = 255.0
 
 
 class TimmAugment(AugmentPolicy):
     """Apply a policy that timm writes as a string (its parameter `auto_augment`).
 
-    The policies are rand, augmix, original, originalr, v0, v0r and 3a, followed by sections, each
-    with a number:
+    A policy is rand, augmix, original, originalr, v0, v0r or 3a, followed by sections, each with a
+    number. In brackets stand the meaning of the section and its default:
 
     - rand: m (magnitude, 10), n (operations, 2), p (the probability of each, 0.5), mstd (standard
       deviation of the magnitude; above 100: uniform from 0), mmax (the largest magnitude, 10),
@@ -41,11 +43,11 @@ class TimmAugment(AugmentPolicy):
       sets of operations) or w0 (weights that timm had until 2022, and refuses since).
     - augmix: m (magnitude, 3), w (chains, 3), d (length of a chain; drawn from 1 to 3), a (alpha,
       1), mstd (by default the magnitude is uniform), b1 (changes rounding only, and nothing here).
-      It shifts by up to 0.3 of the side, as create_transform of timm sets it for augmix.
+      Images are shifted by up to 0.3 of their side, as timm's create_transform sets it for augmix.
     - the others: mstd.
 
     Operations are drawn as timm draws them, and are computed with torchvision's functions, where
-    timm computes them with PIL. It works on uint8 images of 1 or 3 channels. Source:
+    timm computes them with PIL. The step works on uint8 images of 1 or 3 channels. Source:
     timm/data/auto_augment.py.
 
     Attributes:
@@ -79,17 +81,18 @@ class TimmAugment(AugmentPolicy):
 
     @property
     def has_chains(self) -> bool:  # type: ignore[override]
-        """Whether chains are blended: augmix does."""
+        """Whether the policy blends chains of operations: only augmix does."""
         return self._read.mixture is not None
 
     def sample(self, u: Uniforms) -> Sampled:
         """Draw the operations of each sample.
 
         Returns:
-            op: int32 (B, slots), the number of each operation in OPS. For augmix (B, chains,
-                slots).
+            op: int32 (B, n), the number in OPS of each of a sample's n operations. For augmix
+                (B, chains, n), where n is the length of the longest chain.
             value: float64 of the same shape, the value of each operation: see policy_ops.
-            weight: float64 (B, chains + 1), of the image and of each chain; only for augmix.
+            weight: float64 (B, chains + 1), the weight of the image, then of each chain. Only for
+                augmix.
         """
         policy = self._read
         if policy.mixture:
@@ -106,7 +109,7 @@ class TimmAugment(AugmentPolicy):
 
 
 def _draw_equally(policy: TimmPolicy, draws: Floats) -> Sampled:
-    """Draw operations, all equally probable, with levels around the magnitude."""
+    """Draw the operations of augmix, all equally probable, with levels around the magnitude."""
     return _get(policy, choose(draws[0], len(policy.ops)), policy.magnitude, draws)
 
 
@@ -135,7 +138,7 @@ def _get(policy: TimmPolicy, index: Any, magnitude: Any, draws: Floats) -> Sampl
 
 
 def draw_levels(magnitude: Any, std: float, largest: float, u: Floats) -> Any:
-    """Draw levels around a magnitude, clipped to 0 and `largest`.
+    """Draw levels around a magnitude, clipped to the range from 0 to `largest`.
 
     Args:
         magnitude: The magnitude, a number or an array (...).
@@ -158,8 +161,8 @@ def get_ops(names: Sequence[str], index: Any, level: Any, u: Floats) -> Sampled:
     Args:
         names: timm's names of the operations.
         index: The drawn operations, as positions in `names`.
-        level: The level of each operation, of the same shape.
-        u: Uniform draws, (2, ...): for the sign, and for operations that draw their value.
+        level: The level of each operation; its shape must broadcast to that of `index`.
+        u: Uniform draws, (2, ...): `u[0]` for the signs, `u[1]` for operations that draw a value.
 
     Returns:
         op: int32, the number of each operation in OPS.
@@ -180,14 +183,24 @@ def get_ops(names: Sequence[str], index: Any, level: Any, u: Floats) -> Sampled:
 
 
 def _by_draw(u: Floats, slots: int) -> Floats:
-    """Reshape uniform draws (B, draws per operation * slots) to (draws per operation, B, slots)."""
+    """Reshape uniform draws (B, draws per operation * slots) to (draws per operation, B, slots).
+
+    `slots` is the number of operations of a sample.
+    """
     return np.moveaxis(u.reshape(len(u), _DRAWS_PER_OP, slots), 1, 0)
 
 
 def _choose_weighted(u: Floats, weights: Sequence[float]) -> NDArray[np.int64]:
-    """Draw a weighted position for each entry of `u`, (B, slots), without replacement in a row.
+    """Draw a position in `weights` for each entry of `u`, without replacement within a row.
 
-    Like np.random.choice with `p`: a drawn position gets weight 0 for the following slots.
+    Like np.random.choice with `p`: a drawn position has weight 0 for the rest of the row.
+
+    Args:
+        u: Uniform draws, (B, slots), one for each of a sample's operations.
+        weights: The weight of each position.
+
+    Returns:
+        int64 (B, slots).
     """
     left = np.tile(np.array(weights, np.float64), (len(u), 1))
     rows = np.arange(len(u))

@@ -35,8 +35,8 @@ _BEYOND_HALF = ("uint16", "int32", "int64")
 class ToDtype(Step):
     """Convert to another dtype, as torchvision.transforms.v2.ToDtype.
 
-    A value that an integer dtype cannot hold becomes the nearest one that it can, and NaN becomes
-    0. torchvision leaves both undefined.
+    A value that an integer dtype cannot hold becomes the nearest value in its range, and NaN
+    becomes 0. torchvision leaves both undefined.
 
     Attributes:
         dtype: float16, float32, float64, int8 to int64, uint8 to uint64, or bool. For batches of
@@ -158,9 +158,9 @@ def _is_float(dtype: str) -> bool:
 
 
 def _check_scale(stored: str, made: str) -> None:
-    """Raise StepIncompatibleError if torchvision cannot scale from `stored` to `made`.
+    """Raise StepIncompatibleError if torchvision cannot scale from dtype `stored` to dtype `made`.
 
-    That includes pairs for which it returns infinities or zeros.
+    This includes pairs of dtypes for which torchvision returns infinities or zeros.
     """
     unscaled = next((dtype for dtype in (stored, made) if dtype in _UNSCALED), None)
     if unscaled:

@@ -1,8 +1,8 @@
 """Reads the arguments of timm.data.create_loader that are not about steps.
 
-`check_arguments` refuses those that gpupipe cannot honour. `read_data` makes an index of the
-samples of `dataset`, and `list_changes` returns the functions that timm applies to whole batches:
-mixing, its RandomErasing, and a change of the images' dtype.
+`check_arguments` refuses the arguments that gpupipe cannot honour. `read_data` makes an index of
+the samples of `dataset`, and `list_changes` returns the functions that timm applies to whole
+batches: mixing, timm's RandomErasing, and a change of the images' dtype.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _list_crop_problems(a: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def read_data(dataset: Any, channels: int) -> tuple[dict[str, Any], Index | None]:
-    """Return the `data` of a config, and an index of the samples if the dataset lists them.
+    """Return the `data` of a config, and an index of the samples; None if `dataset` lists none.
 
     Args:
         dataset: A dataset of timm or torchvision over image files; a folder of class folders; or
@@ -100,7 +100,8 @@ def read_data(dataset: Any, channels: int) -> tuple[dict[str, Any], Index | None
         channels: The number of channels of the images, 1 or 3.
 
     Raises:
-        ConfigError: If the samples are not image files, or the dataset transforms them.
+        ConfigError: If the samples are not image files, or the dataset has a target_transform,
+            additional features, or an image mode that does not fit `channels`.
         DataError: If the dataset has no samples.
     """
     if isinstance(dataset, Mapping):
@@ -205,7 +206,8 @@ class Erase:
 def list_changes(a: Mapping[str, Any]) -> list[Callable[..., Batch]]:
     """Return the functions that change a whole batch, (images, labels), in the order of timm.
 
-    These are mixing, then random erasing, then the conversion to another dtype, if each is set.
+    These are mixing, then random erasing, then the conversion to another dtype, each only if the
+    arguments ask for it.
 
     Args:
         a: The arguments of gpupipe.timm.create_loader, by name.

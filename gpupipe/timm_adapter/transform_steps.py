@@ -12,7 +12,7 @@ Arguments = Mapping[str, Any]
 Step = str | dict[str, Any]
 
 DEFAULT_CROP_PCT = 0.875
-"""timm's DEFAULT_CROP_PCT."""
+"""timm's constant: the side of the crop in evaluation, as a fraction of the resized side."""
 _BLUR = {"kernel_size": 23, "sigma": [0.1, 2.0]}
 _ERASED = {"scale": [0.02, 1 / 3], "ratio": [0.3, 1 / 0.3]}
 ERASING_VALUES: dict[str, Any] = {"const": 0.0, "pixel": "random"}
@@ -41,7 +41,7 @@ def list_steps(a: Arguments, channels: int, erases: bool) -> list[Step]:
 
 
 def _one_per_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
-    """Return one value per channel; if the counts differ, the average, as timm's adapt_to_chs."""
+    """Return one value per channel; if the counts differ, repeat the average, as timm does."""
     values = tuple(float(value) for value in values)
     return values if len(values) == channels else (sum(values) / len(values),) * channels
 
@@ -100,7 +100,7 @@ def _make_crop(a: Arguments) -> Step:
 
 def _list_jitter(a: Arguments) -> list[Step]:
     jitter, probability = a["color_jitter"], a["color_jitter_prob"]
-    # timm leaves the jitter out beside a policy, other than 3a.
+    # timm leaves the jitter out if there is a policy, except for 3a.
     if jitter is None or (a["auto_augment"] and "3a" not in a["auto_augment"]):
         return []
     values = (float(jitter),) * 3 if isinstance(jitter, (int, float)) else tuple(jitter)

@@ -65,9 +65,9 @@ def from_torchvision(
         The steps. load() takes them as `pipeline=`, and print() shows their YAML.
 
     Raises:
-        ConfigError: If a transform has no counterpart: a subclass, a function, or a parameter that
-            the step lacks; or if the order of the steps is invalid. The message lists all
-            mistakes, each with advice.
+        ConfigError: If the order of the steps is invalid, or a transform has no counterpart: for
+            example, it is a function, a subclass of a torchvision transform, or it has a parameter
+            that the step lacks. The message lists all mistakes, each with advice.
 
     Example:
         >>> compose = v2.Compose([v2.RandomResizedCrop(224), v2.ToImage(),
@@ -172,7 +172,7 @@ def _adapt_container(
 
 
 def _as_one(way: Sequence[_Adapted], where: str) -> _Adapted:
-    """Combine the steps `way` into one step, an alternative of random_choice or random_order."""
+    """Return one step that runs the steps `way`, for the list of random_choice or random_order."""
     if any(part.item is UNRESOLVED for part in way):
         return _Adapted(UNRESOLVED, where)
     if len(way) == 1:
@@ -203,9 +203,9 @@ def _make_item(
 
 
 def _own_name(transform: Any) -> str:
-    """Return the name of a class of torchvision, or nn.Sequential; "" for any other class.
+    """Return the name of the transform's class if that is torchvision's own, or nn.Sequential.
 
-    A subclass also gives "": it may behave differently from its base.
+    Return "" for any other class. This includes subclasses, which may differ from their base.
     """
     from torch import nn
     from torchvision import transforms

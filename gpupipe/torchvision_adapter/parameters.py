@@ -32,7 +32,11 @@ def read_dtype(name: str, transform: Any) -> dict[str, Any]:
 
 
 def _split_kinds(by_type: dict[Any, Any]) -> dict[str, Any]:
-    """Return the "image" and "mask" entries of torchvision's dict by type, for fill or dtype."""
+    """Return the entries for images and masks, as {"image": ..., "mask": ...}.
+
+    Args:
+        by_type: A fill or dtype of torchvision, by the class of the input, such as tv_tensors.Mask.
+    """
     import torch
     from PIL import Image
     from torchvision import tv_tensors

@@ -54,7 +54,7 @@ class Mixup(BatchStep):
                 )
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return lam: float64 (N,), one per batch: x[i] = lam * x[i] + (1 - lam) * x[i - k]."""
+        """Return lam, float64 (N,) for N batches: the weight of x[i] in its mix with x[i - k]."""
         return {"lam": symmetric_beta(u, self.alpha)}
 
     def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
@@ -66,11 +66,11 @@ class Mixup(BatchStep):
 class Cutmix(BatchStep):
     """Paste boxes and mix labels as torchvision.transforms.v2.CutMix (Yun et al. 2019).
 
-    All samples have the same box. It would have 1 - lam of the area, with lam drawn from
-    Beta(alpha, alpha), but it is cut off at the border; its center is drawn uniformly. Labels are
-    mixed by the area that the box then has. The box is cut from the sample before; under
-    `loader.repeats`, from the nearest one that is no view of the same sample. All of it depends on
-    all samples of the batch.
+    All samples have the same box. Its center is drawn uniformly. Its share of the image's area is
+    1 - lam, with lam drawn from Beta(alpha, alpha), but the box is cut off at the border. Labels
+    are mixed by the area that is left. Sample i gets its box from sample i - k, and k is 1. Under
+    `loader.repeats` k is the length of the longest run of views of one sample. So the result
+    depends on all samples of the batch.
 
     Images may have any dtype. Fields that are masks get the same box.
 
@@ -117,9 +117,8 @@ class OneHot(BatchStep):
 
     The share of every class is multiplied by 1 - label_smoothing, and label_smoothing / classes is
     added, as in timm.data.mixup.one_hot and torch.nn.CrossEntropyLoss. With mixup or cutmix the
-    order does not matter: a mean of smoothed labels is the smoothed mean. Without smoothing it
-    changes nothing after another step, and in a random_choice it stands for leaving the batch as it
-    is.
+    order does not matter: a mean of smoothed labels is the smoothed mean. Without smoothing, the
+    step changes nothing if another one ran before. In a random_choice it leaves the batch unmixed.
 
     Attributes:
         label_smoothing: 0 to 1. The default is 0: one class has 1, all others have 0.
@@ -169,7 +168,7 @@ def mix_with_earlier(x: Tensor, share: float, shift: int) -> Tensor:
     """Mix each sample i with sample i - `shift`, with the weights `share` and 1 - `share`.
 
     That is `share * x + (1 - share) * x.roll(shift, 0)`, as torchvision's MixUp computes it with a
-    shift of 1. It never makes the rolled batch, so the memory traffic is a third.
+    shift of 1. But the rolled batch is never made, which cuts the memory traffic to a third.
 
     Args:
         x: Floats (B, ...).

@@ -19,8 +19,8 @@ class RandomStepChoice(BatchContainer, WeightedChoice):
 
     Attributes:
         transforms: The steps, such as mixup and cutmix.
-        p: A weight for each step, 0 or more; divided by their sum, they are its probability. By
-            default all steps are equally probable.
+        p: The weight of each step, 0 or more. A step's probability is its weight, divided by the
+            sum of all weights. By default all steps are equally probable.
     """
 
     def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:

@@ -1,4 +1,4 @@
-"""Decodes JPEG XL with libjxl in imagecodecs, of the extra `jpegxl`."""
+"""Decodes JPEG XL with imagecodecs, which contains libjxl; the extra `jpegxl` installs it."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ from gpupipe.decoders.image_header import read_header
 
 _CODESTREAM = b"\xff\n"
 _RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
-"""Ratios of width to height; a codestream stores the number of a ratio, from 1 on."""
+"""Ratios of width to height; a codestream stores a position in this list, from 1 on."""
 
 
 class Imagecodecs(Decoder):
-    """libjxl, for JPEG XL. Of an animation the first frame is decoded."""
+    """libjxl, for JPEG XL. Decodes only the first frame of an animation."""
 
     place, formats, extra = 60, frozenset({"JPEG XL"}), "jpegxl"
 

@@ -12,9 +12,9 @@ _CHANNELS = {"rgb": 3, "gray": 1}
 
 
 class JpegWindow(Decoder):
-    """libjpeg-turbo, for plain JPEGs of one scan without any damage.
+    """libjpeg-turbo, for undamaged plain JPEGs of one scan.
 
-    The pixels in a window equal those of a decode of the whole image.
+    Inside a window, the pixels equal those of a decode of the whole image.
     """
 
     place = 10

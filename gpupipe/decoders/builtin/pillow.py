@@ -43,7 +43,7 @@ _PLUGINS = {
 }
 _ORIENTATION = 0x0112
 _INVERSES = {6: 8, 8: 6}
-"""Orientations that undo others; each of the rest undoes itself."""
+"""The orientation that undoes a given orientation. Those not listed undo themselves."""
 _MEANINGS = {
     "not identified by this driver": "damaged, or of a kind that Pillow does not read",
     "unknown pixel mode": "a depth, sign or number of channels that Pillow does not read",
@@ -116,7 +116,7 @@ def open_image(data: bytes, kind: str) -> Any:
 def _probe(header: Header, data: bytes) -> Header:
     """Return the header of an image that is not plain, as Pillow reads it without decoding.
 
-    The decoded size may differ.
+    The size of the decoded image may differ from the size in this header.
     """
     kind = header.format
     with open_image(data, kind) as image:
@@ -178,7 +178,7 @@ def _lift_limit_if_exceeded(pixels: int) -> AbstractContextManager[None]:
 
 @contextmanager
 def _lift_limit() -> Iterator[None]:
-    """Lift Pillow's limit on pixels until no thread is in this context. data.max_pixels remains."""
+    """Lift Pillow's limit on pixels while a thread is in this context. data.max_pixels remains."""
     global _lifted, _limit  # noqa: PLW0603  # Pillow's limit is a global, too
     with _lifting:
         if not _lifted:

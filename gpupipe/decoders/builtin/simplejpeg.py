@@ -1,4 +1,4 @@
-"""Decodes whole JPEGs with simplejpeg, of the extra `cpu`."""
+"""Decodes whole JPEGs with simplejpeg, which the extra `cpu` installs."""
 
 from typing import Any
 

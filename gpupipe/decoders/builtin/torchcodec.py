@@ -1,4 +1,4 @@
-"""Decodes JPEG, AVIF and HEIC with torchcodec, of the extra `heic`."""
+"""Decodes JPEG, AVIF and HEIC with torchcodec, which the extra `heic` installs."""
 
 import importlib
 import re

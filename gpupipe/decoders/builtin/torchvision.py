@@ -12,8 +12,8 @@ from gpupipe.runtime.installation import import_torchvision
 class Torchvision(Decoder):
     """libjpeg-turbo, for plain JPEGs; the reference of the step `decode`.
 
-    torchvision's decoders are deprecated since 0.29, in favour of torchcodec's. Its decoder of PNG
-    ends the process on damaged files.
+    torchvision's decoders are deprecated since 0.29, in favour of torchcodec's. torchvision's PNG
+    decoder is not used, because it ends the process on damaged files.
     """
 
     place = 40

@@ -34,7 +34,7 @@ from gpupipe.runtime.failures import machine_failure
 from gpupipe.sampling.sampler import Plan
 
 CopiedFields = tuple[Batch, torch.Event]
-"""Fields of a batch on a GPU, and the event after their copies, which are queued."""
+"""Fields of a batch on a GPU, and the CUDA event after their copies, which may still run."""
 _Item = TypeVar("_Item")
 _MAX_PART = 16
 
@@ -63,10 +63,10 @@ class ThreadPool:
     def parallel_for(
         self, items: Sequence[_Item], task: Callable[[_Item], None], then: Callable[[], None]
     ) -> None:
-        """Call `task(item)` for each item on all threads, and `then()` after the last.
+        """Share the calls `task(item)` out among the threads, and call `then()` after the last.
 
-        Loops begin in the order of the calls. A thread that finds no item left in one loop goes on
-        to the next loop.
+        This method does not wait for the calls. Later calls begin after earlier ones: a thread
+        that finds no item left goes on to the items of the next call.
 
         Args:
             items: One item or more.
@@ -108,9 +108,9 @@ class BatchResult:
     """The result of a batch.
 
     Attributes:
-        fields: Tensors (B, ...) of the samples that passed, by field; empty if there are none, if
-            their shapes differ, or if nothing is delivered.
-        failed: The reason for each sample that failed, by its position in the plan.
+        fields: Tensors (B, ...) of the samples that passed, by field; empty if no sample passed, if
+            the shapes differ, or if nothing is delivered.
+        failed: The reason of each failed sample, by the sample's position in the plan.
         shapes: Shapes of each sample that passed, in order.
         on_gpu: The fields on the GPU, if batches are copied to one.
     """
@@ -129,7 +129,7 @@ class BatchStarter:
         job: The samples, steps and settings of the loader.
         phases: The lowered steps of each phase of the schedules.
         threads: The threads that run the samples.
-        decoders: Decode image files.
+        decoders: The decoders of image files.
         memory: The pool that allocates batches; None if nothing is delivered.
         cache: The decoded cache, or None.
         start_copy: Queues the copies of a batch to a GPU; None leaves batches on the CPU.
@@ -183,9 +183,9 @@ class BatchInFlight:
     def _share_out(
         self, parts: Sequence[range], run: Callable[[range], None], then: Callable[[], None]
     ) -> None:
-        """Call `run(part)` for each part on all threads, and then `then()`, the next stage.
+        """Share the calls `run(part)` out among the threads; then call `then()`, the next stage.
 
-        `run` must not raise. If `then` raises, the batch fails with its error.
+        `run` must not raise. If `then` raises, the batch fails with that error.
         """
 
         def begin_next() -> None:

@@ -1,7 +1,8 @@
-"""Kernels of the extension `gpupipe._kernels`, which run before all others where they match.
+"""Kernels of the extension `gpupipe._kernels`, whose rules are tried before all other rules.
 
-A kernel takes an RGB image of uint8. It does one geometry (a warp; a resize with a crop and a flip;
-or a flip), converts the values, and writes the result to the slot of the sample, in one pass:
+A kernel takes an RGB image of uint8. In one pass, it does one geometry, converts the values, and
+writes the result to the slot of the sample. A geometry is a warp, a resize with an optional crop
+and flip, or a flip. For example:
 
     ops       ResizeOp, CropOp, FlipOp, ToDtypeOp, NormalizeOp, DeliverOp
     once      find_geometry(match) -> geometry; None if the extension cannot do these operations
@@ -12,7 +13,7 @@ Invariants:
 
 - `prepare_*` returns a task and computes nothing. `_extension.run` runs tasks without the GIL. A
   task keeps its arrays alive. It first runs the task `before`, which writes its input pixels.
-- The rows of `pixels` are contiguous. `run` copies an image whose rows are not; `prepare` does not.
+- The rows of `pixels` are contiguous. `run` copies an image if needed; `prepare` does not.
 - A geometry fits all samples of its batch. If one sample has a crop outside the resized image, the
   rules of single operations match instead.
 
@@ -78,7 +79,7 @@ def _find_warp(match: Match) -> _Geometry | None:
 
 
 def _find_flip(match: Match) -> _Geometry | None:
-    """Return the geometry of a flip, which keeps the pixels if there is no FlipOp."""
+    """Return the geometry of a flip. Without a FlipOp, the geometry keeps all pixels in place."""
     if not _is_rgb(match.ops[0]):
         return None
     prepare, flip = _extension.prepare_convert, match.get(ops.FlipOp)
@@ -88,7 +89,7 @@ def _find_flip(match: Match) -> _Geometry | None:
 def _find_resize(match: Match) -> _Geometry | None:
     """Return the geometry of a resize with an optional crop and flip.
 
-    Return None if torchvision does not resize in uint8, or if a crop leaves the resized image.
+    Return None if torchvision does not resize in uint8, or a crop is not inside the resized image.
     Without antialiasing, torchvision's bilinear resize is in float32 on processors without AVX2.
     """
     resize, crop, flip = match[ops.ResizeOp], match.get(ops.CropOp), match.get(ops.FlipOp)
@@ -210,7 +211,7 @@ def create_rules() -> list[Rule]:
 
 @dataclass(frozen=True)
 class Preparation:
-    """Prepares an optional decode, an optional crop and a delivering kernel as one task.
+    """Prepares one task for a sample: decode and crop, both optional, and a kernel that delivers.
 
     Attributes:
         decode: The decode of an image file; None if the content is pixels.
@@ -250,7 +251,7 @@ class Preparation:
 
 
 def find_preparation(groups: Sequence[Group]) -> Preparation | None:
-    """Return the Preparation of all groups as one task; None if they do not fit one."""
+    """Return the Preparation that makes all groups one task; None if one task cannot run them."""
     if not groups:
         return None
     *before, (kernel, (*_, deliver)) = groups

@@ -1,4 +1,4 @@
-"""The end of a program: converts samples, writes them to their slots, and erases there.
+"""The end of a program: converts samples, writes them to their slots, and erases in the slots.
 
 An OutputBuffer is the tensor (B, ...) of one field of a batch, in which each sample has a slot. The
 last kernel of a program writes there, so that no sample is copied into the batch.
@@ -67,8 +67,8 @@ class OutputBuffer:
             dtype: The dtype to deliver.
 
         Returns:
-            Whether the sample has a slot. It has none if the buffer has no memory, or if its shape
-            differs from that of the first sample.
+            Whether the sample has a slot. It has none if the buffer has no memory, or if the
+            sample's shape differs from the shape of the first sample.
         """
         self.shapes[row] = shape
         if self._memory is None:
@@ -118,7 +118,7 @@ class DeliverOp(ops.Op):
 
 
 CONVERTED: Pattern = (Maybe(ops.ToDtypeOp), Maybe(ops.NormalizeOp), Maybe(ops.EraseOp), DeliverOp)
-"""The end of the pattern of a kernel that converts values. It always ends with the delivery."""
+"""The last operations that a kernel with a conversion matches; only the delivery is required."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _erase_in_slot(erase: ops.EraseOp, output: OutputBuffer, row: int) -> None:
 
 
 def find_delivery(match: Match) -> Kernel | None:
-    """Return the kernel of a delivery with an optional erase; None for an erase in an array."""
+    """Return the kernel of a delivery, with an optional erase; None if an array field is erased."""
     output = match[DeliverOp].output
     if match.get(ops.EraseOp) is not None and output.format.layout is not None:
         return None

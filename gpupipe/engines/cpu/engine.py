@@ -8,7 +8,7 @@
 5. Batches of two epochs may be in flight together. If a schedule changes a step between the epochs,
    each batch uses the step of its own epoch.
 6. The memory of a batch returns to its pool when the last tensor over it dies: see BatchMemory.
-7. For a GPU that memory is page-locked. The thread that finishes a batch queues its copies on a
+7. For a GPU, this memory is page-locked. The thread that finishes a batch queues its copies on a
    separate CUDA stream: see GpuCopier.
 """
 
@@ -57,7 +57,7 @@ class GpuCopier:
     still reads it.
 
     Args:
-        gpu: The GPU.
+        gpu: The device to copy to, such as cuda:0.
     """
 
     def __init__(self, gpu: torch.device) -> None:
@@ -96,8 +96,8 @@ class GpuCopier:
         """Wait for the queued copies, and drop the tensors that they read.
 
         Returns:
-            False if the GPU failed. Then the page-locked memory that it used must never be freed:
-            torch would record a CUDA event for it, whose error ends the process.
+            False if the GPU failed. Then the page-locked memory that the GPU used must never be
+            freed: torch would record a CUDA event, and the error of that event ends the process.
         """
         try:
             self._stream.synchronize()
@@ -237,6 +237,6 @@ class CpuEngine(QuarantiningEngine):
 
 
 def _lower_phases(job: Job, cache: DecodedCache | None = None) -> list[StepLowering]:
-    """Return a StepLowering for each phase: epochs between which no schedule changes a step."""
+    """Return a StepLowering for each phase: epochs in which no schedule changes a step."""
     cached = {} if cache is None else cache.count_steps()
     return [StepLowering(phase, cached) for phase in job.list_phases()]

@@ -1,4 +1,4 @@
-"""The reference kernels: one for each operation, with torchvision or with the same arithmetic.
+"""The reference kernels, one per operation: they call torchvision or do the same arithmetic.
 
 `opencv_kernels` and `compiled_kernels` have faster kernels. Some of those run several operations.
 """

@@ -46,7 +46,7 @@ _EXAMPLE_SIZE = np.full((1, 2), 4096.0)
 
 @cache
 def find_rules() -> Rules:
-    """Return the rules of the extension and of OpenCV, if installed, and then the reference's."""
+    """Return the rules in order: of the extension, of OpenCV if installed, of the reference."""
     rules = compiled_kernels.create_rules()
     if has_opencv():
         from gpupipe.engines.cpu import opencv_kernels
@@ -60,7 +60,7 @@ class StepLowering:
 
     Args:
         job: The samples, steps and settings of the loader. The pipeline has no schedules.
-        cached_steps: After how many steps the decoded cache keeps the pixels, by field.
+        cached_steps: The number of first steps whose output the decoded cache keeps, by field.
 
     Attributes:
         job: The job.
@@ -200,7 +200,7 @@ class StepLowering:
         return ""
 
     def _try_samples(self, lower: Callable[[Plan], _Result]) -> _Result:
-        """Return `lower(plan)` for the first plan of one sample that every step accepts."""
+        """Try plans of one sample; return `lower(plan)` of the first that every step accepts."""
         for id in range(_MAX_TRIES):
             try:
                 return lower(Plan(0, np.full(1, id, np.int64), 1, True))

@@ -24,7 +24,7 @@ _RGB, _FULL = 3, 255
 _CIRCLE = 360  # degrees
 _LUMA = np.array([LUMA], np.float32)
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
-"""The smoothing filter with whose result adjust_sharpness blends the image."""
+"""The smoothing filter of adjust_sharpness, which blends an image with the smoothed image."""
 _ALL_VALUES = np.arange(_FULL + 1, dtype=np.float32)
 
 
@@ -35,7 +35,7 @@ def _run_pointwise(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
 
 
 def _apply_table(array: Array, table: Array) -> Array:
-    """Look up each value in a table: (1, 256) for all channels, or (1, 256, C) for each."""
+    """Look up each value in a table (1, 256), or (1, 256, C) if each channel has its own table."""
     return with_channels(cv2.LUT(array, table, dst=scratch.take(array.shape)))
 
 
@@ -61,7 +61,7 @@ def _run_saturation(op: ops.ColorOp, pixels: Pixels, row: int) -> Pixels:
 
 
 def _to_grayscale(colors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the grayscale image (H, W) of an image (H, W, 3), both in values of 0 to 255."""
+    """Convert an image (H, W, 3) to grayscale (H, W). The values of both are 0 to 255."""
     gray: Array = cv2.transform(colors, _LUMA)
     return np.floor(gray, out=gray)
 

@@ -83,9 +83,9 @@ def _warps_bytes(op: ops.ResampleOp) -> bool:
 
 
 def _warp_planes(op: ops.ResampleOp, row: int, array: Array) -> NDArray[np.uint8]:
-    """Warp 1 or 3 channels beside a mask, and weigh the pixels at the border by it.
+    """Warp 1 or 3 channels together with a mask, and weigh the pixels at the border by the mask.
 
-    OpenCV warps four channels faster than three. Without a fill, the pixels at the border stay.
+    OpenCV warps four channels faster than three. Without a fill, no pixels are weighed.
 
     Returns:
         The channels, (C, H, W), in scratch memory.

@@ -73,7 +73,7 @@ class DecodeOp(Op):
 
 @dataclass(frozen=True)
 class CropOp(Op):
-    """`fill` is None if the window must lie inside the image."""
+    """Cuts out `windows[row]`. `fill` is None if the window must lie inside the image."""
 
     windows: Sequence[Window]
     fill: Fill | None
@@ -103,7 +103,7 @@ class FlipOp(Op):
 
 @dataclass(frozen=True)
 class ResampleOp(Op):
-    """`matrices`, (B, 2, 3) or (B, 3, 3), map indices of output pixels to indices of the input."""
+    """`matrices`, (B, 2, 3) or (B, 3, 3), map pixel indices of the output to those of the input."""
 
     matrices: NDArray[np.float64]
     sizes: Sequence[Size]
@@ -129,7 +129,7 @@ class PerspectiveOp(ResampleOp):
 
 @dataclass(frozen=True)
 class EraseOp(Op):
-    """A window without pixels erases nothing."""
+    """Sets the pixels in `windows[row]` to `value`. A window without pixels erases nothing."""
 
     windows: Sequence[Window]
     value: Fill
@@ -258,9 +258,10 @@ def view_as_array(tensor: torch.Tensor) -> Array:
 
 
 def in_indices(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Convert matrices that map coordinates to matrices that map pixel indices.
+    """Convert matrices for coordinates into matrices for pixel indices.
 
-    The centre of pixel n has the coordinate n + 0.5. Shapes: (B, 2, 3) or (B, 3, 3).
+    The centre of pixel n has the coordinate n + 0.5. The shape of the matrices, (B, 2, 3) or
+    (B, 3, 3), stays.
     """
     shifted = matrices.copy()
     shifted[:, :, 2] += 0.5 * (matrices[:, :, 0] + matrices[:, :, 1])

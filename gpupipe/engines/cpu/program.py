@@ -43,7 +43,7 @@ class Kernel:
     Attributes:
         name: The name in profiles and reports.
         run: Runs the operations. After a delivery, ignore the pixels that it returns.
-        prepare: Returns a task in place of running at once; None if the kernel has no tasks.
+        prepare: Returns a task that does the work later; None if the kernel cannot make tasks.
         finish: Called with the row of a sample after its task, to run the operations that the task
             leaves out; None if it leaves out none.
         needs_torchvision: Whether `run` may call torchvision.
@@ -85,7 +85,7 @@ class Match:
 
 
 def match_pattern(pattern: Pattern, ops: Sequence[Op]) -> Match | None:
-    """Return the operations at the start of `ops` that match `pattern`; None if they do not."""
+    """Return the operations at the start of `ops` that match `pattern`; None without a match."""
     count = 0
     for part in pattern:
         kind = part.kind if isinstance(part, Maybe) else part
@@ -170,7 +170,7 @@ class Program:
 
     Args:
         ops: The operations.
-        rules: Choose the kernels.
+        rules: The rules that choose the kernels.
         cut: How many operations form the prefix, whose result the decoded cache keeps. No kernel
             runs operations of both the prefix and the rest.
 
@@ -207,9 +207,9 @@ class Program:
         return any(kernel.needs_torchvision for kernel, _ in self._iter_groups())
 
     def list_operators(self) -> list[Operator]:
-        """Return each kernel's name, device and the keys of its steps, without switch and blend.
+        """Return the name, the device and the step keys of each kernel.
 
-        The list has the kernels of the branches of a switch or blend.
+        In place of a switch or blend, the list has the kernels of its branches.
         """
         return [
             (kernel.name, "cpu", _list_steps(ops))

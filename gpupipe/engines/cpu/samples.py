@@ -61,7 +61,7 @@ class SampleReader:
 
     Attributes:
         lowering: The fields, and the steps that decode them.
-        decoders: Decode image files.
+        decoders: The decoders of image files.
         cache: The decoded cache, or None.
         reads_only: Whether to return image files as bytes. Then `cache` must be None.
     """

@@ -52,7 +52,7 @@ class Tracer:
 
     Args:
         size: [height, width] of each sample, (B, 2).
-        rules: Choose the kernels that run the operations.
+        rules: The rules that choose the kernels.
         spec: Shape, dtype and layout of the samples.
         step: The key of the first step.
 
@@ -196,7 +196,7 @@ class Tracer:
         self._add(ops.CheckOp(*self._origin, entry))
 
     def end_prefix(self) -> None:
-        """End the prefix, whose result the decoded cache keeps. No kernel fuses across its end."""
+        """End the prefix, whose result the decoded cache keeps. No kernel crosses its end."""
         self._cut = len(self.ops)
 
     def fork(self, present: NDArray[np.bool_] | None = None) -> Tracer:
@@ -238,7 +238,7 @@ class Tracer:
         return np.broadcast_to(np.asarray(pair, np.float64), (self._count, 2))
 
     def _whole(self, *pairs: ArrayLike) -> list[list[int]]:
-        """Concatenate the pairs of each sample, truncated to integers: B lists."""
+        """Join the pairs of each sample, truncated to integers. Return one list per sample."""
         values = np.concatenate([self._pairs(pair) for pair in pairs], -1)
         whole: list[list[int]] = values.astype(np.int64).tolist()
         return whole

@@ -1,6 +1,6 @@
 """The DALI engine: one DALI pipeline turns plans into batches, on a GPU or a CPU.
 
-`engine` draws the order of start-up: `field_readers`, `lowering`, `reader`, `graph`,
+`engine` has a diagram of the start-up, in the order `field_readers`, `lowering`, `reader`, `graph`,
 `built_pipeline`. `operators` turns the primitives that steps call into DALI operators. `files`
 checks image files before DALI decodes them. The registry of engines imports this package by name.
 Start reading in engine.py.

@@ -5,9 +5,9 @@ step, the engine closes one BuiltPipeline and creates the next. Objects that do 
 steps, such as the quarantine, outlive it.
 
 DALI loses a whole batch if one sample fails. So the samples of a failed batch run again one by one,
-suspects first, and those that fail are quarantined. Then the good samples run as one batch. No
-sample is blamed if the machine failed: if DALI's message says so, or if a known good image fails
-too.
+beginning with those whose files look broken. Those that fail are quarantined. Then the good samples
+run as one batch. No sample is blamed if the machine failed: if DALI's message says so, or if a
+known good image fails too.
 """
 
 from collections.abc import Generator, Iterator
@@ -81,7 +81,10 @@ class BuiltPipeline:
                 yield plan, outcome
 
     def _run_repaired(self, outcomes: list[tuple[Plan, Outcome]]) -> Iterator[tuple[Plan, Tensors]]:
-        """Yield the tensors of `outcomes` in order; failed ones run again without bad samples."""
+        """Yield plans and tensors in order. Run failed batches again, without their bad samples.
+
+        `outcomes` holds each plan with its tensors, or with the error if the batch failed.
+        """
         for plan, outcome in outcomes:
             if isinstance(outcome, RuntimeError):
                 yield from self._repair(plan, outcome)
@@ -89,7 +92,10 @@ class BuiltPipeline:
                 yield plan, outcome
 
     def _repair(self, plan: Plan, error: RuntimeError) -> Iterator[tuple[Plan, Tensors]]:
-        """Find the samples that fail alone, suspects first, and run the good samples again.
+        """Find the samples that fail when they run alone, and run the others again as one batch.
+
+        Samples whose files look broken run alone first. If the batch then passes without those that
+        fail, the search ends.
 
         Args:
             plan: A plan that failed.
@@ -143,7 +149,10 @@ class BuiltPipeline:
         return has_failures
 
     def _run_good(self, plan: Plan) -> list[tuple[Plan, Tensors]] | RuntimeError:
-        """Run the good samples of a plan as one batch. Return [] if no sample is good."""
+        """Run the good samples of a plan as one batch. If the batch fails, return its error.
+
+        Return [] if no sample is good.
+        """
         good = self._quarantine.drop_bad(plan)
         if not len(good.ids):
             self._quarantine.refuse_to_lose_a_step()
@@ -177,7 +186,7 @@ class BuiltPipeline:
             return batch
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        """Read the files of the plans, and do nothing else; yield how many samples each read."""
+        """Read the files of the plans, and yield how many samples of each plan were read."""
         for first in plans:
             self._reader.start(chain([first], plans))
             yield from (len(read.plan.ids) * (read.error is None) for read in self._reader)

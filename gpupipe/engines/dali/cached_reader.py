@@ -103,7 +103,7 @@ class CachedReader(Reader):
         }
 
     def _read(self, plan: Plan, samples: Cached, rows: list[int], first_steps: Outcomes) -> Read:
-        """Return the pixels of a plan: of `rows` from `first_steps`, else from the cache."""
+        """Return the pixels of a plan: `rows` from `first_steps`, all other rows from the cache."""
         data: dict[str, list[Any]] = {
             name: [sample.pixels for sample in of_field] for name, of_field in samples.items()
         }
@@ -167,7 +167,7 @@ def open_cache(job: Job, device: str, may_cut: bool) -> DecodedCache | None:
 def _find_kept_steps(job: Job, may_cut: bool) -> dict[str, Prefix]:
     """Return the first steps of each field, whose result DALI puts into the cache.
 
-    They end before a resize if DALI fuses the resize with a step after them.
+    The steps end before a resize if DALI fuses that resize with a step that cannot be kept.
 
     Raises:
         EngineError: The cache cannot keep every field of image files.

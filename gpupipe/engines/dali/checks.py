@@ -5,8 +5,8 @@ DALI_AFFINITY_MASK, which lists one core number for each thread. Without the mas
 the cores near the GPU. Without a mask and a GPU it binds nothing, since it does not query NVML then
 (nvml.cc of DALI 2.4). The threads of the GPU's image decoder are bound in any case.
 
-`check_steps` and `check_batch`: the output of a step must match the step's spec. They check steps
-of other packages (plugins), and steps that run code which gpupipe does not know, such as `dali`.
+`check_steps` and `check_batch`: the output of a step must match the step's spec. Both check only
+plugins (steps of other packages), and steps that run code unknown to gpupipe, such as `dali`.
 `check_steps` runs each such step on a sample before the first batch. `check_batch` checks the shape
 and dtype of each delivered batch.
 """
@@ -112,7 +112,7 @@ def check_steps(phases: Sequence[Job], device_id: int | None) -> None:
 
 
 def check_batch(job: Job, batch: Batch) -> None:
-    """Raise StepError if a field that a plugin step touched differs from the spec of its last step.
+    """Raise StepError if a field with plugin steps differs from the output spec of its last step.
 
     The function checks only fields with plugin steps, for shape and dtype.
     """

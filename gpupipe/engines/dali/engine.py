@@ -29,13 +29,13 @@ How it runs, and in which order it stops:
    its memory from then on.
 3. Labels and ids never enter DALI. They come from the index and become tensors directly.
 4. If a run fails, DALI loses the whole batch. The engine stops the source and collects the batches
-   in flight, so that their order stays. It repairs the failed batch, and starts the source again.
-   It does the same if files fail before the graph, because they are missing or are no image.
+   in flight, to keep the order of the batches. It repairs the failed batch, and starts the source
+   again. It does the same if files are missing or are no image, and so fail before the graph.
 5. The plans continue across the end of an epoch. Closing the generator stops the source and drops
    the batches in flight. In an epoch in which a schedule changes numbers, the batches of the epoch
    before are finished first. Then the engine builds another graph.
-6. At exit, engines close before DALI's own exit handler destroys the pipelines: exit handlers run
-   in reverse order, and DALI registers its own earlier.
+6. At exit, engines close before DALI's exit handler destroys the pipelines: exit handlers run in
+   reverse order, and DALI registers its handler before an engine does.
 7. Forked children freeze the garbage collector: a DALI pipeline's destructor would wait for threads
    that do not exist in the child.
 """
@@ -85,9 +85,9 @@ class DaliEngine(QuarantiningEngine):
         device_id: The GPU's number, or None for DALI's CPU back end.
         may_cut: Whether the decoder may decode a region of an image.
         checks_jpegs: Whether to refuse JPEGs without an end marker, and to let gpupipe.decoders
-            decode JPEGs that look damaged. By default only on a GPU; see files.py.
-        warm_up: Whether to decode a full batch first if the first batch is short. By default only
-            if the hardware decoder may be used; see GraphRunner.
+            decode JPEGs that look damaged; see files.py. None: only on a GPU.
+        warm_up: Whether to decode a full batch first if the first batch is short; see GraphRunner.
+            None: only if the hardware decoder may be used.
     """
 
     name = "dali"
@@ -187,9 +187,10 @@ class DaliEngine(QuarantiningEngine):
             self._built.stop()
 
     def _iter_phases(self, plans: Iterator[Plan]) -> Iterator[tuple[BuiltPipeline, Iterator[Plan]]]:
-        """Yield, for each phase of the schedules, the pipeline that runs it, and its plans.
+        """Yield, for each phase, the pipeline that runs the phase, and the plans of the phase.
 
-        The caller must run all plans of a phase before it asks for the next phase.
+        A phase is a span of epochs in which no schedule changes a number. The caller must run all
+        plans of a phase before it asks for the next phase.
         """
         for phase, of_phase in groupby(plans, lambda plan: self._job.pipeline.phase_of(plan.epoch)):
             if phase != self._phase or self._built.is_closed:  # building it may have failed

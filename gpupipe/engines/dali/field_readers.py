@@ -1,4 +1,4 @@
-"""Reads the fields that DALI does not read itself: all but those with one image file a sample.
+"""Reads the fields that DALI does not read itself: all except those with one image file per sample.
 
 If samples are parts of large files, MmapReader returns slices of memory maps, without a copy. For
 all other columns, FieldReader calls `Column.read`.
@@ -20,8 +20,8 @@ from gpupipe.runtime.failures import machine_errors
 from gpupipe.runtime.files import open_regular
 
 PLACEHOLDER = np.zeros(1, np.uint8)
-"""Replaces the bytes of an image that cannot be read. It has no image header, so that the sample
-fails and is reported by name.
+"""Replaces the bytes of an image that cannot be read. The placeholder has no image header, so the
+sample fails in the decoder and is reported by name.
 """
 _MAX_OPEN = 8192
 """How many files stay mapped. Mapping a file of 1 MB again costs twice as much as copying it. Linux
@@ -44,7 +44,7 @@ class FieldReader:
         self._column = column
 
     def read_encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Return the bytes of image files, uint8 (bytes,) each.
+        """Return the bytes of the image file of each row in `ids`: an array uint8 (bytes,).
 
         A file that cannot be read becomes PLACEHOLDER, so that its sample fails in the decoder.
 
@@ -60,7 +60,7 @@ class FieldReader:
                 return [self.read_encoded(ids[n : n + 1])[0] for n in range(len(ids))]
 
     def read_arrays(self, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Return arrays of the dtype and the shapes that the index states.
+        """Return the array of each row in `ids`, with the dtype and shape that the index states.
 
         Raises:
             CannotReadError: An array cannot be read.
@@ -76,7 +76,7 @@ class FieldReader:
                 raise CannotReadError(describe_error(e)) from e
 
     def unmap_files(self, files: set[int]) -> None:
-        """Unmap these files, which are numbered by their positions in SpanColumn.files."""
+        """Drop the memory maps of files, by position in SpanColumn.files. This class has none."""
 
 
 class MmapReader(FieldReader):
@@ -112,7 +112,7 @@ class MmapReader(FieldReader):
             del self._maps[file]
 
     def _slices(self, ids: NDArray[np.int64]) -> list[tuple[NDArray[np.uint8], int]]:
-        """Return the available bytes of each sample, and the size that the index states."""
+        """Return, for each sample, the bytes that its file has, and the size in the index."""
         column = self._spans
         files, offsets = column.file[ids].tolist(), column.offset[ids].tolist()
         lengths = column.length[ids].tolist()

@@ -1,14 +1,15 @@
 """Checks image files before DALI decodes them: their headers, and on a GPU the data of JPEGs.
 
 The headers yield the image sizes, and show which files must not reach DALI's decoder. DALI 2.4 sets
-up the samples of a batch on several threads. A sample that DALI refuses there throws an exception
-on its thread. On the calling thread the exception unwinds a stack frame that the other threads
-still use, and the process ends (SIGSEGV). Therefore only plain images reach DALI's decoder: see
-gpupipe.decoders.image_header.
+up the samples of a batch on several threads, one of which is the thread that called DALI. A thread
+that refuses a sample there throws an exception. If this is the calling thread, the exception
+unwinds a stack frame that the other threads still use, and the process ends (SIGSEGV). Therefore
+only plain images reach DALI's decoder: see gpupipe.decoders.image_header.
 
-gpupipe.decoders decodes all other images, on threads of their own. DALI gets their pixels as PNM
-files, and decodes those to the same pixels. So all images go through the same graph, in the same
-batch. Each check runs when a header is read first, and again if the header changes.
+gpupipe.decoders decodes all other images, on separate threads. DALI gets their pixels as PNM files,
+and decodes those to the same pixels. So all images go through the same graph, in the same batch. A
+plain JPEG that has passed is checked again only if its header changes; but `check_ends` runs each
+time.
 
 Two checks look at JPEGs before a GPU decodes them:
 
@@ -17,8 +18,8 @@ is cut off. The missing pixels then come out as garbage. DALI's CPU decoder rais
 needs no check.
 
 `looks_damaged`: the nvJPEG of CUDA 12 may crash on damaged data; the release notes of nvJPEG 13.0
-say that it no longer does. So gpupipe.decoders decodes these files, as in the other engines, with
-the same pixels. The check looks at bytes, and decodes no Huffman code: that would take as long as
+say that it no longer does. So gpupipe.decoders decodes suspicious files, to the same pixels as in
+the other engines. The check looks at bytes, and decodes no Huffman code: that would take as long as
 decoding the image on a CPU. A file is suspicious in these cases:
 
 - A marker that cannot follow compressed data, or an end marker that is not in its place.
@@ -49,7 +50,7 @@ _NO_MEMORY = (
 START = b"\xff\xd8\xff"
 END = b"\xff\xd9"
 TAIL_BYTES = 64
-"""How many last bytes are searched first. Most files end with the marker, or little padding."""
+"""How many bytes at the end of a file are searched first. Most end markers are among them."""
 _CHUNK = 1 << 14
 """How many bytes are searched at a time, from the end backwards."""
 _FILL, _SCAN, _END, _INTERVAL = 0xFF, 0xDA, 0xD9, 0xDD
@@ -72,9 +73,9 @@ class ImageFiles:
     """The image files of one field, with a cache of their headers.
 
     The cache holds 12 bytes for each plain JPEG: the length and CRC of its header, and the image's
-    size. A CRC takes a sixth of the time of parsing the header. The CRC is needed since a file may
-    change between epochs and keep its length. The headers of other formats are parsed each time;
-    that takes little of the time of decoding.
+    size. A CRC takes a sixth of the time of parsing the header. The CRC is needed because a file
+    may change between epochs while the length of its header stays. The headers of other formats are
+    parsed each time: that takes little time, compared with decoding.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class ImageFiles:
 
         Args:
             count: How many rows the index has.
-            how: How the files are decoded.
+            how: The color mode, the dtype, and whether to apply the EXIF orientation.
             max_pixels: Refuse images with more pixels. None means no limit.
             threads: The threads that decode the images that DALI must not decode.
             checks_jpegs: Whether to refuse JPEGs without an end marker, and to let `threads` also
@@ -110,8 +111,9 @@ class ImageFiles:
             files: The bytes of the files: a TensorListCPU of one-dimensional uint8 tensors.
 
         Returns:
-            `files` itself, or a list in which images that are not plain are replaced by PNM files
-            of their pixels. And [height, width] of each decoded image, (B, 2).
+            (files, sizes). `files` is the argument itself, or a list in which PNM files replace the
+            images that DALI must not decode. `sizes` has [height, width] of each decoded image,
+            (B, 2).
 
         Raises:
             CannotDecodeError: A file is no image, has too many pixels, or cannot be decoded.
@@ -150,7 +152,7 @@ class ImageFiles:
         return header.height, header.width
 
     def _decode(self, files: Sequence[Any], others: list[int]) -> list[NDArray[Any]]:
-        """Decode the files at the positions `others` of the batch on all threads."""
+        """Decode the files at the positions `others` in the batch, on the decoder threads."""
 
         try:
             decoded = self._threads.map(
@@ -162,7 +164,7 @@ class ImageFiles:
 
 
 def as_pnm(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Encode pixels (height, width, 1 or 3) of uint8 or uint16 as a binary PGM or PPM file."""
+    """Encode uint8 or uint16 pixels, (height, width, 1 or 3), as a binary PGM or PPM file."""
     height, width, channels = pixels.shape
     kind, highest = 6 if channels == 3 else 5, np.iinfo(pixels.dtype).max
     stored = pixels if highest == 255 else pixels.byteswap() if np.little_endian else pixels
@@ -193,9 +195,9 @@ def check_ends(batch: Sequence[Any]) -> None:
 def is_cut_off(data: memoryview) -> bool:
     """Return whether a JPEG lacks its end marker. Bytes after the marker do not matter.
 
-    The search goes backwards and stops at the first scan. Within scans, 0xFF is followed by 0x00
-    unless it begins a marker. The header may hold a thumbnail, which is a JPEG with an end marker
-    of its own.
+    The search goes backwards from the end, and stops where the first scan begins: the header before
+    it may hold a thumbnail, which is a JPEG with its own end marker. Within a scan, 0xFF begins a
+    marker unless 0x00 follows.
     """
     if data[: len(START)].tobytes() != START:
         return False
@@ -259,7 +261,7 @@ def looks_damaged(data: Any) -> bool:
 
 
 def _find_markers(content: NDArray[np.uint8], first: int) -> list[tuple[int, int]]:
-    """Return the position and the code of each possible marker, from position `first` on."""
+    """Return the position and the code of each possible marker at or after position `first`."""
     positions = np.flatnonzero(content[first:-1] == _FILL) + first
     codes = content[positions + 1]
     is_marker = _IS_MARKER[codes]

@@ -19,7 +19,8 @@ Example:
 Invariants:
 - `run` yields each plan that was taken, in order, as a batch or as an error. Only `stop` drops
   plans.
-- DALI reads the buffers of a plan without a copy, so they live in `in_flight` until its batch ends.
+- DALI reads the buffers of a plan without a copy, so `in_flight` keeps them alive until the plan's
+  batch is finished.
 - After a failure no further plan is taken until the next `run`, but plans in flight still succeed.
 """
 
@@ -104,7 +105,8 @@ class GraphSource:
 
     Attributes:
         in_flight: The plans taken from the reader and not delivered yet, in order. Each Read holds
-            the buffers that DALI uses without a copy, or the error that kept it out of the graph.
+            the buffers that DALI uses without a copy, or the error of a plan that never entered
+            the graph.
     """
 
     def __init__(
@@ -151,7 +153,7 @@ def compute_inputs(lowering: Lowering, fields: Mapping[str, FieldReader], read: 
 
 
 def find_sizes(job: Job, read: Read) -> Sizes:
-    """Return the sizes of a plan's samples: of images from headers, of arrays from the index."""
+    """Return the sizes of a plan's samples: from headers for images, from the index for arrays."""
     arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
     return read.size | {name: sizes(job, name, read.plan.ids) for name in arrays}
 
@@ -187,10 +189,10 @@ class GraphRunner:
         self._is_delivering = True
 
     def run(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, Outcome]]:
-        """Run plans through an empty pipeline, and yield each with its tensors or its error.
+        """Run plans, and yield each plan with its tensors or its error.
 
-        After an error, the plans in flight still succeed. Plans that were not taken yet remain for
-        the next run.
+        Call it only while no batch is in flight. After an error, the plans in flight still succeed.
+        Plans that were not taken yet remain for the next run.
         """
         self._reader.start(self._with_warm_up(plans))
         if not self._is_fresh:
@@ -199,7 +201,7 @@ class GraphRunner:
         yield from self._outcomes()
 
     def run_undelivered(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Outcome], None, None]:
-        """Run plans, and yield DALI's own outputs. The images of a batch may differ in size.
+        """Run plans, and yield DALI's outputs as they are: images of a batch may differ in size.
 
         Each failure starts another run for the remaining plans.
         """
@@ -238,11 +240,12 @@ class GraphRunner:
         self._iterator = self._pipe = None
 
     def _with_warm_up(self, plans: Iterable[Plan]) -> Iterator[Plan]:
-        """Return `plans`. Until DALI has decoded a full batch, decode and drop one if needed.
+        """Return `plans`. If DALI's first batch would be short, decode and drop a full one first.
 
         The size of the first decoded batch sets the hardware decoder's share of all later batches.
-        So if no batch has passed yet and the first plan has fewer than `_warm_up` samples, a batch
-        that repeats them runs first. If that batch fails, the plan itself fails too.
+        So if no batch of at least `_warm_up` samples has passed yet, and the first plan has fewer
+        samples, a batch that repeats these samples runs first. If that batch fails, the first plan
+        fails too.
         """
         plans, size = iter(plans), self._warm_up
         if not size or (first := next(plans, None)) is None:

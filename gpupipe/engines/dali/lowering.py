@@ -36,7 +36,7 @@ Arrays = list[NDArray[Any]]
 Sizes = dict[str, NDArray[np.float64]]
 """The size of every sample of a batch, by field.
 
-[height, width], (B, 2), for images; one number per spatial axis, (B, axes), for arrays.
+For images: [height, width], (B, 2). For arrays: one number per spatial axis, (B, axes).
 """
 
 _MAX_TRIES = 1000
@@ -46,13 +46,13 @@ class Lowering:
     """The steps of a job as DALI operators on a device.
 
     Args:
-        job: The job.
+        job: The job whose steps are lowered.
         device: "cpu" or "gpu".
         region_decode: Whether the decoder may decode a region of an image.
         as_it_is: Deliver the output of the last step unchanged: HWC for image files, without the
             dtype and layout conversion that `loader:` asks for.
-        done: How many of the first steps ran outside of this graph, by field of image files. Such
-            a field enters the graph as pixels, uint8 HWC.
+        done: By field name, for fields of image files: how many of the field's first steps ran
+            outside of this graph. These fields enter the graph as pixels, uint8 HWC.
 
     Attributes:
         job: The job.
@@ -76,7 +76,7 @@ class Lowering:
 
         Args:
             plan: The plan of the batch.
-            size: The sizes of its samples.
+            size: The sizes of the batch's samples.
 
         Returns:
             One array (B, ...) for each input of the graph after the fields.
@@ -97,7 +97,8 @@ class Lowering:
     def operators(self) -> list[Emitted]:
         """Return the operators of the graph, field by field. Needs no GPU, even for device "gpu".
 
-        The operators are added to a DALI pipeline that never runs. DALI raises if it lacks one.
+        The method adds them to a DALI pipeline that never runs. So DALI raises an error if it lacks
+        an operator.
         """
         with Pipeline(batch_size=1, num_threads=1, device_id=None):
             inputs = (
@@ -147,7 +148,7 @@ class Lowering:
 
         Args:
             plan: The plan of the batch.
-            size: The sizes of its samples; example sizes by default.
+            size: The sizes of the batch's samples; example sizes by default.
 
         Returns:
             The tracers by field and view, in order.
@@ -172,10 +173,11 @@ class Lowering:
         return traced
 
     def find_unfused(self, name: str, count: int) -> int:
-        """Return how many of the first `count` steps can run in a separate graph.
+        """Return how many of the first `count` steps on field `name` can run in a separate graph.
 
-        The pixels must stay identical. So the cut must not separate a resize from the steps that
-        DALI fuses with it: resizing a region differs from resizing the whole image, by one level.
+        The pixels must stay identical. So the graphs must not separate a resize from the steps that
+        DALI fuses with it: resizing a region gives uint8 values that may differ by 1 from those of
+        resizing the whole image.
         """
         emitted = self._example[name].subgraph().emitted
         keys = [entry.key for entry in self.job.pipeline.entries_on(name)]
@@ -198,7 +200,7 @@ class Lowering:
 
     @contextmanager
     def _blame(self, entry: Entry) -> Iterator[None]:
-        """Name the step in errors that its code raises, now or while the graph is built."""
+        """Name the step in errors that its code raises in this context."""
         try:
             with entry.blame("lower()"):
                 yield
@@ -255,13 +257,13 @@ def to_field(job: Job, name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def decodes_regions(job: Job) -> bool:
-    """Return whether the job decodes image regions if the decoder can do that."""
+    """Return whether the job decodes only a region of images, if the decoder can do that."""
     return any(
         emitted.op == "decoders.image_slice" for emitted in Lowering(job, "gpu", True).operators()
     )
 
 
 def _arrays(traced: Mapping[str, Any]) -> Arrays:
-    """Return the arrays that the traced steps feed to the graph, in order of its inputs."""
+    """Return the arrays that the traced steps feed to the graph, in the order of its inputs."""
     subgraphs = (tracer.subgraph() for tracer in traced.values())
     return [np.ascontiguousarray(array) for subgraph in subgraphs for array in subgraph.arrays]

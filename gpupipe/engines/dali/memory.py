@@ -16,8 +16,8 @@ Example:
 
 Invariants:
 - No pixel is decoded, and no GPU is needed.
-- If a step has several operators, each but the last counts with the larger size: before or after
-  the step.
+- If a step has several operators, each except the last counts with the size of the samples before
+  or after the step, whichever is larger.
 - The estimate leaves out the CUDA context, scratch memory of kernels and of the hardware decoder,
   and batches that the trainer keeps.
 """
@@ -92,7 +92,7 @@ def _estimate_batch(samples: NDArray[np.float64], batch_size: int) -> float:
 def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
     """Raise EngineError if `job` needs more than `allowed` bytes on a GPU.
 
-    It reads the headers of up to 64 samples. If none can be read, it logs a warning.
+    The function reads the headers of up to 64 samples. If it can read none, it logs a warning.
 
     Args:
         job: The job.
@@ -153,9 +153,9 @@ def estimate_need(job: Job, may_cut: bool) -> Need | None:
 
 
 def _estimate_sample(lowering: Lowering, plan: Plan, size: Sizes) -> tuple[float, float]:
-    """Return the bytes of all operators' outputs for a sample, and of its delivered fields.
+    """Return two sizes in bytes: of all operators' outputs for a sample, and of its delivered data.
 
-    Raises SampleIncompatibleError if a step cannot handle the sample.
+    The plan has this sample alone. Raises SampleIncompatibleError if a step cannot handle it.
     """
     job, pipeline, total, delivered = lowering.job, lowering.job.pipeline, 0.0, 0.0
     for name, tracer in lowering.trace(plan, size).items():

@@ -151,7 +151,7 @@ class _Source:
 
 
 class _Paths:
-    """The input of DALI's file reader: paths, but not of FIFOs, whose bytes DALI would wait for.
+    """Returns paths for DALI's file reader, with those of FIFOs made invalid: DALI would wait.
 
     Once a file was found to be regular, its type is not checked again.
     """
@@ -161,7 +161,7 @@ class _Paths:
         self._is_regular = np.zeros(len(column), np.bool_)
 
     def __call__(self, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the paths of rows `ids`; those of FIFOs, sockets and devices are made invalid.
+        """Return the paths of rows `ids`; the paths of FIFOs, sockets and devices are made invalid.
 
         DALI reports a file with an invalid path as missing.
         """
@@ -262,7 +262,7 @@ class FileReader(Reader):
         return replace(read, error=read.error or error, buffers=[*read.buffers, *files]), files
 
     def _check_files(self, read: Read, files: list[Any]) -> Read:
-        """Add the checked `files` and their image sizes to `read`, or the error that they raise."""
+        """Return `read` with the checked `files` and their sizes, or with the error of a check."""
         if read.error is not None:
             return read
         try:

@@ -3,8 +3,9 @@
 1. The parent process makes the plans. It sends each worker the columns and draws of its batch.
 2. DataLoader returns batches in the order of their plans: see workers.py.
 3. If a sample fails, the worker makes the batch without that sample, and returns the reason.
-4. If a worker dies, `workers` ends all workers. If a sample killed it, `worker_death` finds it,
-   and new workers make the batches in flight again. Otherwise the iteration raises one error.
+4. If a worker dies, `workers` ends all workers. If a sample killed the worker, `worker_death` finds
+   the sample, and new workers make the batches in flight again. Otherwise the iteration raises one
+   error.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class DataLoaderEngine(QuarantiningEngine):
     def _quarantine_killers(self, crash: WorkerCrashError) -> None:
         """Find the samples that killed a worker, and quarantine them.
 
-        Raises SampleError, TooManyBadError; EngineError if no sample crashes a process on its own.
+        Raises SampleError, TooManyBadError; or EngineError if no sample alone crashes a process.
         """
         items = [
             WorkItem.of(self._job, plan).select_sample(n)

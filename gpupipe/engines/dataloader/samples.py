@@ -45,7 +45,7 @@ class WorkItem:
         columns: One column for each field of the pipeline, with a row for each sample of the batch.
         parameters: Drawn parameters of each field and view, as parameters[field][step][name]:
             arrays (B, ...).
-        phase: The position in Pipeline.phases of the pipeline for the batch's epoch.
+        phase: The position in Pipeline.phases of the pipeline that makes the batch.
     """
 
     columns: list[Column]
@@ -80,8 +80,8 @@ class Recipe:
         steps: Steps to apply, in order; the first step of an image file decodes it. If an image
             file has no steps, its bytes are delivered.
         format: How the field is delivered.
-        views: How to make each view of this field from the output of `steps`. If there are any,
-            they are delivered, and the field itself is not.
+        views: How to make each view of this field from the output of `steps`. If the field has
+            views, they are delivered in its place.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Recipe:
 
     @property
     def runs_foreign_steps(self) -> bool:
-        """Whether a step comes from another package: it may change its input in place."""
+        """Whether a step comes from another package. Such a step may change its input in place."""
         steps = (entry.step for recipe in (self, *self.views) for entry in recipe.steps)
         return any(is_foreign(type(step)) for step in steps)
 
@@ -143,7 +143,7 @@ class WorkResult:
 
 
 class Samples(Dataset[WorkResult]):
-    """Map-style dataset for torch's DataLoader whose indices are work items.
+    """A map-style dataset for torch's DataLoader: maps each WorkItem to its WorkResult.
 
     Args:
         job: Samples, steps and settings of the loader.
@@ -198,7 +198,7 @@ class Samples(Dataset[WorkResult]):
         return fields
 
     def _field(self, recipe: Recipe, column: Column, row: int, item: WorkItem) -> Tensor:
-        """Read a field of one sample, and run its steps; use the decoded cache if it has one."""
+        """Read a field of one sample, and run its steps; use the field's decoded cache, if any."""
         if self._cache is None or recipe.name not in self._cache.prefixes:
             image = self._decode(recipe, column, row, item)
             return _run_steps(recipe, image, row, item, int(column.array is None))
@@ -215,9 +215,9 @@ class Samples(Dataset[WorkResult]):
         return _run_steps(recipe, image, row, item, count)
 
     def _decode(self, recipe: Recipe, column: Column, row: int, item: WorkItem) -> Tensor:
-        """Return a stored array; for an image file the output of its first step.
+        """Read a field of one sample: return a stored array, or an image after the first step.
 
-        Without steps, return the bytes of the image file. Raises OSError, ValueError, EngineError.
+        If an image file has no steps, return its bytes. Raises OSError, ValueError, EngineError.
         """
         data = read_bytes(column, row)
         if column.array is not None and recipe.format.layout is not None:

@@ -1,10 +1,10 @@
-"""What happens after a DataLoader worker died: the cause, the guilty sample, the files left behind.
+"""Finds out why a DataLoader worker died and which sample killed it, and removes its files.
 
-A decoder or step that accesses invalid memory is killed by a signal, which its process cannot
-catch. So the suspects, the samples that a dead worker may have had, go to a new process with one
-thread. That process forks one child after another. A child writes one byte to a pipe before each
-sample, so the number of bytes tells which sample killed it. The next child starts with that sample,
-to test whether the sample alone crashes a process.
+A process whose decoder or step accesses invalid memory dies of a signal that it cannot catch. So
+the samples that a dead worker may have had go to a new process with one thread. That process forks
+one child after another. A child writes one byte to a pipe before each sample, so the number of
+bytes tells which sample killed the child. The next child starts with that sample, to test whether
+the sample alone crashes a process.
 """
 
 import json
@@ -120,7 +120,7 @@ def _signal_name(number: int) -> str:
 def explain_failure(
     error: Exception, dead: list[DeadWorker], method: str | None, started: bool
 ) -> EngineError | None:
-    """Return the error to raise, if an error of torch's iterator comes from a worker that ended.
+    """Return the error to raise if torch's iterator failed because a worker ended.
 
     Args:
         error: The exception from torch or multiprocessing.

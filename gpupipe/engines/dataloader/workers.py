@@ -14,13 +14,15 @@ Example:
 Invariants:
 
 1. Torch returns results in the order of the plans. So a result belongs to the first plan in flight.
-2. The end of an iteration cancels the batches in flight. Persistent workers stay for the next one.
+2. The end of an iteration cancels the batches in flight. Persistent workers stay for the next
+   iteration.
 3. If a worker dies, all workers are ended, and the iteration raises one error. It is a
    WorkerCrashError if a sample most likely killed the worker. The next iteration starts new
    workers, which can make the plans in flight again.
 4. Workers are ended explicitly. Otherwise a traceback may keep torch's iterator and its workers
    alive. If the cyclic garbage collector frees the iterator, it frees the queue that stops the
-   workers first: each worker then takes five seconds, and on Python 3.13 a thread of torch fails.
+   workers first: each worker then takes five seconds to end, and on Python 3.13 a thread of torch
+   fails.
 """
 
 import os
@@ -81,7 +83,7 @@ class PlanSampler:
         self.error: StepError | None = None
 
     def start(self, plans: Iterator[Plan]) -> None:
-        """Start an iteration."""
+        """Start an iteration over `plans`, and take the first `ahead` of them."""
         self._plans, self._finished, self.error = plans, 0, None
         # Take them before torch does: if a worker dies meanwhile, torch raises inside the sampler,
         # and that would end the generator `plans` for good.
@@ -108,11 +110,11 @@ class PlanSampler:
         return self.in_flight.popleft()
 
     def plans_of_workers(self, iterator: Any, numbers: set[int | None]) -> list[Plan]:
-        """Return the plans in flight that some workers have; all plans in flight if none is found.
+        """Return the plans in flight that some workers have; if there are none, all in flight.
 
         Args:
-            iterator: Torch's iterator.
-            numbers: Numbers of the workers in torch's iterator, from 0.
+            iterator: Torch's iterator, which knows the worker of each plan.
+            numbers: The numbers of these workers in torch's iterator, from 0.
         """
         # By number of the task: (worker,), or (worker, batch) if the batch has arrived.
         tasks = getattr(iterator, "_task_info", {})
@@ -131,8 +133,8 @@ class Workers:
         job: Samples, steps and settings of the loader.
         samples: Makes the result of a work item.
         count: The number of worker processes; 0 runs the plans in this process.
-        device: The device to which batches are copied later. For a GPU, they are in page-locked
-            memory, if `loader.pin_memory` is set.
+        device: The device to which the caller copies the batches. For a GPU, the batches are in
+            page-locked memory if `loader.pin_memory` is set.
     """
 
     def __init__(self, job: Job, samples: Samples, count: int, device: torch.device) -> None:
@@ -206,8 +208,7 @@ class Workers:
 
         Args:
             function: The function.
-            previous: Torch's last iterator, if the function starts the next iteration with its
-                persistent workers; else None.
+            previous: The iterator of persistent workers that `function` starts again; else None.
         """
         try:
             return function()
@@ -224,11 +225,12 @@ class Workers:
             _end_workers(iterator)
 
     def _end_after(self, error: Exception, previous: Any = None) -> EngineError | None:
-        """Return the error to raise if a worker died, and end the other workers; else None.
+        """If a worker died, end all workers, and return the error to raise; else return None.
 
         Args:
             error: The exception from torch's iterator.
-            previous: Torch's last iterator, if persistent workers died when an iteration started.
+            previous: The iterator of the persistent workers, if the exception came while an
+                iteration was started with them; else None.
         """
         if not self._count:
             return None
@@ -256,7 +258,7 @@ class Workers:
     def _create_loader(self, samples: Samples) -> DataLoader[WorkResult]:
         """Create torch's DataLoader.
 
-        Workers persist, if the config says so, only for the `samples` of the constructor.
+        Workers persist only for the `samples` of the constructor, and only if the config says so.
         """
         options, is_main = self._job.loader, samples is self._samples
         worker_options: dict[str, Any] = {}

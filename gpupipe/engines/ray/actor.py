@@ -68,7 +68,7 @@ class WorkerActor:
         """Build the engine; return the exception if that fails, else None.
 
         Args:
-            jobs: A list of one Ray reference, of the Job. Each node stores one copy of the Job.
+            jobs: A list with one Ray reference to the Job. Each node stores one copy of the Job.
             engine: The name of the engine, or "auto".
             device: "cpu" or "gpu:0".
             paths: Files and folders that this worker must be able to read.
@@ -92,7 +92,8 @@ class WorkerActor:
         """Return the batch of a plan, or the error; None if the plan was discarded.
 
         Args:
-            run: The number of the trainer's iteration. It discards plans of earlier iterations.
+            run: The number of the trainer's iteration. Waiting plans of earlier iterations are
+                discarded.
             step: The position of the plan in that iteration.
             plan: The plan.
         """
@@ -104,11 +105,11 @@ class WorkerActor:
             return BatchAnswer(error=add_node_name(e, self._node))
 
     def discard(self, run: int, step: int) -> None:
-        """Discard a plan, unless the engine has taken it already."""
+        """Discard the plan at position `step` of iteration `run`, unless the engine took it."""
         self._maker.discard((run, step))
 
     def discard_before(self, run: int) -> None:
-        """Discard the plans of earlier iterations that the engine has not taken yet."""
+        """Discard the plans of iterations before `run` that the engine has not taken yet."""
         self._maker.discard_before(run)
 
     def close(self) -> None:

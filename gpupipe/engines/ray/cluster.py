@@ -31,7 +31,7 @@ class Cluster:
     """A connection to Ray.
 
     Attributes:
-        is_own: Whether this connection uses a Ray that this process started. `close` resets it.
+        is_own: Whether this connection uses a Ray that this process started; False after `close`.
         node_id: Ray's id of the node of this process.
     """
 
@@ -60,7 +60,7 @@ class Cluster:
         return [node for node in ray.nodes() if node["Alive"]]
 
     def close(self) -> None:
-        """Shut down the Ray that this process started, after its last user. Idempotent."""
+        """Shut down Ray if this process started it and no other engine uses it. Idempotent."""
         global _users_of_own_ray  # noqa: PLW0603
         with _lock:
             if self.is_own:
@@ -71,7 +71,7 @@ class Cluster:
 
 
 def connect(address: str) -> Cluster:
-    """Connect to a cluster.
+    """Connect to a Ray cluster, or start Ray on this machine if "auto" finds no cluster.
 
     Args:
         address: A value of `loader.ray.address`.
@@ -85,7 +85,7 @@ def connect(address: str) -> Cluster:
 
 
 def _connect(address: str) -> bool:
-    """Connect; return whether this process started the Ray. The caller holds `_lock`."""
+    """Connect; return whether this process has started the Ray. The caller holds `_lock`."""
     global _users_of_own_ray  # noqa: PLW0603
     if ray.is_initialized():
         if address not in ("auto", ray.get_runtime_context().gcs_address):
@@ -166,7 +166,8 @@ def _only_loopback() -> Iterator[None]:
 def count_workers(options: LoaderConfig, cluster: Cluster) -> int:
     """Return how many workers this trainer starts with.
 
-    "auto" means as many as the free CPUs hold, at most an equal share of all CPUs for each rank.
+    "auto" means as many as fit on the free CPUs, but at most as many as fit on this rank's equal
+    share of all CPUs, and at least one.
     """
     workers = options.ray.workers
     if isinstance(workers, tuple):
@@ -181,7 +182,7 @@ def count_workers(options: LoaderConfig, cluster: Cluster) -> int:
 def explain_no_room(
     cluster: Cluster, options: RayConfig, wanted: int, missing: int, gave_up: bool
 ) -> str:
-    """Return the message that the cluster has no room for some workers.
+    """Return the message that says that the cluster cannot place some of the workers.
 
     Args:
         cluster: The cluster.
@@ -207,7 +208,7 @@ def explain_no_room(
 
 
 def create_actor(cluster: Cluster, options: RayConfig, depth: int) -> Any:
-    """Ask Ray for an actor for up to `depth` tasks; return its handle without waiting."""
+    """Ask Ray for an actor for up to `depth` tasks at once; return its handle without waiting."""
     strategies = {
         "spread": "SPREAD",
         "pack": "DEFAULT",

@@ -8,7 +8,8 @@ A task is a plan that the dispatcher has taken and whose batch the consumer has 
 4. A worker lags if its next answer takes over three times the median time of recent answers. Its
    tasks then go to other workers too, and the first answer counts. A lagging worker gets no new
    task until it answers.
-5. With `workers: [min, max]`, an Autoscaler changes the number of workers by the trainer's waiting.
+5. With `workers: [min, max]`, an Autoscaler changes the number of workers, depending on how long
+   the trainer waits.
 """
 
 import itertools
@@ -79,7 +80,7 @@ class PlanDispatcher(threading.Thread):
         self._open: dict[int, _OpenTask] = {}
         self._times: deque[float] = deque(maxlen=_TIMES_KEPT)
         self._answers: deque[tuple[int, PoolWorker, Future[BatchAnswer | None]]] = deque()
-        """Step, worker and answer of each task that this thread has not processed yet."""
+        """The answers that this thread has not processed yet, with their steps and workers."""
         self._wakeup = threading.Event()
         self._has_more = True
         self._is_ended = False
@@ -87,7 +88,7 @@ class PlanDispatcher(threading.Thread):
 
     @property
     def tasks_out(self) -> int:
-        """How many plans the dispatcher has taken whose batches the consumer has not taken."""
+        """The number of tasks: plans whose batches the consumer has not taken yet."""
         return len(self._open)
 
     def take(self) -> tuple[Plan, BatchAnswer] | None:
@@ -154,7 +155,10 @@ class PlanDispatcher(threading.Thread):
                     self._assign()
 
     def _assign(self) -> None:
-        """Send each open task to a worker with room, unless a worker that does not lag has it."""
+        """Assign each unanswered task that no worker has, or only workers that lag.
+
+        Stop at the first task for which no worker has room.
+        """
         lagging = self._find_lagging()
         for step, task in self._open.items():
             if task.answer is None and lagging.issuperset(task.refs):
@@ -272,7 +276,7 @@ class Autoscaler:
             self._resize(share)
 
     def _resize(self, share: float) -> None:
-        """Change the number of workers by at most one, for a share of the time spent waiting."""
+        """Add or remove at most one worker, given the share of its time that the trainer waits."""
         count, (smallest, largest) = self._pool.target, self._limits
         wanted = count + (share > MORE_ABOVE) - (share < FEWER_BELOW)
         wanted = min(largest, max(smallest, wanted))

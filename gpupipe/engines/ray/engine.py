@@ -8,8 +8,8 @@
    lag to other workers (dispatcher.py).
 4. The delivery's thread maps the answers without a copy, runs the steps that the workers leave to
    the trainer, and copies to the GPU (Delivery). The training thread takes finished batches.
-5. The state is only the sampler's position. Plans and draws are functions of it, so every worker
-   makes the same batch from a plan.
+5. The state is only the sampler's position. Plans and draws are functions of that position, so
+   every worker makes the same batch from a plan.
 """
 
 import logging
@@ -45,8 +45,8 @@ from gpupipe.sampling.sampler import Plan, Sampler
 
 _log = logging.getLogger("gpupipe")
 USABLE_SHARE = 0.8
-"""The share of the object store that Ray fills before it writes to disk, which takes longer than
-making a batch: Ray's default of `object_spilling_threshold`.
+"""Ray's default of `object_spilling_threshold`: the share of the object store that Ray fills before
+it writes to disk. Writing a batch to disk takes longer than making it.
 """
 _MB = 1e6
 _HELD = 2

@@ -26,7 +26,7 @@ _log = logging.getLogger("gpupipe")
 _PATIENCE_BEFORE_LOG = 3.0
 _TICK = 0.25
 _MAX_FAILED_STARTS = 5
-"""How many workers in a row may end before they are ready."""
+"""The pool gives up if this many workers in a row end before they are ready."""
 
 
 @dataclass(eq=False)
@@ -39,7 +39,7 @@ class PoolWorker:
         out: The tasks that the worker has, as positions in the iteration.
         answered: time.monotonic() of the last of these events: the worker became ready, answered,
             or got a task while it had none.
-        is_leaving: Whether the worker gets no more tasks, and ends after those that it has.
+        is_leaving: Whether the worker gets no more tasks, and ends when it has finished its tasks.
     """
 
     actor: Any
@@ -49,7 +49,7 @@ class PoolWorker:
     is_leaving: bool = False
 
     def send(self, run: int, step: int, plan: Plan) -> tuple[Any, Future[BatchAnswer | None]]:
-        """Send a plan; return Ray's reference, which the caller keeps alive, and the answer."""
+        """Send a plan; return the Ray reference, which the caller must keep, and the answer."""
         ref = self.actor.make.remote(run, step, replace(plan, tag=None))
         return ref, ref.future()
 
@@ -70,7 +70,10 @@ class _StartingWorker:
 
 
 def list_visible_paths(index: Index) -> tuple[str, ...]:
-    """Return each column's root folder and first file, if they exist on this machine."""
+    """Return each column's root folder and first file, if they exist on this machine.
+
+    Each worker must be able to read these paths too.
+    """
     paths = []
     for column in index.columns.values():
         root = getattr(column, "root", "")
@@ -102,7 +105,7 @@ class RayWorkerPool:
 
     A worker starts in three steps: Ray places its actor, the actor reports its package versions,
     and it builds its engine. Then the worker is ready. Each call of `poll` takes the steps that are
-    due; the dispatcher calls it regularly.
+    due; the dispatcher calls `poll` regularly.
 
     Args:
         cluster: The cluster.
@@ -141,8 +144,8 @@ class RayWorkerPool:
         """Start the workers, and wait until all are ready.
 
         Raises:
-            EngineError: The cluster cannot place them within `ray.wait` seconds, or a worker has
-                other versions.
+            EngineError: The cluster cannot place the workers within `ray.wait` seconds, or package
+                versions differ between nodes.
             GpupipeError: A worker cannot build its engine.
         """
         started = time.monotonic()
@@ -164,8 +167,8 @@ class RayWorkerPool:
             seconds: How long to wait for an answer of a starting worker.
 
         Raises:
-            EngineError: A worker has other versions, several workers in a row ended before they
-                were ready, or the cluster had no room for any worker for `ray.wait` seconds.
+            EngineError: Package versions differ between nodes, several workers in a row ended
+                before they were ready, or the cluster had no room for any for `ray.wait` seconds.
             GpupipeError: A worker cannot build its engine.
         """
         with self.changed:
@@ -182,7 +185,7 @@ class RayWorkerPool:
     def measure_batch(self) -> int:
         """Return the size in bytes of a batch as workers send it; 0 if it is not known.
 
-        If the specs of the fields do not tell, a worker makes one sample.
+        If the specs of the fields do not state the size, a worker makes one sample to measure it.
         """
         batch_size = self._loader.batch_size
         if self._sample_bytes:
@@ -229,7 +232,7 @@ class RayWorkerPool:
                 ray.kill(worker.actor)
 
     def _start_missing(self) -> None:
-        """Start workers until `target` workers are ready or starting, without leaving ones."""
+        """Start workers until `target` are ready or starting; leaving workers do not count."""
         staying = sum(not worker.is_leaving for worker in self.ready)
         for _ in range(self.target - staying - len(self._starting)):
             actor = create_actor(self._cluster, self._options, self.depth)

@@ -121,9 +121,9 @@ class WaitMeter:
     """Measures how long a consumer waits for batches, and how long it uses them.
 
     Args:
-        on_step: Called with the seconds of waiting and of use; None: nobody needs them. It is not
-            called for the first batch of an epoch or iteration, so that the time between epochs
-            does not count.
+        on_step: Called for each batch with two durations in seconds: the wait for this batch, and
+            the use of the batch before it. It is not called for the first batch of an epoch or
+            iteration, so that the time between epochs does not count. None: nothing is called.
         clock: Returns the time in seconds.
 
     Attributes:
@@ -167,8 +167,8 @@ class WaitMeter:
 class StatusFile:
     """Writes the status of this process's trainer to a file every second, on a thread.
 
-    The thread does not keep the trainer alive. It ends, and removes the file, after the object of
-    `describe` is gone.
+    The thread does not keep the trainer alive. The thread ends, and removes the file, after `close`
+    or after the object of `describe` is gone.
 
     Args:
         describe: A bound method that returns the status.
@@ -214,7 +214,7 @@ class StatusFile:
 
 
 def read_statuses() -> list[dict[str, Any]]:
-    """Return the status of each trainer that shares this cache folder, by start time and rank.
+    """Return the status of each trainer that uses this cache folder, sorted by start time and rank.
 
     Each status is a TrainerStatus as a dict, with the keys of its process: "host", "host_id",
     "pid", "start_time", and the times "started" and "written". Removes files of ended trainers.

@@ -78,7 +78,7 @@ class BatchAnswer:
 
 
 def pack(tensor: torch.Tensor) -> PackedTensor:
-    """Return a tensor as an array, which shares the memory of a tensor without gaps.
+    """Return a tensor as an array, which shares the tensor's memory if there are no gaps in it.
 
     Ray stores contiguous arrays without pickling them. So an array whose strides are permuted, such
     as images in channels_last, is sent with its axes in the order of memory.
@@ -133,7 +133,7 @@ class BatchMaker:
     Several threads may call `make` at once: the engine then works ahead.
 
     Args:
-        job: The samples, the steps and the loader settings, whose shard is ignored.
+        job: The samples, the steps and the loader settings. The shard in the settings is ignored.
         engine: The name of the engine, or "auto".
         device: "cpu", or "gpu:0" and so on.
 
@@ -197,11 +197,12 @@ class BatchMaker:
         return BatchAnswer(fields, np.flatnonzero(np.isin(plan.ids, delivered.ids)), skipped)
 
     def submit(self, plan: Plan, order: Order = (0, 0)) -> Future[tuple[Plan, Batch] | None]:
-        """Add a plan. Plans of earlier runs that the engine has not taken yet are discarded.
+        """Queue a plan. Plans of earlier runs that the engine has not taken yet are discarded.
 
         Args:
             plan: The plan.
-            order: The engine takes plans with a smaller order first, and equal ones as they come.
+            order: The engine takes the plan with the smallest order first; of equal ones, the
+                oldest.
 
         Returns:
             A future of the plan without skipped samples, and of its batch. The batch is empty if

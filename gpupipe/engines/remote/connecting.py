@@ -23,8 +23,8 @@ class ConnectedServer:
         connection: The connection.
         answer: The server's answer to the opening of the session.
         dataset: The data set that the server serves.
-        finisher: Runs the steps that the server leaves to this client, and copies batches to its
-            device.
+        finisher: Runs the steps that the server leaves to this client, and copies batches to the
+            client's device.
     """
 
     connection: Connection
@@ -45,9 +45,11 @@ def connect_servers(
 
     Args:
         loader: Settings of this side; `loader.server` names the servers.
-        patience: Seconds without a message from a server after which a call fails.
-        own: A config that must have the pipeline and batch stage of the servers; None: no check.
-        exits: Closes the connections, if this function or what the caller does next fails.
+        patience: A call fails after this many seconds without a message from a server.
+        own: This side's config, whose pipeline and batch stage must equal those of the servers.
+            None: no check.
+        exits: The caller's stack. The connections are added to it, so that it closes them if an
+            error occurs here or in the caller.
 
     Returns:
         The servers in the order of their ranks, and the config that they serve, with the shard of
@@ -114,7 +116,7 @@ def _warn_of_missed_batches(server: ConnectedServer) -> None:
 
 
 def _check_agree(servers: list[ConnectedServer]) -> None:
-    """Raise ServerError if several servers have different configs, or not one shard each."""
+    """Raise ServerError if N servers have different configs, or are not the ranks 0 to N - 1."""
     count = len(servers)
     if count == 1:
         return

@@ -4,9 +4,9 @@ asks for them, and reconnects.
 1. Only the thread uses the socket. The consumer's calls queue messages in the session (session.py)
    and wake the thread.
 2. The condition `_changed` guards the session. The thread notifies it after each message, finished
-   batch and error, since the consumer may wait for one.
+   batch and error, since the consumer may wait for any of these.
 3. The thread joins the pieces of each batch (reading.py) and finishes it: it runs the client's
-   steps, and copies the batch to its device. The consumer takes the finished batch.
+   steps, and copies the batch to the client's device. The consumer takes the finished batch.
 4. If no message of the server arrives for `patience` seconds, the consumer's call raises
    ServerError. The thread keeps trying to reach the server.
 5. close() repeats CloseSession until the server answers, for at most two seconds, and ends the
@@ -72,7 +72,7 @@ class Connection:
     def open(self) -> messages.SessionOpened:
         """Wait until the server has opened the session, and return its answer.
 
-        After three seconds it logs a warning that says why it still waits.
+        If this takes more than three seconds, a warning is logged that says why.
 
         Raises:
             ServerError: The server refuses this client or does not answer within `patience`
@@ -100,14 +100,14 @@ class Connection:
     def start_iteration(
         self, epoch: int, position: int, finish: Finish, is_explicit: bool = False
     ) -> None:
-        """Start an iteration; see Session.start_iteration. The thread calls `finish`."""
+        """Start an iteration; see Session.start_iteration. This object's thread calls `finish`."""
         with self._changed:
             self._session.start_iteration(epoch, position, finish, is_explicit)
         self._waker.wake()
 
     @property
     def epoch(self) -> int:
-        """Epoch that the iteration reads; after a pass has ended, the next epoch; 0 if stopped."""
+        """The epoch that is read, or the next one if a pass has just ended; 0 if none is read."""
         with self._changed:
             return self._session.iteration.epoch
 
@@ -215,14 +215,17 @@ class Connection:
                 self._receive_some()
 
     def _send_heartbeat(self) -> bool:
-        """Send a heartbeat, or OpenSession before the first session. False if it cannot be sent."""
+        """Send a heartbeat; before the first session, OpenSession. Return False if that fails."""
         if self._session.opened is None:
             return self._open_session()
         freed = self._reassembly.take_freed_slots()
         return self._send(messages.Acknowledge([], freed) if freed else messages.Ping())
 
     def _open_session(self, min_pause: float = 0.0) -> bool:
-        """Send OpenSession. False if it cannot be sent, or was sent less than `min_pause` s ago."""
+        """Send OpenSession, unless one was sent less than `min_pause` seconds ago.
+
+        Return whether it was sent.
+        """
         if time.monotonic() - self._last_request < min_pause:
             return False
         with self._changed:
@@ -236,7 +239,7 @@ class Connection:
             self._send(self._session.outgoing.popleft())
 
     def _send(self, message: messages.ToServer) -> bool:
-        """Send a message; False if it is lost. The next OpenSession makes up for a lost message."""
+        """Send a message. Return False if it is lost: the next OpenSession makes up for it."""
         with suppress(zmq.Again):
             self._socket.send(codec.encode(message), zmq.NOBLOCK)
             return True
@@ -284,7 +287,7 @@ class Connection:
             return self._reassembly.add_part(message, frames[1].buffer)
         try:
             return self._reassembly.start(message)
-        # The slot of a live server cannot be opened: ask for batches over the socket instead.
+        # If the server is alive and its slot cannot be opened, ask for batches over the socket.
         except MalformedMessage:
             self._wants_shared_memory = not self._reassembly.is_server_alive
             self._open_session()
@@ -292,7 +295,7 @@ class Connection:
 
     def _finish_batch(self, head: messages.BatchHeader, memory: Tensor) -> None:
         session = self._session
-        # The batch belongs to an iteration that has ended, or in which an earlier batch failed.
+        # Ignore a batch of an iteration that has ended, or in which an earlier batch failed.
         if head.key[0] != session.iteration.pass_number or session.error is not None:
             return
         assert session.finish is not None

@@ -49,7 +49,7 @@ class RemoteSource(Source):
 
 
 class _Rows(StringArray):
-    """Names of samples whose paths only the server knows: "row 7"."""
+    """Stands in for the names of samples, which only the server knows: item 7 is "row 7"."""
 
     def __getitem__(self, i: int) -> str:
         return f"row {i}"
@@ -57,11 +57,12 @@ class _Rows(StringArray):
 
 @dataclass(frozen=True)
 class RemoteDataset:
-    """The description of a server, as objects of the client.
+    """A served data set: the objects that the client builds from the server's description.
 
     Attributes:
-        config: The config of the server, with the client's own settings of `loader`.
-        index: An index of the server's size, without paths and labels.
+        config: The config of the server. Of the settings in `loader`, only SERVER_SETTINGS are the
+            server's; the rest are the client's.
+        index: An index with as many rows as the server's index, without paths and labels.
         count: How many samples the server uses: all, or those of loader.subset.
         selection: How often each sample comes. It lacks the rows and weights, which only the server
             has.
@@ -144,7 +145,7 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
 
 
 def _describe_steps(pipeline: Pipeline) -> dict[str, Any]:
-    """Return the steps and views of a pipeline in one phase, in the structure of the YAML."""
+    """Return the steps and views of one phase of a pipeline, in the structure of the YAML."""
     steps: dict[str, dict[str, Any]] = {}
     for entry in pipeline.entries:
         if entry.field not in pipeline.views:
@@ -237,7 +238,7 @@ def _build_batch_stage(
 def _build_phases(
     name: str, described: Mapping[str, Any], first: Any, build: Callable[[Any], _Phases]
 ) -> _Phases:
-    """Build a pipeline or a batch stage, in each phase of its schedules.
+    """Build a pipeline or a batch stage, with the steps of epoch 0 and of each later phase.
 
     Args:
         name: The object's name for messages, such as "batch stage".

@@ -2,8 +2,8 @@
 
 1. The servers decide the order. An iteration starts at the position of the loader's sampler, and
    the client makes the plan of each batch from the ids and the position that the server sends.
-2. Several servers have one shard each. Their batches come in turn, in the order of the ranks within
-   a global step.
+2. Several servers have one shard each. In each global step, their batches come in the order of the
+   ranks.
 3. A batch is consumed when the loader calls mark_consumed(), not when it is received.
 4. The connection's thread runs the steps that the server leaves to the client (`ship: uint8`), and
    copies the batch to the GPU, on a separate CUDA stream (last_steps.py). The thread then waits
@@ -42,7 +42,7 @@ class ServerBatch:
     """The tag of a plan whose batch comes from a server.
 
     Attributes:
-        server: Number of the server, in the order of ranks.
+        server: Number of the server, from 0, in the order of the ranks.
         key: The protocol's key of the batch.
         before: How many samples of the epoch all servers together delivered before this step.
         ahead: How many servers have delivered their batch of this step, including this batch; 0 if

@@ -1,8 +1,8 @@
-"""What a client reads: a pass of the server (Iteration), the batches that it holds (Inbox), and the
-batch that arrives (Reassembly).
+"""What a client reads: a pass of the server over an epoch (Iteration), the batches that the client
+holds (Inbox), and the batch that arrives in pieces (Reassembly).
 
 All three are plain state, without sockets, threads or clocks. The inbox is the client's half of the
-protocol whose rules are at the head of server/batch_leases.py.
+protocol. The head of server/batch_leases.py states the rules of the protocol.
 """
 
 from collections import deque
@@ -32,7 +32,7 @@ class ReceivedBatch(NamedTuple):
 
 @dataclass
 class Iteration:
-    """The iteration of a consumer: the pass that it reads, and its position in the epoch.
+    """The iteration of a consumer: the pass that the consumer reads, and the position in the epoch.
 
         stopped ──start──> starting ──enter──> reading ──end_pass──> starting, at the end of a pass
            ^                  └──────────────stop──────────────┘
@@ -76,14 +76,15 @@ class Iteration:
     def continue_at(self, epoch: int, position: int) -> bool:
         """Continue with the epoch that the client asked for when the last pass ended.
 
-        Return False if no pass has just ended, or if the client asked for another position.
+        Return whether that is possible: a pass has just ended, and the client asked for this
+        position.
         """
         is_started = self.is_at_end and self.position == (epoch, position)
         self.is_at_end = False
         return is_started
 
     def enter(self, message: messages.IterationStarted) -> None:
-        """Enter the pass that the message names, or note that other clients read it too.
+        """Enter the pass that the message names, and note whether other clients read it too.
 
         Ignores messages about other iterations.
         """
@@ -93,7 +94,10 @@ class Iteration:
             self.pass_number, self.is_explicit = message.pass_number, False
 
     def end_pass(self, pass_number: int) -> messages.StartIteration | None:
-        """If this is the current pass, start the next epoch and return the message to send."""
+        """End a pass: start the next epoch, and return the message to send.
+
+        Return None if this is not the current pass.
+        """
         if pass_number != self.pass_number or self.position is None:
             return None
         message = self.start(self.position[0] + 1, 0)
@@ -226,7 +230,10 @@ class Reassembly:
         self._incomplete = None
 
     def take_freed_slots(self) -> list[int]:
-        """Return the numbers of up to 100 freed slots. Each number is returned once."""
+        """Return the numbers of up to 100 slots of shared memory that the server may reuse.
+
+        The number of a freed slot is returned once.
+        """
         freed: list[int] = []
         while self._mapped.freed and len(freed) < 100:
             freed.append(self._mapped.freed.popleft())
@@ -238,9 +245,9 @@ class Reassembly:
         return bool(peers.start_time(self._mapped.pid))
 
     def start(self, head: messages.BatchHeader) -> Whole | None:
-        """Begin a batch. Return it if it needs no pieces: it is in shared memory, or empty.
+        """Begin a batch. Return it if no pieces follow: it is in shared memory, or empty.
 
-        Raises MalformedMessage if its slot cannot be opened.
+        Raises MalformedMessage if the batch's slot in shared memory cannot be opened.
         """
         if head.slot is not None:
             return head, self._mapped.tensor(head.slot, head.size)

@@ -18,7 +18,7 @@ from gpupipe.protocol import batch_bytes, messages, peers
 from gpupipe.runtime.failures import machine_failure
 
 Finish = Callable[[dict[str, Tensor], int], Any]
-"""Finishes a batch: (tensors by field name, epoch) to the batch that the consumer gets."""
+"""Turns the tensors of a batch, by field name, and its epoch into the batch for the consumer."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Session:
     def start_iteration(self, epoch: int, position: int, finish: Finish, is_explicit: bool) -> None:
         """Start an iteration at a position.
 
-        At the end of a pass, the session already starts the next one. If that one begins at this
+        When a pass ends, the session asks for the next pass at once. If that pass begins at this
         position, the iteration continues with it.
 
         Args:
@@ -117,7 +117,7 @@ class Session:
         self.outgoing.append(message)
 
     def take(self) -> ReceivedBatch | None:
-        """Take the next batch; None if none waits, or at the end of a pass."""
+        """Take the next batch; None if the inbox gives none, or at the end of a pass."""
         taken = None if self.iteration.is_at_end else self.inbox.take()
         if taken is not None:
             self.iteration.position = taken.head.epoch, taken.head.end
@@ -192,10 +192,10 @@ class Session:
             self.outgoing.append(start)
 
     def handle(self, message: messages.ToClient, is_impatient: bool) -> None:
-        """Handle a message that is no UnknownSession, BatchHeader or BatchPart.
+        """Handle any message of the server except UnknownSession, BatchHeader and BatchPart.
 
         Args:
-            message: The message.
+            message: The server's message.
             is_impatient: Whether a temporary refusal ends the iteration, as a permanent one does.
         """
         match message:
@@ -228,7 +228,7 @@ def wrap_error(context: str, cause: Exception) -> GpupipeError:
     """Return the GpupipeError that reports `cause`, and chain `cause` to it.
 
     Returns `cause` itself if it is a GpupipeError. Returns an EngineError if this machine failed,
-    for instance its GPU, and else a ServerError that begins with `context`.
+    for instance its GPU, and otherwise a ServerError that begins with `context`.
     """
     if isinstance(cause, GpupipeError):
         return cause

@@ -44,7 +44,7 @@ def check_name(name: str) -> str:
 def locate(
     root: Path, name: str | None, images: int | None, progress: Progress = ignore_progress
 ) -> Path:
-    """Return the folder of a data set; download it, or draw synthetic images, if it is missing.
+    """Return the folder of a data set; if it is missing, download it or draw synthetic images.
 
     Synthetic images lie beside `root` under another name, so that they are never mistaken for the
     data. Once they exist, no download is tried again.
@@ -144,8 +144,8 @@ _MARKER = ".gpupipe-stand-in.json"
 _MAX_A_PERSON = 9
 _GRAIN_SIDE = 640
 _GRAIN_OCTAVES = ((20, 22.0), (80, 16.0), (320, 14.0))
-"""(side of a noise grid in cells, strength in levels) for each octave: from soft shades to fine
-grain, as in a photograph.
+"""For each octave of the noise, from soft shades to fine grain: the side of its grid in cells, and
+its strength in gray levels.
 """
 
 

@@ -162,8 +162,8 @@ def unpack(archive: Path, folder: Path) -> None:
     """Unpack the one folder in a tar archive as `folder`.
 
     Raises:
-        FetchError: The archive does not hold exactly one folder, or a member lies outside it or is
-            neither a file nor a folder.
+        FetchError: The top of the archive is not exactly one folder, the path of a member is
+            absolute or contains "..", or a member is neither a file nor a folder.
     """
     unpacked = folder.with_name(f"{folder.name}.unpacking")
     try:
@@ -210,7 +210,7 @@ def fetch(dataset: Dataset, root: Path, progress: Progress = ignore_progress) ->
 
     Raises:
         FetchError: The download fails, the archive is not the expected one, or the disk cannot be
-            written. If the download fails, the message says how to do it by hand.
+            written. The message says how to download the archive by hand.
     """
     with hold_lock_of(root, progress):
         if root.is_dir():
@@ -254,7 +254,10 @@ def hold_lock_of(root: Path, progress: Progress) -> Iterator[None]:
 
 
 def make_atomically(root: Path, make: Callable[[Path], None]) -> None:
-    """Let `make` fill a temporary folder, then rename it to `root` unless another process did."""
+    """Let `make` fill a temporary folder, then rename that folder to `root`.
+
+    If another process has made `root` meanwhile, that folder stays, and the new one is discarded.
+    """
     try:
         if os.path.lexists(root) and not root.is_dir():
             reason = "there is something in its place that is no folder"

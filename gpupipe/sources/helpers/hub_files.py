@@ -1,6 +1,7 @@
 """Find the files of a split in a folder of Hugging Face's `datasets`, or in a copy of a repository.
 
-`read_features` reads the types that the writer noted for the columns. Each layout, and its writer:
+`read_features` reads the column types that `datasets` stored. The layouts of files, each with what
+writes it:
 
 dataset_dict.json, SPLIT/state.json, SPLIT/*.arrow    DatasetDict.save_to_disk
 state.json, *.arrow                                   Dataset.save_to_disk
@@ -121,7 +122,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def read_features(schema: Any) -> dict[str, Any]:
-    """Return the features that `datasets` stored in a schema, by column; {} if there are none."""
+    """Return the features (column types) that `datasets` stored in an Arrow schema, by column.
+
+    Return {} if there are none.
+    """
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, ValueError, TypeError, RecursionError):

@@ -1,6 +1,6 @@
 """Images in the row groups of Parquet files, as two kinds of columns.
 
-A RowGroupColumn reads whole row groups, and a process keeps the last ones in memory. For an
+A RowGroupColumn reads whole row groups, and each process keeps those used last in memory. For an
 UnpackedColumn, the images of all row groups are written to the cache folder once, and
 memory-mapped from there.
 """
@@ -46,7 +46,10 @@ class _Groups:
         self._groups: OrderedDict[Key, _Group] = OrderedDict()
 
     def get(self, key: Key, max_groups: int) -> list[Any]:
-        """Return a row group's images as pyarrow buffers. Keep the last `max_groups` groups."""
+        """Return a row group's images as pyarrow buffers; read them if they are not in the cache.
+
+        Only the `max_groups` row groups that were used last stay in the cache.
+        """
         with self._lock:
             group = self._groups.setdefault(key, _Group())
             self._groups.move_to_end(key)
@@ -101,9 +104,9 @@ class RowGroupColumn(Column):
         files: The Parquet files.
         sizes: The size of each file in bytes, int64 (files,).
         column: The name of the column with the images.
-        file: The index in `files` of each row's file, int32 (N,).
-        group: The number of each row's row group in its file, int32 (N,).
-        row: The number of each row in its row group, int32 (N,).
+        file: For each of the N samples, the index of its file in `files`, int32 (N,).
+        group: For each sample, the number of its row group in that file, int32 (N,).
+        row: For each sample, the number of its row in that row group, int32 (N,).
         max_groups: The number of row groups that a process keeps in memory.
     """
 
@@ -120,7 +123,7 @@ class RowGroupColumn(Column):
         return len(self.row)
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
-        """Return the bytes of each row. Rows of one row group are read together."""
+        """Return the bytes of each row's image. Rows of the same row group are read in turn."""
         order = np.lexsort((self.group[rows], self.file[rows]))
         images: dict[int, NDArray[np.uint8]] = {}
         for position in order.tolist():
@@ -178,10 +181,10 @@ def count_row_groups(column: RowGroupColumn) -> int:
 
 
 def unpack_row_groups(column: RowGroupColumn, progress: Progress) -> UnpackedColumn:
-    """Write the images of all row groups to the cache folder, unless they are there.
+    """Write the images of all row groups to the cache folder, unless they are there already.
 
     Args:
-        column: A column of all rows of its files, in file order.
+        column: A column that holds all rows of its files, in the order of the files.
         progress: Called with ("unpacking", files done, files in all).
 
     Raises:
@@ -210,7 +213,7 @@ def unpack_row_groups(column: RowGroupColumn, progress: Progress) -> UnpackedCol
 
 
 def _unpack_file(path: Path, column: str, groups: int) -> tuple[Path, NDArray[np.int64]]:
-    """Write the images of a Parquet file to a file in the cache folder, unless it exists.
+    """Write the images of a Parquet file to one file in the cache folder, unless that file exists.
 
     Args:
         path: The Parquet file.
@@ -218,7 +221,8 @@ def _unpack_file(path: Path, column: str, groups: int) -> tuple[Path, NDArray[np
         groups: The number of row groups in the Parquet file.
 
     Returns:
-        The path of the written file, and the size of each image in bytes, int64 (N,).
+        The path of the file in the cache folder.
+        The size of each image in bytes, int64 (images,).
     """
     key = ("row groups", column)
     with name_file(path):
@@ -240,7 +244,10 @@ def _unpack_file(path: Path, column: str, groups: int) -> tuple[Path, NDArray[np
 
 
 def _open_lengths(target: Path, lengths_file: Path) -> NDArray[np.int64] | None:
-    """Return the image sizes that an earlier load saved; None unless they add up to `target`'s."""
+    """Return the size of each image, as an earlier load saved it in `lengths_file`.
+
+    Return None if the file is missing, or if the sizes do not add up to the size of `target`.
+    """
     try:
         with open_regular(lengths_file) as file:
             lengths: NDArray[np.int64] = np.load(file, allow_pickle=False)

@@ -36,7 +36,7 @@ class _ArgumentError(Exception):
 
 
 def _refuse(expected: str, value: Any, *loc: str) -> _ArgumentError:
-    """Return the error that `value` should be `expected`."""
+    """Return an error for the caller to raise: `value` is wrong, and should be `expected`."""
     return _ArgumentError(should_be(expected), value, *loc)
 
 
@@ -47,7 +47,7 @@ class Arguments:
     Attributes:
         constants: By name: arguments with one value for all samples, in DALI's types.
         draws: By name: the distributions of arguments that are drawn per sample.
-        errors: The mistakes, for pydantic.
+        errors: The mistakes in the arguments as they are written in YAML, for pydantic.
     """
 
     constants: dict[str, Any] = field(default_factory=dict)
@@ -120,7 +120,7 @@ def _read_one(argument: Argument, value: Any, whole_value: Any) -> Any:
 
 
 def _read_name(names: Mapping[str, Any], value: Any) -> Any:
-    """Return DALI's constant for a name such as INTERP_LINEAR; raise an error without one."""
+    """Return DALI's constant for a name such as INTERP_LINEAR; raise an error if there is none."""
     if isinstance(value, str) and value in names:
         return names[value]
     upper = {n for n in names if n.isupper()} or set(names)

@@ -35,10 +35,10 @@ class Argument:
 
     Attributes:
         name: The argument's name.
-        kind: The kind of its values.
-        is_list: Whether it takes a list of values.
-        takes_tensor: Whether each sample may have a value of its own.
-        is_required: Whether it has no default.
+        kind: The kind of the argument's values.
+        is_list: Whether the argument takes a list of values.
+        takes_tensor: Whether the argument may have a different value for each sample.
+        is_required: Whether the argument has no default.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Argument:
 
     @property
     def names(self) -> dict[str, Any]:
-        """The values that can be written by name, such as INTERP_LINEAR; {} for other kinds."""
+        """DALI's constants, by names such as INTERP_LINEAR; {} for a kind that has no names."""
         from nvidia.dali import types
 
         if self.kind == "interp_type":

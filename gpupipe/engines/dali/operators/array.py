@@ -124,9 +124,10 @@ def _axes(layout: str) -> list[int]:
 
 
 def _under_name(make: Make, layout: str, name: str, added: list[int]) -> Make:
-    """Return `make` for arrays of `layout`. It gets them as `name`, a layout that DALI knows.
+    """Wrap `make`, so that it sees arrays of `layout` under `name`, a layout that DALI knows.
 
-    `added` are positions of axes of length 1 to insert. No data moves.
+    The wrapper inserts axes of length 1 at the positions `added`, and removes them afterwards. No
+    data moves.
     """
 
     def make_renamed(node: DataNode, *nodes: Any) -> DataNode:

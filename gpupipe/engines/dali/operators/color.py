@@ -1,11 +1,11 @@
 """torchvision's colour functions that change each pixel alone, as DALI operators.
 
-image_functions.py has the functions that look at more than one pixel, and the table of all.
+image_functions.py has the functions that look at more than one pixel, and the table of both kinds.
 
-Each function takes the format of the image, and its values in `COLOR_OPS` (augment/color_ops.py) as
-NumPy arrays (B, ...). It returns Operators: `make`, and the arrays to feed to the graph.
-`make(pixels, *nodes)` returns the new pixels. Pixels have the layout HWC. Each node holds one of
-the arrays: a CPU tensor per sample.
+Each function takes the format of the image, and its arguments as NumPy arrays (B, ...), in the
+order of its row in `COLOR_OPS` (augment/color_ops.py). It returns Operators: `make`, and the arrays
+to feed to the graph. `make(pixels, *nodes)` returns the new pixels. Pixels have the layout HWC.
+There is a node for each array: it holds a CPU tensor for each sample.
 """
 
 from collections.abc import Sequence
@@ -86,11 +86,11 @@ def round_to_uint8(values: DataNode) -> DataNode:
 
 
 def blend(images: Sequence[DataNode], weights: Sequence[DataNode], device: str) -> DataNode:
-    """Sum uint8 images, each times its weight, in float32; truncate to whole levels.
+    """Sum uint8 images, each times its weight, in float32; truncate the sum to uint8.
 
     Args:
         images: Nodes of equal shape.
-        weights: A float32 per sample for each image, on the CPU.
+        weights: For each image, a node of one float32 per sample, on the CPU.
         device: The device of the images.
     """
     factors = [weight.gpu() for weight in weights] if device == "gpu" else weights
@@ -118,14 +118,14 @@ def add(pixels: DataNode, values: DataNode, dtype: str, clip: bool) -> DataNode:
 def limit(factor: Array) -> Array:
     """Limit a factor to 10,000, so that results stay in the range of `round_to_uint8`.
 
-    A larger factor would clamp to the same pixels.
+    After clamping, larger factors give the same pixels.
     """
     limited: Array = np.minimum(factor, 1e4)
     return limited
 
 
 def compute(formula: Make, image: PixelFormat, *values: Array) -> Operators:
-    """Return the operators of a formula of `COLOR_OPS`, with the results of `color_ops.apply`."""
+    """Return operators that compute a formula of `COLOR_OPS`, as `color_ops.apply` does."""
 
     def make(pixels: DataNode, *nodes: DataNode) -> DataNode:
         is_uint8 = image.dtype == "uint8"
@@ -156,7 +156,7 @@ def posterize(image: PixelFormat, bits: Array) -> Operators:
 
 
 def solarize(image: PixelFormat, threshold: Array) -> Operators:
-    """Invert the values that reach the threshold."""
+    """Invert all values of at least `threshold`."""
 
     def make(pixels: DataNode, threshold: DataNode) -> DataNode:
         reach = pixels >= image.on_device(threshold)
@@ -168,7 +168,7 @@ def solarize(image: PixelFormat, threshold: Array) -> Operators:
 
 
 def solarize_add(image: PixelFormat, values: Array) -> Operators:
-    """Add values to the pixels below 128 of uint8."""
+    """Add `values` to those uint8 pixels that are below 128."""
 
     def make(pixels: DataNode, values: DataNode) -> DataNode:
         added = image.on_device(fn.cast(values, dtype=types.UINT8))
@@ -195,9 +195,9 @@ SHIFT = -ALMOST_HALF / 255
 
 
 def adjust_saturation(image: PixelFormat, factor: Array) -> Operators:
-    """Blend with the luma, which is truncated first for uint8.
+    """Blend each pixel with its luma. For uint8, the luma is truncated to an integer first.
 
-    With a factor above 2, a few pixels differ from torchvision's by more than one level. Their luma
+    With a factor above 2, a few uint8 pixels differ from torchvision's by more than 1. Their luma
     is so near to an integer that rounding errors of float32 change the truncated value.
     """
     if image.channels == 1:
@@ -226,9 +226,9 @@ def adjust_hue(image: PixelFormat, factor: Array) -> Operators:
 def _turn_hue(pixels: DataNode, turn: DataNode, image: PixelFormat) -> DataNode:
     """Turn the hue by `turn` sixths of a full turn.
 
-    With the hue h in sixths, the maximum v and the range c of the three channels, a channel is
-    v - c * clamp(distance, 0, 1); distance is 2 - |h - 3| for red, |h - 2| - 1 for green and
-    |h - 4| - 1 for blue.
+    Let h be the turned hue in sixths, v the maximum of the three channels, and c their maximum
+    minus their minimum. A channel is then v - c * clamp(distance, 0, 1). The distance is
+    2 - |h - 3| for red, |h - 2| - 1 for green, and |h - 4| - 1 for blue.
     """
     planes = fn.transpose(pixels, perm=[2, 0, 1]) * np.float32(1.0)
     red, green, blue = (planes[n] for n in range(3))

@@ -3,8 +3,8 @@
 `OPERATORS` lists what DALI 2.4 accepts on both the CPU and a GPU. Every dtype in
 `spec_checks.DTYPES_TAKEN` is one of these, or has a substitute. tests/engines/dali/operators/
 test_dtypes.py compares the table with the operators of DALI's CPU back end and the GPU kernels in
-DALI's library. `find_refused_dtype` finds in an error of DALI the line in which an operator refuses
-a dtype.
+DALI's library. `find_refused_dtype` finds, in an error message of DALI, the line about a refused
+dtype.
 
 A conversion to integers truncates floats, and clips numbers to the range of the target dtype.
 DALI's cast also clips, and turns NaN into 0, but it rounds floats. DALI has no bit shift: this
@@ -65,7 +65,7 @@ _FILE_OPERATORS = (
     "nvidia.dali.fn.peek_image_shape",
     "nvidia.dali.fn.io.",
 )
-"""Operators that read files. If one refuses a dtype, it is that of a single file."""
+"""Operators that read files. A dtype that they refuse is that of a single file."""
 
 
 class Substitute(NamedTuple):
@@ -129,7 +129,7 @@ def through_supported(operator: str, dtype: str, make: Make) -> Make:
 
 
 def in_float32(make: Make, dtype: str) -> Make:
-    """Return `make` for pixels of `dtype`: it computes float16 in float32, and rounds once."""
+    """Return `make`; for float16, wrapped to compute in float32 and to round only the result."""
     if dtype != "float16":
         return make
     return lambda pixels, *nodes: cast(make(cast(pixels, "float32"), *nodes), "float16")
@@ -169,8 +169,8 @@ def convert_scaled(
 ) -> DataNode:
     """Convert a node of dtype `source_dtype` to dtype `target_dtype`, with scaling.
 
-    The range of an integer dtype maps to 0..1 for floats, and back. Between integers, bits are
-    shifted.
+    From integers to floats, 0 to the integer dtype's maximum maps to 0..1; from floats to integers,
+    back. Between integers, bits are shifted.
 
     Args:
         node: The input.
@@ -211,7 +211,7 @@ def _shift(node: DataNode, dtype: str, bits: int) -> DataNode:
 
 
 def find_refused_dtype(message: str) -> str:
-    """Return the line in which a DALI operator refuses the dtype of all samples, else ""."""
+    """Return the line of DALI's error `message` that refuses the dtype of all samples, or ""."""
     line = find_cause(message)
     reads_files = any(operator in message for operator in _FILE_OPERATORS)
     return line if _REFUSED_DTYPE.search(line) and not reads_files else ""

@@ -11,8 +11,8 @@ operation before it:
     to_dtype, normalize          crop_mirror_normalize
     crop, flip, normalize, end   crop_mirror_normalize  also transposes, for the delivery
 
-Invariant: fused operations return the same pixels as the operations one by one. Only a resize of a
-region may differ, by one level.
+Invariant: fused operations return the same pixels as the operations one by one. Only after a resize
+of a region may a uint8 value differ, by 1.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class WindowNode:
         anchor: [top, left] of the window, in pixels.
         shape: [height, width] of the window.
         fill: The value of pixels outside the image, or None if the window is inside.
-        steps: The keys of the steps.
+        steps: The keys of the pipeline's steps that the node implements.
         dtype: The dtype of the pixels.
         room: [height, width] of the image from which the window is cut.
     """
@@ -68,8 +68,8 @@ class DecodeNode:
     """Decodes image files, or only a window of each.
 
     Attributes:
-        how: How the files are decoded.
-        steps: The keys of the steps.
+        how: The color mode, the dtype, and whether to apply the EXIF orientation.
+        steps: The keys of the pipeline's steps that the node implements.
         can_cut: Whether the decoder may decode a window; if not, `slice` cuts it afterwards.
         options: Further arguments of DALI's decoder.
         is_done: Whether the input is decoded pixels, so that the node only cuts the window.
@@ -149,12 +149,12 @@ class FlipsNode:
 class NormalizeNode:
     """Arithmetic on pixels: x / divide, then (x - mean) / std, then a cast to `dtype`.
 
-    `ImageTracer.finish` adds one that converts to the batch's layout and dtype, if the operator
-    crop_mirror_normalize supports the dtypes. The node also cuts or mirrors if a WindowNode or a
-    FlipsNode fused with it.
+    `ImageTracer.finish` adds a NormalizeNode that converts to the batch's layout and dtype, if the
+    operator crop_mirror_normalize supports the dtypes. A NormalizeNode also cuts or mirrors if a
+    WindowNode or a FlipsNode fused with it.
 
     Attributes:
-        steps: The keys of the steps.
+        steps: The keys of the pipeline's steps that the node implements.
         dtype: The dtype of the result.
         divide: 255 to scale uint8 to 0..1, else 1.
         mean: One number, or one per channel. None if there is no normalize yet.

@@ -135,10 +135,10 @@ class ImageTracer(DaliTracer):
         return dtype in ops.DTYPES and self.spec.dtype in ops.DTYPES
 
     def _is_exact(self, dtype: str) -> bool:
-        """Whether a later crop_mirror_normalize can replace a cast to `dtype` now, exactly.
+        """Whether the operator crop_mirror_normalize can do a cast to `dtype` with equal results.
 
-        It cannot for uint8, since it rounds floats to integers instead of truncating them. It
-        cannot from float16 to float32, since it would skip the rounding to float16.
+        Not for uint8: the operator rounds floats to integers instead of truncating them. Not from
+        float16 to float32: fused with earlier operations, it would skip the rounding to float16.
         """
         is_inexact = dtype == "uint8" or (dtype, self.spec.dtype) == ("float32", "float16")
         return self._is_normalizable(dtype) and not is_inexact

@@ -5,7 +5,7 @@ neighbouring pixels. color.py has those that change each pixel alone, and `FUNCT
 All other color functions are computed by the formula in their row of `COLOR_OPS`.
 
 Then come `REMAP` and `call_torch`. On a CPU, DALI runs torch for them: in a single thread, for one
-image after another. It holds the GIL unless torch releases it. So they use one core, whatever
+image after another. DALI holds the GIL unless torch releases it. So both use one core, whatever
 `threads` is. On a GPU, DALI has an operator for remap, and none for `call_torch`.
 """
 
@@ -47,7 +47,7 @@ _BORDER: dict[str, Any] = {
 
 
 def adjust_contrast(image: PixelFormat, factor: Array) -> Operators:
-    """Blend with the mean of the luma."""
+    """Blend each image with the mean of its luma."""
 
     def make(pixels: DataNode, factor: DataNode) -> DataNode:
         mean = fn.reductions.mean(pixels if image.channels == 1 else color.luma(pixels, image))
@@ -105,7 +105,7 @@ def equalize(image: PixelFormat) -> Operators:
 
 
 def adjust_sharpness(image: PixelFormat, factor: Array) -> Operators:
-    """Blend with a smoothed image; the border of one pixel keeps its values."""
+    """Blend each image with a smoothed copy. The first and last row and column stay unchanged."""
 
     # The filter is fed, so that `switch` splits it: a constant would reach an empty branch whole,
     # where the operator then fails.
@@ -121,8 +121,9 @@ def adjust_sharpness(image: PixelFormat, factor: Array) -> Operators:
 def gaussian_blur(image: PixelFormat, kernel_size: Array, sigma: Array) -> Operators:
     """Blur; the image is mirrored at its border without repeating the last pixel.
 
-    On a CPU, uint8 goes through two filters of one row and one column, with whole levels between
-    them. That takes a 25th of the time of `fn.gaussian_blur`, for kernels of 23 pixels.
+    On a CPU, uint8 images go through a filter of one row, then through a filter of one column, and
+    are uint8 in between. For kernels of 23 pixels, that takes a 25th of the time of
+    `fn.gaussian_blur`.
     """
     height_width, sigma = kernel_size[:, ::-1], sigma[:, ::-1]
     min_size = height_width // 2 + 1
@@ -142,7 +143,7 @@ def _gaussian(length: Array, sigma: Array) -> NDArray[np.float32]:
     """Return the kernel of each sample, (B, max length), padded with zeros on both sides.
 
     `length` and `sigma` are in pixels, (B,). The filter skips zeros. So weights beyond 3.5 sigma
-    are set to 0: together they change a pixel by less than an eighth of a level.
+    are set to 0: together they change a uint8 value by less than 1/8.
     """
     half = np.minimum(length // 2, np.ceil(3.5 * sigma))[:, None]
     distance = np.abs(np.arange(length.max()) - length.max() // 2)
@@ -193,7 +194,7 @@ def find_operators(
     size: NDArray[np.float64],
     present: NDArray[np.bool_],
 ) -> tuple[Make | None, tuple[Array, ...]]:
-    """Return the operators of function `op`, and the arrays that they are fed.
+    """Return the operators of function `op`, and the arrays to feed to them.
 
     The operators are None if the function does not change images of this format.
 
@@ -201,7 +202,7 @@ def find_operators(
         op: The function's name.
         spec: The spec of the images.
         device: The device of the operators.
-        values: The function's values, arrays (B, ...).
+        values: The function's arguments, arrays (B, ...).
         size: [height, width] of each image, (B, 2) or (2,).
         present: Which samples of the batch the function applies to, bool (B,).
 
@@ -254,7 +255,7 @@ Made = tuple[Make, tuple[Array, ...]]
 def python_function(
     displacement: NDArray[np.float32], reach: tuple[int, int], interpolation: str, fill: ops.Fill
 ) -> Made:
-    """Return the operators of torchvision's elastic, and the arrays to feed to them."""
+    """Return operators that call torchvision's `elastic`, and the arrays to feed to them."""
 
     def move(image: Tensor, moves: NDArray[np.float32]) -> Tensor:
         import torch
@@ -273,10 +274,10 @@ def remap(
 ) -> Made:
     """Return the operators of DALI's remap for GPUs, and the arrays to feed to them.
 
-    DALI does not fill pixels that come from outside the image. So the function adds a border of
-    `fill` before the remap, and cuts it off afterwards. The border has the size `reach`, the
-    longest move. A pixel from half-way over the image's edge is a mean of image and `fill`; in
-    torchvision it is darker.
+    DALI does not fill pixels that come from outside the image. So `make` adds a border of `fill`
+    before the remap, and cuts it off afterwards. The border is as wide as the longest move: `reach`
+    pixels along [y, x]. A pixel that comes half from inside and half from outside the image is a
+    mean of image and `fill`; in torchvision it is darker.
     """
     mode = ops.INTERPOLATION[interpolation]
     count, height, width, _ = displacement.shape
@@ -297,4 +298,4 @@ def remap(
 
 
 REMAP: dict[str, Callable[..., Made]] = {"cpu": python_function, "gpu": remap}
-"""The function for each device. The function has the name of the DALI operator that it uses."""
+"""The function for each device. Its `__name__` is the name of the DALI operator that it uses."""

@@ -35,8 +35,8 @@ _FILTER_RADIUS = {"nearest": 0.0, "bilinear": 1.0, "bicubic": 2.0}
 _NEAREST_SHIFT = 0.5 - 2.0**-12
 """Shifts DALI's nearest-neighbour grid onto torchvision's, in output pixels. torchvision reads the
 source pixel floor(x * scale). DALI reads the one under the centre, half an output pixel further.
-The shift is 2**-12 less than the half: if x * scale is a whole number, rounding must not fall
-below it.
+The shift is 2**-12 less than the half: if x * scale is a whole number, rounding errors must not
+lead to the pixel before.
 """
 DTYPES = {"uint8": types.UINT8, "float16": types.FLOAT16, "float32": types.FLOAT}
 
@@ -44,7 +44,7 @@ DTYPES = {"uint8": types.UINT8, "float16": types.FLOAT16, "float32": types.FLOAT
 def argument(values: ArrayLike, ndim: int, dtype: DTypeLike) -> Any:
     """Convert values with `ndim` axes per sample to an argument of an operator.
 
-    Values with a batch axis become an array to feed; values without one become plain numbers.
+    Values with a batch axis become an array to feed; all other values become plain numbers.
     """
     array = np.asarray(values).astype(dtype)
     if array.ndim > ndim:
@@ -113,7 +113,7 @@ def resize(
     interpolation: str,
     antialias: bool,
 ) -> DataNode:
-    """Resize images to `shape`, or only the region from `start` to `end`, in source pixels.
+    """Resize images, or only the region from `start` to `end` in source pixels, to `shape`.
 
     At the edges of the region, the filter reads the pixels outside of the region.
     """
@@ -135,13 +135,13 @@ def resize_arguments(
     region: tuple[Floats, Floats] | None = None,
     origin: Floats | float = 0.0,
 ) -> tuple[Any, ...]:
-    """Return the arguments of `resize` after the pixels.
+    """Return the arguments that `resize` takes after `pixels`: shape, and start and end if needed.
 
     Args:
         size: The size of the source images.
         shape: The size to which the whole source is resized.
         interpolation: "nearest", "bilinear" or "bicubic".
-        region: (anchor, shape) of the region, in pixels of the resized images; None for all.
+        region: (anchor, shape) of the region, in pixels of the resized images; None for the whole.
         origin: [top, left] of the decoded windows in the source images; 0 for whole images.
     """
     output = argument(shape if region is None else region[1], 1, np.float32)
@@ -210,7 +210,8 @@ def warp_perspective(
     """Warp with a matrix (3, 3) from output to source coordinates.
 
     On a CPU this is faster than `warp_affine`. With a `size` of None, the image keeps its size.
-    `border` is fill_value, one per channel, or border_mode, one of BORDERS.
+    `border` is either fill_value, with a number per channel, or border_mode, with a value of
+    BORDERS.
     """
     return fn.experimental.warp_perspective(
         pixels, matrix=matrix, size=size, interp_type=INTERPOLATION[interpolation], **border
@@ -218,7 +219,7 @@ def warp_perspective(
 
 
 def erase(pixels: DataNode, anchor: Argument, shape: Argument, value: Fill) -> DataNode:
-    """Set the window at `anchor` of `shape`, [height, width], to one value per channel."""
+    """Set the window at `anchor`, of the size `shape`, to `value`: one number per channel."""
     return fn.erase(pixels, anchor=anchor, shape=shape, axes=[0, 1], fill_value=list(value))
 
 
@@ -237,7 +238,8 @@ def normalize(
     Args:
         pixels: The image.
         window: (top, left, height, width), or () for the whole image. Height and width are pixels.
-            Top and left are 0 for a window at the first edge of the image, and 1 at the last.
+            Top is 0 for a window at the image's upper edge, and 1 for one at its lower edge. Left
+            is 0 at the left edge, and 1 at the right edge.
         mirror: 1 to mirror a sample, or None to mirror none.
         dtype: The dtype of the output.
         layout: The layout of the output.

@@ -39,7 +39,7 @@ class Emitted(NamedTuple):
     Attributes:
         op: The operator's name, such as "resize".
         device: "cpu", "gpu" or "mixed".
-        steps: The keys of the steps that it implements.
+        steps: The keys of the pipeline's steps that the operator implements.
     """
 
     op: str
@@ -49,7 +49,7 @@ class Emitted(NamedTuple):
 
 @dataclass(frozen=True)
 class Subgraph:
-    """Operators that turn the pixels of a batch into others.
+    """Operators that turn the pixels of a batch into new pixels.
 
     Attributes:
         make: Called with the DataNode of the pixels, and with each argument. Returns the DataNode
@@ -69,7 +69,7 @@ class Subgraph:
         return [a for a in self.arguments if isinstance(a, np.ndarray)]
 
     def subgraphs(self, device: str) -> "list[Subgraph]":
-        """Return the Subgraph itself, in place of the operators that a fusion.Operation lists."""
+        """Return a list of this Subgraph. The nodes of fusion.py have a method of the same name."""
         return [self]
 
     def add_to(self, pixels: DataNode, nodes: Iterator[DataNode]) -> DataNode:
@@ -77,7 +77,8 @@ class Subgraph:
 
         Args:
             pixels: The DataNode of the pixels.
-            nodes: Yields the DataNodes of `arrays`, in order. The method takes no more of them.
+            nodes: Yields the DataNodes of `arrays`, in order. The method takes as many as there are
+                arrays, and leaves the others.
 
         Returns:
             The DataNode of the new pixels.

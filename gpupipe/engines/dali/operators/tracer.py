@@ -3,7 +3,7 @@
 `DaliTracer` is the base of images (image.py) and arrays (array.py). It holds no pixels: it tracks
 the sizes of the samples, and collects the operators on them. Sizes and windows are float64 NumPy
 arrays: (B, 2) for a batch, or (2,) if they are the same for all samples. An argument with a batch
-axis is fed to the graph. An argument without one is a constant of the graph.
+axis is fed to the graph. An argument without a batch axis is a constant of the graph.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class DaliTracer(ABC):
         device: The device of the operators.
         spec: The spec of the data before the current step.
         step: The key of the current step.
-        blame: Returns a context that names the current step in errors of its code.
-        present: The samples to which the calls apply, bool (B,).
-        history: Each step that was traced, and the sizes of the samples before and after it, by
-            the key of the step.
+        blame: Returns a context that names the current step in errors that its code raises.
+        present: Which samples the calls of primitives apply to, bool (B,).
+        history: For each traced step, by its key: its entry in the pipeline, and the sizes of the
+            samples before and after the step.
     """
 
     def __init__(self, size: NDArray[np.float64], device: ops.Device, spec: Spec) -> None:
@@ -238,7 +238,7 @@ class DaliTracer(ABC):
         self._emit("cast", convert, operand)
 
     def _normalize_float64(self, mean: ops.Fill, std: ops.Fill, trailing_axes: int) -> None:
-        """Add (x - mean) / std; `trailing_axes` axes follow the channel axis."""
+        """Trace (x - mean) / std. `trailing_axes` is the number of axes after the channel axis."""
         self._emit(
             "arithmetic",
             lambda node, mean, std: (node - self._on_device(mean)) / self._on_device(std),
@@ -246,7 +246,7 @@ class DaliTracer(ABC):
         )
 
     def _float64(self, values: Any) -> NDArray[np.float64]:
-        """Repeat float64 values for each sample, to feed them: DALI's constants are float32."""
+        """Repeat values for each sample, to feed them as float64: DALI's constants are float32."""
         array = np.asarray(values, np.float64)
         return np.broadcast_to(array, (len(self.present), *array.shape))
 
@@ -278,7 +278,7 @@ class DaliTracer(ABC):
 
 
 def _square(matrix: NDArray[np.float64]) -> Any:
-    """Return an affine matrix (..., 2, 3) as a perspective matrix argument (..., 3, 3)."""
+    """Extend affine matrices (..., 2, 3) to (..., 3, 3), as an argument of a perspective warp."""
     last = np.broadcast_to([0.0, 0.0, 1.0], (*matrix.shape[:-2], 1, 3))
     return argument(np.concatenate([matrix, last], -2), 2, np.float32)
 
@@ -289,10 +289,10 @@ def _convert_argument(values: Array) -> Array:
 
 
 def _merge_sizes(before: Any, parts: Sequence[tuple[NDArray[np.bool_], Any]]) -> Any:
-    """Return the sizes after a switch: one size if all branches return the same, else one a sample.
+    """Return the sizes after a switch: one size if all branches have the same, else one per sample.
 
-    `before` are the sizes before the switch. `parts` has, for each branch, a mask of the samples
-    that take it, bool (B,), and their new sizes.
+    `before` holds the sizes before the switch. `parts` has two arrays for each branch: which
+    samples go through the branch, bool (B,), and the sizes of the samples after the branch.
     """
     sizes = [size for _, size in parts]
     if all(size.ndim == 1 and np.array_equal(size, sizes[0]) for size in sizes):

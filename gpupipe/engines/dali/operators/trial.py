@@ -48,7 +48,7 @@ _SIZE_ARGUMENTS = ("size", "keep_size", "resize_x", "crop", "shape")
 def try_operator(
     operator: Operator, make: Callable[..., Any], step: Step, input_spec: Spec
 ) -> Trial:
-    """Run an operator on small images.
+    """Run an operator on synthetic images, and return the spec and size of its outputs.
 
     Args:
         operator: The operator.
@@ -58,8 +58,8 @@ def try_operator(
         input_spec: The spec of the images.
 
     Raises:
-        StepIncompatibleError: If the operator refuses such images. Also if an output is not one
-            image that depends on its own input alone, or if its size cannot be predicted.
+        StepIncompatibleError: If the operator refuses such images. Also if an output is no image,
+            depends on other images of the batch, or has a size that cannot be predicted.
     """
     refusal: StepIncompatibleError | None = None
     for sizes in _SIZES:
@@ -83,7 +83,7 @@ def try_operator(
 
 
 def _make_images(spec: Spec, sizes: Sequence[tuple[int, int]]) -> Images:
-    """Return six images (H, W, C) that match `spec`, of two sizes if the spec does not fix one."""
+    """Return six images (H, W, C) that match `spec`, of two sizes unless the spec fixes one."""
     u = draws.uniform(0, 0, np.arange(_TILE), draws.stream("trial"), _TILE * (spec.channels or 1))
     tile = u.reshape(_TILE, _TILE, -1)
     if spec.kind == "mask":
@@ -183,7 +183,10 @@ def _describe(
 
 
 def _find_size(images: Images, outputs: Images, axis: int) -> int | None:
-    """Return the size of all outputs along an axis; None if images keep theirs; -1 if it varies."""
+    """Return the size along an axis that all outputs have.
+
+    Return None if each output has the size of its image, and -1 if the outputs differ otherwise.
+    """
     sides = [output.shape[axis] for output in outputs]
     if sides == [image.shape[axis] for image in images]:
         return None
@@ -191,7 +194,7 @@ def _find_size(images: Images, outputs: Images, axis: int) -> int | None:
 
 
 class KnownGood:
-    """Decodes a small valid JPEG with the decoder that the engine uses on the same device.
+    """Decodes a small valid JPEG on the engine's device, to tell a bad sample from a bad machine.
 
     The first check builds a DALI pipeline and keeps it. Later checks take 0.1 ms on a CPU.
 
