@@ -157,11 +157,11 @@ class TooManyBadError(DataError):
 
 
 class StandInWarning(UserWarning):
-    """The loader delivers drawn images, because the data set could not be fetched."""
+    """The loader delivers drawn stand-in images, because the data set could not be fetched."""
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Issue a warning that points at the user's line, outside of gpupipe, that led to it."""
+    """Issue a warning that points at the line of the user's code that called gpupipe."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "gpupipe":
         level, frame = level + 1, frame.f_back

@@ -139,15 +139,20 @@ class PipeDataModule(LightningDataModule):
         return loader
 
     def val_dataloader(self) -> Loader:
-        """Create the validation loader. Raises the same exceptions as train_dataloader()."""
+        """Create the validation loader.
+
+        Raises:
+            ConfigError: If the loader has the same samples as the training loader.
+            ValueError: If the module has no config for validation.
+        """
         return self._load("val")
 
     def test_dataloader(self) -> Loader:
-        """Create the test loader. Raises ValueError if the module has no config for it."""
+        """Create the test loader. Raises ValueError if the module has no config `test`."""
         return self._load("test")
 
     def predict_dataloader(self) -> Loader:
-        """Create the prediction loader. Raises ValueError if the module has no config for it."""
+        """Create the prediction loader. Raises ValueError if the module has no config `predict`."""
         return self._load("predict")
 
     def teardown(self, stage: str) -> None:
@@ -161,7 +166,7 @@ class PipeDataModule(LightningDataModule):
         self.teardown("")
 
     def _load(self, which: str, **changes: Any) -> Loader:
-        """Create a loader; close its predecessor, since Lightning may reload during a run."""
+        """Create the loader `which`. Close an earlier one: Lightning may reload during a run."""
         if (config := self._configs[which]) is None:
             raise ValueError(
                 f"PipeDataModule has no config for '{which}': "
@@ -217,10 +222,11 @@ class PipeDataModule(LightningDataModule):
 
 
 def _correct_batch_count(trainer: Trainer, loader: Loader) -> None:
-    """Correct the trainer's batch counts when it resumes with another batch size or world size.
+    """Make loader.load_state_dict() correct the trainer's batch counts.
 
-    The trainer ends an epoch after len(loader) batches. So its count of finished batches must be
-    len(loader) minus the remaining batches. With another count the epoch ends too early or never.
+    They are wrong if a run resumes with another batch size or world size. The trainer ends an epoch
+    after len(loader) batches. So its count of finished batches must be len(loader) minus the
+    remaining batches. With another count the epoch ends too early or never.
     """
     resume = loader.load_state_dict
 

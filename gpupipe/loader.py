@@ -59,7 +59,7 @@ def load(
         EngineError: If the engine cannot be built.
         FetchError: If the data set could not be downloaded.
         ServerError: If the config names a server that cannot be reached.
-        GpupipeError: If it is called in a worker process of a DataLoader.
+        GpupipeError: If load() is called in a worker process of a DataLoader.
 
     Example:
         >>> with gpupipe.load("lfw", batch_size=64) as loader:
@@ -85,7 +85,9 @@ def open_loader(config: Config, progress: Progress = ignore_progress) -> Loader:
 def create_loader(
     config: Config, index: Index | None = None, progress: Progress = ignore_progress
 ) -> Loader:
-    """Create a loader, and log nothing. Raises what load() raises.
+    """Create a loader as load() does, but issue no StandInWarning, and log no settings.
+
+    Raises what load() raises.
 
     Args:
         config: The config.

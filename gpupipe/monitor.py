@@ -93,9 +93,9 @@ class Monitor:
         """Return the measurements for a logger.
 
         Returns:
-            "data/wait_share": the share of the step time spent waiting, 0 to 1;
-            "data/accelerator_utilisation": MLPerf Storage's AU, 0 to 1; "data/wait_ms" and
-            "data/step_ms": the mean waiting time and the mean duration of a step, in milliseconds.
+            A dict: "data/wait_share", the share of the step time spent waiting, 0 to 1;
+            "data/accelerator_utilisation", MLPerf Storage's AU, 0 to 1; "data/wait_ms" and
+            "data/step_ms", the mean waiting time and the mean duration of a step, in milliseconds.
         """
         return _metrics(*self._totals())
 

@@ -135,7 +135,7 @@ def _pool_size(workers: str | int | tuple[int, int]) -> dict[str, int]:
 
 
 def _order(config: Config, index: Index, epoch: int) -> list[Any]:
-    """Return an epoch's order as Arrow tables with the columns "id" and "repeat", one per task.
+    """Return an epoch's order as Arrow tables, one per task, with the columns "id" and "repeat".
 
     The tables have the samples of all ranks, unless the config sets a rank.
     """
@@ -215,7 +215,7 @@ class _Worker:
         self._engine = engine.on(job, job.loader.device)
 
     def __call__(self, rows: dict[str, NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
-        """Yield the samples of a task, a batch at a time; `rows` is one table of `_order`.
+        """Yield the samples of a task, a batch at a time. `rows` has the columns "id" and "repeat".
 
         Raises:
             GpupipeError: A sample or a step failed. The message names this node.

@@ -126,8 +126,8 @@ class ServerDataStream:
         """Iterate over the next epoch.
 
         Yields:
-            A tuple with one array for each source. An array is (B, ...), a batch; if
-            `produces_examples` is true, it is (...), one sample.
+            A tuple with one array for each source. The arrays hold a batch, (B, ...). If
+            `produces_examples` is true, they hold one sample, (...).
 
         Raises:
             ServerError: If a batch lacks one of the sources.

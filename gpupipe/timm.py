@@ -69,12 +69,15 @@ class TimmLoader:
 
     @property
     def sampler(self) -> Any:
-        """The order of the samples; timm's train.py calls `sampler.set_epoch(epoch)`."""
+        """The sampler, which orders the samples: train.py calls `sampler.set_epoch(epoch)`."""
         return self.loader.sampler
 
     @property
     def mixup_enabled(self) -> bool:
-        """Whether timm's mixup changes the batches; train.py sets it to false at the end."""
+        """Whether timm's mixup changes the batches. train.py sets it to False for the last epochs.
+
+        Setting it has no effect if `collate_fn` of create_loader() was no FastCollateMixup.
+        """
         return any(mix.mixup_enabled for mix in self._mixers)
 
     @mixup_enabled.setter
@@ -87,15 +90,15 @@ class TimmLoader:
         return [change.mixup for change in self._finish if isinstance(change, CollateMixup)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last batch: see Loader.state_dict()."""
+        """Return the position after the batch delivered last: see Loader.state_dict()."""
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Continue where a state was taken: see Loader.load_state_dict()."""
+        """Go on at the position that `state` holds: see Loader.load_state_dict()."""
         self.loader.load_state_dict(state, strict)
 
     def close(self) -> None:
-        """Free threads, processes and memory. Idempotent."""
+        """Free threads, processes and memory. Further calls do nothing."""
         self.loader.close()
 
     def __enter__(self) -> TimmLoader:

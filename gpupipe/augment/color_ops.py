@@ -53,8 +53,8 @@ class ColorValue:
 class ColorFunction:
     """A function that changes the colours of images of 1 or 3 channels, but not shape or dtype.
 
-    Floats are in 0..1, and results are clamped to the range of the dtype. The uint8 values of a
-    back end may differ from the reference by 1. For a saturation above 2, single pixels may differ
+    Floats are in 0..1, and results are clamped to the range of the dtype. The uint8 values of an
+    engine may differ from the reference by 1. For a saturation above 2, single pixels may differ
     by more.
 
     Attributes:
@@ -66,8 +66,8 @@ class ColorFunction:
             arguments are tensors of torch or nodes of DALI, so it uses only + - * / ** and
             comparisons. Pixels are in 0..1: uint8 is scaled before, and truncated afterwards.
         reference: reference(image, *values) returns the new image, a tensor (C, H, W). By default
-            it is the function of torchvision.transforms.v2.functional that has the same name in
-            `COLOR_OPS`, or else the formula.
+            it is the function of torchvision.transforms.v2.functional with the name under which
+            `COLOR_OPS` has this row; if torchvision has none, it is the formula.
     """
 
     values: tuple[ColorValue, ...] = ()
@@ -125,7 +125,12 @@ def explain_small(kernel_size: Sequence[int], size: Sequence[int]) -> str:
 
 
 def check_blur(kernel_size: Sequence[int], size: Sequence[int]) -> None:
-    """Raise SampleIncompatibleError if an image [height, width] is too small for a blur."""
+    """Raise SampleIncompatibleError if an image is too small for the mirrored border of a blur.
+
+    Args:
+        kernel_size: [horizontal, vertical] size of the blur's kernel in pixels.
+        size: [height, width] of the image in pixels.
+    """
     if small := explain_small(kernel_size, size):
         raise SampleIncompatibleError(small)
 
@@ -150,7 +155,7 @@ _UINT8 = ("uint8",)
 
 
 def _factor(name: str) -> tuple[ColorValue, ...]:
-    """Return the `values` of a row with one argument: a factor of 0 or more; 1 keeps the image."""
+    """Return `ColorFunction.values` for one argument, a factor of 0 or more; 1 keeps the image."""
     return (ColorValue(name, "float64", 0.0, math.inf),)
 
 

@@ -26,10 +26,11 @@ FactorPair = Annotated[
 class ColorStep(Step):
     """The base of steps that change colours. On a mask they do nothing, as in torchvision.
 
-    A subclass that applies one function defines `op`. For each argument of the function, its
-    `sample` returns an array of the argument's name, or it has a field of that name; or else it
-    overrides `op_values`. A subclass that applies several functions overrides `lower_color` and
-    `torch_color`. A subclass that accepts fewer inputs overrides `infer_color`.
+    A subclass that applies one function defines `op`. Each argument of the function is a field of
+    the subclass, or an array that the subclass's `sample` returns, with the argument's name. Where
+    that does not fit, the subclass overrides `op_values`. A subclass that applies several functions
+    overrides `lower_color` and `torch_color`. A subclass that accepts fewer inputs overrides
+    `infer_color`.
 
     Attributes:
         op: The function, a name of `COLOR_OPS`; "" for none.
@@ -51,12 +52,12 @@ class ColorStep(Step):
     def op_values(self, p: Params) -> tuple[Any, ...]:
         """Return the arguments of `op`.
 
-        By default each argument is the array of its name in `p`, or else the step's field of its
-        name.
+        By default, each argument is the array in `p` with the argument's name. If `p` has none, it
+        is the step's field of that name.
 
         Args:
-            p: For a batch, the arrays that `sample` returned, (B, ...); for one image, its entry
-                of each array, (...).
+            p: For a batch, the arrays that `sample` returned, (B, ...). For one image, the image's
+                entry of each array, (...).
 
         Returns:
             For each argument, an array as in `p`, or a number that all samples share.
@@ -104,7 +105,7 @@ class RandomColorStep(ColorStep):
     num_uniforms = 1
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return `runs`, int32 (B,): 1 for the samples to change, 0 for the others."""
+        """Return a dict: `runs`, int32 (B,), is 1 for samples to change and 0 for the others."""
         return {"runs": (u[:, 0] < self.p).astype(np.int32)}
 
     def lower_color(self, image: Primitives, p: Params) -> None:

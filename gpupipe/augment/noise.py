@@ -36,17 +36,17 @@ def draw_seeds(u: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def normal_field(seed: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Return standard normal numbers.
+    """Return float32 numbers drawn from the standard normal distribution.
 
     Args:
         seed: A seed, from `draw_seeds`.
-        shape: The shape of the field; (H, W, C) for an image.
+        shape: The shape of the result; (H, W, C) for an image.
     """
     return Generator(SFC64(int(seed))).standard_normal(shape, np.float32)
 
 
 def uniform_field(seed: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Return an array of `shape` with uniform numbers in [0, 1), from a seed of `draw_seeds`."""
+    """Return an array of `shape` of uniform float32 numbers in [0, 1); `draw_seeds` makes seeds."""
     return Generator(SFC64(int(seed))).random(shape, np.float32)
 
 

@@ -39,20 +39,24 @@ _TAIL = 40.0
 
 
 class AugmentPolicy(Step):
-    """The base of steps that draw operations. They work on uint8 images of 1 or 3 channels.
+    """The base of steps that draw image operations. They take uint8 images of 1 or 3 channels.
 
     On a mask, the operations that move pixels take nearest pixels, and those that change colours
     do nothing.
 
-    Subclasses define `table` or `op_names`, and `sample`. It returns the arrays op (int32) and
-    value (float64), and for chains also weight; see the head of this module.
+    Subclasses define `table` or `op_names`, and `sample`. `sample` returns a dict: `op`, int32
+    (B, slots), the numbers of the operations of each sample, which are applied in turn, and
+    `value`, float64 (B, slots), the value of each operation. With `has_chains`, both are
+    (B, chains, slots), and `weight`, float64 (B, chains + 1), has the weights of the image and of
+    each chain.
 
     Attributes:
         interpolation: "nearest" (the default) or "bilinear", for the operations that move pixels.
         fill: The value outside the image, 0 to 255: one number, or one per channel. The default
             is black.
         has_whole_shifts: Whether shifts are cut to whole pixels, as torchvision's are.
-        has_chains: Whether chains are blended. Such a policy refuses masks.
+        has_chains: Whether several chains of operations run on the image, and their results are
+            blended with it. A policy with chains refuses masks.
     """
 
     interpolation: Resampling = "nearest"
@@ -123,7 +127,7 @@ class AugmentPolicy(Step):
 
 @dataclass(frozen=True)
 class ChainMixture:
-    """Draws the chains of a policy: their operations, their lengths and their weights.
+    """Draws the chains of operations whose results a policy such as AugMix blends.
 
     Attributes:
         width: The number of chains.
@@ -137,7 +141,7 @@ class ChainMixture:
 
     @property
     def slots(self) -> int:
-        """The number of operations in the longest chain."""
+        """The largest number of operations that a chain can have."""
         return self.depth or _MAX_DRAWN_DEPTH
 
     def num_uniforms(self, draws_per_op: int) -> int:
@@ -150,11 +154,13 @@ class ChainMixture:
         Args:
             u: Uniform draws, (B, num_uniforms(draws_per_op)).
             draws_per_op: The number of uniform draws per operation.
-            draw_ops: Called with the draws of all operations, (draws_per_op, B, width, slots);
-                returns op and value, (B, width, slots) each.
+            draw_ops: Called with the draws of all operations, (draws_per_op, B, width, slots).
+                Returns a dict of the arrays `op` and `value`, (B, width, slots) each.
 
         Returns:
-            op, value and weight: see the head of this module.
+            A dict: `op`, int32 (B, width, slots), the operations; 0, Identity, after the end of a
+            chain. `value`, (B, width, slots), their values. `weight`, float64 (B, width + 1), the
+            weights of the image and of each chain; their sum is 1.
         """
         num_weights = self.width + 2
         weight = draw_weights(u[:, :num_weights], self.alpha, self.width)

@@ -92,15 +92,15 @@ def lower_op(
 ) -> None:
     """Apply one operation to each sample by calling primitives.
 
-    All operations that move pixels share one branch, with a matrix per sample. If only such
-    operations are drawn, this makes DALI on a CPU 1.12 times as fast as one branch per operation
+    All operations that move pixels share one branch, with a matrix per sample. If only these
+    operations are drawn, sharing makes DALI on a CPU 1.12 times as fast as one branch per operation
     (1.05 to 1.23 in 40 rounds). With all operations of TrivialAugmentWide there is no clear
     difference: 1.02 (0.90 to 1.20). benchmarks/policy_branches.py measures both.
 
     Args:
         image: The batch.
         names: The operations that a sample may draw.
-        op: The number of each sample's operation, int32 (B,).
+        op: The number of each sample's operation, its position in `OPS`, int32 (B,).
         value: The value of each sample's operation, float64 (B,).
         warping: The settings of the operations that move pixels.
         changes_colors: False skips the operations that change colours, as on a mask.
@@ -122,7 +122,7 @@ def lower_op(
 def lower_move(
     image: Primitives, op: NDArray[np.int32], value: NDArray[np.float64], warping: Warping
 ) -> None:
-    """Move the pixels of each sample by the matrix of its operation; see `lower_op`."""
+    """Move the pixels of each sample as its operation says; the arguments are as in `lower_op`."""
     size, is_rotate, zero = image.width_height, op == OPS.index("Rotate"), np.zeros_like(value)
     linear = affine_inverse(np.where(is_rotate, -value, 0.0), zero + 1.0, zero, zero)
     linear[:, 0, 1] += np.where(op == OPS.index("ShearX"), value, 0.0)
@@ -133,12 +133,12 @@ def lower_move(
 
 
 def lower_color(image: Primitives, name: str, value: NDArray[np.float64]) -> None:
-    """Apply one operation that changes colours to all samples; see `lower_op`."""
+    """Apply the operation `name`, which changes colours, to all samples, each with its `value`."""
     image.color(COLORS[name], *_color_values(name, value, image.width_height))
 
 
 def _color_values(name: str, value: NDArray[np.float64], width_height: Any) -> tuple[Any, ...]:
-    """Return the arguments of an operation that changes colours, in the order of `COLOR_OPS`."""
+    """Return the arguments of a colour function, in the order of `COLOR_OPS`, from `value`."""
     if name == "GaussianBlur":
         sigma = np.stack([np.clip(value, *_SIGMA)] * 2, -1)
         margin = np.minimum(np.ceil(3.0 * sigma), width_height - 1.0)
@@ -155,7 +155,7 @@ def apply_op(
     Args:
         image: Tensor (C, H, W).
         op: The number of the operation, its position in `OPS`.
-        value: The value of the operation; see the head of this module.
+        value: The value of the operation, such as degrees for Rotate; see the head of this module.
         warping: The settings of the operations that move pixels.
         changes_colors: False skips the operation if it changes colours, as on a mask.
     """

@@ -22,7 +22,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class OpTable:
-    """The operations of a torchvision policy, each with a value per magnitude bin.
+    """The operations of a torchvision policy, and the value of each at every strength.
+
+    A magnitude bin is a number that stands for a strength.
 
     Attributes:
         names: The operations.
@@ -37,7 +39,7 @@ class OpTable:
     neutral: Floats
 
     def get(self, index: Any, magnitude_bin: Any, u: Floats) -> Sampled:
-        """Return the arrays `op` and `value` of drawn operations.
+        """Return a dict of two arrays, `op` and `value`, that describe drawn operations.
 
         Args:
             index: The drawn operations, as positions in `names`.
@@ -55,7 +57,7 @@ class OpTable:
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """The largest magnitudes of a torchvision policy. `make_table` computes its table from them.
+    """The largest magnitudes of a torchvision policy. `make_table` makes a table from them.
 
     Attributes:
         shear: The tangent of the shear angle.
@@ -89,7 +91,7 @@ def make_table(names: tuple[str, ...], largest: Magnitudes, num_bins: int) -> Op
 
     Args:
         names: torchvision's names of the operations.
-        largest: The largest magnitudes.
+        largest: The magnitudes that the bins lead up to.
         num_bins: The number of magnitude bins, at least 2.
     """
     kind, shift = largest.translate
@@ -150,9 +152,10 @@ def _parse(table: str) -> SubPolicies:
 def to_arrays(
     policies: SubPolicies, names: tuple[str, ...]
 ) -> tuple[NDArray[np.int64], Floats, NDArray[np.int64]]:
-    """Return positions in `names`, probabilities and levels, each (sub-policies, operations).
+    """Convert sub-policies to arrays: positions in `names`, probabilities and levels.
 
-    A shorter sub-policy is padded with the operation `names[0]` at probability 0.
+    Each array is (sub-policies, operations). A shorter sub-policy is padded with the
+    operation `names[0]` at probability 0.
     """
     slots = max(map(len, policies))
     padded = [(*ops, *[(names[0], 0.0, 0)] * (slots - len(ops))) for ops in policies]

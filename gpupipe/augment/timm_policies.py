@@ -66,7 +66,7 @@ timm/data/transforms_factory.py sets for augmix.
 
 
 def op_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names in policy_ops.py for timm's operation names, each once."""
+    """Translate timm's operation names to those of policy_ops.py; leave out repeated results."""
     return tuple(dict.fromkeys(OPERATIONS[name][0] for name in names))
 
 
@@ -133,7 +133,7 @@ _MAX_COUNT = 16
 
 @dataclass(frozen=True)
 class TimmPolicy:
-    """A parsed policy string.
+    """A policy of timm, parsed from a string such as "rand-m7-mstd0.5-inc1".
 
     Attributes:
         kind: "auto", "rand" or "augmix".
@@ -141,13 +141,13 @@ class TimmPolicy:
         sub_policies: For "auto": the table of sub-policies.
         weights: For "rand": the weights of the operations. Weighted operations are drawn without
             replacement. If None, all operations are equally probable.
-        num_ops: For "auto" and "rand": how many operations follow each other.
+        num_ops: For "auto" and "rand": how many operations are applied in turn.
         probability: For "rand": the probability that each drawn operation is applied.
         magnitude: The magnitude of all operations, for "rand" and "augmix".
-        std: The standard deviation of the levels; UNIFORM draws them uniformly, from 0 to the
-            magnitude.
+        std: The standard deviation of the levels, the drawn strengths of operations; UNIFORM draws
+            them uniformly, from 0 to the magnitude.
         largest: The largest level.
-        mixture: For "augmix": the chains.
+        mixture: For "augmix": how the chains of operations are drawn.
     """
 
     kind: str
@@ -167,8 +167,8 @@ def read_policy(text: str) -> TimmPolicy:
     """Parse a policy string of timm.
 
     Raises:
-        ValueError: If a part of it is unknown to timm, or ignored by timm. The message names the
-            part, and says what to write instead.
+        ValueError: If a part of the string is unknown to timm, is ignored by timm, or has a number
+            out of range. The message names the part, and says what to write instead.
     """
     name, *sections = text.split("-")
     if name not in _NAMES:
@@ -189,8 +189,8 @@ def _read_sections(kind: str, sections: list[str]) -> tuple[str, dict[str, float
     """Parse the sections of a policy string, such as "m9" and "mstd0.5" of "rand-m9-mstd0.5".
 
     Returns:
-        NAME of the section "tNAME", which is an operation set; "" without this section. Then the
-        number of each section by its key, such as {"m": 9.0, "mstd": 0.5}.
+        The operation set: NAME if there is a section "tNAME", else "". Then a dict from the key of
+        each section to its number, such as {"m": 9.0, "mstd": 0.5}.
     """
     op_set, numbers = "", dict[str, float]()
     for section in sections:

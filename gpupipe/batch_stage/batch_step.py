@@ -1,4 +1,4 @@
-"""The contract of a step of the batch stage.
+"""The base classes of the steps of the batch stage, and what a step must define.
 
 A step is a frozen pydantic model, with the names, defaults and meaning of torchvision v2. Its
 members are called in this order:
@@ -48,11 +48,12 @@ class BatchStep(BaseStep):
     `torch`. A package offers a step under the entry point group `gpupipe.batch_steps`; the entry
     point's name is the name in YAML.
 
-    The draws of a step depend on all samples of the batch: see the head of this module.
+    The draws of a step are hashes of (seed, epoch, ids of the batch, step), so they depend on all
+    samples of the batch.
 
     Attributes:
         num_classes: The number of classes, the width of the soft labels. By default the number of
-            classes of the data. All steps of a config share it.
+            classes of the data. All steps of a config that set it must set the same number.
         num_uniforms: The number of uniform draws that one batch needs.
         mixes_samples: Whether the step mixes the samples of a batch with each other. For such a
             step, `gpupipe check` reports how many samples are mixed with themselves.
@@ -70,8 +71,8 @@ class BatchStep(BaseStep):
         """Raise an error for fields that the step cannot process. By default, accept all.
 
         Args:
-            fields: The spec of one delivered sample, for each field that the step works on, by
-                name.
+            fields: Maps the name of each field that the step works on to the spec of one delivered
+                sample.
 
         Raises:
             StepIncompatibleError: If the step cannot process the fields. The message says why and
@@ -83,7 +84,8 @@ class BatchStep(BaseStep):
 
         Args:
             images: The fields that the step works on, by name. Images are (B, C, H, W). Other
-                arrays are (B, others..., C, space...): `space` are the spatial axes.
+                arrays are (B, others..., C, space...): `space` stands for the spatial axes, and
+                `others` for the axes that are neither spatial nor C.
             labels: Soft labels, float32 (B, classes): the share of each class, one-hot before the
                 first step.
             p: This batch's entry of each array that `sample` returned, and "shift". A step mixes
@@ -101,7 +103,7 @@ class BatchStep(BaseStep):
 
 
 class NestedBatchStep(BaseNestedStep):
-    """A step inside a container; see BaseNestedStep."""
+    """A step inside a container, such as random_choice; see BaseNestedStep."""
 
     step: BatchStep
 

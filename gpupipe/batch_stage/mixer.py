@@ -105,10 +105,12 @@ def _check_result(entry: BatchEntry, before: dict[str, Tensor], after: dict[str,
 def check_labels(
     stage: BatchStage, classes: Sequence[str], labels: NDArray[np.int64] | None
 ) -> None:
-    """Raise ConfigError, which points at the first step, unless all labels are class numbers.
+    """Raise ConfigError if the labels of the data cannot become soft labels.
+
+    The error points at the first step of the stage.
 
     Args:
-        stage: The steps. An empty stage accepts all labels.
+        stage: The steps. A stage without steps accepts all labels.
         classes: The names of the classes.
         labels: The label of each sample of the data, (N,); None if only a server knows them.
     """

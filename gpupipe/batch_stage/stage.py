@@ -25,8 +25,9 @@ from gpupipe.schema.document import Document, Loc, Node
 def find_shift(ids: NDArray[np.int64]) -> int:
     """Return the shift by which a batch is mixed: sample i is mixed with sample i - shift.
 
-    It is the length of the longest run of equal ids, so that views of one sample that follow each
-    other do not mix. If the batch is shorter than two runs of this length, it is 0: mix nothing.
+    The shift is the length of the longest run of equal ids, so that views of one sample that follow
+    each other do not mix. If the batch is shorter than two runs of this length, the shift is 0,
+    which means: mix nothing.
 
     Args:
         ids: The ids of the batch's samples, in their order, int64 (B,).
@@ -51,7 +52,7 @@ class BatchEntry(BaseEntry[BatchStep]):
     """One step at its position in the batch stage; see BaseEntry.
 
     Attributes:
-        layouts: The layout of each field that the step works on, by name, such as "CHW".
+        layouts: Maps the name of each field that the step works on to its layout, such as "CHW".
     """
 
     layouts: dict[str, str]
@@ -59,8 +60,8 @@ class BatchEntry(BaseEntry[BatchStep]):
     def parameters(self, seed: int, epoch: int, ids: NDArray[np.int64]) -> dict[str, Any]:
         """Draw the step's parameters for one batch.
 
-        The draws are hashes of all arguments, so they depend on all samples of the batch. "shift"
-        depends on the ids alone: see `find_shift`.
+        The draws are hashes of all arguments, so they depend on all samples of the batch. The
+        parameters also have "shift", which depends on the ids alone: see `find_shift`.
 
         Args:
             seed: The loader's seed.
@@ -83,8 +84,8 @@ class BatchStage(Phased):
     Attributes:
         entries: The steps. Parameters with a schedule have their values of epoch 0.
         main: The fields that a step works on unless it has `on:`.
-        later: For each epoch in which schedules change a parameter, the stage from that epoch on,
-            in order. Empty if there are no schedules.
+        later: Maps each epoch in which schedules change a parameter to the stage from that epoch
+            on, in ascending order. Empty if there are no schedules.
     """
 
     entries: tuple[BatchEntry, ...] = ()
@@ -129,7 +130,7 @@ def build_batch_stage(
 ) -> BatchStage:
     """Build the batch stage from the list of steps at `loc` of a document.
 
-    If steps have schedules, build one stage for each span of epochs with the same numbers.
+    If steps have schedules, build one stage for each span of epochs with the same values.
 
     Args:
         document: The YAML document.
@@ -158,11 +159,11 @@ def _describe_change(first: BatchStage, later: BatchStage, when: str) -> str:
 
 
 def check_later_fields(stage: BatchStage, fields: Mapping[str, Spec], epoch: int) -> list[Problem]:
-    """Return the mistakes of a stage once schedules have changed the sizes of the batch fields.
+    """Check each step with fields whose sizes schedules have changed; return the problems.
 
     Args:
         stage: The stage, which was built for the fields of epoch 0.
-        fields: The fields from epoch `epoch` on, which differ from those only in sizes.
+        fields: The fields from epoch `epoch` on; they differ from those of epoch 0 only in sizes.
         epoch: The first epoch with these fields.
     """
     problems = [

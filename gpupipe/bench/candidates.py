@@ -31,7 +31,7 @@ class Tunable(Protocol):
     """An engine class with more settings to tune than its parallelism and `prefetch`."""
 
     def tunable(self, on_gpu: bool, cores: Sequence[int]) -> dict[str, list[Any]]:
-        """Return the values to try for each further setting, by its name. A class method.
+        """Return a dict from the name of each further setting to the values to try. A class method.
 
         Args:
             on_gpu: Whether the loader runs on a GPU.
@@ -58,7 +58,7 @@ class CacheCandidate:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The value of `data.cache_decoded` in the config: in memory, with this size limit."""
+        """The value of `data.cache_decoded` in the config: in memory, limited to `needed_bytes`."""
         return {"where": "memory", "max_bytes": f"{self.needed_bytes // 10**6}MB"}
 
 
@@ -69,7 +69,7 @@ def list_candidates(
     cores: int,
     cache: CacheCandidate | None = None,
 ) -> dict[str, list[Any]]:
-    """Return the values to try for each setting, by its name.
+    """Return a dict from the name of each setting to the values that `gpupipe tune` tries.
 
     batch_size comes last, because it also changes training.
 
@@ -98,8 +98,8 @@ def find_cache_candidate(
 ) -> CacheCandidate | None:
     """Decode up to 32 samples to estimate the size of a decoded cache for the whole data set.
 
-    Returns None if the config already has a cache, a cache would not help, or it would not fit into
-    memory.
+    Returns None if the config already has a cache, if a cache would not help, or if the cache would
+    take more than half of the free shared memory.
 
     Args:
         resolved: The config to tune.

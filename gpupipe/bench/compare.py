@@ -31,7 +31,7 @@ class Comparable(Protocol):
     """
 
     def contestants(self, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
-        """Return the settings of `loader:` for each contestant, by its title. A class method.
+        """Return a dict from each contestant's title to its settings of `loader:`. A class method.
 
         Args:
             gpus: How many GPUs there are.
@@ -90,7 +90,7 @@ def list_contestants(
 
 
 def comparable_engines(own: str) -> list[str]:
-    """Return the engines to compare: the installed ones that `auto` may choose, and the config's.
+    """Return the engines to compare: the config's, and the installed ones that `auto` may choose.
 
     Args:
         own: The config's `loader.engine`.

@@ -58,10 +58,14 @@ class Ratio:
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """Return the ratio of `a` to `b`, which were measured in the same rounds.
+    """Return how many times as high the rates `a` are as the rates `b`.
 
-    It compares each round of `a` with the same round of `b`, so drift between rounds cancels. The
+    Each round of `a` is compared with the same round of `b`, so drift between rounds cancels. The
     confidence interval comes from Student's t on the logarithms of the ratios.
+
+    Args:
+        a: One rate per round, such as images per second.
+        b: The rates to compare with, from the same rounds.
     """
     logs = [math.log(x / y) for x, y in zip(a, b, strict=False)]
     middle = statistics.fmean(logs)
@@ -145,23 +149,26 @@ class Comparison:
 
     @property
     def measured(self) -> list[Result]:
-        """The results that have an outcome."""
+        """The results of the contestants that have run in at least one round."""
         return [r for r in self.results if r.outcomes]
 
     @property
     def loaders(self) -> list[Result]:
-        """The DataLoaders that were measured, the one with the fewest workers first."""
+        """The results of the contestants that are DataLoaders, fewest workers first."""
         loaders = [r for r in self.measured if r.contestant.workers is not None]
         return sorted(loaders, key=lambda r: r.contestant.workers or 0)
 
     @property
     def data(self) -> dict[str, Any]:
-        """`ContestOutcome.data` of the first outcome that has it; {} if none has."""
+        """The first `ContestOutcome.data` that is not empty, or {} if there is none."""
         return next((o.data for r in self.measured for o in r.outcomes if o.data), {})
 
     @property
     def baseline(self) -> Result | None:
-        """The result that ratios refer to: the fastest DataLoader, else the slowest contestant."""
+        """The result to which the others are compared; None if nothing was measured.
+
+        It is the fastest DataLoader or, if no DataLoader was measured, the slowest contestant.
+        """
         if loaders := self.loaders:
             return max(loaders, key=lambda r: r.mean)
         return min(self.measured, key=lambda r: r.mean, default=None)
@@ -202,7 +209,7 @@ _STEADIER = "More --repeats or --batches, with nothing beside it, would tell."
 
 
 def describe_verdict(comparison: Comparison) -> list[str]:
-    """Return the result of a comparison in sentences."""
+    """Say in sentences which contestant is fastest, and what more DataLoader workers gain."""
     measured, baseline = comparison.measured, comparison.baseline
     if baseline is None:
         return []
@@ -217,7 +224,7 @@ def describe_verdict(comparison: Comparison) -> list[str]:
 
 
 def _describe_lead(comparison: Comparison, rival: Result) -> str:
-    """Compare the fastest contestant with `rival`; if it is `rival`, with the second fastest."""
+    """Compare the fastest contestant with `rival`; if `rival` is the fastest, with the second."""
     best, second = sorted(comparison.measured, key=lambda r: -r.mean)[:2]
     rival = second if best is rival else rival
     if short := _describe_shortness((best, rival)):

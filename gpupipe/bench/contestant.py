@@ -20,7 +20,7 @@ from gpupipe.errors import EngineError, GpupipeError
 
 @dataclass(frozen=True)
 class Contest:
-    """The work of one contestant.
+    """What one contestant of a comparison must load and time.
 
     Attributes:
         config: The config's name or path, as for load().

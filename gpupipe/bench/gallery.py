@@ -75,7 +75,7 @@ class Gallery:
     """A photograph on which steps can run.
 
     Attributes:
-        index: Eight samples of the photograph's file.
+        index: An index of eight samples that all are the photograph's file.
         engine: The engine that runs the steps. None chooses the engine that runs `Step.torch` or,
             if a step has no torch lowering, the one that `auto` chooses on the CPU.
         seed: The seed of the draws.
@@ -86,10 +86,10 @@ class Gallery:
     seed: int = DEFAULT_SEED
 
     def draw_step(self, name: str, parameters: Mapping[str, Any] | None = None) -> StepPictures:
-        """Run one step after decode.
+        """Run one step after decode, and return the pictures of its effect.
 
         If the step refuses the decoded images, run it on float images, on a crop, or on a crop in
-        floats: the first of these that it takes.
+        floats: the first of these that the step accepts.
 
         Args:
             name: The step's name.
@@ -117,7 +117,7 @@ class Gallery:
         return self._draw(name, name, chosen, self._read_first(pipelines))
 
     def draw_pipeline(self, name: str) -> list[StepPictures]:
-        """Run a pipeline up to each of its steps, with schedules at epoch 0.
+        """Draw the effect of a pipeline up to each of its steps, with schedules at epoch 0.
 
         Args:
             name: The name or path of a pipeline file.
@@ -226,7 +226,7 @@ def _write_title(step: str, parameters: Mapping[str, Any]) -> str:
 
 
 def draw_page(rows: Sequence[StepPictures], side: int) -> Image:
-    """Draw rows below each other, with their titles.
+    """Return a page with the rows below each other, each under its title.
 
     Pictures of one row have the same scale: a crop looks smaller than the original, an enlarged
     image larger. Only pictures more than twice as large as the original are reduced further.

@@ -1,6 +1,7 @@
 """Describes the machine that runs a measurement; measures how busy its CPU and GPU are.
 
-Waits for a loader's GPU, and reads how much of its memory is used.
+`synchronise` waits until a loader's GPU is idle. `used_gpu_memory` reads how much of the GPU's
+memory is in use.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def _all_cpu_seconds() -> float:
 
 
 def synchronise(loader: Loader) -> None:
-    """Wait until the loader's GPU is idle."""
+    """Wait until the loader's GPU is idle; return at once if the loader delivers to the CPU."""
     device_id = gpu_of(loader)
     if device_id is not None:
         import torch

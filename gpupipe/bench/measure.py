@@ -33,7 +33,7 @@ def deviation(values: Sequence[float]) -> float | None:
 
 
 class Rates(ABC):
-    """Images per second, measured several times."""
+    """The base of results that have several rates, each in images per second."""
 
     @property
     @abstractmethod
@@ -57,7 +57,7 @@ class Rates(ABC):
 
 @dataclass(frozen=True)
 class Pass:
-    """One timed pass: the images and batches delivered, and wall and CPU seconds."""
+    """One timed pass over a loader: images and batches delivered, wall seconds, CPU seconds."""
 
     images: int
     batches: int
@@ -191,7 +191,7 @@ class Meter:
                 look(loader, batch)
 
     def epochs(self) -> int:
-        """Return how many epochs a pass needs to have four times the batches prepared ahead."""
+        """Return how many epochs a pass needs for four times as many batches as are made ahead."""
         return max(1, -(-_ENOUGH_TIMES_AHEAD * self.result.batches_ahead // len(self._loader)))
 
     def run(self, name: str, batches: int) -> None:
@@ -231,7 +231,7 @@ def take(
     """Take batches, wait for the GPU, and return the number of images and the seconds elapsed.
 
     Args:
-        counts: Yields the number of images of the next batch, which it loads at that moment.
+        counts: An iterator that loads the next batch, and yields the number of images in it.
         loader: The loader that delivers the batches.
         batches: How many batches to take at least.
         seconds: How long to take batches at least.

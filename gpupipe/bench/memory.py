@@ -37,10 +37,10 @@ class PeakMemory:
 
     Attributes:
         bytes: The peak in bytes, after the context or `stop`.
-        kind: How `bytes` was measured. PSS: as the largest sum of PSS over time. OWN_PEAKS: as the
-            sum of the peaks that this process and its live children had since they started. This
-            is the fallback without PSS: not Linux, or Linux before 4.14. Shared pages then count
-            once per process.
+        kind: How `bytes` was measured. PSS: as the largest sum of proportional set sizes over
+            time. OWN_PEAKS: as the sum of the peaks that this process and its live children had
+            since they started. This is the fallback where the system has no PSS: not Linux, or
+            Linux before 4.14. Shared pages then count once per process.
     """
 
     def __init__(self) -> None:
@@ -89,9 +89,9 @@ def _own_peaks() -> int:
 
 
 def pss(root: int) -> int:
-    """Return the PSS of the process `root` and its descendants, except the caller, in bytes.
+    """Return the proportional set sizes (PSS) of `root` and its descendants, added up, in bytes.
 
-    Returns 0 if the system has no PSS.
+    The calling process does not count. Returns 0 if the system has no PSS.
     """
     return sum(_value(_ROLLUP.format(pid), b"Pss:") for pid in list_family(root))
 

@@ -48,7 +48,7 @@ class NamesDecoder(Protocol):
     """An engine class that can name the decoder for a file."""
 
     def find_decoder(self, loader: LoaderConfig, data: FileBytes, options: DecodeOptions) -> str:
-        """Return the decoder's name, for messages. A class method.
+        """Return the name of the decoder that would decode a file, for messages. A class method.
 
         Args:
             loader: The settings of the engine.
@@ -63,6 +63,8 @@ class NamesDecoder(Protocol):
 @dataclass(frozen=True)
 class Agreement:
     """How well an engine on `device` agrees with the torch lowering after all steps up to `step`.
+
+    A level is a difference of 1 for uint8, else 1/255 of the range of the torch lowering's output.
 
     Attributes:
         device: The engine's device, "cpu" or "gpu:N".
@@ -98,7 +100,9 @@ def measure(
     last: bool = False,
     engine: str = "",
 ) -> Iterator[Agreement]:
-    """Compare the engines after each step, up to the first step without a torch lowering.
+    """Compare the pixels of an engine with those of the torch lowering, after each step.
+
+    The comparison ends before the first step without a torch lowering.
 
     Args:
         config: The config.
@@ -127,7 +131,7 @@ def measure(
 
 
 def count_decoders(config: Config, index: Index, samples: int, engine: str) -> dict[str, int]:
-    """Return the number of images that each decoder decodes, by the decoder's name.
+    """Return a dict from the name of each decoder to the number of images that it decodes.
 
     The images are those that `measure` compares. Returns {} if the first step is not decode, or if
     the engine cannot name its decoders.
@@ -200,7 +204,10 @@ def keep_first_steps(config: Config, count: int, **options: Any) -> Config:
 
 
 def load_images(config: Config, index: Index, field: str = "") -> Images:
-    """Return each sample's pixels of `field`; by default, of the main field or its first view."""
+    """Load all samples, and return their images of `field` by sample id.
+
+    By default, `field` is the main field or its first view.
+    """
     with create_loader(config, index) as loader:
         return {
             int(batch["id"]): (batch[field] if field else image_of(batch))[0].cpu()

@@ -68,9 +68,9 @@ class Row:
 
 
 def drawable_steps(config: Config) -> tuple[Entry, ...]:
-    """Return the first steps of the pipeline, as many as possible, whose results can be drawn.
+    """Return the longest start of the pipeline after which the images can be drawn.
 
-    Each of them has a torch lowering. The last one returns uint8 images of 1 or 3 channels.
+    Each of its steps has a torch lowering. The last step returns uint8 images of 1 or 3 channels.
     """
     count, can_run = 0, registry.find_reference().can_run
     for number, entry in enumerate(config.pipeline.entries, 1):
@@ -85,7 +85,7 @@ def drawable_steps(config: Config) -> tuple[Entry, ...]:
 def draw_rows(
     config: Config, index: Index, devices: Sequence[str], samples: int, engine: str = ""
 ) -> Iterator[Row]:
-    """Yield a row for each of up to `samples` samples, spread over the index.
+    """Yield a row of pictures for each of up to `samples` samples, spread over the index.
 
     It leaves out a sample that one of the engines cannot read, or for which they return images of
     different sizes.

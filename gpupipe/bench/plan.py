@@ -27,7 +27,7 @@ class Checkable(Protocol):
     """An engine class that can list its operators without reading an image."""
 
     def plan_operators(self, job: Job, separate_files: bool) -> dict[str, list[Operator]]:
-        """Return the operators that would run, by device. A class method.
+        """Return a dict from each device to the operators that would run on it. A class method.
 
         Args:
             job: The steps and the loader settings, with an index that has no samples.
@@ -39,7 +39,9 @@ class Checkable(Protocol):
 
 
 def operators(resolved: ResolvedConfig) -> dict[str, list[Operator]]:
-    """Return the operators of the config's engine, by device; {} if the engine is not Checkable.
+    """Return a dict from each device to the operators that would run on it.
+
+    Returns {} if the config's engine is not Checkable.
 
     Raises:
         EngineError: If the engine cannot run the pipeline.
@@ -52,7 +54,7 @@ def operators(resolved: ResolvedConfig) -> dict[str, list[Operator]]:
 
 
 def facts(resolved: ResolvedConfig) -> Iterator[str]:
-    """Yield lines about the data, the device and the batches. Raises the errors of load()."""
+    """Yield lines about the data, the device and the batches. Raises what load() raises."""
     config = resolved.config
     yield from _data(config)
     device_id = resolve(config.loader.device)

@@ -107,7 +107,7 @@ def time_per_batches(comparison: Comparison) -> Figure:
 
 
 def _draw_across(axes: Axes, result: Result) -> None:
-    """Draw the mean as a line, ± one standard deviation as a band, and each round as a dot."""
+    """Draw an engine without workers: mean as a line, deviation as a band, rounds as dots."""
     name, mean = result.contestant.name, statistics.fmean(result.times)
     spread = deviation(result.times) or 0.0
     color, dashes = _STYLES.get(name, _OTHER_STYLE)
@@ -240,7 +240,7 @@ def _format_times(result: Result) -> str:
 
 
 def _is_crowded(counts: Sequence[int], number: int) -> bool:
-    """Whether the text to the right of the point `number` would reach the next point."""
+    """Return whether text to the right of the point `counts[number]` would reach the next one."""
     after = counts[number + 1 :]
     return bool(after) and after[0] - counts[number] < _CROWDED * (counts[-1] - counts[0])
 

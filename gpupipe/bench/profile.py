@@ -104,7 +104,7 @@ def _subtract(seconds: list[float], before: list[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Profile:
-    """The profile of a loader.
+    """How much time each stage of a loader's work takes.
 
     Attributes:
         what: The description of the loader, from `measure.describe_loader`.
@@ -156,7 +156,7 @@ class Profile:
 def measure(
     config: Config, index: Index, cores: int, rounds: int, seconds: float, tick: Tick
 ) -> Profile:
-    """Time every stage for `seconds`, `rounds` times.
+    """Time each stage of a loader's work for `seconds`, in each of `rounds` rounds.
 
     Args:
         config: The config to load.
@@ -182,7 +182,7 @@ def measure(
 
 
 def _list_stages(engine: BatchStream, config: Config) -> list[str]:
-    """Return the names of the stages, in order."""
+    """Return the names of the stages that `measure` times, in order."""
     mixing = [BATCH_STAGE] if config.batch.entries else []
     if isinstance(engine, Profilable):
         return [READ, *(e.key for e in config.pipeline.entries), DELIVER, *mixing]

@@ -115,7 +115,7 @@ def find_limit(
         profile: The loader's profile.
         threads: The loader's number of threads, or of worker processes.
         training: The measured rates of training; None if no training was measured.
-        step_advice: Advice to reduce the time of a step, by the name of the step's stage.
+        step_advice: Maps the name of a step's stage to advice on how to reduce its time.
     """
     # A gpupipe server on this machine uses the same cores, but is part of the work.
     if not profile.is_received and disturbance(profile.disturbed):

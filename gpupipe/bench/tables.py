@@ -235,7 +235,7 @@ def _short(value: Any) -> str:
 
 
 def lowering_table(device: str, operators: Iterable[tuple[str, str, tuple[str, ...]]]) -> Table:
-    """Return the table of (operator, device, steps): a fused operator implements several steps."""
+    """Return a table with a row per operator: its name, its device, the steps it implements."""
     table = new_table(f"on the {device}", "operator", "device", "does the work of")
     for op, op_device, names in operators:
         other = "reading" if op.startswith(("io.", "torch.", "dataset.")) else "layout"

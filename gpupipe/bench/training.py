@@ -137,14 +137,14 @@ def _keep_batches(loader: Loader) -> Iterator[Any]:
 
 
 def pause(milliseconds: float) -> Callable[[Loader], Train]:
-    """Return a function that creates a training step that sleeps, as if a GPU did the work."""
+    """Return an argument `train` for `measure`: each step sleeps, as if a GPU did the work."""
     return lambda loader: lambda batch: time.sleep(milliseconds / 1000)
 
 
 def model(name: str) -> Callable[[Loader], Train]:
-    """Return a function that creates a training step of a torchvision model with random weights.
+    """Return an argument `train` for `measure`, which trains a model of torchvision.
 
-    A step is forward, cross entropy, backward and SGD.
+    The model has random weights. A step is forward, cross entropy, backward and SGD.
 
     Raises:
         EngineError: If torchvision has no such model.

@@ -40,15 +40,15 @@ _FILLING = 0.5
 
 @dataclass
 class TuneResult:
-    """The result of a search.
+    """What a Tuner found in its search for the fastest settings.
 
     Attributes:
         original: The outcomes of the original settings.
         trials: One list per setting that was tried, with one result per value; the value that the
             setting had before comes first.
         changes: The best settings, as far as they differ from the original ones.
-        best: The outcomes of the best settings; None before the confirmation, and if the
-            original settings are the best.
+        best: The outcomes of the best settings in the last comparison with the original ones; None
+            before this comparison, and if no other settings were faster.
         untried: The settings for which there was no time.
         trial_seconds: How long a trial takes.
         enough_seconds: The value of --seconds that would be enough to try the first untried
@@ -67,7 +67,7 @@ class TuneResult:
 
     @property
     def tried(self) -> list[Result]:
-        """The results of all trials before the confirmation."""
+        """The results of all values that were tried, without those of the last comparison."""
         return [result for setting in self.trials for result in setting]
 
     @property
@@ -144,7 +144,13 @@ class Tuner:
         self.result = TuneResult(Result(Contestant("as given", {})))
 
     def run(self, choices: dict[str, list[Any]]) -> TuneResult:
-        """Search, then confirm the best settings; Ctrl-C ends either and keeps the results."""
+        """Search the best settings, then compare them once more with the original ones.
+
+        Ctrl-C ends the search or the comparison, and keeps the results.
+
+        Args:
+            choices: Maps the name of each setting to the values to try.
+        """
         try:
             self._measure_original()
             for name, values in choices.items():
@@ -155,7 +161,7 @@ class Tuner:
         return self.result
 
     def _measure_original(self) -> None:
-        """Set the number of images per trial from a first trial, then measure the original."""
+        """Find the number of images per trial in a first trial; then time the original settings."""
         original = self.result.original
         self._try(original)
         self._images = math.ceil(max(self._images, _TRIAL_SECONDS * original.mean))
@@ -163,7 +169,10 @@ class Tuner:
         self._try(original)
 
     def _improve(self, name: str, values: list[Any]) -> None:
-        """Set `name` to its fastest value, if that is over 1 % faster than its current one."""
+        """Try all values of the setting `name`, if there is time.
+
+        If the fastest of the new values gains over 1 %, it becomes the value of the setting.
+        """
         now, changes = self._value(name), self.result.changes
         holder = Result(Contestant(f"{name}={now}", dict(changes)))
         rivals = [
@@ -219,7 +228,7 @@ class Tuner:
         return epoch < _FILLING * (self._seconds - self._used)
 
     def _count_trials_left(self, reserved: int) -> int:
-        """Return how many trials fit into the time left, beside `reserved` others."""
+        """Return how many trials fit into the time left, if `reserved` more must fit as well."""
         left = self._seconds - self._used
         return max(0, int(left / statistics.median(self._costs)) - reserved)
 

@@ -27,9 +27,9 @@ _TABLE_SHARE = 1 / 16
 
 
 class CacheFolder:
-    """A cache folder.
+    """The folder of a cache: its files and claims, and the bytes that they take on disk.
 
-    Call methods that need the lock only inside `with folder.lock():`.
+    Where a method says that the caller must hold the lock, call it inside `with folder.lock():`.
 
     Args:
         options: The settings; `options.dir` is the folder, which `prepare_folder` creates.
@@ -73,17 +73,19 @@ class CacheFolder:
         return self.dir / "tables" / f"{name}.npy"
 
     def create_claim(self, kind: str, name: str, content: dict[str, Any]) -> Claim:
-        """Create a claim, which exists as long as this process. Needs the lock.
+        """Create a claim: a file that is valid until this process ends or releases it.
+
+        The caller must hold the lock.
 
         Args:
-            kind: "claims", "pins", "workers" or "runs".
+            kind: "claims" (shards being written), "pins", "workers" or "runs".
             name: Name of the claim's file.
-            content: Its content, which must be JSON.
+            content: Content of the file, which must be JSON.
         """
         return Claim(self.dir / kind / name, content)
 
     def read_claims(self, kind: str = _CLAIMS) -> dict[str, dict[str, Any]]:
-        """Return the content of each claim of a kind, by name.
+        """Return a dict from the name of each claim of a kind to its content.
 
         Args:
             kind: "claims" (shards being written), "pins", "workers" or "runs".
@@ -100,7 +102,7 @@ class CacheFolder:
     def list_pinned_shards(self) -> set[str]:
         """Return the names of the shards in all generations that epochs train on.
 
-        Call it while holding the lock, and after `remove_leftovers`.
+        The caller must hold the lock, and have called `remove_leftovers`.
         """
         generations = {int(pin.get("generation", 0)) for pin in self.read_claims(_PINS).values()}
         return {name for g in generations for name in self.commit_log.live_shards(g)}
@@ -108,14 +110,14 @@ class CacheFolder:
     def list_needed_shards(self) -> set[str]:
         """Return the names of the shards in the newest generation or in a pinned one.
 
-        Call it while holding the lock, and after `remove_leftovers`.
+        The caller must hold the lock, and have called `remove_leftovers`.
         """
         return self.list_pinned_shards() | self.commit_log.live_shards().keys()
 
     def list_missing_shards(self) -> list[str]:
-        """Return the needed shards that are neither in the folder nor being written.
+        """Return those of `list_needed_shards` that are neither in the folder nor being written.
 
-        Needs the lock.
+        The caller must hold the lock.
         """
         return sorted(
             self.list_needed_shards() - self.list_present_shards() - self.read_claims().keys()
@@ -124,7 +126,7 @@ class CacheFolder:
     # --- bytes on disk
 
     def count_bytes(self) -> int:
-        """Return the bytes on disk and those that claims reserve. Needs the lock."""
+        """Return the bytes on disk and those that claims reserve. The caller must hold the lock."""
         log = self.commit_log.published
         shards, tables = _stems(self.dir / "shards"), _stems(self.dir / "tables")
         total = BLOCK * (len(_FOLDERS) + 1)
@@ -139,11 +141,12 @@ class CacheFolder:
     # --- removal
 
     def remove_leftovers(self) -> None:
-        """Remove files that are no longer needed. Needs the lock.
+        """Remove files that are no longer needed. The caller must hold the lock.
 
         These are claims and temporary files of dead processes, and shards that are neither in the
         newest nor in a pinned generation. If the tables of evicted shards take over 1/16 of
-        max_bytes, the oldest of them go too. Creates the folder `shards` again if it is missing.
+        max_bytes, the oldest of these tables go too. Creates the folder `shards` again if it is
+        missing.
         """
         (self.dir / "shards").mkdir(exist_ok=True)
         for path in (path for kind in _CLAIM_KINDS for path in (self.dir / kind).iterdir()):
@@ -167,9 +170,10 @@ class CacheFolder:
                 path.unlink(missing_ok=True)
 
     def prune_tables(self, room: float) -> None:
-        """Remove the oldest tables of evicted shards until such tables take at most `room` bytes.
+        """Remove the oldest tables of evicted shards until the rest takes at most `room` bytes.
 
-        Needs the lock. If a generation needs a removed table, a resume from it raises StateError.
+        The caller must hold the lock. If a generation needs a removed table, a resume from this
+        generation raises StateError.
         """
         needed = self.list_needed_shards() | self.read_claims().keys()
         spare = _stems(self.dir / "tables") - needed

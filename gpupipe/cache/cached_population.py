@@ -29,7 +29,10 @@ _MAX_CHOICES = 64
 
 @dataclass(frozen=True)
 class _PinnedEpoch:
-    """The generation of an epoch, its pin, its shards' names, and its sample ids, ascending."""
+    """The generation that an epoch trains on, and the pin that keeps the generation's shards.
+
+    `names` are the names of these shards, and `ids` the ids of their samples, ascending.
+    """
 
     generation: int
     pin: Claim
@@ -117,7 +120,10 @@ class CachedPopulation(Population):
         return self._wait_and_locate(*choice)
 
     def _choose(self, epoch: int, problem: Callable[[int], str]) -> tuple[int, Claim] | str:
-        """Pin a generation for an epoch; return it and its pin, or why to wait. Needs the lock."""
+        """Pin a generation for an epoch. The caller must hold the cache's lock.
+
+        Returns the generation and its pin; or the reason why the epoch must wait.
+        """
         agreed, log = self._agreed_generation(epoch), self._folder.commit_log
         generation = log.generation if agreed is None else agreed
         samples = sum(s.samples for s in log.live_shards(generation).values())
@@ -134,11 +140,17 @@ class CachedPopulation(Population):
         return generation, pin
 
     def _agreed_generation(self, epoch: int) -> int | None:
-        """Return the generation that a rank of the run chose for an epoch. Needs the lock."""
+        """Return the generation that a rank of the run chose for an epoch; None before that.
+
+        The caller must hold the cache's lock.
+        """
         return self._run.read_choice(epoch) if self._run is not None else None
 
     def _record_choice(self, epoch: int, generation: int, samples: int) -> None:
-        """Record the choice for the other ranks and for the statistics. Needs the lock."""
+        """Record an epoch's generation for the other ranks and in the statistics of epochs.
+
+        The caller must hold the cache's lock.
+        """
         if self._run is not None:
             self._run.record_choice(epoch, generation)
         record_epoch(self._folder, generation, samples)
@@ -152,7 +164,10 @@ class CachedPopulation(Population):
         return "" if samples else f"nothing is in the cache in {self._folder.dir} yet"
 
     def _check_generation(self, generation: int) -> None:
-        """Raise StateError unless the cache can still provide a generation. Needs the lock."""
+        """Raise StateError unless the cache can still provide a generation.
+
+        The caller must hold the cache's lock.
+        """
         newest = self._folder.commit_log.generation
         if not 0 < generation <= newest:
             raise StateError(
@@ -199,7 +214,8 @@ class CachedPopulation(Population):
     def _replace(self, epoch: int, pinned: _PinnedEpoch | None) -> None:
         """Replace the pinned generation of an epoch, or remove it if `pinned` is None.
 
-        Unmaps files before it releases the pin, because unpinned files may be evicted.
+        Files of the generation before are unmapped before its pin is released, because unpinned
+        files may be evicted.
         """
         before = self._pinned_epochs.pop(epoch, None)
         if pinned is not None:
@@ -214,8 +230,9 @@ class CachedPopulation(Population):
 class TrainingRun:
     """Lets the ranks of a run agree on the generation of each epoch, through a file of choices.
 
-    Once no loader of a run is open, the run's file is deleted, so that no later run reads it.
-    Loaders belong to the same run if `identity` and the launcher's environment variables are equal.
+    A new TrainingRun deletes the files of runs of which no loader is open, so that no later run
+    reads them. Loaders belong to the same run if `identity` and the launcher's environment
+    variables are equal.
 
     Args:
         folder: The cache.
@@ -240,13 +257,16 @@ class TrainingRun:
                 (self._path.parent / name).unlink()
 
     def read_choice(self, epoch: int) -> int | None:
-        """Return the generation of an epoch, or None if no rank has begun it. Needs the lock."""
+        """Return the generation that a rank chose for an epoch; None if no rank has begun it.
+
+        The caller must hold the cache's lock.
+        """
         return self._choices().get(str(epoch))
 
     def record_choice(self, epoch: int, generation: int) -> None:
-        """Record the generation of an epoch for the other ranks. Needs the lock.
+        """Record the generation of an epoch for the other ranks.
 
-        The file keeps the last 64 choices.
+        The caller must hold the cache's lock. The file keeps the last 64 choices.
         """
         choices = self._choices()
         choices.pop(str(epoch), None)

@@ -46,8 +46,9 @@ class Task(pydantic.BaseModel):
     """The task that a download worker reads from standard input.
 
     Attributes:
-        do: list: only list the data set. fill: fetch until the data set is complete or the cache is
-            full. serve: continue until the parent ends, because later epochs need other shards.
+        do: The work. "list" only lists the data set. "fill" fetches until the data set is complete
+            or the cache is full. "serve" fetches until the parent ends, because later epochs need
+            other shards.
         dataset: The data set.
         cache: The cache to fill.
     """
@@ -72,7 +73,10 @@ class DownloadWorker:
             )
 
     def run(self) -> dict[str, Any]:
-        """Fill the cache until nothing remains to do; return the outcome and the last report."""
+        """Fill the cache until nothing remains to do; return the outcome and the last report.
+
+        If the task is "serve", never return: the process ends with its parent.
+        """
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
         while True:
             outcome = self._filler.publish_shard()

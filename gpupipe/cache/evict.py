@@ -22,7 +22,7 @@ _HEADROOM = 1 << 18
 
 @dataclass(frozen=True)
 class Epoch:
-    """An epoch that began.
+    """The record of an epoch that began.
 
     Attributes:
         generation: The generation of the cache that it trains on.
@@ -36,7 +36,7 @@ class Epoch:
 
 
 def record_epoch(folder: CacheFolder, generation: int, samples: int) -> None:
-    """Record an epoch that begins now. Needs the lock."""
+    """Record an epoch that begins now. The caller must hold the cache's lock."""
     line = json.dumps({"generation": generation, "samples": samples, "time": time.time()})
     with (folder.dir / "epochs.jsonl").open("ab", buffering=0) as f:
         write_all(f, line.encode() + b"\n")
@@ -60,9 +60,10 @@ def _parse_line(line: bytes) -> Epoch | None:
 
 
 def find_last_uses(folder: CacheFolder) -> dict[str, float]:
-    """Return the last use of each shard, by name: when the last epoch that used the shard began.
+    """Return a dict from the name of each used shard to the time of its last use.
 
-    Times are in seconds since 1970. Shards that no epoch has used are left out. Needs the lock.
+    This is when the last epoch that used the shard began, in seconds since 1970. Shards that no
+    epoch has used are left out. The caller must hold the cache's lock.
     """
     recorded = sorted(read_epochs(folder), key=lambda e: e.generation)
     latest = list(accumulate((e.time for e in reversed(recorded)), max))[::-1]
@@ -78,7 +79,7 @@ def find_last_uses(folder: CacheFolder) -> dict[str, float]:
 def has_room(folder: CacheFolder, need: int, free: int | None = None) -> bool:
     """Return whether `need` more bytes fit under max_bytes.
 
-    Call it while holding the lock, and after `remove_leftovers`.
+    The caller must hold the cache's lock, and have called `remove_leftovers`.
 
     Args:
         folder: The cache.
@@ -97,10 +98,10 @@ def headroom_bytes(folder: CacheFolder) -> int:
 def make_room(folder: CacheFolder, need: int) -> bool:
     """Evict shards if necessary, and return whether there is room for `need` bytes.
 
-    Call it while holding the lock, and after `remove_leftovers`. If there is no room, evicts shards
-    until the cache with the new bytes takes at most the share low_water of max_bytes. Evicts only
-    shards that an epoch has used, and at most half of all shards: the next epoch needs shards while
-    the previous one still pins its own. Under `epoch: full`, evicts nothing.
+    The caller must hold the cache's lock, and have called `remove_leftovers`. If there is no room,
+    evicts shards until the cache with the new bytes takes at most the share low_water of max_bytes.
+    Evicts only shards that an epoch has used, and at most half of all shards: the next epoch needs
+    shards while the previous epoch still pins its shards. Under `epoch: full`, evicts nothing.
 
     Args:
         folder: The cache.
@@ -125,10 +126,10 @@ def make_room(folder: CacheFolder, need: int) -> bool:
 def make_room_for_pinned(folder: CacheFolder, need: int) -> bool:
     """Make room for a missing shard of a pinned generation, and return whether there is room.
 
-    Call it while holding the lock, and after `remove_leftovers`. May evict any shard that no epoch
-    has pinned. If that is not enough, removes the tables of evicted shards, and uses half of the
-    headroom. The generation fitted when it was pinned, but the commit log and these tables have
-    grown since.
+    The caller must hold the cache's lock, and have called `remove_leftovers`. May evict any shard
+    that no epoch has pinned. If that is not enough, removes the tables of evicted shards, and uses
+    half of the headroom. The generation fitted when it was pinned, but the commit log and these
+    tables have grown since.
 
     Args:
         folder: The cache.
@@ -146,7 +147,7 @@ def make_room_for_pinned(folder: CacheFolder, need: int) -> bool:
 def evict_down_to(folder: CacheFolder, size: int) -> list[str]:
     """Evict unpinned shards until the folder takes at most `size` bytes, as far as possible.
 
-    Needs the lock.
+    The caller must hold the cache's lock.
 
     Args:
         folder: The cache.
@@ -162,7 +163,10 @@ def evict_down_to(folder: CacheFolder, size: int) -> list[str]:
 
 
 def evict(folder: CacheFolder, names: list[str], why: str) -> None:
-    """Evict shards, and write the reason `why` to the commit log. Needs the lock."""
+    """Evict shards, and write the reason `why` to the commit log.
+
+    The caller must hold the cache's lock.
+    """
     if names:
         folder.commit_log.evict(names, why)
         folder.remove_leftovers()

@@ -140,7 +140,7 @@ class RowSelection:
         return np.flatnonzero(is_available)
 
     def _find_uncached(self) -> NDArray[np.bool_]:
-        """Return the rows of weight above 0 that are not in the newest generation, bool (N,)."""
+        """Return a mask, bool (N,): rows of weight above 0 that the newest generation lacks."""
         log = self._folder.commit_log
         if self._generation != log.generation:
             is_uncached = (
@@ -188,7 +188,7 @@ class RateLimit:
 
     The file holds the time at which the recorded transfers are within the limit again: by the wall
     clock, and by the monotonic clock, which nobody can set. It also holds the id of the machine's
-    boot. Processes of the same boot use the monotonic clock.
+    boot. Processes of the same boot use the monotonic clock, and others the wall clock.
 
     Args:
         path: The file.

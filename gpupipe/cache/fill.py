@@ -55,7 +55,7 @@ class Filler:
         self._fetcher = Fetcher(self._listing, store, rate_limit, connections, self.statistics)
 
     def publish_shard(self, fresh: bool = True) -> FillOutcome:
-        """Fetch and publish one shard.
+        """Fetch and publish one shard: one whose files are missing, else a new one if `fresh`.
 
         Args:
             fresh: Whether to draw new samples if no published shard is missing.
@@ -75,7 +75,7 @@ class Filler:
     # --- claiming a shard
 
     def _claim_job(self, fresh: bool) -> _ShardJob | FillOutcome:
-        """Claim a missing shard or, if `fresh`, a new one; or return why there is none."""
+        """Claim a missing shard, else a new one if `fresh`; or return why nothing is claimed."""
         folder = self._folder
         with folder.lock():
             folder.remove_leftovers()
@@ -183,7 +183,7 @@ class Filler:
         return "failed"
 
     def _publish(self, shard: CachedShard, job: _ShardJob, tar: Path, table: Path) -> None:
-        """Rename the files first, then append the line that publishes them.
+        """Publish a shard: rename its files, then append its line to the commit log.
 
         No reader looks for the files before the line exists.
         """
@@ -200,7 +200,7 @@ class Filler:
             job.claim.release()
 
     def _write_samples(self, job: _ShardJob, writer: ShardWriter) -> bool:
-        """Write samples as they arrive; return whether one did not fit.
+        """Write the samples of a shard as they arrive; return whether a sample did not fit.
 
         Samples that do not fit remain for another shard.
         """

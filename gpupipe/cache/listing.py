@@ -104,12 +104,12 @@ class Listing:
 
 
 def is_listed(folder: CacheFolder) -> bool:
-    """Return whether the data set has been listed."""
+    """Return whether the listing of the data set is in the cache folder."""
     return folder.listing_path.exists()
 
 
 def save(listing: Listing, folder: CacheFolder) -> None:
-    """Save the listing in the cache folder. Needs the lock.
+    """Save the listing in the cache folder. The caller must hold the cache's lock.
 
     Args:
         listing: The rows.

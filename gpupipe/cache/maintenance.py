@@ -21,11 +21,11 @@ class Status:
         dir: The cache folder.
         bytes: Bytes on disk, including reserved bytes.
         max_bytes: The maximum size of the folder in bytes.
-        generation: The newest generation.
-        shards: Number of shards in the newest generation.
-        samples: Number of samples in the newest generation.
+        generation: The number of the cache's newest state: how many lines its commit log has.
+        shards: Number of shards in this state.
+        samples: Number of samples in these shards.
         evicted: Number of shards evicted so far.
-        rows: Number of rows of the data set; None if it is not listed yet.
+        rows: Number of rows of the data set; None if the data set is not listed yet.
         epochs: Number of epochs that began.
         requested: Number of samples in all these epochs together.
         hit_rate: Share of `requested` for which no new sample had to be fetched:
@@ -97,12 +97,15 @@ def _compute_hit_rate(folder: CacheFolder, recorded: list[Epoch]) -> float | Non
 def remove_damaged_shards(
     folder: CacheFolder, rows: int, progress: Callable[[int, int], None]
 ) -> dict[str, str]:
-    """Remove the damaged shards; return what is wrong with each of them, by the shard's name.
+    """Check every shard, and remove the damaged ones.
 
     Args:
         folder: The cache.
         rows: Number of rows of the data set.
         progress: Called with the number of shards checked so far, and the number of all shards.
+
+    Returns:
+        Maps the name of each removed shard to what is wrong with it.
     """
     with folder.lock():
         folder.remove_leftovers()
@@ -117,7 +120,7 @@ def remove_damaged_shards(
 
 
 def fetch_missing_shards(folder: CacheFolder, filler: Filler) -> dict[str, str]:
-    """Fetch missing shards again.
+    """Fetch again the shards whose files are missing from the folder.
 
     A shard that cannot be fetched is evicted. Its samples can then be fetched into other shards.
 
@@ -126,7 +129,7 @@ def fetch_missing_shards(folder: CacheFolder, filler: Filler) -> dict[str, str]:
         filler: Fetches the shards.
 
     Returns:
-        The reason for each shard that could not be fetched again, by the shard's name.
+        Maps the name of each shard that could not be fetched again to the reason.
     """
     lost, outcome = filler.statistics.lost, ""
     while True:
@@ -138,7 +141,10 @@ def fetch_missing_shards(folder: CacheFolder, filler: Filler) -> dict[str, str]:
 
 
 def _check_shard(folder: CacheFolder, shard: CachedShard, rows: int) -> str:
-    """Return what is wrong with a shard, or "". Rebuild a damaged table from an intact tar file."""
+    """Return what is wrong with a shard; "" if it is intact.
+
+    If only the table is damaged and can be rebuilt from the tar file, rebuild it and return "".
+    """
     try:
         if shard_files.hash_file(folder.shard_path(shard.name)) != shard.hash:
             return "its checksum is another than when it was published"

@@ -54,12 +54,12 @@ _HEADER = struct.Struct(f"<{_DIGEST_SIZE}sQ")
 class ReadThroughColumn(Column):
     """The files of a remote data set, each read through a cache on the machine that reads it.
 
-    Of the cache's settings, it uses `dir`, `max_bytes`, `connections`, `retries`, `timeout` and
-    `policy`. The policy random works as fifo.
+    The column uses only these settings of the cache: `dir`, `max_bytes`, `connections`, `retries`,
+    `timeout` and `policy`. Here the policy random works as fifo.
 
     Attributes:
         dataset: The data set, with the url of the files.
-        cache: The settings of the cache. Its folder is created on the machine that reads.
+        cache: The settings of the cache. The cache's folder is on the machine that reads.
         names: The path of each row's file under the data set's url.
         sizes: Bytes of each file, int64 (N,); -1 if unknown.
         tags: Hash of each file's version, uint64 (N,); 0 if unknown.
@@ -119,7 +119,7 @@ class ReadThroughColumn(Column):
 
 
 def create_column(dataset: DataSet, cache: CacheOptions, listing: Listing) -> ReadThroughColumn:
-    """Return the column of all files of a listing."""
+    """Return a column with one row for each file of a listing."""
     return ReadThroughColumn(
         dataset, cache, listing.names, listing.sizes, listing.tags, listing.versions
     )
@@ -194,9 +194,10 @@ class SampleCache:
 
 @lru_cache(maxsize=8)
 def _open_on_this_machine(dataset: str, options: CacheOptions, process: int) -> SampleCache:
-    """Return the cache of a data set, which is opened at the first call.
+    """Return the SampleCache of a data set; open it at the first call in each process.
 
-    `process` is the id of this process: a forked child thus opens a cache of its own.
+    `dataset` is a DataSet as JSON. `process` is the id of this process: because of it, a forked
+    child opens a new SampleCache in place of its parent's.
     """
     return SampleCache(DataSet.model_validate_json(dataset), options)
 
@@ -204,8 +205,8 @@ def _open_on_this_machine(dataset: str, options: CacheOptions, process: int) -> 
 def _open_folder(folder: Path, options: CacheOptions) -> Any:
     """Open the folder as a `diskcache.Cache`.
 
-    Removes files of killed processes if no other process has the folder open. The descriptor of the
-    lock stays open as long as this process runs.
+    Removes files that killed processes left, unless another process has the folder open. As long as
+    this process runs, it holds a lock, which shows other processes that the folder is open.
     """
     import diskcache
 
@@ -275,7 +276,7 @@ def _wrap(data: bytes) -> bytes:
 
 
 def _unwrap(value: Any) -> bytes | None:
-    """Return the content in a cache entry; None if there is no entry, or it is damaged."""
+    """Return the content in a cache entry; None if `value` is no entry, or is damaged."""
     if not isinstance(value, bytes) or len(value) < _HEADER.size:
         return None
     digest, size = _HEADER.unpack_from(value)

@@ -40,9 +40,11 @@ Forked children share the array.
 
 
 def forget_checked(root: str, num_rows: int) -> NDArray[np.int32]:
-    """Forget which images in the shard folder `root` were checked; return its array in `_checked`.
+    """Forget which images in the shard folder `root` this process has checked.
 
-    The array is int32 (num_rows,), all 0.
+    Returns:
+        The folder's new array of checks, all 0, int32 (num_rows,). An entry will be the number of
+        the shard in which the row's image was checked.
     """
     shards = np.frombuffer(mmap.mmap(-1, 4 * max(num_rows, 1)), np.int32)
     _checked[root] = shards
@@ -96,7 +98,10 @@ class ShardColumn(SpanColumn):
         return accepted
 
     def get_sizes(self, rows: Rows) -> list[int | None]:
-        """Return the listed sizes, which do not depend on which rows are cached at the moment."""
+        """Return the bytes of each of `rows` as the store listed them; None if unknown.
+
+        They do not depend on which rows are in the cache at the moment.
+        """
         return [None if size < 0 else size for size in self.sizes[rows].tolist()]
 
     @property
@@ -111,9 +116,9 @@ class ShardColumn(SpanColumn):
         return replace(self, **by_row, rows=self._rows_in_data_set(rows))
 
     def _read_files(self, rows: Rows) -> tuple[list[NDArray[np.uint8]], list[int] | None]:
-        """Return the bytes of rows, and the CRC-32 of each row; None if these are not computed.
+        """Return the bytes of each row, and a list of the rows' CRC-32s or None.
 
-        They are computed only if some image was not checked yet, and all rows can be read. If a
+        The list is None if all images were checked before, or if some row cannot be read. If a
         row's shard is missing, too short or unreadable, the row's array is empty.
         """
         try:
@@ -134,7 +139,7 @@ class ShardColumn(SpanColumn):
     def _find_damaged(
         self, rows: Rows, contents: list[NDArray[np.uint8]], crcs: list[int] | None = None
     ) -> list[int]:
-        """Return the positions in `rows` of damaged images.
+        """Return the positions in `rows` of the images whose bytes in `contents` are damaged.
 
         Compares the length of each image, and the CRC-32 of images that were not checked before.
         `crcs` are the CRC-32s of `contents`, if the caller has computed them.
@@ -164,7 +169,10 @@ class ShardColumn(SpanColumn):
         return forget_checked(self.root, self.num_rows) if checked is None else checked
 
     def _refetch(self, row: int) -> NDArray[np.uint8]:
-        """Wait until a row's shard is fetched again; return the row's image. Raises OSError."""
+        """Wait until a row's shard is fetched again, and return the row's image.
+
+        Raises OSError if the sample is broken, or the shard cannot be fetched again.
+        """
         rows = np.array([row])
         if self.file[row] == NO_SHARD:
             log = CacheFolder(self.cache).commit_log
@@ -204,7 +212,9 @@ def create_column(folder: CacheFolder, url: str, sizes: NDArray[np.int64]) -> Sh
 
 
 def locate_newest(folder: CacheFolder, spans: ShardColumn) -> Rows:
-    """Write the locations of the newest generation's samples into `spans`, without pinning them.
+    """Write the locations of the samples that the cache holds at the moment into `spans`.
+
+    The samples are not pinned, so their shards may be evicted afterwards.
 
     Returns:
         The rows of these samples, ascending, int64 (n,).
@@ -237,7 +247,10 @@ def _locate_shard(folder: CacheFolder, spans: ShardColumn, shard: CachedShard) -
 
 
 def _inode(path: Path) -> int:
-    """Return the inode of a shard's file; 0 if it is missing: its readers have it fetched again."""
+    """Return the inode of a shard's file; 0 if the file is missing.
+
+    A missing file is no error here: whoever reads a sample of it has the shard fetched again.
+    """
     try:
         return os.stat(path).st_ino
     except FileNotFoundError:
@@ -249,7 +262,7 @@ class SampleLocations:
 
     Args:
         folder: The cache.
-        spans: The column.
+        spans: The column to write to.
         unmap_files: Unmaps files of shards, given the shards' numbers. Called if a file was
             replaced, or if no epoch uses the shard any more.
     """
@@ -261,14 +274,17 @@ class SampleLocations:
         self._shards_overlap = False
 
     def locate(self, shards: dict[str, CachedShard], broken: Iterable[int] = ()) -> Rows:
-        """Write the locations of the shards' samples; return their rows and `broken`, ascending.
+        """Write the locations of the shards' samples into the column.
 
-        Reads only tables of new or replaced shards. If a sample is in several shards, reads the
-        tables of all shards in order, so that the newest shard of the sample counts.
+        As long as no sample is in several shards, this reads only the tables of new or replaced
+        shards. After that it reads all tables in order, so that a sample's newest shard counts.
 
         Args:
             shards: The shards of a pinned generation by name, in the order of publication.
             broken: Rows of broken samples. A row that is in a shard does not count as broken.
+
+        Returns:
+            The rows of the samples and those in `broken`, ascending, int64 (n,).
 
         Raises:
             DataError: The table of a shard is damaged.
@@ -296,7 +312,7 @@ class SampleLocations:
         return np.flatnonzero(is_located)
 
     def forget(self, names: frozenset[str]) -> None:
-        """Unmap the files of shards that no epoch uses any more."""
+        """Unmap the files of the shards `names`, which no epoch uses any more."""
         self._unmap_files({int(name) for name in names})
         for name in names:
             self._rows.pop(name, None)

@@ -44,7 +44,7 @@ class ShardSample:
         row: The sample's row of the data set.
         name: Path of its file under the data set's url.
         label: Index of its class.
-        metadata: Further values for the .json member, by the column's name.
+        metadata: Maps the name of each further column to its value, for the .json member.
     """
 
     row: int
@@ -53,13 +53,13 @@ class ShardSample:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def members(self, size: int) -> list[tuple[tarfile.TarInfo, bytes | None]]:
-        """Return the tar header and the content of each member.
+        """Return the headers and the contents of the sample's members in the tar file.
 
         Args:
             size: Bytes of the image.
 
         Returns:
-            Three pairs, for image, label and JSON. The image's content is None.
+            Three pairs (header, content), for image, label and JSON. The image's content is None.
         """
         text = json.dumps({"path": self.name, "label": self.label} | self.metadata).encode()
         suffix = self.name.rpartition("/")[2].rpartition(".")[2].lower()
@@ -132,13 +132,13 @@ class ShardWriter:
             self._write(part + b"\0" * (_pad_size(len(part)) - len(part)))
 
     def finish(self) -> None:
-        """Write the end of the tar file, and sync it to disk."""
+        """Write the end of the tar file, sync the file to disk, and close it."""
         self._write(b"\0" * END)
         os.fsync(self._file.fileno())
         self._file.close()
 
     def close(self) -> None:
-        """Close the file; without `finish` the shard is incomplete. Idempotent."""
+        """Close the file. Without an earlier `finish`, the shard is incomplete. Idempotent."""
         self._file.close()
 
     def _write(self, data: bytes) -> None:

@@ -45,8 +45,8 @@ def write_all(file: io.FileIO, data: bytes) -> None:
 class Claim:
     """A JSON file that stays locked until the process that created it releases it or ends.
 
-    Only the holder of the cache's lock creates claims or checks whether claims are abandoned. So no
-    process sees a claim that is created but not locked yet.
+    The caller must hold the cache's lock to create a claim, or to check whether one is abandoned.
+    So no process sees a claim that is created but not locked yet.
 
     Args:
         path: The new file.
@@ -87,7 +87,7 @@ class Claim:
 
 
 def _release(file: int, path: Path, owner: int) -> None:
-    """Remove the file and close it; in a forked child of the owner, only close it."""
+    """Remove a claim's file and close it; in a process other than `owner`, only close it."""
     if os.getpid() == owner:
         path.unlink(missing_ok=True)
     os.close(file)
@@ -141,7 +141,7 @@ class CommitLog:
 
     @property
     def generation(self) -> int:
-        """The newest generation that was read."""
+        """The newest generation that was read: the number of lines read so far."""
         return len(self._records)
 
     def refresh(self) -> None:
@@ -175,10 +175,13 @@ class CommitLog:
         self._records.append(record)
 
     def live_shards(self, generation: int | None = None) -> dict[str, CachedShard]:
-        """Return the shards of a generation by name, in the order of publication.
+        """Return the shards that the cache has in a generation, in the order of publication.
 
         Args:
-            generation: By default the newest that was read.
+            generation: The state after this many lines of the log; by default, after all lines.
+
+        Returns:
+            Maps the name of each shard to the shard.
         """
         if generation is None or generation == self.generation:
             return dict(self._live)
@@ -188,10 +191,13 @@ class CommitLog:
         return shards
 
     def broken_rows(self, generation: int | None = None) -> dict[int, str]:
-        """Return why each broken sample of a generation is broken, by row.
+        """Return the samples that are broken in a generation, and why.
 
         Args:
-            generation: By default the newest that was read.
+            generation: The state after this many lines of the log; by default, after all lines.
+
+        Returns:
+            Maps the row of each broken sample to the reason.
         """
         broken: BrokenRows = {}
         for record in self._records[:generation]:
@@ -200,7 +206,7 @@ class CommitLog:
         return {row: why for row, why in broken.items() if why is not None}
 
     def publication_generations(self) -> dict[str, int]:
-        """Return the generation in which each shard was published."""
+        """Return a dict from the name of each shard to the generation that published it."""
         return {
             record.name: n
             for n, record in enumerate(self._records, 1)
@@ -208,17 +214,18 @@ class CommitLog:
         }
 
     def publish(self, shard: CachedShard) -> None:
-        """Append the line that publishes a shard. Call this while holding the lock."""
+        """Append the line that publishes a shard. Call it while holding the cache's lock."""
         self._append({"publish": asdict(shard)})
 
     def evict(self, names: list[str], why: str) -> None:
-        """Append the line that evicts shards. Call this while holding the lock."""
+        """Append the line that evicts shards. Call it while holding the cache's lock."""
         self._append({"evict": names, "why": why})
 
     def mark_broken(self, rows: BrokenRows) -> None:
-        """Append the line that marks samples as broken, or with None as no longer broken.
+        """Append the line that says which samples are broken, and why.
 
-        Call this while holding the lock.
+        None in place of a reason marks a sample as no longer broken. Call it while holding the
+        cache's lock.
         """
         self._append({"broken": rows})
 

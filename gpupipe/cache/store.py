@@ -57,7 +57,10 @@ class _NotAsListedError(OSError):
 
 
 def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return fsspec's file system for a URL, and the path in it. Raises DataError."""
+    """Return fsspec's file system for a URL, and the path in it.
+
+    Raises DataError if a package is missing, or fsspec refuses the URL or an option.
+    """
     require_extra("remote", ("fsspec",), "a remote data set", DataError)
     import fsspec
 
@@ -93,7 +96,7 @@ class Store:
         dataset: The url, and options of its file system.
         retries: Attempts to fetch a file after the first one.
         timeout: Seconds that an attempt may take.
-        pause: Sleeps for a number of seconds.
+        pause: Called between two attempts, with the number of seconds to sleep.
 
     Attributes:
         url: The data set's url.
@@ -110,7 +113,10 @@ class Store:
         self._files, self._root = _file_system(dataset.url, dataset.storage_options)
 
     def list_files(self) -> dict[str, dict[str, Any]]:
-        """Return fsspec's description of each file, such as its size, by its path below the url.
+        """List the files below the url.
+
+        Returns:
+            Maps the path of each file below the url to fsspec's description, such as its size.
 
         Raises:
             DataError: The store cannot be listed.
@@ -136,7 +142,7 @@ class Store:
 
         Args:
             names: Paths under the url.
-            connections: How many files to ask for at the same time.
+            connections: How many files to ask the store about at the same time.
 
         Raises:
             DataError: The store fails.
@@ -167,14 +173,18 @@ class Store:
 
         Raises:
             StoreError: All attempts failed.
-            ChangedError: The file was changed.
+            ChangedError: The file was changed since it was listed.
             UnfetchableError: The file is missing, or access is denied.
         """
         data: bytes = self._retry(lambda: self._fetch_once(file))
         return data
 
     def _retry(self, call: Callable[[], Any]) -> Any:
-        """Return `call()`. If it fails, pause and try again, in all up to 1 + `retries` times."""
+        """Return `call()`. If it fails, pause and try again, in all up to 1 + `retries` times.
+
+        Raises UnfetchableError at once if a file is missing or access is denied. After the last
+        attempt, raises ChangedError if the file is not as listed, else StoreError.
+        """
         kind: type[UnfetchableError] = StoreError
         for attempt in range(self._retries + 1):
             try:

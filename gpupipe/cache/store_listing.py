@@ -43,7 +43,7 @@ class StoreRows:
             about the file.
         weights: The weight of each sample.
         metadata: The other columns of each manifest row, as JSON text.
-        values: The numeric columns, by name.
+        values: Maps the name of each numeric column to its numbers.
     """
 
     names: list[str]
@@ -63,7 +63,7 @@ def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listi
     Args:
         dataset: The data set.
         store: The store that has the files.
-        connections: How many files to ask for at the same time.
+        connections: How many files to ask the store about at the same time.
 
     Raises:
         DataError: There are no samples, or a name or a value is invalid.
@@ -96,7 +96,10 @@ def list_samples(dataset: DataSet, store: Store, connections: int = 16) -> Listi
 
 
 def _ask_for_versions(rows: StoreRows, store: Store, connections: int) -> None:
-    """Ask the store about each file without a known version, unless there are over 100,000."""
+    """Ask the store about each file without a known version; add the answers to `rows.infos`.
+
+    Does nothing if there are over 100,000 such files.
+    """
     lacking = [n for n, info in enumerate(rows.infos) if not hash_file_version(info)]
     names = list(dict.fromkeys(rows.names[n] for n in lacking))
     if len(names) > _MAX_ASKED_FILES:
@@ -125,7 +128,7 @@ def check_name(name: str, where: str) -> str:
 
 
 def _list_files(dataset: DataSet, store: Store) -> StoreRows:
-    """Return all files under the url, sorted by name."""
+    """Return the files under the url with one of the data set's extensions, sorted by name."""
     suffixes, files = get_suffixes(dataset.extensions), store.list_files()
     names = sorted(name for name in files if name.lower().endswith(suffixes))
     for name in names:
@@ -196,7 +199,7 @@ def _check_weights(rows: ManifestRows) -> NDArray[np.float64]:
 
 
 def _number_labels(rows: StoreRows, manifest: str | None) -> tuple[NDArray[np.int64], list[str]]:
-    """Return labels, int64 (N,), and the names of the classes.
+    """Return the class number of each row, int64 (N,), and the names of the classes.
 
     Labels of a manifest are numbered by `labels.from_texts`, folder names in sorted order.
     """

@@ -46,7 +46,8 @@ class WorkerPool:
         dataset: The data set.
         cache: The settings of the cache to fill.
         count: Number of download workers; may be 0.
-        do: "fill" to end when the data set is complete or the cache is full, "serve" to continue.
+        do: With "fill", the workers end when the data set is complete or the cache is full. With
+            "serve", they go on.
     """
 
     def __init__(
@@ -126,7 +127,8 @@ def _task_line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
 def _start_process(line: bytes) -> ChildProcess:
     """Start a download worker, and send the task `line` to its standard input.
 
-    It is not sent as an argument: it may hold secrets, and other users can see arguments.
+    The task is not an argument of the process: other users can see arguments, and it may hold
+    secrets.
     """
     python_path = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(python_path), "PYTHONSAFEPATH": "1"}
@@ -210,7 +212,10 @@ def _describe_workers(pools: Collection[WorkerPool], reports: list[dict[str, Any
 
 
 def refuse_full_cache(folder: CacheFolder) -> None:
-    """Raise DataError with `epoch: full` if the cache is full before all samples are in it."""
+    """With the setting `epoch: full`, raise DataError if a worker reports that the cache is full.
+
+    The cache is then too small, because such an epoch needs all samples in it.
+    """
     if folder.options.epoch == "full" and any(
         str(report.get("state", "")).startswith("waiting: the cache is full")
         for report in folder.read_claims("workers").values()
@@ -228,11 +233,11 @@ def explain_too_large(folder: CacheFolder, why: str) -> str:
 
 
 def refuse_lost_shards(folder: CacheFolder, missing: set[str]) -> None:
-    """Raise StateError if a missing shard cannot be fetched again.
+    """Raise StateError if a download worker reports that it cannot fetch a missing shard again.
 
     Args:
         folder: The cache.
-        missing: Names of shards.
+        missing: Names of the missing shards.
     """
     for report in folder.read_claims("workers").values():
         for name in report.get("lost", {}).keys() & missing:

@@ -60,7 +60,7 @@ class _Group(click.Group):
 
 
 def _explain_option(error: click.NoSuchOption) -> click.UsageError:
-    """Return the usage error of an unknown option; for the name of a setting, explain KEY=VALUE."""
+    """Return the error for an unknown option; if it is a setting, the error explains KEY=VALUE."""
     from gpupipe.config.loader_config import LoaderConfig
 
     name = error.option_name.lstrip("-").replace("-", "_")

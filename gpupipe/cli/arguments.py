@@ -95,7 +95,7 @@ def write_all(*writes: Callable[[], None]) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError inside the context into a GpupipeError of one line."""
+    """Turn an OSError inside the context into a GpupipeError whose message names the file."""
     try:
         yield
     except OSError as e:
@@ -126,7 +126,7 @@ AllAsJson = Annotated[bool, "--json", "Print all of it as JSON."]
 
 
 def options(command: _Command) -> _Command:
-    """Decorate a command with the options of its own signature, which `options_of` explains."""
+    """Turn the annotated parameters of a command into its options, as `options_of` explains."""
     return options_of(command)(command)
 
 

@@ -1,5 +1,5 @@
-"""gpupipe cache: fill, inspect, shrink and verify the local cache of a remote data set; list and
-empty the caches of decoded images.
+"""The commands of `gpupipe cache`: fill, inspect, shrink and verify the local cache of a remote
+data set; list and empty the caches of decoded images.
 """
 
 import json

@@ -91,7 +91,7 @@ def _list_classes(kind: str) -> Iterator[Item]:
 
 
 def _read_docstring(name: str, path: Path) -> str:
-    """Return the docstring of the class named like the module; without one, the module's."""
+    """Return the docstring of the class that defines the item `name`, else that of its module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     class_name = name.replace("_", "")
     classes = (node for node in tree.body if isinstance(node, ast.ClassDef))

@@ -1,4 +1,8 @@
-"""gpupipe compare and gpupipe parity."""
+"""The commands `gpupipe compare` and `gpupipe parity`.
+
+`gpupipe compare` measures the speed of engines and of torch's DataLoader side by side. `gpupipe
+parity` checks that an engine produces the same pixels as torchvision.
+"""
 
 import shlex
 import sys
@@ -196,7 +200,7 @@ def _write_report(
 def _measure_parity(
     checked: "Config", index: "Index", samples: int, max_diff: float | None, engine: str
 ) -> "list[Agreement]":
-    """Compare the pixels of an engine with torchvision's, and print the result."""
+    """Compare the pixels of an engine with torchvision's; print and return the results."""
     from gpupipe.bench import parity as agreement
     from gpupipe.bench import tables
     from gpupipe.engines import registry

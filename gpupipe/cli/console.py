@@ -75,7 +75,7 @@ class Screen:
         return loader, Meter(loader, started, self.tick, look)
 
     def progress(self, activity: str, done: int, total: int | None) -> None:
-        """Show progress of an activity; without a terminal, print the name of each new one."""
+        """Show how far an activity is; without a terminal, print its name when it begins."""
         if activity != self._announced and not self.quiet and not self._console.is_terminal:
             click.echo(activity, err=True)
         self._announced = activity
@@ -163,7 +163,7 @@ def print_data_warning(index: Index) -> None:
 
 
 def core_numbers(count: int | None) -> tuple[int, ...]:
-    """Return the numbers of the first `count` cores that this process may use; all if it is None.
+    """Return the numbers of the first `count` cores that this process may use; None means all.
 
     Raises click.BadParameter if the process may use fewer than `count`.
     """

@@ -1,5 +1,5 @@
-"""gpupipe init: write a config for a folder of data. gpupipe schema: JSON Schemas of configs and
-pipelines, for editors.
+"""The commands `gpupipe init`, which writes a config for a folder of data, and `gpupipe schema`,
+which prints JSON Schemas of configs and pipelines, for editors.
 """
 
 import csv
@@ -113,7 +113,7 @@ def _val_path(out: Path) -> Path:
 
 
 def _compare(part: str, parts: "dict[str, Detected]", surveys: "dict[str, Survey]") -> list[str]:
-    """Return [a sentence] if there is no validation data or class numbers differ, else []."""
+    """Return one warning if there is no validation data or class numbers differ, else none."""
     from gpupipe.init.detected import TRAIN, VAL
 
     if len(parts) == 1:

@@ -1,6 +1,7 @@
-"""The commands list and show: configs, pipelines, steps, sources and engines, and their parameters.
+"""The commands `gpupipe list` and `gpupipe show`, which print what a config can name.
 
-catalog.py finds them.
+That is configs, pipelines, steps, sources and engines, which catalog.py finds, and their
+parameters.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _show(default: Any) -> str:
 
 
 def _describe_type(annotation: Any, bounds: Sequence[Any] = ()) -> str:
-    """Describe a type and its bounds. `bounds` are those that pydantic keeps apart from it."""
+    """Return a type and its bounds as text. `bounds` has those that are not in `annotation`."""
     while get_origin(annotation) is Annotated:
         annotation, *metadata = get_args(annotation)
         bounds = [*metadata, *bounds]

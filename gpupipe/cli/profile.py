@@ -1,4 +1,8 @@
-"""gpupipe profile and gpupipe tune."""
+"""The commands `gpupipe profile` and `gpupipe tune`.
+
+`gpupipe profile` shows where the time of a config goes. `gpupipe tune` searches for its fastest
+loader settings.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""gpupipe serve, status and keys."""
+"""The commands `gpupipe serve`, `gpupipe status` and `gpupipe keys`.
+
+They serve batches to training processes, ask a server how it goes, and make its keys.
+"""
 
 import hashlib
 import json

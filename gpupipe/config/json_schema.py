@@ -112,7 +112,7 @@ def describe_model(
 
 
 def _widen(schema: Schema, number_forms: Sequence[Mapping[str, Any]]) -> Schema:
-    """Accept ${...} in place of any value, and `number_forms` in place of any number."""
+    """Return a schema that also accepts ${...} for any value, and `number_forms` for any number."""
     schema = {key: value for key, value in schema.items() if key not in _UNUSED_KEYS}
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
@@ -183,14 +183,17 @@ def _schedule() -> Schema:
 
 
 def _find_all(registry: Any) -> Iterator[tuple[str, Any]]:
-    """Yield names and classes, without broken plugins: they are reported if a config uses them."""
+    """Yield the name and the class of each entry of a registry.
+
+    Skips broken plugins, which are reported if a config uses them.
+    """
     for name in registry.names():
         with suppress(LookupError):
             yield name, registry.find(name)
 
 
 def _add_steps(definitions: Schema, kind: str, registry: Any, container: type[Any]) -> None:
-    """Add the schemas of all steps in `registry`, and of one item in a list of such steps."""
+    """Add to `definitions` the schema of each step in `registry`, and of an item in a step list."""
     properties, plain = {}, []
     for name, model in _find_all(registry):
         schema = describe_model(f"{kind}.{name}", model, definitions, [_SCHEDULE])

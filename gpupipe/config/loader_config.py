@@ -19,7 +19,7 @@ _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
 
 def _auto_or_one_of(list_names: Callable[[], list[str]]) -> BeforeValidator:
-    """Return a validator for the names from `list_names()`, of which the first is `auto`."""
+    """Return a validator that accepts the names from `list_names()`, which lists `auto` first."""
 
     def check(value: Any) -> str:
         if value == AUTO:

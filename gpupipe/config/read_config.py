@@ -86,7 +86,8 @@ def to_plain_types(value: Any, location: str = "config", depth: int = 0) -> Any:
     """Convert a value to plain YAML types: dict, list, str, int, float, bool, None.
 
     It converts mappings, lists, tuples, paths, dtypes of NumPy and torch, and NumPy scalars. It
-    returns any other value as it is. It copies containers, which two keys share after a YAML alias.
+    returns any other value as it is. It copies containers, because a YAML alias makes two keys
+    share one.
 
     Args:
         value: The value.
@@ -140,7 +141,7 @@ def apply_overrides(
 
 
 def _parse(override: Override) -> _KeyValue:
-    """Parse an override. Raises ConfigError."""
+    """Parse an override. Raises ConfigError if it is not KEY=VALUE, or the value is malformed."""
     if not isinstance(override, str):
         key, value = override
         return _KeyValue(key, to_plain_types(value, key), f"'{short(f'{key}={value!r}')}'")
@@ -157,10 +158,10 @@ def _parse(override: Override) -> _KeyValue:
 
 
 def _replace_source(document: Document, overrides: Sequence[_KeyValue]) -> None:
-    """Empty `data` if an override names another source: its keys belong to the old source.
+    """Empty `data` if an override names another source: the old keys belong to the old source.
 
-    Call it before any override is applied: then data.source=... may come before or after the keys
-    of the new source. If several overrides name a source, the last one counts.
+    The caller must do this before it applies any override. Then data.source=... may come before or
+    after the keys of the new source. If several overrides name a source, the last one counts.
     """
     data = document.data.get("data")
     for override in reversed(overrides):
@@ -174,7 +175,7 @@ def _replace_source(document: Document, overrides: Sequence[_KeyValue]) -> None:
 
 
 def _apply(document: Document, override: _KeyValue) -> None:
-    """Apply one override. Raises ConfigError, which names the override."""
+    """Apply one override. Raises ConfigError if its key, or the step that it names, is unknown."""
     loc = tuple(override.key.split("."))
     if loc[0] in LoaderConfig.model_fields:
         loc = ("loader", *loc)
@@ -199,7 +200,9 @@ def _suggest_key(key: str, document: Document) -> str:
 
 
 def _check_step(document: Document, loc: tuple[str, ...], location: str) -> None:
-    """Raise ConfigError if an override names a step that is not at the position that it states.
+    """Raise ConfigError if an override changes a step that is not at the stated position.
+
+    It is raised, too, if the document has the name of a pipeline in place of a list of steps.
 
     Args:
         document: The config.

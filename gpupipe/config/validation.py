@@ -90,7 +90,7 @@ class Config:
 
 
 def list_batch_fields(pipeline: Pipeline, loader: LoaderConfig) -> dict[str, Spec]:
-    """Return the fields of a batch as the loader delivers them, by name."""
+    """Return a dict from the name of each field that the loader delivers to the field's spec."""
     fields = {}
     for name in pipeline.outputs:
         spec = pipeline.output_spec_of(name)
@@ -171,9 +171,10 @@ def _find_source(data: Node) -> type[Source] | None:
 
 
 def _check_fields(data: Node, source: Source | None) -> Mapping[str, Spec]:
-    """Return the fields of a sample; report fields with reserved names, and unknown `data.masks`.
+    """Return the spec of each field of a sample, by the field's name.
 
-    If the source is invalid, assume that the only field is an image.
+    Reports fields with reserved names, and names in `data.masks` that no field has. If the
+    source is invalid, assumes that the only field is an image.
     """
     if source is None:
         return IMAGE

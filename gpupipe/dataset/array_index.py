@@ -174,10 +174,10 @@ def build_index(
     Args:
         files: The files.
         parts: The samples of each file.
-        field: Name of the array's field.
+        field: Name of the field that holds the arrays.
         numbers: The label of each sample, int64 (N,); None if `files.labels` holds the labels, or
             if there are none.
-        values: Further numeric arrays, (N,) or (N, n) each, by the value's name.
+        values: Maps the name of each further value to its numbers, (N,) or (N, n).
 
     Raises:
         DataError: There is no sample, or the arrays differ in dtype or number of axes.

@@ -107,7 +107,10 @@ class ArraySource(Source):
         """
 
     def find_companions(self) -> dict[str, ArrayFiles]:
-        """Return the files with labels and values, by option: "labels" or "values.NAME".
+        """Return the files that hold labels and values; by default none.
+
+        Returns:
+            Maps each option that names such files, "labels" or "values.NAME", to the files.
 
         Raises:
             DataError: No file matches an option.
@@ -115,11 +118,14 @@ class ArraySource(Source):
         return {}
 
     def read_companion(self, option: str, files: ArrayFiles) -> NDArray[Any]:
-        """Read the labels or values in the files of one option, (N,) or (N, n).
+        """Read the labels or values in the files of one option.
 
         Args:
             option: "labels" or "values.NAME".
             files: The files that `find_companions` returned for this option.
+
+        Returns:
+            The numbers of all N samples, (N,) or (N, n).
 
         Raises:
             DataError: The files do not hold such numbers.

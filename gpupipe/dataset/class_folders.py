@@ -18,7 +18,7 @@ _MAX_NAMED = 20
 
 @dataclass(frozen=True)
 class ClassFolders:
-    """The result of a scan.
+    """The files that `scan` found in class folders, with their labels.
 
     Attributes:
         classes: The names of the classes, sorted.

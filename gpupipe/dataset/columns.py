@@ -149,7 +149,7 @@ class Column(Protocol):
 
     @property
     def array(self) -> ArrayLayout | None:
-        """Dtype and shapes if the bytes are arrays; None if they are image files."""
+        """The dtype and the shapes of the arrays; None if the bytes are image files."""
         return None
 
     @abstractmethod
@@ -188,7 +188,7 @@ class Column(Protocol):
 
     @abstractmethod
     def take(self, rows: Rows) -> Column:
-        """Return the column of the chosen rows, in their order."""
+        """Return a column that has only the given rows, in the order of `rows`."""
 
     def read_ends(self, row: int, head: int, tail: int) -> tuple[bytes, bytes, int]:
         """Return the first `head` bytes of a row, its last `tail` bytes, and its size in bytes.
@@ -200,7 +200,7 @@ class Column(Protocol):
         return data[:head].tobytes(), data[max(0, len(data) - tail) :].tobytes(), len(data)
 
     def span(self, row: int) -> Span | None:
-        """Return the part of a local file that holds the bytes; None if no file holds them."""
+        """Return the part of a local file that holds a row's bytes; None if no file holds them."""
         return None
 
     def get_sizes(self, rows: Rows) -> list[int | None]:

@@ -170,7 +170,7 @@ class JoinedColumn(Column):
         return self._gather(rows, lambda column, own: column.get_sizes(own))
 
     def _gather(self, rows: Rows, get: Callable[[Column, Rows], Sequence[T]]) -> list[T]:
-        """Call `get` with each column and its rows; return results in the order of `rows`."""
+        """Call `get(column, rows of that column)` for each column; return results as in `rows`."""
         results: dict[int, T] = {}
         for number in np.unique(self.part[rows]).tolist():
             positions = np.flatnonzero(self.part[rows] == number)

@@ -31,10 +31,11 @@ class Index:
         names: The name of each sample, used in messages and in the fingerprint.
         labels: The number of each sample's class, int64 (N,).
         classes: The names of the classes.
-        columns: The Column that reads the bytes of each field, by the field's name ("image",
-            "mask"). By default, steps work on the first field. Messages say where its bytes are.
+        columns: Maps the name of each field, such as "image" or "mask", to the Column that reads
+            its bytes. Steps work on the first field by default, and messages name its location.
         fingerprint: A hash of the samples. A resume requires equal fingerprints.
-        values: Numeric arrays that batches contain unchanged, (N,) or (N, n), by the value's name.
+        values: Maps the name of each value to its numbers, (N,) or (N, n). Batches contain these
+            numbers unchanged.
         note: A remark that every output shows, such as "stand-in data, not LFW"; "" for none.
         warning: The text of the warning that load() issues; "" for none.
         extra: Facts that a source or the cache saves with the index. Plain JSON.
@@ -56,7 +57,7 @@ class Index:
 
     @property
     def summary(self) -> str:
-        """One line: `2,000 samples in 416 classes (stand-in data, not LFW)`."""
+        """One line about the index: `2,000 samples in 416 classes (stand-in data, not LFW)`."""
         classes = counted(len(self.classes), "class", "classes")
         note = f" ({self.note})" if self.note else ""
         return f"{counted(len(self), 'sample')} in {classes}{note}"
@@ -88,14 +89,14 @@ class Index:
         return self.columns[field or self.main].location(i, self.names[i])
 
     def has_same_samples(self, other: "Index") -> bool:
-        """Whether the first field of every row has the same location in both indexes."""
+        """Return whether the first field of every row has the same location in both indexes."""
         have_names = len(self.names) and len(other.names)  # A server's index comes without names.
         if len(self) != len(other) or not (have_names or self.fingerprint == other.fingerprint):
             return False
         return all(self.location(i) == other.location(i) for i in range(len(self)))
 
     def subset(self, rows: Rows) -> "Index":
-        """Return the index of the chosen rows, with a fingerprint of its own."""
+        """Return an index of the chosen rows only, in their order, with a new fingerprint."""
         columns = {name: column.take(rows) for name, column in self.columns.items()}
         values = {name: array[rows] for name, array in self.values.items()}
         names, labels = [self.names[int(i)] for i in rows], self.labels[rows]
@@ -121,9 +122,10 @@ def build(
         labels: The class of each sample as a position in `classes`, int64 (N,).
         classes: The names of the classes.
         extra: Plain JSON that is saved with the index.
-        columns: The Column that reads the bytes of each field, by the field's name. By default
-            there is one field, "image", with the files at `names`.
-        values: Numeric arrays that batches contain unchanged, (N,) or (N, n), by the value's name.
+        columns: Maps the name of each field to the Column that reads its bytes. By default there
+            is one field, "image", with the files at `names`.
+        values: Maps the name of each value to its numbers, (N,) or (N, n). Batches contain these
+            numbers unchanged.
     """
     texts = names if isinstance(names, StringArray) else StringArray.from_strings(names)
     columns = columns or {"image": FileColumn(root, texts)}
@@ -139,7 +141,7 @@ def build_empty() -> Index:
 
 
 def spans_of(index: Index, field: str) -> SpanColumn:
-    """Return the column of a field, which must be a SpanColumn."""
+    """Return the SpanColumn of a field. The caller must know that the column is one."""
     column = index.columns[field]
     assert isinstance(column, SpanColumn)
     return column
@@ -192,7 +194,7 @@ class Population(ABC):
 
     @abstractmethod
     def is_ready(self, epoch: int, problem: Callable[[int], str]) -> bool:
-        """Whether `ids` would return at once. Does not wait.
+        """Return, without waiting, whether `ids` would return at once.
 
         If it returns True, the rows of the epoch are chosen and pinned.
 

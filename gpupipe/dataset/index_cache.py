@@ -52,7 +52,8 @@ def load_or_build(
         saved: The path of the saved index.
         files: The files that the index is built from. If one changed, the index is built again.
         read: Builds the index.
-        also: Returns whether an earlier index is valid. Called only if no file has changed.
+        also: A further check: returns whether an earlier index is valid. Called only if no file has
+            changed.
         previous: The index that this process has built before, if any.
         columns: The classes that columns may have.
 
@@ -197,13 +198,13 @@ def open_saved(path: Path, columns: Columns = BASIC_COLUMNS) -> Index | None:
 
 
 def _is_ascending_to(offsets: NDArray[np.int64], end: int) -> bool:
-    """Whether offsets begin at 0, end at `end`, and never descend."""
+    """Return whether offsets begin at 0, end at `end`, and never descend."""
     ascends = bool((offsets[1:] >= offsets[:-1]).all())
     return ascends and int(offsets[0]) == 0 and int(offsets[-1]) == end
 
 
 def _is_consistent(index: Index) -> bool:
-    """Whether a loaded index has columns of equal length, and labels and offsets in range."""
+    """Return whether an index has columns of equal length, and labels and offsets in range."""
     arrays = [index.labels, *index.values.values()]
     is_valid = _is_within(index.labels, len(index.classes)) and bool(index.columns)
     for part in {id(part): part for part in _iter_parts(index)}.values():
@@ -230,7 +231,7 @@ def _iter_parts(value: Any) -> Iterator[Any]:
 
 
 def _is_within(numbers: NDArray[Any], count: int | None = None) -> bool:
-    """Whether an array has one axis, and its numbers are at least 0 and below `count`."""
+    """Return whether an array has one axis, and numbers of at least 0 and below `count`."""
     if numbers.ndim != 1 or not len(numbers):
         return numbers.ndim == 1
     return int(numbers.min()) >= 0 and (count is None or int(numbers.max()) < count)

@@ -53,7 +53,7 @@ def number_classes(
     """Return the class numbers of `count` samples, int64 (N,), and the names of the classes.
 
     Args:
-        labels: Texts, numbers, or None if there are no labels.
+        labels: The label of each sample, as texts or as numbers; None if there are no labels.
         count: The number of samples.
         where: Maps a sample's number to its location, for messages.
 
@@ -189,7 +189,11 @@ class SampleTexts:
             ) from e
 
     def read_numbers(self, where: str) -> list[int | float]:
-        """Read a number or a list of numbers at `where`, "cls" or "json:box". Raises ValueError."""
+        """Read the number or the list of numbers at `where`, such as "cls" or "json:box".
+
+        Raises ValueError if `read` does, or if the value is no number and no list of 1 to 1,024
+        numbers.
+        """
         value = self.read(where)
         if isinstance(value, str):
             value = _parse_number(value)
@@ -214,7 +218,10 @@ def _parse_number(text: str) -> int | float | str:
 
 
 def read_label(texts: SampleTexts, where: str) -> str:
-    """Read the label at `where`, "cls" or "json:label", as text. Raises ValueError."""
+    """Read the label at `where`, such as "cls" or "json:label", and return it as text.
+
+    Raises ValueError if there is no label, or it is neither a whole number nor a name.
+    """
     label = texts.read(where)
     if isinstance(label, bool) or not isinstance(label, (int, str)) or label == "":
         raise ValueError(
@@ -225,9 +232,10 @@ def read_label(texts: SampleTexts, where: str) -> str:
 
 
 def stack_values(name: str, rows: Sequence[list[int | float]]) -> NDArray[Any]:
-    """Stack the numbers of N samples, int64 or float64: (N,) if each has 1, (N, n) if each has n.
+    """Stack the numbers of N samples into one array: (N,) if each has one number, else (N, n).
 
-    Raises ValueError if samples do not all have the same count of numbers.
+    The dtype is int64 if all numbers are of type int, else float64. Raises ValueError if samples
+    do not all have the same count of numbers.
     """
     counts = {len(numbers) for numbers in rows}
     if len(counts) > 1:

@@ -83,7 +83,7 @@ def name_file(
 
 
 def is_url(path: Path) -> bool:
-    """Whether a path was written as a URL; Path turns a://b into a:/b."""
+    """Return whether the user wrote a path as a URL, of which `Path` turned a://b into a:/b."""
     return len(path.parts) > 1 and path.parts[0].endswith(":")
 
 
@@ -137,10 +137,11 @@ class ManifestFiles:
 
     Attributes:
         root: The folder that paths are relative to, with symbolic links resolved.
-        paths: The path of each row's file relative to `root`, by the field's name.
+        paths: Maps the name of each field to the paths of its files, one per row, relative to
+            `root`.
         labels: The label of each row, int64 (N,).
         classes: The names of the classes.
-        values: Numeric arrays, (N,) each, by the value's name.
+        values: Maps the name of each value to its numbers, (N,).
     """
 
     root: Path

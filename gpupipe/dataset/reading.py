@@ -122,9 +122,10 @@ def _read_state(path: str) -> tuple[int, int] | None:
 
 
 def _check_length(span: Span, data: Any) -> NDArray[np.uint8]:
-    """Return what was read of a span as uint8 (length,); `data` is a buffer or an error number.
+    """Return the bytes that were read of a span, uint8 (length,).
 
-    Raises OSError for an error number, ValueError if the buffer is shorter than the span.
+    `data` is a buffer with the bytes, or the error number of the failed read. Raises OSError for an
+    error number, ValueError if the buffer is shorter than the span.
     """
     if isinstance(data, int):
         if data == _NOT_REGULAR:
@@ -178,7 +179,7 @@ os.register_at_fork(after_in_child=_get_pool.cache_clear)
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
-    """Memory-map a file, uint8 (bytes,).
+    """Memory-map a file, and return its bytes, uint8 (bytes,).
 
     Raises:
         OSError: The file cannot be read.

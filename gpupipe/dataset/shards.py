@@ -65,7 +65,10 @@ class ByteRanges:
     shapes: NDArray[np.int64] | None = None
 
     def describe(self) -> str:
-        """Return the field's type, the same in all shards: "image files", "float32 with 2 axes"."""
+        """Return the field's type, such as "image files" or "float32 with 2 axes".
+
+        All shards of a data set must have the same type here.
+        """
         if self.shapes is None:
             return self.dtype or "image files"
         return f"{self.dtype} with {counted(self.shapes.shape[1], 'axis', 'axes')}"
@@ -77,9 +80,9 @@ class ShardFile:
 
     Attributes:
         names: The names of the samples.
-        fields: The byte ranges of each field, by the field's name.
+        fields: Maps the name of each field to its byte ranges.
         labels: The labels, as texts or numbers; None if there are none.
-        values: Further numeric arrays, (N,) or (N, n) each, by the value's name.
+        values: Maps the name of each further value to its numbers, (N,) or (N, n).
         path: The file that holds the bytes; None if it is the shard itself.
     """
 
@@ -97,7 +100,7 @@ def join_shards(
 
     Args:
         files: The shards.
-        parts: The parts of each shard.
+        parts: The ShardFiles that were read from each shard.
         otherwise: Tells the user what to do, in the message for shards without samples.
 
     Raises:
@@ -132,7 +135,10 @@ def join_shards(
 
 
 def _join_layouts(name: str, holding: Sequence[tuple[Path, ShardFile]]) -> ArrayLayout | None:
-    """Return the layout of a field of arrays, which all shards must share; None for images."""
+    """Return the layout of a field of arrays; None for a field of image files.
+
+    Raises DataError if the shards differ in the field's dtype or number of axes.
+    """
     every = [(path, shard.fields[name]) for path, shard in holding]
     path, first = every[0]
     for other, ranges in every:
@@ -173,7 +179,9 @@ class ShardedSource(FileSource):
 
     @abstractmethod
     def read(self, path: Path) -> list[ShardFile]:
-        """Index one shard, in one part or several. Several threads call this at once.
+        """List the samples of one shard, as one ShardFile or several.
+
+        Several threads call this at once.
 
         Raises:
             DataError: The shard cannot be read, or holds data that gpupipe does not support.
@@ -183,7 +191,10 @@ class ShardedSource(FileSource):
         return join_shards(files, parts, self.explain_empty())
 
     def is_usable(self, index: Index) -> bool:
-        """Whether all files that hold the bytes exist: some may be gone from the cache folder."""
+        """Return whether all files that hold the samples' bytes exist.
+
+        Some may have been removed from the cache folder since the index was saved.
+        """
         spans = spans_of(index, self.list_names()[0][0])
         return all(Path(spans.path(n)).is_file() for n in range(len(spans.files)))
 
@@ -206,7 +217,7 @@ def array_spec(dtype: str, shape: Sequence[int], same: bool = True) -> Spec:
 
 
 def name_shard(path: Path) -> AbstractContextManager[None]:
-    """Turn an OSError or ValueError into a DataError that names the shard."""
+    """Return a context that turns an OSError or ValueError into a DataError naming the shard."""
     return name_file(path, "write the shard again, or leave it out of data.shards")
 
 

@@ -113,7 +113,10 @@ class Source(pydantic.BaseModel):
         return {name: Spec() for name in self.list_names()[0]}
 
     def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the names of fields, and of values; by default the field "image" and no value."""
+        """Return the names of the fields, and the names of the values.
+
+        By default there is one field, "image", and no value.
+        """
         return ("image",), ()
 
     @pydantic.model_validator(mode="after")
@@ -129,7 +132,9 @@ class Source(pydantic.BaseModel):
         return self
 
     def field_specs(self) -> dict[str, Spec]:
-        """Return the spec of each field as the first step gets it, with kind mask for `masks`.
+        """Return the spec of each field as the first step gets it, by the field's name.
+
+        The fields that the option `masks` names have the kind mask.
 
         Raises:
             DataError: The specs depend on data that cannot be read.
@@ -144,7 +149,7 @@ class Source(pydantic.BaseModel):
         return ""
 
     def is_usable(self, index: Index) -> bool:
-        """Whether a saved index is usable. Called only if no file has changed since the save."""
+        """Return whether a saved index is usable. Called only if no file changed since the save."""
         return True
 
     def find_available_rows(self, index: Index) -> Rows | None:
@@ -160,8 +165,8 @@ class Source(pydantic.BaseModel):
     def read_through(self, index: Index) -> Index:
         """Return the index for engines that read the data on other machines; by default `index`.
 
-        It has all samples. Its columns work on every machine, and may cache there the samples that
-        they fetch. Such engines do not use the source's Population.
+        The returned index has all samples. Its columns work on every machine, and may cache there
+        the samples that they fetch. Engines of this kind do not use the source's Population.
         """
         return index
 
@@ -211,7 +216,7 @@ class FileSource(Source):
         """
 
     def find_companions(self, files: list[Path]) -> list[Path]:
-        """Return further files on which the index depends. If one changes, it is built again."""
+        """Return further files; the index is built again if one of them changes."""
         return []
 
     def read(self, path: Path) -> Any:

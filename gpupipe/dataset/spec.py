@@ -122,12 +122,12 @@ class Spec:
 
     @property
     def space(self) -> str:
-        """The spatial axes: "DHW", "HW", "L" or ""."""
+        """The spatial axes of the layout: "DHW", "HW", "L" or ""."""
         return spatial_axes(self.layout)
 
     @property
     def size(self) -> tuple[int, ...] | None:
-        """The sizes along the spatial axes, (height, width) of an image; None if samples differ."""
+        """The sizes along the spatial axes, such as (height, width); None if any of them varies."""
         sizes = tuple(n for n in self.sides if n is not None)
         return sizes if len(sizes) == len(self.space) else None
 
@@ -179,7 +179,8 @@ class Spec:
 
         Args:
             size: The size of each spatial axis; None if it differs between samples.
-            at_least: The minimum size of each axis; by default the one in `size`, with 1 for None.
+            at_least: The minimum size of each spatial axis; by default its entry in `size`, or 1 if
+                that is None.
         """
         usual = tuple(n or 1 for n in size)
         bound = () if at_least is None or at_least == usual else at_least
@@ -217,14 +218,15 @@ def _show(sizes: Sizes) -> str:
 
 
 def spatial_axes(layout: str) -> str:
-    """Return the spatial axes of a layout."""
+    """Return the spatial axes of a layout, such as "HW" for "CHW"."""
     return "".join(axis for axis in layout if axis in "DHWL")
 
 
 def canonical_layout(layout: str) -> str:
-    """Return the order of axes in the torch tensors that steps get: other axes, C, spatial axes.
+    """Return the order of the axes in the torch tensors that steps get, as letters.
 
-    The result always has the axis C. Its length is 1 if `layout` lacks it.
+    First come axes that are neither C nor spatial, then C, then the spatial axes. The result always
+    has C. This axis has length 1 in the tensors if `layout` lacks it.
     """
     others = "".join(axis for axis in layout if axis not in _KNOWN_AXES)
     return f"{others}C{spatial_axes(layout)}"

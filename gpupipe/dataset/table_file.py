@@ -45,7 +45,7 @@ def write_table(path: Path, value: Any) -> None:
 
     Args:
         path: The file.
-        value: The dataclass. A field holds an array of numbers or booleans, a JSON value, a
+        value: The dataclass. Each field holds an array of numbers or booleans, a JSON value, a
             dataclass of fields like these, or a dict whose values are any of these.
 
     Raises:
@@ -80,7 +80,7 @@ def open_table(path: Path, model: type[T], classes: Sequence[type[Any]] = ()) ->
     Args:
         path: The file.
         model: The class of the dataclass.
-        classes: The classes to choose from where the type of a field is a protocol, as Column is.
+        classes: The classes that a field may hold if its annotation is a protocol, such as Column.
 
     Raises:
         OSError: The file cannot be read.
@@ -107,7 +107,7 @@ def open_table(path: Path, model: type[T], classes: Sequence[type[Any]] = ()) ->
 def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
     """Return the header of a file of `size` bytes, and the offset at which it ends.
 
-    Raises ValueError or TypeError if the file is no table.
+    Raises ValueError or TypeError if the file is no table file, or its header is damaged.
     """
     with open_regular(path) as f:
         if f.read(len(_MAGIC)) != _MAGIC:
@@ -127,7 +127,10 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
 def _map_array(
     path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, size: int
 ) -> NDArray[Any]:
-    """Memory-map the array at `offset` of a file of `size` bytes. Raises ValueError, TypeError."""
+    """Memory-map the array at `offset` of a file of `size` bytes.
+
+    Raises ValueError or TypeError if there can be no array of this dtype and shape.
+    """
     if dtype.kind not in _KINDS or not all(type(n) is int and 0 <= n <= size for n in shape):
         raise ValueError("no array")
     if not all(shape):
@@ -154,8 +157,8 @@ def _pack(value: Any, arrays: Arrays, key: str, seen: dict[int, str]) -> Any:
         value: The dataclass, which may hold arrays, other dataclasses, and dicts of them.
         arrays: The function adds each array here, by its field path, such as "names.data".
         key: The field path of `value`; "" for the outermost dataclass.
-        seen: The field path of each dataclass that is packed already, by the id() of the
-            dataclass. Each dataclass is packed once.
+        seen: Maps the id() of each dataclass that is packed already to its field path. Each
+            dataclass is packed once.
     """
     if isinstance(value, np.ndarray):
         arrays[key] = value
@@ -176,7 +179,7 @@ class _Unpacker:
 
     Args:
         arrays: The arrays, by field path.
-        classes: The classes to choose from where the type of a field is a protocol, by name.
+        classes: The classes that a field may hold if its annotation is a protocol, by class name.
     """
 
     def __init__(self, arrays: Arrays, classes: Mapping[str, type[Any]]) -> None:

@@ -44,21 +44,22 @@ class Prefix:
 
     @property
     def steps(self) -> list[list[object]]:
-        """The steps and their parameters, as plain JSON."""
+        """The name and the parameters of each step, as plain JSON."""
         return [[entry.name, entry.identity()] for entry in self.entries]
 
     @property
     def digest(self) -> bytes:
-        """A hash of the field and its steps."""
+        """A hash of the field's name, its steps and their parameters, 16 bytes."""
         content = json.dumps([self.field, self.steps], sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=16).digest()
 
 
 def find_prefixes(pipeline: Pipeline) -> dict[str, Prefix]:
-    """Return the prefix of each field of image files, by field, without fields that have none.
+    """Return the Prefix of each field of image files: the steps whose output the cache can keep.
 
-    A prefix ends before the first step that another package defines, because the cache's key does
-    not contain the version of that package. It also ends before the first step with a parameter
+    The result maps field names to prefixes, and leaves out fields without such steps. A prefix
+    ends before the first step that another package defines, because the cache does not notice a
+    new version of that package. It also ends before the first step with a parameter
     that a schedule changes.
     """
     prefixes = {}
@@ -74,7 +75,7 @@ def find_prefixes(pipeline: Pipeline) -> dict[str, Prefix]:
 
 
 def explain_refusal(pipeline: Pipeline) -> str:
-    """Return why the cache cannot keep the output of any step; "" if it can keep some output."""
+    """Return why the decoded cache cannot keep the output of any step; "" if it can keep some."""
     if find_prefixes(pipeline):
         return ""
     encoded = [name for name, spec in pipeline.fields.items() if spec.encoded]
@@ -90,7 +91,7 @@ def explain_refusal(pipeline: Pipeline) -> str:
 
 
 def _are_equal(entries: tuple[Entry, ...]) -> bool:
-    """Whether the entries of a step, one per phase of the schedules, are all the same."""
+    """Return whether a step is the same in every phase; `entries` has its entry in each phase."""
     first = entries[0]
     return all(e.name == first.name and e.identity() == first.identity() for e in entries)
 
@@ -115,11 +116,11 @@ _DECODERS = ("torch", "torchvision", "pillow", "numpy", "simplejpeg", "opencv-py
 
 @dataclass(frozen=True)
 class CachedSample:
-    """The result of looking up one field of a sample.
+    """What the decoded cache has for one field of a sample.
 
     Attributes:
         key: The cache key: a hash of the steps, and of the path, byte range, size and modification
-            time of the file. None if the file cannot be found, so that nothing is cached.
+            time of the file. None if the file cannot be found; then nothing is cached.
         pixels: The output of the prefix, uint8 (H, W, C), which callers must not change. None if
             the sample is not in the cache.
         size: [height, width] of the whole image after decode; (0, 0) if `pixels` is None.
@@ -131,9 +132,10 @@ class CachedSample:
 
 
 class DecodedCache:
-    """The decoded samples of a job. Threads and forked processes may use it at once.
+    """Keeps the decoded samples of a job in a file.
 
-    It can be pickled: the copy opens the same file.
+    Threads and forked processes may use it at once. It can be pickled: the copy opens the same
+    file.
 
     Args:
         path: The cache file.
@@ -157,7 +159,7 @@ class DecodedCache:
         return DecodedCache, (self._path, self._samples, self.prefixes)
 
     def count_steps(self) -> dict[str, int]:
-        """Return the number of steps in the prefix of each field, by field."""
+        """Return, by field, how many of the first steps the cached samples have been through."""
         return {name: len(prefix.entries) for name, prefix in self.prefixes.items()}
 
     def get(self, field: str, column: Column, rows: Iterable[int]) -> list[CachedSample]:
@@ -194,7 +196,7 @@ class DecodedCache:
         """Store the output of the prefix for a sample, if there is room for it.
 
         Args:
-            sample: The result of `get`, from before the file was read.
+            sample: The result of `get`, which was called before the file was read.
             pixels: The output of the prefix, uint8 (H, W, C).
             size: [height, width] of the whole image after decode.
         """
@@ -265,7 +267,7 @@ def describe_job(
         max_pixels: Images with more pixels are refused.
         producer: The engine and its decoder, such as "cpu with pillow".
         packages: Further packages whose versions may change the pixels of this engine.
-        prefixes: The steps of each field.
+        prefixes: The steps whose output is kept, by field.
     """
     return {
         "root": root if "://" in root else str(Path(root).absolute()),

@@ -61,7 +61,7 @@ class CacheHeader:
 
     @classmethod
     def unpack(cls, data: bytes) -> "CacheHeader":
-        """Read a header. Raises DamagedCacheError."""
+        """Read a header. Raises DamagedCacheError if it is damaged, or of another version."""
         if len(data) < COUNTERS_OFFSET or data[: len(MAGIC)] != MAGIC:
             raise DamagedCacheError("it is no cache file of this version")
         _, key, size, slots, data_offset, length = _HEADER.unpack_from(data)
@@ -78,7 +78,8 @@ class Counters:
     Attributes:
         end: The byte at which the last record's pixels end.
         records: The number of used slots.
-        share: The share of all samples that the file keeps, 0 to 1; UNDECIDED at first.
+        share: The share of all samples that the file keeps, 0 to 1; UNDECIDED (-1) while the file
+            has too few records to estimate it.
     """
 
     end: int
@@ -90,7 +91,7 @@ class Counters:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Counters":
-        """Read the counters. Raises DamagedCacheError."""
+        """Read the counters. Raises DamagedCacheError if their checksum does not match."""
         return cls(*_COUNTERS.unpack(_open(data)))
 
 
@@ -121,7 +122,7 @@ class Record:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Record":
-        """Read a slot that is not empty. Raises DamagedCacheError."""
+        """Read a slot that is not empty. Raises DamagedCacheError if its checksum is wrong."""
         key, offset, height, width, channels, full_height, full_width, checksum = (
             _RECORD.unpack_from(_open(data))
         )

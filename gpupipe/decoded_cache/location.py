@@ -40,7 +40,10 @@ _LONGEST_TEXT = 500
 
 
 def cache_folder(where: str) -> Path:
-    """Return the folder of the caches in "memory" or on "disk". The folder may not exist yet."""
+    """Return the folder of the decoded caches, which may not exist yet.
+
+    `where` is "memory" or "disk".
+    """
     if where == "disk":
         return cache_dir() / "decoded"
     return _find_shared_memory() / f"gpupipe-decoded-{os.getuid()}"
@@ -51,12 +54,12 @@ def prepare_file(options: DecodedCacheOptions, job: dict[str, Any], samples: int
 
     Args:
         options: The settings.
-        job: The result of `describe_job`.
+        job: The values that identify the job, as `describe_job` returns them.
         samples: The number of records in a complete cache: one per sample and field.
 
     Raises:
-        DataError: The file does not fit into memory or onto the disk, cannot be written, or has
-            another size and is in use.
+        DataError: The file does not fit into memory or onto the disk, cannot be written, or a
+            running process uses the file with another size.
     """
     key = hashlib.blake2b(json.dumps(job, sort_keys=True).encode(), digest_size=16).digest()
     folder = cache_folder(options.where)
@@ -80,7 +83,7 @@ def free_shared_memory() -> int:
 
 
 def _measure_free(folder: Path, where: str) -> tuple[int, bool]:
-    """Return how many bytes a new file in `folder` can take, and whether memory sets this limit."""
+    """Return how many bytes a new file in `folder` can take, and whether memory limits them."""
     state = os.statvfs(folder)
     free = state.f_bavail * state.f_frsize
     available = read_meminfo().get("MemAvailable", free) if where == "memory" else free
@@ -92,7 +95,7 @@ def own_shared_memory() -> Iterator[None]:
     """Put in-memory caches into a temporary folder, which is removed at the end of the block.
 
     This holds for this process, and for the child processes that it starts inside the block.
-    Existing in-memory caches are not used there.
+    Existing in-memory caches are not used inside the block.
     """
     if not _find_shared_memory().is_dir():
         yield
@@ -112,7 +115,7 @@ def list_files(where: str) -> list[Path]:
     """Return the paths of the cache files, sorted by name.
 
     Args:
-        where: "memory" for those in shared memory, "disk" for those in the cache folder.
+        where: "memory" for the files in shared memory, "disk" for those in the cache folder.
     """
     folder = cache_folder(where)
     return sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
@@ -135,7 +138,12 @@ def _make_header(
 
 
 def _create_folder(folder: Path) -> None:
-    """Create the folder for this user alone. Raises OSError, DataError."""
+    """Create a cache folder that only this user may open.
+
+    Raises:
+        OSError: The folder cannot be created.
+        DataError: There is no shared memory, or the folder belongs to another user.
+    """
     if folder.parent == _find_shared_memory() and not folder.parent.is_dir():
         raise DataError(
             f"data.cache_decoded.where is memory, but there is no folder {folder.parent}: write "
@@ -202,7 +210,7 @@ PLACES = ("memory", "disk")
 
 @dataclass(frozen=True)
 class CacheState:
-    """A cache file.
+    """The state of one cache file.
 
     Attributes:
         path: The file.
@@ -210,7 +218,8 @@ class CacheState:
         max_bytes: The maximum size of the file in bytes.
         used_bytes: The bytes that the file takes on disk or in memory now.
         images: The number of images that the file keeps.
-        share: The share of all images that the file keeps, 0 to 1; None if not decided yet.
+        share: The share of all images that the file keeps, 0 to 1; None while the file
+            has too few records to estimate it.
         in_use: Whether a running process has the file open.
         root: The folder of the data.
         engine: The engine that decoded the images.
@@ -232,7 +241,7 @@ class CacheState:
 
 
 def list_caches(places: Sequence[str] = PLACES) -> list[CacheState]:
-    """Return the decoded caches of this user."""
+    """Return the states of this user's decoded caches in `places`: "memory", "disk" or both."""
     states = []
     for where in places:
         for path in list_files(where):

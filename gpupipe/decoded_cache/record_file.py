@@ -61,7 +61,7 @@ _UNKNOWN, _GOOD, _BAD = 0, 1, 2
 
 
 def create_file(path: Path, header: CacheHeader) -> None:
-    """Create a file without records atomically.
+    """Create a cache file without records. The file appears complete, or not at all.
 
     Raises:
         OSError: The file cannot be written.
@@ -74,7 +74,7 @@ def create_file(path: Path, header: CacheHeader) -> None:
 
 
 def read_header(path: Path) -> CacheHeader:
-    """Read the header of a file, and check its counters and its size.
+    """Read the header of a cache file, and check its counters and its size.
 
     Raises:
         OSError: The file cannot be read.
@@ -90,7 +90,9 @@ def read_header(path: Path) -> CacheHeader:
 
 
 class RecordFile:
-    """An open file of records. Threads and forked processes may use it at once.
+    """An open cache file, which finds and adds records.
+
+    Threads and forked processes may use it at once.
 
     Args:
         path: The file.
@@ -145,8 +147,8 @@ class RecordFile:
             size: [height, width] of the whole image, for Record.size.
 
         Returns:
-            True if the record was added. False if the file is full, if the sample is not in the
-            share of samples that the file keeps, or if the key has an undamaged record already.
+            True if the record was added. False if the file or disk is full, if the sample is not in
+            the share of samples that the file keeps, or if the key has an undamaged record already.
         """
         if self._is_full or (offset := self._reserve(key, pixels.nbytes)) is None:
             return False
@@ -162,7 +164,7 @@ class RecordFile:
         return True
 
     def read_counters(self) -> Counters:
-        """Return how full the file is. Raises DamagedCacheError."""
+        """Return how full the file is. Raises DamagedCacheError if the counters are damaged."""
         return Counters.unpack(os.pread(self._fd, COUNTERS_SIZE, COUNTERS_OFFSET))
 
     def close(self) -> None:
@@ -174,7 +176,7 @@ class RecordFile:
         self._is_full = True
 
     def _count_all_records(self) -> None:
-        """Increase counters that do not count all slots, as after a power failure."""
+        """Correct the counters if they miss some used slots, as after a power failure."""
         slots = self._bytes[SLOTS_OFFSET : SLOTS_OFFSET + self.header.slots * SLOT_SIZE]
         table = slots.view(RECORD_DTYPE)
         ends = table["offset"] + table["shape"].astype(np.uint64).prod(axis=1)
@@ -191,7 +193,7 @@ class RecordFile:
             self._write_counters(replace(counters, records=int(np.count_nonzero(table["offset"]))))
 
     def _iter_slots(self, key: bytes) -> Iterator[tuple[int, Record | None]]:
-        """Yield each slot that may hold a key: its number and its record, None if it is damaged."""
+        """Yield each slot that may hold a key: its number, and its record or None if damaged."""
         slots = self.header.slots
         first = int.from_bytes(key[:8], "little") % slots
         for step in range(slots):
@@ -214,7 +216,11 @@ class RecordFile:
         return self._checked[number] == _GOOD
 
     def _reserve(self, key: bytes, count: int) -> int | None:
-        """Reserve `count` bytes for pixels. Return their offset, or None to not keep them."""
+        """Reserve `count` bytes for the pixels of a sample, and return their offset.
+
+        Return None if there is no room, if the counters are damaged, if the file has the sample
+        already, or if the sample is not in the share of samples that the file keeps.
+        """
         with hold_lock(self._lock_path):
             try:
                 counters = self._decide_share(self.read_counters())
@@ -233,7 +239,7 @@ class RecordFile:
             return begin
 
     def _decide_share(self, counters: Counters) -> Counters:
-        """Decide the share of samples to keep, once 64 records show their mean size.
+        """Decide which share of the samples to keep, if 64 records or more show their mean size.
 
         Returns the counters, with the share if it is decided.
         """
@@ -247,7 +253,7 @@ class RecordFile:
         return decided
 
     def _commit(self, record: Record) -> None:
-        """Write the slot of a record. The caller holds the lock."""
+        """Write the slot of a record. The caller must hold the lock of the file."""
         number, is_new = self._find_slot(record.key)
         if is_new:
             counters = self.read_counters()
@@ -271,7 +277,7 @@ class RecordFile:
         os.pwrite(self._fd, counters.pack(), COUNTERS_OFFSET)
 
     def _write(self, data: NDArray[np.uint8], offset: int) -> None:
-        """Write all of `data`. Raises OSError."""
+        """Write all of `data` at byte `offset` of the file. Raises OSError if the disk is full."""
         done = 0
         while done < len(data):
             done += os.pwrite(self._fd, data[done:].data, offset + done)
@@ -283,7 +289,10 @@ def lock_path(path: Path) -> Path:
 
 
 def is_in_use(path: Path) -> bool:
-    """Return whether a living process has a cache file open. Raises OSError."""
+    """Return whether a living process has a cache file open.
+
+    Raises OSError if the file cannot be opened.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

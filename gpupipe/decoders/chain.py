@@ -65,7 +65,7 @@ class EncodedImage:
         data: The bytes of the file.
         header: The header of the file.
         decoder: The decoder that accepts the file.
-        size: [height, width] of the decoded image.
+        size: [height, width] of the decoded image, after any rotation.
         pixels: The pixels (H, W, C) if only decoding could find the size; else None.
     """
 
@@ -83,7 +83,7 @@ class EncodedImage:
             self.size = self.pixels.shape[:2]
 
     def is_upright(self, options: DecodeOptions) -> bool:
-        """Whether the stored pixels are delivered without rotation."""
+        """Return whether the pixels are delivered as stored, without rotating or flipping them."""
         return self._orientation_to_apply(options) == 1
 
     def _orientation_to_apply(self, options: DecodeOptions) -> int:
@@ -102,7 +102,8 @@ class EncodedImage:
             options: The same options that were passed to `DecoderChain.open`.
             window: [top, left, height, width] of the pixels that are needed; None for all of them.
                 The result has the size of the whole image; pixels outside the window are undefined.
-            out: Memory for the stored pixels, uint8 (H, W, C), which the decoder may use.
+            out: Memory, uint8 (H, W, C), that the decoder may use for the pixels before rotation;
+                None to allocate new memory.
 
         Raises:
             CannotDecodeError: The file is damaged.
@@ -143,12 +144,15 @@ class EncodedImage:
 
 
 class DecoderChain:
-    """The decoders, in the order in which they are tried.
+    """Decodes each image file with the first decoder that accepts it.
 
     Args:
         name: The decoder to try first, or `auto`. The decoders of `auto` follow in their order, for
             files that the first does not accept.
         max_pixels: Refuse images with more pixels before they are decoded; None for no limit.
+
+    Attributes:
+        names: The names of the decoders, in the order in which they are tried.
 
     Raises:
         EngineError: The decoder is not installed or does not exist.
@@ -243,7 +247,7 @@ def list_automatic() -> list[str]:
 
 @cache
 def _create(name: str) -> Decoder | Exception:
-    """Return this process's instance of a decoder, or the error that prevents it."""
+    """Return this process's instance of a decoder, or the error if it cannot be created."""
     try:
         return DECODERS.find(name)()
     except (LookupError, ImportError, OSError, RuntimeError) as e:  # of another torch, for instance

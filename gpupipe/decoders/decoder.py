@@ -38,7 +38,7 @@ class CannotDecodeError(RuntimeError):
 
 
 class DeclinedError(CannotDecodeError):
-    """A decoder accepted a file but cannot decode it; another decoder may."""
+    """A decoder accepted a file but cannot decode it; another decoder may be able to."""
 
 
 class Header(NamedTuple):
@@ -49,17 +49,20 @@ class Header(NamedTuple):
         height: Height in pixels as stored, before any rotation; 0 if only the decoder can find it.
         width: Width in pixels as stored; 0 if only the decoder can find it.
         is_plain: Whether every decoder reads the image alike, and the size is certain. The rules of
-            each format are in image_header.py. Other images are decoded to find their size.
-        orientation: The EXIF orientation, 1 to 8. The chain applies it.
+            each format are in image_header.py. Images that are not plain are decoded to find their
+            size.
+        orientation: The EXIF orientation, 1 to 8. Decoders do not apply it: gpupipe rotates the
+            decoded pixels if the step `decode` asks for it.
         too_many_scans: Whether this is a JPEG with more than 100 scans. Writers make about 10. A
             decoder passes over the whole image for each scan, even if the scan has only 12 bytes.
             So a file of 100 kB can take minutes.
-        end: Number of leading bytes of a plain image that suffice for this header; 0 if the whole
-            file is needed.
-        channels: Number of stored channels, with alpha; 0 if not known.
-        depth: Bits of a stored sample; 0 if not known.
-        tile: [height, width] of the largest part that is decoded at once, if the part may be larger
-            than the image; else (0, 0). The chain checks this size against `max_pixels`, too.
+        end: For a plain image, how many of the first bytes of the file suffice to read this header;
+            0 if the whole file is needed.
+        channels: Number of stored channels, including alpha; 0 if not known.
+        depth: Bits of one channel of a stored pixel; 0 if not known.
+        tile: [height, width] of the pixels that a decoder must decode at once: one tile of a TIFF,
+            or all images of a HEIC, stacked. They may be more pixels than the image has, so
+            `data.max_pixels` limits them, too. (0, 0) stands for the size of the image.
     """
 
     format: str
@@ -75,16 +78,18 @@ class Header(NamedTuple):
 
 
 class Decoder(ABC):
-    """Decodes image files of some formats. Both methods run on several threads at once.
+    """Decodes image files of some formats. `probe` and `decode` run on several threads at once.
 
-    The constructor raises ImportError if a library is missing; then `auto` tries the next decoder.
+    The constructor raises ImportError if a library is missing. Then `loader.decoder: auto` skips
+    this decoder.
 
     Attributes:
-        place: The rank in `loader.decoder: auto`. Lower numbers come first; the built-in decoders
-            have 10 to 60. None: the decoder is used only if `loader.decoder` names it.
+        place: The place in the order in which `loader.decoder: auto` tries decoders. Lower numbers
+            come first; the built-in decoders have 10 to 60. With None, the decoder is used only
+            if `loader.decoder` names it.
         formats: Formats that only this decoder reads. If the decoder is not installed, an error
             about a file of these formats names the decoder.
-        extra: The extra of gpupipe that installs the decoder's library, or "".
+        extra: The pip extra of gpupipe that installs the decoder's library; "" if none does.
     """
 
     place: ClassVar[int | None] = 100
@@ -99,7 +104,7 @@ class Decoder(ABC):
             data: All bytes of the file, uint8 (bytes,).
 
         Raises:
-            CannotDecodeError: No decoder should try this file.
+            CannotDecodeError: The file cannot be decoded, and no other decoder should try it.
         """
 
     @abstractmethod
@@ -119,23 +124,27 @@ class Decoder(ABC):
             header: The header that `probe` returned.
             data: All bytes of the file, uint8 (bytes,).
             mode: "rgb" for 3 channels, "gray" for 1.
-            dtype: The requested dtype, "uint8" or "uint16". If the decoder returns the other
-                dtype, the chain converts the pixels.
+            dtype: The requested dtype, "uint8" or "uint16". The decoder may return the
+                other dtype; gpupipe then converts the pixels.
             window: [top, left, height, width] of the pixels that are needed, in the stored
                 orientation; None for all. Pixels outside the window may have any value.
-            out: Memory of the image's size that the decoder may return, uint8 (H, W, C).
+            out: Memory for the image, uint8 (H, W, C), that the decoder may fill and return; None
+                if the decoder must allocate the memory.
 
         Returns:
             The pixels of the whole image in the stored orientation, (H, W, C), uint8 or uint16.
 
         Raises:
-            DeclinedError: This decoder cannot decode the file; the chain tries the next one.
+            DeclinedError: This decoder cannot decode the file. The next decoder is then tried.
             Exception: Any other error counts as the file's fault, unless the machine caused it.
         """
 
 
 def find_blame(error: Exception) -> Exception:
-    """Return a decoder's error, as a CannotDecodeError if the file is to blame."""
+    """Return the error to raise for a decoder's error: CannotDecodeError if the file is to blame.
+
+    If the machine or gpupipe is to blame, return `error` itself.
+    """
     is_known = isinstance(error, CannotDecodeError | GpupipeError | MemoryError)
     # No file causes a DeprecationWarning.
     if is_known or isinstance(error, DeprecationWarning) or machine_failure(error):
@@ -215,7 +224,7 @@ def read_orientation(data: memoryview) -> int | None:
 
 
 def apply_orientation(pixels: Any, orientation: int, window: Sequence[int] | None = None) -> Any:
-    """Return pixels, rotated and flipped by an EXIF orientation.
+    """Return stored pixels, rotated and flipped so that they are upright.
 
     Args:
         pixels: The pixels as stored, (H, W, C).
@@ -244,9 +253,9 @@ def find_stored_window(
     """Return the window of the stored image that `apply_orientation` turns into `window`.
 
     Args:
-        window: [top, left, height, width] of the delivered image.
+        window: [top, left, height, width] in the image after rotation.
         orientation: The EXIF orientation.
-        size: [height, width] of the delivered image.
+        size: [height, width] of the image after rotation.
     """
     top, left, height, width = window
     if orientation in (3, 4, 7, 8):

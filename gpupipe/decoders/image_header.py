@@ -67,9 +67,10 @@ _kept = _Kept()
 
 
 def keep_header(data: Any) -> None:
-    """Parse a header, which `read_header` in this thread then returns for the same `data`.
+    """Parse the header of an image, and keep it for `read_header` on this thread.
 
-    So the decoders of a chain do not parse it again. This holds until the next `keep_header`.
+    Until the next call of `keep_header`, `read_header` returns the kept header if it gets the same
+    object `data`. So several decoders that probe an image do not parse it again.
 
     Args:
         data: All bytes of the image; None to drop the reference to the last image.
@@ -81,7 +82,7 @@ def keep_header(data: Any) -> None:
 
 
 def read_plain_jpeg(data: Any) -> Header | None:
-    """Return the header of a plain JPEG; None for any other file."""
+    """Return the header of a plain JPEG (see Header.is_plain); None for any other file."""
     header = read_header(data)
     return header if header.is_plain and header.format == "JPEG" else None
 
@@ -111,7 +112,7 @@ def read_header(data: Any) -> Header:
 
 
 def _kind(head: bytes) -> str:
-    """Return the format of a file with these first bytes, or ""."""
+    """Return the format of a file by its first bytes; "" if the format is not known."""
     if head.startswith(_RIFF):
         return "WebP" if head[8:12] == b"WEBP" else ""
     if head[4:8] == b"ftyp":
@@ -126,7 +127,7 @@ def _kind(head: bytes) -> str:
 
 
 def _jpeg(view: memoryview) -> Header:
-    """Parse the segments of a JPEG up to the first scan."""
+    """Return the header of a JPEG, from its segments up to the first scan."""
     at, frame, plain, jfif, adobe, orientation = 2, 0, True, False, -1, 1
     while True:
         if view[at] != 0xFF:
@@ -170,7 +171,7 @@ def _unusual_jpeg(view: memoryview, frame: int) -> Header:
 
 
 def _has_too_many_scans(view: memoryview, at: int) -> bool:
-    """Whether more than _MAX_SCANS scans of a JPEG begin after the marker at byte `at`."""
+    """Return whether more than 100 scans of a JPEG (_MAX_SCANS) begin at byte `at` or later."""
     if bytes(view[at:]).count(b"\xff\xda") <= _MAX_SCANS:  # 10 times as fast as the search
         return False
     count = 0
@@ -188,10 +189,12 @@ def _jpeg_size(view: memoryview, frame: int) -> tuple[int, int]:
 
 
 def _is_plain_frame(view: memoryview, frame: int, jfif: bool, adobe: int) -> bool:
-    """Whether all decoders agree on the colors of a JPEG frame: 8 bits, and gray or YCbCr.
+    """Return whether all decoders agree on the colors of a JPEG frame.
+
+    They agree if it has 8 bits, a usual subsampling, and is gray or YCbCr.
 
     Args:
-        view: The file.
+        view: The bytes of the file.
         frame: The offset of the frame's marker in bytes.
         jfif: Whether the file has a JFIF segment.
         adobe: The color transform in the Adobe segment; -1 if there is no such segment.
@@ -213,7 +216,7 @@ def _is_plain_frame(view: memoryview, frame: int, jfif: bool, adobe: int) -> boo
 
 
 def _png(view: memoryview) -> Header:
-    """Parse all chunks of a PNG. A PNG with EXIF, an animation or no end is not plain."""
+    """Parse all chunks of a PNG. With EXIF, an animation or no IEND chunk, it is not plain."""
     fields = struct.unpack_from(">IIBBBBB", view, 16)
     width, height, bits, colour, compression, filtering, interlace = fields
     if _BE32(view, 8)[0] != 13 or bytes(view[12:16]) != b"IHDR":
@@ -259,7 +262,7 @@ def _webp(view: memoryview) -> Header:
 
 
 def _webp_frame(view: memoryview, at: int) -> tuple[int, int]:
-    """Return [height, width] of the image in the chunk at byte `at`; zeros if it is not valid."""
+    """Return [height, width] of the image in the chunk at byte `at`; (0, 0) if it is invalid."""
     kind, size = bytes(view[at : at + 4]), _LE32(view, at + 4)[0]
     if at + 8 + size > len(view):
         return 0, 0

@@ -84,7 +84,7 @@ def _deep_gray(image: Any, kind: str) -> Pixels | None:
 def _deep_colour(
     image: Any, reopen: Callable[[bytes], Any], data: bytes, kind: str
 ) -> Pixels | None:
-    """Return uint16 (height, width, 3) for an image of 16 bits a channel; None for 8 bits.
+    """Return the pixels of an image of 16 bits a channel, uint16 (H, W, 3); None for 8 bits.
 
     Pillow keeps one byte of each sample. So this function reads most layouts twice: the high bytes,
     then the low bytes.
@@ -168,9 +168,9 @@ def _check_jpeg2000(data: bytes) -> None:
 
 
 def read_jpeg2000_sizes(data: bytes) -> bytes:
-    """Return a byte for each component of a JPEG 2000; empty if there is no header.
+    """Return the depth of each component of a JPEG 2000, one byte each; b"" without a header.
 
-    The byte is the number of bits - 1, or'ed with _SIGNED for signed numbers.
+    The byte is the number of bits - 1, plus 128 if the numbers are signed.
     """
     at = data.find(_SIZ)
     count = int.from_bytes(data[at + 40 : at + 42], "big") if at >= 0 else 0

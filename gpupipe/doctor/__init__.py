@@ -14,12 +14,12 @@ Status = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check.
+    """The result of one check of `gpupipe doctor`.
 
     Attributes:
         subject: The checked part of the system, such as the cache folder.
         observation: The result as text, such as a version.
-        status: "ok", or how serious the result is.
+        status: "ok", "warning" or "problem".
         advice: The advice to the user, or "".
     """
 
@@ -40,8 +40,8 @@ def judge(
     Args:
         subject: The checked part of the system.
         observation: The result of the check as text.
-        *rules: Tuples (condition, status, observation, advice), tested in this order. If the
-            observation of a rule is "", the Finding has `observation`.
+        *rules: Tuples (condition, status, observation, advice), tested in this order. If a
+            rule's observation is "", the Finding gets the argument `observation` instead.
         advice: The advice of the Finding if no rule applies: an optional improvement, or "".
     """
     for condition, status, other, remedy in rules:

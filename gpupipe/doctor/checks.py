@@ -31,7 +31,13 @@ def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[
 
 
 def judge_cores(usable: int, allowed: int, all_of_them: int) -> Finding:
-    """Judge how many cores are usable: `allowed` by affinity, `usable` by affinity and quota."""
+    """Judge how many cores this process may use.
+
+    Args:
+        usable: The cores that its affinity and the quota of its control group allow.
+        allowed: The cores that its affinity allows.
+        all_of_them: The cores of the machine.
+    """
     quota = f", quota of the control group {usable}" if usable < allowed else ""
     observation = f"{usable} usable (affinity {allowed}{quota}; the machine has {all_of_them})"
     advice = "give the process 2 or more: reading and decoding run beside training"
@@ -45,7 +51,10 @@ def _check_memory() -> Iterator[Finding]:
 
 
 def judge_memory(total: int, available: int, limit: int | None) -> Finding:
-    """Judge the memory in bytes; `limit` is the control group's limit, None without one."""
+    """Judge the total and the available memory of the machine, in bytes.
+
+    `limit` is the memory limit of the control group in bytes; None without a limit.
+    """
     observation = f"{total / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
     if limit is not None and limit < total:
         observation += f"; the control group may use {limit / GIB:.1f} GiB"
@@ -95,7 +104,7 @@ def judge_shared_memory(size: int, free: int) -> Finding:
 
 
 def judge_open_files(soft: int, hard: int) -> Finding:
-    """Judge the soft and hard limits of RLIMIT_NOFILE; negative is no limit."""
+    """Judge the soft and hard limits of RLIMIT_NOFILE. A negative number means no limit."""
     limits = ("no limit" if soft < 0 else soft, "none" if hard < 0 else hard)
     needs_root = (
         "raise the hard limit as root (/etc/security/limits.conf, or docker run --ulimit "
@@ -112,7 +121,10 @@ def judge_open_files(soft: int, hard: int) -> Finding:
 
 
 def _check_cache_folder() -> Iterator[Finding]:
-    """Check by writing a file, since permission bits do not reveal a read-only file system."""
+    """Check the cache folder by writing a file.
+
+    Permission bits would not reveal a read-only file system.
+    """
     folder = cache_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +136,10 @@ def _check_cache_folder() -> Iterator[Finding]:
 
 
 def judge_cache_folder(folder: Path, free: int, error: str) -> Finding:
-    """Judge the cache folder by its free bytes and the message of a failed write ("": none)."""
+    """Judge the cache folder by its free bytes, and by `error`.
+
+    `error` is the message if a file could not be written there, else "".
+    """
     failure, another = f"{folder} cannot be written: {error}", "set GPUPIPE_CACHE to a folder"
     return judge(
         "cache folder",

@@ -26,7 +26,10 @@ def _dali_cuda() -> list[int]:
 
 
 def _torch_cuda() -> tuple[str | None, str]:
-    """Return torch's CUDA version (None: CPU build), and the message of a failed import, or ""."""
+    """Return torch's CUDA version, and the error message if torch cannot be imported, else "".
+
+    The version is None for a CPU build, and if torch cannot be imported.
+    """
     try:
         import torch
     except (ImportError, OSError) as e:
@@ -40,7 +43,7 @@ def check_cuda() -> Iterator[Finding]:
 
 
 def judge_cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int]) -> Finding:
-    """Report the CUDA versions that torch and DALI are built for.
+    """Report the CUDA versions of torch and DALI; it is a problem if torch cannot be imported.
 
     Args:
         torch_cuda: torch's CUDA version; None for a CPU build.
@@ -101,8 +104,8 @@ def judge_driver(installed: Driver | None, needs: Mapping[str, int], card_on_bus
 def runs_cuda(installed: Driver, major: int) -> bool:
     """Return whether a driver runs programs for CUDA `major`.
 
-    The CUDA version that the driver reports decides, since a compatibility package can raise it. If
-    the driver reports none, the version of the driver decides.
+    The CUDA version that the driver reports decides, since a compatibility package can raise that
+    version. If the driver reports none, the version of the driver decides.
     """
     if installed.cuda:
         return installed.cuda[0] >= major

@@ -61,7 +61,7 @@ def judge_python(version: tuple[int, ...]) -> Finding:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Check the installed versions, without importing the packages."""
+    """Check the versions of torch, torchvision and DALI, without importing them."""
     torch, torchvision = installed_version("torch"), installed_version("torchvision")
     yield judge_package("torch", torch)
     yield judge_package("torchvision", torchvision)
@@ -82,7 +82,7 @@ def dali_packages() -> dict[str, str]:
 
 
 def judge_package(name: str, version: str | None) -> Finding:
-    """Judge the version (None: not installed) of a package in NEEDS, or of any DALI package."""
+    """Judge the version of torch, torchvision or a DALI package; None means not installed."""
     is_dali = name.startswith("nvidia-dali")
     lowest = NEEDS["nvidia-dali-cuda120" if is_dali else name]
     is_old = parse_release(version or "") < parse_release(lowest)
@@ -115,9 +115,10 @@ def judge_torch_pair(
 
 
 def judge_dali(packages: Mapping[str, str], has_gpu: bool) -> Finding:
-    """Judge the DALI packages; `packages` is the version of each, by name.
+    """Judge the installed DALI packages. `packages` maps their names to their versions.
 
-    Two packages overwrite each other's files. Without a GPU, `engine: auto` does not need DALI.
+    Two packages are a problem, because they overwrite each other's files. Without a GPU, none is
+    needed, since `engine: auto` then does not need DALI.
     """
     if not packages and not has_gpu:
         return Finding("DALI", "not installed, and not needed without a GPU")
@@ -210,7 +211,10 @@ def judge_region_decoding(is_built: bool, is_off: bool, rebuild: str) -> Finding
 def _judge_extension(
     subject: str, purpose: str, component: str, is_off: bool, advice: str
 ) -> Finding:
-    """Report on an extension that uses `component`, which is "" if it is off or not built."""
+    """Report whether a C++ extension is built.
+
+    `component` is what the extension uses; "" if the extension is off or not built.
+    """
     return judge(
         subject,
         f"{purpose}: not built",

@@ -62,8 +62,8 @@ class Quarantine:
         reasons: Why each bad sample was skipped, by its row in the index.
         refusal: The error that ended `iter_good_plans` early, or None. The engine raises it after
             it has delivered all earlier batches.
-        file: The JSON lines file that lists the samples. By default it is in the cache folder,
-            under the fingerprint of the index.
+        file: The JSON lines file that lists the samples. By default it is in the cache folder, and
+            has the fingerprint of the index as its name.
     """
 
     settings = frozenset({"on_error", "max_bad", "quarantine"})
@@ -88,8 +88,9 @@ class Quarantine:
     def iter_good_plans(self, plans: Iterator[Plan]) -> Iterator[Plan]:
         """Yield the plans without the samples that are known to be bad, and skip empty plans.
 
-        The generator sets `refusal` and ends in two cases: all samples of a plan are bad, so that
-        this rank would run fewer steps than other ranks; or all samples of an epoch are bad.
+        The generator sets `refusal` and ends in two cases: all samples of a plan are bad and
+        there are other ranks, which would then run more steps than this rank; or all samples of an
+        epoch are bad.
         """
         has_samples = True  # in this epoch, which may have begun before this iteration
         for plan in plans:
@@ -109,9 +110,9 @@ class Quarantine:
             has_samples = has_samples and not plan.last
 
     def refuse_to_lose_a_step(self) -> None:
-        """Raise EngineError if there are other ranks. Call this when a whole batch is skipped.
+        """Raise EngineError if there are other ranks. Call this before a whole batch is skipped.
 
-        The other ranks would then run more steps than this rank.
+        Otherwise the other ranks would run more steps than this rank.
         """
         if self._job.loader.shard.world_size > 1:
             raise EngineError(_LOST_STEP)

@@ -134,7 +134,7 @@ class EngineTraits:
         return counted(self.parallelism, self.unit)
 
     def with_counts(self, parallelism: int, batches_ahead: int) -> EngineTraits:
-        """Return the traits with these numbers in place of the class's."""
+        """Return a copy of these traits with the numbers of one engine."""
         return replace(self, parallelism=parallelism, batches_ahead=batches_ahead)
 
 
@@ -227,7 +227,7 @@ class Engine(BatchStream, abstract=True):
 
     @classmethod
     def can_run(cls, entry: Entry, device: str) -> bool:
-        """Whether the engine can run a step on a device; by default true for all steps.
+        """Return whether the engine can run a step on a device. By default, it can run all steps.
 
         `engine: auto` prefers an engine that can run all steps of the pipeline.
 
@@ -239,7 +239,7 @@ class Engine(BatchStream, abstract=True):
 
 
 def _iter_missing(cls: type[BatchStream]) -> Iterator[str]:
-    """Yield the parts of the contract that a class lacks, as texts for an error message."""
+    """Yield what a class lacks to be a complete engine, as texts for an error message."""
     if not isinstance(getattr(cls, "name", None), str):
         yield "`name`, a text"
     if not isinstance(getattr(cls, "settings", None), frozenset):

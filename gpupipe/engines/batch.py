@@ -41,7 +41,7 @@ _MAX_WASTE = 2
 
 @dataclass(frozen=True)
 class DeliveryFormat:
-    """How a field is delivered.
+    """The dtype, the axes and the memory format in which a field is delivered.
 
     Attributes:
         dtype: The delivered dtype; None keeps the dtype after the last step.
@@ -55,7 +55,7 @@ class DeliveryFormat:
 
     @classmethod
     def of(cls, job: Job, name: str) -> "DeliveryFormat":
-        """Return how a field or view of a job is delivered."""
+        """Return the format in which a job delivers the field or view `name`."""
         pipeline = job.pipeline
         source = pipeline.source_of(name)
         spec = pipeline.fields[source]
@@ -78,11 +78,11 @@ def new_pinned_block(size: int) -> Block:
 
 
 class BatchMemory:
-    """A pool of blocks of memory.
+    """Allocates the memory of batches, from a pool of blocks that are used again.
 
     Args:
         spare: The maximum number of unused blocks in the pool.
-        new: Allocates a block of the given number of bytes.
+        new: Returns a new block of the given number of bytes.
     """
 
     def __init__(self, spare: int, new: Callable[[int], Block] = new_block) -> None:

@@ -121,7 +121,7 @@ def make_coefficients(
 
 
 def _can_convert_values(images: torch.Tensor, conversions: Conversions, dtype: str | None) -> bool:
-    """Whether `_convert_values` supports these images, steps and dtype."""
+    """Return whether `_convert_values` supports these images, steps and dtype."""
     return (
         _extension is not None
         and images.dtype == torch.uint8
@@ -181,7 +181,10 @@ def find_tail(pipeline: Pipeline) -> tuple[int, ...]:
 
 
 def find_larger_output(pipeline: Pipeline) -> Spec | None:
-    """Return the spec of a main output that is not uint8, or None if all are uint8."""
+    """Return the spec of the first main output that is not uint8, or None if all are uint8.
+
+    The main outputs are the main field, or its views if it has any.
+    """
     specs = [pipeline.output_spec_of(name) for name in pipeline.main_outputs]
     return next((spec for spec in specs if not _is_uint8(spec)), None)
 
@@ -213,7 +216,7 @@ def leave_steps(job: Job, positions: Collection[int]) -> Job:
 
 
 class BatchFinisher:
-    """Finishes received batches: copies them to the device, and runs the receiver's steps.
+    """Finishes batches from other processes: copies them to the device, and runs the last steps.
 
     Args:
         job: The receiver's job, from `leave_steps`. Its steps have no random parameters, so each

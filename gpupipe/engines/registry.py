@@ -82,7 +82,7 @@ def _check_reads(engine: type[BatchStream]) -> type[Engine]:
 
 
 def is_installed(name: str) -> bool:
-    """Whether all packages that the engine needs can be imported."""
+    """Return whether all packages that an engine needs can be imported."""
     try:
         find(name)
     except GpupipeError:

@@ -269,9 +269,10 @@ class LabelsAndValues:
 
     Attributes:
         label: The name of the column of labels; None if there are no labels.
-        values: The name of the column that holds each value, by the value's name.
+        values: Maps the name of each value to the name of its column.
         labels: The labels of each table so far, as `read_labels` returns them.
-        numbers: For each value, by name, its numbers in each table so far: int64 or float64 (N,).
+        numbers: Maps the name of each value to a list with its numbers in each table so far, int64
+            or float64 (N,).
     """
 
     label: str | None
@@ -296,9 +297,9 @@ class LabelsAndValues:
             self.numbers[name].append(read_numbers(rows.column(column), column))
 
     def join_values(self, others: "Iterable[LabelsAndValues]" = ()) -> dict[str, NDArray[Any]]:
-        """Return each value's numbers, by its name: those of this object, then those of `others`.
+        """Return a dict from each value's name to its numbers: those here, then those of `others`.
 
-        At least one table must have been added.
+        At least one table must have been added to one of the objects.
         """
         every = [self, *others]
         return {

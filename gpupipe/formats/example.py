@@ -37,8 +37,8 @@ class Feature:
         name: Name of the feature.
         kind: "bytes", "floats" or "int64s".
         records: The byte ranges of the N records.
-        items: The values in wire format, in the order of the records. One item may hold many
-            floats or int64s.
+        items: The byte ranges of the values in wire format, in the order of the records. One item
+            may hold many floats or int64s.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Feature:
     def spans(self) -> Messages:
         """Return the byte range of the value in each record.
 
-        The range of a packed list of floats covers all of them, as little-endian float32.
+        For floats, the range covers a whole packed list, as little-endian float32.
 
         Raises:
             MalformedProtobufError: The feature holds int64s, or a record does not hold exactly one
@@ -91,7 +91,8 @@ class Feature:
         """Return the value of each record as bytes.
 
         Raises:
-            MalformedProtobufError: A value has more than 4,096 bytes, or `spans` fails.
+            MalformedProtobufError: A value has more than 4,096 bytes, the feature holds int64s, or
+                a record does not hold exactly one value.
         """
         spans = self.spans()
         long = find_first(spans.end - spans.begin > _MAX_BYTES)
@@ -201,7 +202,9 @@ def _parse_entries(data: Bytes, records: Messages) -> tuple[Messages, Messages]:
 
 
 def _check_single(parts: Fields, entries: Fields, part: str) -> Messages:
-    """Return the byte range of each map entry's key, or of its value; empty if that is missing.
+    """Return the byte range of the key, or of the value, in each map entry.
+
+    The range is empty if the entry lacks that part.
 
     Args:
         parts: All keys, or all values, of the entries.
@@ -245,7 +248,10 @@ def _find_keys(data: Bytes, name: str, keys: Messages) -> NDArray[np.int64]:
 
 
 def _find_kind(name: str, records: Messages, lists: Fields) -> str:
-    """Return a feature's kind. Raises MalformedProtobufError if it differs between records."""
+    """Return the kind of a feature, such as "bytes".
+
+    Raises MalformedProtobufError if a record has no value, or records differ in kind.
+    """
     counts = np.bincount(lists.message, minlength=len(records))
     odd = find_first(counts != 1)
     if odd is not None:
@@ -263,7 +269,7 @@ def _find_kind(name: str, records: Messages, lists: Fields) -> str:
 def _count_error(
     data: Bytes, name: str, records: Messages, keys: Messages, row: int, count: int
 ) -> MalformedProtobufError:
-    """Return the error of the record in `row`, which has the feature `count` times, not once."""
+    """Return the error for the record in `row`, which has a feature `count` times, not once."""
     if count:
         return records.error(row, f"has the feature '{name}' {count} times")
     mine = np.flatnonzero(keys.record == records.record[row])[:100]

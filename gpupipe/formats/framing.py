@@ -41,7 +41,7 @@ def iter_records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
         The byte ranges of up to 4,096 records at a time. Records are numbered from 0.
 
     Raises:
-        ValueError: The file is compressed, or crc32c is missing.
+        ValueError: The file is compressed, or `verify` is true and crc32c is not installed.
         DamagedError: The file is truncated or not a TFRecord file, or a checksum is wrong.
     """
     if bytes(data[:2]) == b"\x1f\x8b":
@@ -62,10 +62,10 @@ def iter_records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
 
 
 def _walk(data: Bytes, offset: int) -> tuple[list[int], int, str]:
-    """Return the byte offsets of up to 4,096 records, the offset after them, and a fault or "".
+    """Return the byte offsets of up to 4,096 records, the offset after them, and a fault (or "").
 
     The fault tells where the file is cut off. The offsets include a record that ends past the
-    file's end: if the checksum of its length is wrong, the caller reports that instead.
+    file's end: if its length has a wrong checksum, the caller reports the checksum instead.
     """
     starts, view, size = list[int](), data.data, len(data)
     length_at = struct.Struct("<Q").unpack_from
@@ -104,7 +104,7 @@ def _check_lengths(data: Bytes, starts: NDArray[np.int64], number: int) -> Messa
 
 
 def _verify(data: Bytes, batch: Messages) -> None:
-    """Raise DamagedError if a record's checksum is wrong, ValueError if crc32c is missing."""
+    """Raise DamagedError if a record's checksum is wrong; ValueError if crc32c is not installed."""
     try:
         from crc32c import crc32c
     except ImportError as e:

@@ -89,7 +89,7 @@ def iter_values(data: NDArray[np.uint8], database: str | None = None) -> Iterato
 
 
 def _read_meta(data: NDArray[np.uint8]) -> _Tree:
-    """Return the main tree of the newer of the two meta pages: that of the later transaction."""
+    """Return the main tree, as the meta page of the later transaction describes it."""
     view = data.data
     if len(data) < _META.size or struct.unpack_from("<L", view, 16)[0] != _MAGIC:
         raise DamagedError(f"{len(data):,} bytes are no LMDB, or not one of a 64-bit machine")
@@ -113,7 +113,7 @@ def _read_tree(data: NDArray[np.uint8], offset: int, page_size: int) -> _Tree:
 
 
 def _walk(data: NDArray[np.uint8], tree: _Tree) -> Iterator[Value]:
-    """Yield the values of a tree. Raises DamagedError if a page occurs twice, as in a cycle."""
+    """Yield a tree's values, by key. Raises DamagedError for a damaged tree, such as a cycle."""
     waiting, seen, count = [tree.root] if tree.root != _NO_ROOT else [], set[int](), 0
     while waiting:
         number = waiting.pop()
@@ -153,7 +153,9 @@ def _find_page(data: NDArray[np.uint8], number: int, page_size: int) -> int:
 def _read_node(
     data: NDArray[np.uint8], start: int, node: int, page_size: int
 ) -> tuple[int, int, int, int, int]:
-    """Return a node's fields low, high and flags, and the byte range of its key in data.mdb.
+    """Return a node's first three fields (see `_NODE`), and where its key begins and ends.
+
+    The begin and end of the key are byte offsets in data.mdb.
 
     Args:
         data: The bytes of data.mdb.

@@ -192,7 +192,7 @@ def _read_rows(
 
 
 def _iter_records(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line's number and the cells of each row of a csv.reader. Skip blank lines."""
+    """Yield the first line's number, and the cells, of each row of csv.reader. Skip blank rows."""
     line = 1
     for record in reader:
         if record:

@@ -29,12 +29,12 @@ class ManifestColumns:
     """The names of the manifest columns to read.
 
     Attributes:
-        paths: The column that holds the paths of each field, by the field's name. The first field
-            is the main one.
+        paths: Maps the name of each field to the column that holds its paths. The first field is
+            the main one.
         label: The column of labels; None if there are no labels.
         is_label_required: Whether a missing column of labels is always an error. If false, a table
             of a single column is read without labels.
-        values: The column that holds the numbers of each value, by the value's name.
+        values: Maps the name of each value to the column that holds its numbers.
         weight: The column of weights; None if there are none.
         keeps_rest: Whether to read all other columns too, for `ManifestRows.rest`.
     """
@@ -47,7 +47,7 @@ class ManifestColumns:
     keeps_rest: bool = False
 
     def list_rest(self, header: Sequence[str]) -> list[str]:
-        """Return the columns for `ManifestRows.rest`, out of all columns of a table (`header`)."""
+        """Return the columns of `header` that `ManifestRows.rest` gets; [] unless `keeps_rest`."""
         named = {*self.paths.values(), self.label, self.weight}
         return [column for column in header if column not in named] if self.keeps_rest else []
 
@@ -58,12 +58,13 @@ class ManifestRows:
 
     Attributes:
         name: The path or URL of the manifest, for messages.
-        paths: The file paths of each field, N texts, by the field's name.
+        paths: Maps the name of each field to its N file paths.
         labels: The label of each row as text; empty if there are none.
-        values: The numeric columns, int64 or float64 (N,), by name.
+        values: Maps the name of each value to its numbers, int64 or float64 (N,).
         weights: The weight of each row, int64 or float64 (N,); None if there are none.
-        rest: For each row, the cells of all columns except paths, label and weight, by column name.
-            Empty unless `keeps_rest`. Cells are texts; in .parquet, Python objects.
+        rest: For each row, a dict from the names of all columns except paths, label and weight to
+            the row's cells. Empty unless `ManifestColumns.keeps_rest`. Cells are texts; in
+            .parquet, Python objects.
         lines: The line at which each row begins, from 1; empty if the format has no lines.
     """
 
@@ -79,7 +80,7 @@ class ManifestRows:
         return len(next(iter(self.paths.values())))
 
     def where(self, row: int) -> str:
-        """Name a row for messages: FILE:LINE. If there are no lines: "FILE: row N", N from 1."""
+        """Return a row's place for messages: FILE:LINE, or "FILE: row N" (from 1) without lines."""
         return f"{self.name}:{self.lines[row]}" if self.lines else f"{self.name}: row {row + 1:,}"
 
 
@@ -139,7 +140,7 @@ def read_parquet(name: str, f: BinaryIO, wanted: ManifestColumns) -> ManifestRow
         wanted: The columns to read.
 
     Raises:
-        DataError: A column is missing or of another type, or a value is missing.
+        DataError: pyarrow, a column or a value is missing, or a column has a wrong type.
         OSError: The file cannot be read.
     """
     if find_spec("pyarrow") is None:

@@ -104,7 +104,7 @@ def _parse_whole_header(text: bytes) -> NpyHeader:
 def _check_supported(
     shape: tuple[int, ...], fortran: bool, dtype: np.dtype[np.generic], offset: int
 ) -> NpyHeader:
-    """Return the header of an array. Raises ValueError if gpupipe cannot read it as stored."""
+    """Return the header of an array. Raises ValueError if gpupipe cannot read such an array."""
     if dtype.name not in (*DTYPES, *_PARTS) or dtype.names or dtype.subdtype:
         raise ValueError(
             f"an array of {dtype}: save it as numbers, np.asarray(a, 'float32') for "
@@ -125,7 +125,7 @@ def _check_supported(
 
 
 def find_array(data: NDArray[np.uint8], name: str) -> tuple[int, int]:
-    """Return the byte offset of an array's .npy file in a .npz file, and its size in bytes.
+    """Return where an array's .npy file lies in a .npz file: its byte offset and size in bytes.
 
     Args:
         data: The bytes of the .npz file.
@@ -151,7 +151,7 @@ def find_array(data: NDArray[np.uint8], name: str) -> tuple[int, int]:
 
 
 def list_arrays(data: NDArray[np.uint8]) -> dict[str, ZipMember]:
-    """Return the .npy file of each array in a .npz file, by the array's name.
+    """Return a dict from the name of each array in a .npz file to the array's .npy file.
 
     Raises DamagedError if the file is not a ZIP.
     """

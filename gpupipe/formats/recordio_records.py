@@ -200,7 +200,7 @@ def parse_index(text: str) -> dict[int, str]:
     """Parse the text of an .idx file.
 
     Returns:
-        The key of each record, by the byte offset of the record in the .rec file.
+        A dict from the byte offset of each record in the .rec file to the record's key.
 
     Raises:
         ValueError: A line is not valid, or repeats an offset. The message begins with the line

@@ -108,7 +108,7 @@ def locate(data: NDArray[np.uint8], member: ZipMember) -> int:
     """Return the byte offset of a member's stored bytes in the file.
 
     Raises:
-        DamagedError: The member is not at its offset in the directory, or its sizes are impossible.
+        DamagedError: The member is not where the directory says, or its sizes are impossible.
         ValueError: The member is encrypted, or neither stored nor deflated.
     """
     name = member.name

@@ -30,19 +30,19 @@ _Role = dict[str, str]
 
 
 def is_array(path: str) -> bool:
-    """Whether a file is a .npy or .npz, by its suffix."""
+    """Return whether the suffix of a path is .npy or .npz."""
     return path.lower().endswith(SUFFIXES)
 
 
 def detect_arrays(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
-    """Detect x*.npy with y*.npy, a .npz file, or .npy files of one sample each.
+    """Detect samples in arrays: x*.npy with y*.npy, a .npz file, or a .npy file for each sample.
 
     Args:
         folder: The folder of the files.
         files: The names of the .npy and .npz files in the folder.
 
     Returns:
-        The detected data, by the name of the part: "train" or "val".
+        The detected data of each part: "train", and "val" if there is validation data.
 
     Raises:
         DataError: A .npz file cannot be read.
@@ -84,7 +84,7 @@ def _find_roles(names: Iterable[str]) -> dict[str, _Role]:
 
 
 def _guess_roles(names: Sequence[str]) -> _Role:
-    """Choose the arrays of samples and labels. Called when no name is usual for samples."""
+    """Choose the arrays of samples and labels in a .npz file without a usual name for samples."""
     labels = next((n for n in names if not set(_LABELS).isdisjoint(split_words(n))), None)
     samples = next(name for name in names if name != labels)
     return {"samples": samples} | ({"labels": labels} if labels else {})
@@ -142,7 +142,7 @@ def _read_labels(path: str, member: str) -> tuple[str, dict[str, Any], list[str]
 
 
 def infer_layout(shape: Sequence[int | None]) -> tuple[str, str]:
-    """Guess the layout of a sample, such as "CHW". Return it, and a sentence on a doubt or "".
+    """Guess the layout of a sample. Return it, such as "CHW", and a sentence on a doubt, or "".
 
     Channels are the first or the last axis: the shorter of the two. An axis whose size differs
     between samples is not the axis of channels.

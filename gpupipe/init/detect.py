@@ -122,7 +122,7 @@ def _detect_parts(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
 
 
 def _is_class(parts: Mapping[str, str], files: Sequence[str]) -> bool:
-    """Whether the only folder named like a part is in fact a class: "train" among vehicles."""
+    """Return whether the only folder named like a part is a class, as "train" among vehicles."""
     others = {path.partition("/")[0] for path in filter(is_image, files) if "/" in path}
     is_flat = not any(path.startswith(f"{parts[TRAIN]}/") and path.count("/") > 1 for path in files)
     return len(parts) == 1 and is_flat and len(others) > 2
@@ -226,7 +226,7 @@ def detect_images(folder: Path, files: Sequence[str]) -> Detected:
 
 
 def _detect_inside(folder: Path, name: str, paths: Sequence[str]) -> Detected:
-    """Detect classes in `folder`/`name`, whose subfolders hold all images that are in folders."""
+    """Detect images whose class folders are the subfolders of `folder`/`name`."""
     part = detect_images(folder / name, [path.removeprefix(f"{name}/") for path in paths])
     note = f"all images are in {folder / name}, so the folders in it are taken for the classes."
     return replace(

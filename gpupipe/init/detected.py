@@ -45,7 +45,7 @@ def list_files(folder: Path) -> list[str]:
 
 
 def is_image(path: str) -> bool:
-    """Whether a file is an image, by its suffix."""
+    """Return whether the suffix of a path is that of an image."""
     return path.rpartition(".")[2].lower() in IMAGE_EXTENSIONS
 
 
@@ -61,13 +61,13 @@ def find_part_word(name: str) -> str:
 
 
 def is_part_name(name: str) -> bool:
-    """Whether a folder's name only marks a part of a data set, as train_images does."""
+    """Return whether a folder's name only marks a part of a data set, as train_images does."""
     words = {word for word in split_words(name) if word.isalpha()}
     return bool(words & PART_WORDS) and words <= PART_WORDS | IMAGE_WORDS | {"set", "data"}
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a folder's name only says that the folder holds images, as images_001 does."""
+    """Return whether a folder's name only says that it holds images, as images_001 does."""
     words = {word for word in split_words(name) if word.isalpha()}
     return bool(words) and words <= IMAGE_WORDS
 
@@ -79,10 +79,11 @@ def choose_parts(groups: Mapping[str, T]) -> dict[str, T]:
     either, the first group is for training, and none is for validation.
 
     Args:
-        groups: Groups of any type, by the word that marks their part of the data set, or "".
+        groups: Maps a word that marks a part of the data set, such as "valid", or "" to a group.
+            Groups may have any type.
 
     Returns:
-        The chosen groups, by "train" and "val".
+        The chosen group of each part: "train", and "val" if there is validation data.
     """
     named = {
         part: next((groups[word] for word in words if word in groups), None)
@@ -97,7 +98,7 @@ def choose_parts(groups: Mapping[str, T]) -> dict[str, T]:
 
 
 def split_into_parts(items: Iterable[T], find_word: Callable[[T], str]) -> dict[str, list[T]]:
-    """Group items by the word that `find_word` returns; choose groups as choose_parts() does."""
+    """Group items by the words that `find_word` returns; let choose_parts() choose groups."""
     groups: dict[str, list[T]] = {}
     for item in items:
         groups.setdefault(find_word(item), []).append(item)
@@ -114,14 +115,14 @@ def name_some(names: Iterable[str]) -> str:
 
 @dataclass
 class Detected:
-    """Data that a source can read.
+    """Detected data: the source that can read the data, and its options.
 
     Attributes:
         source: The name of the source.
         options: The options of the source in the YAML.
         notes: Sentences about uncertain choices, for the user.
-        table: The columns of a manifest that must be written. Its path becomes `data.file`. None
-            if the source needs no new manifest.
+        table: The columns of a manifest that must be written for the source. The path of the
+            manifest becomes `data.file`. None if the source needs no new manifest.
         used: The files that the source reads, relative to the folder; None if not known.
         unused: A text that names the files that are not read, or "".
     """
@@ -137,7 +138,7 @@ class Detected:
 def describe_unused(files: Iterable[str], parts: Iterable[Detected]) -> str:
     """Return a text that names the files that no part reads.
 
-    Return "" if all files are read, or if the `used` of a part is None.
+    Return "" if all files are read, or if it is not known which files a part reads.
     """
     lists = [part.used for part in parts]
     if None in lists:
@@ -175,8 +176,8 @@ def detect_masks(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
         files: The paths of all files below it, relative to it.
 
     Returns:
-        The detected pairs, by the name of the part, "train" or "val"; {} if too few images have a
-        mask.
+        The detected pairs of each part: "train", and "val" if there is validation data. {} if too
+        few images have a mask.
     """
     text = "\n".join(files).lower()
     if not any(hint in text for hint in _HINTS):

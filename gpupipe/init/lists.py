@@ -71,7 +71,8 @@ def detect_lists(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
         files: All files below the folder, relative to it.
 
     Returns:
-        The detected data, by the name of the part, "train" or "val"; {} if no list names images.
+        The detected data of each part: "train", and "val" if there is validation data. {} if no
+        list names images.
 
     Raises:
         GpupipeError: A list cannot be read.
@@ -99,7 +100,7 @@ def detect_lists(folder: Path, files: Sequence[str]) -> dict[str, Detected]:
 
 
 def _split_into_parts(listing: _List) -> dict[str, _List]:
-    """Split a list into train and val, by a column of parts' names or by the images' folders."""
+    """Split a list into train and val, by a column with parts' names or by the images' folders."""
     column = next((name for name, texts in listing.table.items() if holds_parts(texts)), None)
     words = [find_part_word(image.rpartition("/")[0]) for image in listing.images]
     words = words if column is None else [text.lower() for text in listing.table[column]]
@@ -140,7 +141,7 @@ def detect_list(file: Path) -> Detected:
 
 
 def _read(file: Path, folder: Path, images: Sequence[str]) -> _List | None:
-    """Read a list. Return None if it does not name enough of the images."""
+    """Read a list. Return None if the list names too few of the images."""
     table = {} if _NO_LIST in file.stem.lower() else read_table(file)
     known = _index_names(images, find_part_word(file.stem) or TRAIN)
     path, found = "", [""]
@@ -155,7 +156,7 @@ def _read(file: Path, folder: Path, images: Sequence[str]) -> _List | None:
 
 
 def _index_names(images: Sequence[str], part: str) -> dict[str, str]:
-    """Map the ends of each image's path, with and without extension, to the path.
+    """Return a dict from each end of an image's path, with and without extension, to the path.
 
     If images share an end, images in folders of `part` or of no part win over images in folders of
     other parts. An end that is still ambiguous maps to "".
@@ -179,7 +180,7 @@ def _iter_ends(path: str) -> Iterator[str]:
 
 
 def _find(text: str, known: dict[str, str]) -> str:
-    """Return the image that a text names by the end of its path or by its id; "" if none."""
+    """Look up the ends of a text in `known`, longest first. Return the image found, or ""."""
     return next((known[end] for end in _iter_ends(text.strip()) if known.get(end)), "")
 
 
@@ -208,7 +209,7 @@ def _detect(listing: _List, folder: Path, notes: list[str]) -> Detected:
 
 
 def _read_as_it_is(listing: _List, folder: Path) -> dict[str, Any] | None:
-    """Return the options to read a list with file_list; None if the list must be rewritten."""
+    """Return the options of the source file_list for a list; None if the list must be rewritten."""
     texts, choice = listing.table[listing.path], listing.choice
     top = listing.images[0].removesuffix(texts[0])
     named = all(image == top + text for text, image in zip(texts, listing.images, strict=True))

@@ -63,7 +63,7 @@ def read_tar_options(file: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def _label_options(label: str | None, default: str) -> dict[str, Any]:
-    """Return the option `label`; {} if it equals the default of the source."""
+    """Return {"label": label}, or {} if the label is the source's default."""
     return {} if label == default else {"label": label}
 
 
@@ -174,12 +174,12 @@ def read_lmdb_options(file: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def _holds(folders: set[str], folder: str) -> bool:
-    """Whether one of the folders is `folder`, or lies in it."""
+    """Return whether one of the folders is `folder`, or lies in it."""
     return any(f"{path}/".startswith(f"{folder}/" if folder else "") for path in folders)
 
 
 def has_images(file: Path) -> bool:
-    """Whether a file is a .parquet with a column "image" that holds bytes or structs, not paths."""
+    """Return whether a file is a .parquet with a column "image" of bytes or structs, not paths."""
     if file.suffix.lower() != ".parquet":
         return False
     require_extra("parquet", ("pyarrow",), f"reading {file}")
@@ -243,4 +243,4 @@ READERS = {
     "lmdb": read_lmdb_options,
     "parquet": read_parquet_options,
 }
-"""By source name, a function that returns a file's options for the source, and notes on doubts."""
+"""Maps a source's name to a function that returns the source's options for a file, and notes."""

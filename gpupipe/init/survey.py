@@ -27,7 +27,7 @@ _MAX_CLASSES = 64
 
 @dataclass(frozen=True)
 class MaskSurvey:
-    """The findings about some masks.
+    """The findings about the masks of a data set, from a few of them.
 
     Attributes:
         field: The field of the masks.
@@ -44,7 +44,7 @@ class MaskSurvey:
 
 @dataclass(frozen=True)
 class Survey:
-    """The findings about a data set.
+    """The findings about a data set, from its index and a few samples.
 
     Attributes:
         count: The number of samples.

@@ -48,7 +48,7 @@ def read_table(file: Path) -> Table:
 
 
 def is_file_list(file: Path) -> bool:
-    """Whether the source file_list can read a table: the suffix must fit the delimiter."""
+    """Return whether the source file_list can read a table: its suffix must fit its delimiter."""
     suffix = file.suffix.lower()
     if suffix in (".csv", ".tsv"):
         return _find_delimiter(file) == DELIMITERS[suffix]
@@ -56,7 +56,7 @@ def is_file_list(file: Path) -> bool:
 
 
 def _is_text(file: Path) -> bool:
-    """Whether a file is a .txt of paths and labels, not a table with a header such as a,b."""
+    """Return whether a file is a .txt of paths and labels, not a table with a header like a,b."""
     if file.suffix.lower() != ".txt":
         return False
     header = _read_first_line(file)
@@ -121,7 +121,7 @@ def _read_json(file: Path) -> Table:
 
 
 def _read_mapping(content: Mapping[str, Any]) -> Table:
-    """Return the table of {file: label}, or of {file: {column: value}}."""
+    """Turn JSON like {file: label} or {file: {column: value}} into a table; {} for other JSON."""
     if all(isinstance(value, dict) for value in content.values()):
         return _join_rows({"path": key} | value for key, value in content.items())
     if any(isinstance(value, (list, dict)) for value in content.values()):
@@ -171,7 +171,7 @@ class LabelChoice:
 
     Attributes:
         label: The column of labels; None if there is none.
-        values: Columns of numbers to deliver as values instead.
+        values: Columns whose numbers a batch gets as values, because they are no classes.
         notes: Sentences about uncertain choices, for the user.
         fault: Why the column cannot hold labels, or "".
     """
@@ -219,7 +219,7 @@ def _holds_classes(texts: Sequence[str]) -> bool:
 
 
 def holds_parts(texts: Sequence[str]) -> bool:
-    """Whether all texts of a column are names of parts of a data set, such as train."""
+    """Return whether all texts of a column are names of parts of a data set, such as train."""
     return bool(texts) and {text.lower() for text in set(texts)} <= PART_WORDS
 
 
@@ -265,7 +265,7 @@ def _explain_captions(name: str, texts: Sequence[str]) -> str:
 
 
 def _has_captions(texts: Sequence[str]) -> bool:
-    """Whether over 90 % of the texts are distinct, and most have three words or more."""
+    """Return whether texts look like captions: over 90 % differ, most have three or more words."""
     num_long = sum(text.count(" ") >= 2 for text in texts)
     return 10 * len(set(texts)) > 9 * len(texts) and 2 * num_long > len(texts)
 

@@ -79,12 +79,12 @@ class HoldsFiles(Protocol):
     """An engine that keeps files of the data set open or mapped into memory."""
 
     def unmap_files(self, files: set[int]) -> None:
-        """Unmap these files: they are about to be removed or replaced.
+        """Unmap files that are about to be removed or replaced.
 
         May be called after `close`.
 
         Args:
-            files: Positions in SpanColumn.files.
+            files: The positions of the files in SpanColumn.files.
         """
 
 
@@ -114,7 +114,7 @@ def create_sampler(
     """Create the sampler that a config describes.
 
     Args:
-        config: The config; its shard is resolved, and not `auto`.
+        config: The config. Its shard must be a rank and a world size, not `auto`.
         index: The samples.
         population: The samples of each epoch; None if every epoch has all samples.
         selection: Which samples an epoch has, and how often; None takes it from the config.
@@ -149,7 +149,8 @@ def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:
     Raises:
         ConfigError: If the samples cannot be split over the ranks, or their labels cannot be mixed.
         DeviceError: If the device or engine is not available.
-        EngineError: If the engine cannot be built.
+        EngineError: If the engine cannot be built, or does not support data.cache_decoded.
+        GpupipeError: If this process is a worker of a DataLoader.
     """
     refuse_in_worker()
     config, engine_type = resolved.config, resolved.engine

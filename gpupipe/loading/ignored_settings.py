@@ -20,7 +20,8 @@ class ExplainsUnused(Protocol):
         """Return the settings that have no effect because of other settings. A class method.
 
         Returns:
-            The reason for each setting, such as {"pin_memory": "device is cpu"}.
+            A dict from each of these settings to the reason, such as
+            {"pin_memory": "device is cpu"}.
         """
 
 

@@ -51,15 +51,15 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Idle:
-    """The engine does not run."""
+    """The state of a loader whose engine does not run."""
 
 
 @dataclass
 class _InEpoch:
-    """The engine delivers the batches of an epoch.
+    """The state of a loader whose engine delivers the batches of an epoch.
 
     Attributes:
-        epoch: The epoch.
+        epoch: The epoch whose batches are delivered.
         state_at_start: The sampler's state before the first batch of this iteration.
         run: The engine's run.
         delivered: The plan of the batch that the consumer has; None before the first batch.
@@ -78,7 +78,7 @@ class _InEpoch:
 
 @dataclass(frozen=True)
 class _Between:
-    """The engine prepares the batches of `next_epoch`, from its start."""
+    """The state between two epochs: the engine prepares the first batches of `next_epoch`."""
 
     next_epoch: int
     run: _Run
@@ -86,7 +86,7 @@ class _Between:
 
 @dataclass(frozen=True)
 class _Closed:
-    """The loader cannot be used again."""
+    """The state of a loader that cannot be used again."""
 
 
 class LifeCycle:
@@ -226,7 +226,7 @@ class LifeCycle:
         return state.run
 
     def _next(self, run: _Run) -> _Item | None:
-        """Return the next plan with its batch; None if the engine has no more."""
+        """Return the next plan and its batch; None if the run of a growing source has ended."""
         if run.early is not None:
             item, run.early = run.early, None
             return item

@@ -264,7 +264,7 @@ def _list_differences(
 
 
 def _choose_cells(index: Index) -> list[Cell]:
-    """Choose up to 1,000 rows by the index's fingerprint, and for each row one field, in turn."""
+    """Choose up to 1,000 rows, always the same for one fingerprint; the rows' fields take turns."""
     rows: Any = range(len(index))
     if len(index) > _MAX_ROWS:
         bits = hashlib.shake_256(index.fingerprint.encode()).digest(8 * _MAX_ROWS)

@@ -219,7 +219,7 @@ def balance_classes(
         rows: The samples to choose from; None: all. Only these count for the size of a class.
 
     Returns:
-        1 / the number of samples to choose from in the sample's class, float64 (N,).
+        The weight of each sample, float64 (N,): 1 / the number of samples in `rows` of its class.
     """
     _, members = np.unique(labels, return_inverse=True)
     chosen = members if rows is None else members[rows]

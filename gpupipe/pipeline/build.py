@@ -65,7 +65,7 @@ def build_pipeline(
         fields: The spec of each field before the first step, the main field first.
 
     Raises:
-        ConfigError: With all mistakes in the list.
+        ConfigError: If the pipeline has mistakes. The error lists them.
     """
     return build_with_schedules(
         document,
@@ -77,7 +77,7 @@ def build_pipeline(
 
 
 def _describe_change(first: Pipeline, later: Pipeline, when: str) -> str:
-    """Return a message if an output's dtype or layout in `later` is not that in `first`; else "".
+    """Return a message if a field's dtype or layout differs between two pipelines; else "".
 
     Args:
         first: The pipeline of epoch 0.
@@ -95,7 +95,10 @@ def _describe_change(first: Pipeline, later: Pipeline, when: str) -> str:
 
 
 def _build_phase(name: str, document: Document, loc: Loc, fields: Mapping[str, Spec]) -> Pipeline:
-    """Build the pipeline from a document without schedules; see `build_pipeline`."""
+    """Build the pipeline from a document in which numbers have replaced all schedules.
+
+    `build_pipeline` documents the arguments.
+    """
     problems: list[Problem] = []
     node = Node(document, loc, problems)
     views: dict[str, ViewField] = {}
@@ -122,7 +125,7 @@ _Frozen = pydantic.ConfigDict(frozen=True, extra="forbid")
 
 
 class ViewConfig(pydantic.BaseModel):
-    """One entry of `views:`.
+    """One view of a pipeline: an entry under `views:`.
 
     Attributes:
         count: How many fields the view makes, 1 to 64. The default is 1.
@@ -151,7 +154,7 @@ class PipelineConfig(pydantic.BaseModel):
 
 @dataclass(frozen=True)
 class ViewField:
-    """A field that a view makes.
+    """One field of the batch, made by a view.
 
     Attributes:
         steps: The view's list of steps in the YAML document.
@@ -170,7 +173,7 @@ def has_views(pipeline: Any) -> bool:
 
 
 def list_step_lists(document: Document, loc: Loc) -> list[Loc]:
-    """Return the path of each list of steps in a pipeline: its own list, and one per view."""
+    """Return the path of each list of steps in the pipeline at `loc`, also those of its views."""
     pipeline = document.at(loc)
     if not has_views(pipeline):
         return [loc]
@@ -180,7 +183,7 @@ def list_step_lists(document: Document, loc: Loc) -> list[Loc]:
 
 
 def read_views(node: Node, fields: Mapping[str, Spec]) -> dict[str, ViewField]:
-    """Return the fields that views make, by name; report mistakes in the views.
+    """Return each field that the views make, by its name; append mistakes to `node.problems`.
 
     Args:
         node: The pipeline's mapping, with `steps` and `views`.

@@ -60,7 +60,7 @@ class NestedStep(BaseNestedStep):
     """The spec of the step's input; `resolve` sets it."""
 
     def resolve(self, input_spec: Spec) -> "tuple[NestedStep, Spec]":
-        """Return a copy with the step resolved for `input_spec`, and the spec of its output.
+        """Return a copy whose step has its short forms expanded, and the spec of the step's output.
 
         Raises:
             StepIncompatibleError: If the step cannot process such an input.
@@ -88,9 +88,10 @@ def check_nested(value: Any) -> Any:
 
 
 class BaseContainer(BaseStep):
-    """The base of all containers: draws the parameters of the container and of its steps.
+    """The base of all containers, which are steps that hold other steps.
 
-    Subclasses define `own_uniforms`, the number of draws for the container itself, and `draw`.
+    It draws the parameters of the container and of its steps. Subclasses define `own_uniforms`, the
+    number of draws for the container itself, and `draw`.
 
     Attributes:
         transforms: The steps inside the container, in order.
@@ -113,7 +114,8 @@ class BaseContainer(BaseStep):
         """Compute the parameters of the container and of all of its steps from uniform draws `u`.
 
         Returns:
-            The arrays of `draw` by name, and those of step NUMBER's `sample` as "NUMBER.name".
+            A dict: the arrays from `draw`, and the arrays from each step's `sample`. The key
+            "2.angle" stands for the array "angle" of step 2, counted from 0.
         """
         sampled, first = self.draw(u[:, : self.own_uniforms]), self.own_uniforms
         for number, nested in enumerate(self.transforms):
@@ -125,7 +127,10 @@ class BaseContainer(BaseStep):
 
 
 class WeightedChoice(BaseContainer):
-    """A container that draws one of its steps; `p` holds the weight of each step."""
+    """The base of containers that draw one of their steps at random.
+
+    `p` holds the weight of each step; if it is None, all steps are equally probable.
+    """
 
     p: tuple[NotNegative, ...] | None = None
 
@@ -141,7 +146,11 @@ class WeightedChoice(BaseContainer):
         return self
 
     def draw(self, u: Uniforms) -> Sampled:
-        """Return the array "choice": the index of each sample's or batch's step, int32 (N,)."""
+        """Draw one step for each sample or batch.
+
+        Returns:
+            A dict: "choice", int32 (N,), the index of the drawn step.
+        """
         return {"choice": choose_by_weight(self.p, len(self.transforms), u[:, 0])}
 
 
@@ -162,7 +171,7 @@ def choose_by_weight(
 
 
 class Container(BaseContainer, Step):
-    """The base of steps that hold other steps.
+    """The base of steps on samples that hold other steps.
 
     Subclasses define `own_uniforms`, `draw`, `chain`, `lower` and `torch`.
 
@@ -191,7 +200,7 @@ class Container(BaseContainer, Step):
         )
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
-        """Return the steps resolved for their inputs, and the spec of the container's output.
+        """Return the steps with their short forms expanded, and the spec of the container's output.
 
         Raises:
             StepIncompatibleError: If a step cannot process its input, or the outputs of the steps
@@ -219,7 +228,7 @@ class Container(BaseContainer, Step):
         self.transforms[number].lower(image, select_params(number, p))
 
     def list_branches(self, p: Params) -> list[Callable[[Primitives], None]]:
-        """Return the steps as branches of `Primitives.switch`."""
+        """Return for each step a function that applies it to a batch, for Primitives.switch."""
         return [partial(self.lower_step, number, p=p) for number in range(len(self.transforms))]
 
     def torch_step(self, number: int, image: Any, p: Params) -> Any:

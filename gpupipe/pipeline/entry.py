@@ -187,10 +187,11 @@ class Entry(BaseEntry[Step]):
 def chain_steps(
     parsed: Sequence[ParsedStep[Step]], fields: Mapping[str, Spec], problems: list[Problem]
 ) -> list[Entry]:
-    """Make the entries of a list of steps: check each step against the output of the step before.
+    """Make an Entry for each step and each of its fields, and check that the steps fit together.
 
-    Mistakes are appended to `problems`. If a step refuses its input, the next step is checked as if
-    the refusing step were absent.
+    Each step is checked against the output of the step before it on the same field. Mistakes are
+    appended to `problems`. If a step refuses its input, the next step is checked as if the refusing
+    step were absent.
     """
     entries: list[Entry] = []
     seen = Counter[str]()
@@ -247,7 +248,8 @@ def _spec_before_steps(
 ) -> Spec | None:
     """Return the spec of a field before its first step.
 
-    If no step decodes the field, report that here, once, and return the spec of a decoded image.
+    If no step decodes the field, append that mistake to `problems`, and return the spec of a
+    decoded image, so that the steps do not report the same mistake again.
     """
     if not spec.encoded or any(name in p.on and (p.step is None or _decodes(p)) for p in parsed):
         return spec
@@ -259,7 +261,7 @@ def _spec_before_steps(
 
 
 def _infer(p: ParsedStep[Step], step: Step, input_spec: Spec) -> tuple[Step, Spec]:
-    """Return the step resolved for its input, and the spec of its output."""
+    """Return the step with its short forms expanded for its input, and the spec of its output."""
     with step_errors(p.name, type(step), p.where, "infer_spec()", StepIncompatibleError):
         step = step.resolve(input_spec)
         output: object = step.infer_spec(input_spec)

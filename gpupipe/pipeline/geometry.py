@@ -165,9 +165,9 @@ def take_first(windows: Any, fits: Any) -> Any:
 def center_offset(inner: Any, outer: Any) -> Any:
     """Return the offset at which torchvision's center_crop cuts `inner` out of `outer` pixels.
 
-    The offset is int(round((outer - inner) / 2.0)) with Python's half-to-even. If the image is
-    smaller than the crop, the offset is negative: torchvision first pads by (inner - outer) // 2.
-    See _center_crop_compute_padding and _center_crop_compute_crop_anchor in
+    The offset is int(round((outer - inner) / 2.0)); Python rounds a half to the even neighbour. If
+    the image is smaller than the crop, the offset is negative: torchvision first pads the image by
+    (inner - outer) // 2. See _center_crop_compute_padding and _center_crop_compute_crop_anchor in
     torchvision/transforms/v2/functional/_geometry.py.
     """
     half = (outer - inner) / 2.0
@@ -230,9 +230,9 @@ def perspective_matrix(start: Any, end: Any) -> Floats:
 
     It maps each corner in `end` to its corner in `start`, as the coefficients of
     _get_perspective_coeffs in torchvision/transforms/functional.py do. torchvision solves eight
-    equations per image. This is the closed form of Heckbert (1989, "Fundamentals of Texture Mapping
-    and Image Warping", 2.2.2) through the unit square, for a whole batch. If three corners lie on
-    one line, there is no such map, and the result is the identity.
+    equations per image. This function instead computes the closed form of Heckbert (1989,
+    "Fundamentals of Texture Mapping and Image Warping", 2.2.2) for a whole batch. If three corners
+    lie on one line, no perspective map exists, and the result is the identity.
 
     Args:
         start: The image's corners [top-left, top-right, bottom-right, bottom-left], each [x, y] in

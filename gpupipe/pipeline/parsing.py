@@ -30,7 +30,7 @@ class StepKind(Generic[_Step]):
         registry: Finds the class of a step by its name.
         container: The base class of containers of this kind.
         nested: The model of a step inside a container.
-        instead_of_on: The message for a step inside a container that has an `on:`.
+        instead_of_on: The message if a step inside a container has an `on:`, which it must not.
     """
 
     registry: Registry[_Step]
@@ -72,7 +72,7 @@ def parse_step(node: Node, fields: Mapping[str, Spec]) -> ParsedStep[Step]:
 
 
 def parse_nested_step(node: Node, fields: Mapping[str, Spec]) -> ParsedStep[Step] | None:
-    """Parse a step of a view, which must have no `on:`; if it has one, report that, return None."""
+    """Parse a step of a view. If the step has an `on:`, report that mistake and return None."""
     return None if _report_on(_ON_SAMPLES, node) else parse_step(node, fields)
 
 
@@ -132,7 +132,7 @@ def _parse_transforms(
 
 
 def _report_on(kind: StepKind[Any], node: Node) -> bool:
-    """Report the `on:` of a step that must not have one; return whether it has one."""
+    """Return whether a step has an `on:`; if so, report it as a mistake."""
     name, parameters = split_item(node.value)
     has_on = isinstance(parameters, dict) and "on" in parameters
     if has_on:
@@ -158,7 +158,7 @@ def _describe_item(item: Any) -> str:
 
 
 def parse_targets(node: Node, fields: Collection[str]) -> tuple[str, ...]:
-    """Return the fields that `on:` names; report mistakes in it, and then return ()."""
+    """Return the fields that the value of `on:` names; report mistakes and return () instead."""
     on = node.value
     names = [on] if isinstance(on, str) else on
     if on is UNRESOLVED:

@@ -39,12 +39,12 @@ class Pipeline(Phased):
 
     @property
     def main(self) -> str:
-        """The field that a step works on unless it has `on:`."""
+        """The name of the main field, on which a step works unless it has `on:`."""
         return next(iter(self.fields))
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The fields of a batch. Views replace the field from which they are made."""
+        """The names of a batch's fields. Fields of views replace the field they are made from."""
         return tuple(output for name in self.fields for output in (self.views_of(name) or (name,)))
 
     @property
@@ -53,11 +53,11 @@ class Pipeline(Phased):
         return self.views_of(self.main) or (self.main,)
 
     def views_of(self, name: str) -> tuple[str, ...]:
-        """Return the views that are made from a field."""
+        """Return the names of the fields that views make from the field `name`."""
         return tuple(view for view, source in self.views.items() if source == name)
 
     def source_of(self, name: str) -> str:
-        """Return the source field of a view; the name of any other field is returned unchanged."""
+        """Return the field from which a view is made; return the name of any other field itself."""
         return self.views.get(name, name)
 
     def is_image_file(self, name: str) -> bool:
@@ -88,8 +88,8 @@ class Pipeline(Phased):
                 makes only that view; else it makes no view.
 
         Returns:
-            The pipeline. If it has steps, it begins with the decode steps that follow the first
-            `count` entries: engines cannot deliver encoded bytes beside images.
+            The pipeline. If it has steps, the decode steps among the dropped entries are kept, and
+            come first: engines cannot deliver one field as encoded bytes and another as images.
         """
         entries = self.entries[:count]
         view = entries[-1].field if entries and entries[-1].field in self.views else None

@@ -176,8 +176,8 @@ class Primitives(Protocol):
         """Resample through a perspective map from output to source coordinates, at the same size.
 
         Args:
-            matrix: float64 (B, 3, 3) or (3, 3), on [x, y, 1]. The third number of the product
-                divides the first two.
+            matrix: float64 (B, 3, 3) or (3, 3). With [a, b, c] = matrix @ [x, y, 1], the output's
+                point [x, y] lies at [a / c, b / c] in the source.
             interpolation: "nearest" or "bilinear".
             fill: The value outside the image: one number, or one per channel.
         """
@@ -230,8 +230,8 @@ class Primitives(Protocol):
 
         Args:
             dtype: Its NumPy name, such as "float32".
-            scale: Map the full range of an integer dtype to 0..1 and back; between integer dtypes,
-                shift bits.
+            scale: Whether to map the full range of an integer dtype to 0..1 for floats, or back.
+                Between two integer dtypes, the bits are shifted.
         """
 
     def normalize(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
@@ -285,7 +285,7 @@ class Primitives(Protocol):
     def apply(
         self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None
     ) -> None:
-        """Insert an operator that is no primitive. It binds the step to one back end, DALI.
+        """Insert an operator that is no primitive. The step then runs only on the DALI back end.
 
         `make` gets and returns nodes of DALI's graph, so every other back end raises
         NoLoweringError here. Calls before the operator are not fused with calls after it.

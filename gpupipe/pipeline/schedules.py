@@ -38,7 +38,9 @@ from gpupipe.schema.document import UNRESOLVED, Document, Loc, Node, join_keys
 
 
 class Phased:
-    """The base of Pipeline and BatchStage, which hold one object per phase. Both are dataclasses.
+    """The base of Pipeline and BatchStage, both dataclasses, which have one object per phase.
+
+    A phase is a span of epochs in which no number of a step changes.
 
     Attributes:
         later: For each epoch in which numbers change, the object from that epoch on, in order.
@@ -53,7 +55,7 @@ class Phased:
         raise NotImplementedError
 
     def hash_phases(self, steps: Sequence[Any]) -> str:
-        """Return a hash of `steps`, those of epoch 0 as JSON values, and of all later phases."""
+        """Return a hash of the later phases and of `steps`, the steps of epoch 0 as JSON values."""
         later = [["from epoch", epoch, one.fingerprint] for epoch, one in self.later.items()]
         text = json.dumps([*steps, *later], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -89,6 +91,8 @@ def build_with_schedules(
 ) -> _Built:
     """Build a pipeline or a batch stage for all epochs.
 
+    A phase is a span of epochs in which no number of a step changes.
+
     Args:
         document: The YAML document.
         loc: The path of the pipeline or the batch stage in the document.
@@ -98,10 +102,11 @@ def build_with_schedules(
             Returns a message if the two differ in a way that is not allowed, else "".
 
     Returns:
-        The phase of epoch 0, with the other phases as its `later`.
+        The pipeline or the batch stage of epoch 0; its `later` holds those of the other phases.
 
     Raises:
-        ConfigError: With all mistakes of the first phase that has any.
+        ConfigError: If there are mistakes, or `describe_change` returns a message. The error lists
+            all mistakes of the first phase that has any.
     """
     problems: list[Problem] = []
     schedules = _Schedules(
@@ -216,7 +221,7 @@ def _find(value: Any, loc: Loc, is_step: bool) -> Iterator[Loc]:
 
 
 def _insert(value: Any, loc: Loc, values: Mapping[Loc, Any]) -> Any:
-    """Return a copy of `value` with new parts: `values` holds each new part by its path.
+    """Return a copy of `value` in which the parts at the paths in `values` are replaced.
 
     `loc` is the path of `value` itself. A key whose new value is None is left out.
     """

@@ -86,8 +86,8 @@ def check_axis(axis: str, input_spec: Spec) -> Spec:
 def is_video_like(layout: str) -> bool:
     """Return whether primitives that work along spatial axes support a layout.
 
-    The number of axes (before, after) the spatial axes must be (0, 0), (1, 0), (2, 0), (0, 1) or
-    (1, 1). For two spatial axes, examples are HW, CHW, FCHW, HWC and FHWC.
+    There may be up to two axes before the spatial axes and none after, or at most one before and
+    one after. For two spatial axes, examples are HW, CHW, FCHW, HWC and FHWC.
     """
     before, _, after = layout.partition(spatial_axes(layout))
     return (len(before), len(after)) in ((0, 0), (1, 0), (2, 0), (0, 1), (1, 1))
@@ -146,7 +146,7 @@ def has_channel_layout(layout: str) -> bool:
 
 
 def check_channels(input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatibleError if its channels cannot be normalized."""
+    """Return `input_spec`; raise StepIncompatibleError unless `normalize` supports its layout."""
     if not has_channel_layout(input_spec.layout):
         raise StepIncompatibleError(
             f"the array has too many axes (layout {input_spec.layout}): leave it out, "
@@ -166,9 +166,9 @@ def check_image(input_spec: Spec) -> Spec:
 
 
 def check_picture(input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatibleError if it is not like an image.
+    """Return `input_spec`; raise StepIncompatibleError unless it describes an image.
 
-    An image has height, width and 1 to 4 channels, in uint8, float16 or float32.
+    An image has the layout CHW, HWC or HW, 1 to 4 channels, and uint8, float16 or float32 values.
     """
     if check_image(input_spec).dtype not in DTYPES_TAKEN["warp"]:
         raise StepIncompatibleError(

@@ -53,8 +53,8 @@ class StepIncompatibleError(Exception):
 
     Args:
         message: Why, and what to write instead.
-        where: The YAML location of the step at fault, if another step's method raises the error,
-            such as a container's.
+        where: The YAML location of the step at fault. Needed only if another step raises the error,
+            such as the container that holds the step at fault.
     """
 
     def __init__(self, message: str, where: str = "") -> None:
@@ -74,7 +74,7 @@ _ON_MASKS = {"interpolation": "nearest", "antialias": False}
 
 
 class BaseStep(pydantic.BaseModel):
-    """The base of steps on samples and of steps on batches: frozen parameters, and draws."""
+    """The base of steps on samples and of steps on batches. Fields are the step's parameters."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
@@ -273,4 +273,4 @@ def of_any_size(input_spec: Spec) -> Spec:
 
 
 class NoLoweringError(Exception):
-    """A step cannot run on this kind of engine."""
+    """A step cannot run on this kind of engine, for example because it lacks `lower` or `torch`."""

@@ -54,7 +54,7 @@ _OF_BATCHES = Registry("batch step", "gpupipe.batch_stage.steps", object, BATCH_
 
 
 def _advise(name: str) -> str:
-    """Return the message about an unknown step name; "" for the usual message."""
+    """Return the message about an unknown step name; "" lets the caller write the usual message."""
     if name in _OF_BATCHES.names():
         return f"'{name}' works on whole batches: write it under 'batch:'"
     advice = advise_on_torchvision(name, STEPS.names())

@@ -25,8 +25,8 @@ def in_float32(image: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
 def flip(image: Tensor, axes: list[int]) -> Tensor:
     """Flip a tensor along some axes.
 
-    torch 2.11 does not flip unsigned integers of more than 8 bits, so their bits are flipped as
-    signed ones.
+    torch 2.11 does not flip unsigned integers of more than 8 bits, so this function flips a view of
+    them as signed integers of the same size.
     """
     import torch
 
@@ -68,7 +68,7 @@ def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)
 
 
 def to_steps(array: Tensor, layout: str) -> Tensor:
-    """Return a view with its axes in the order that `Step.torch` expects: `canonical_layout`.
+    """Return a view of `array` with axes in the order of `Step.torch`: (others..., C, space...).
 
     `layout` names the axes of `array`. A channel axis is added if there is none.
     """
@@ -78,7 +78,10 @@ def to_steps(array: Tensor, layout: str) -> Tensor:
 
 
 def from_steps(array: Tensor, layout: str) -> Tensor:
-    """Return a view with its axes in the order of `layout`: the inverse of `to_steps`."""
+    """Undo `to_steps`: return a view of `array` with its axes in the order of `layout`.
+
+    The channel axis is removed if `layout` has no C.
+    """
     order = canonical_layout(layout)
     if "C" not in layout:
         array, order = array.squeeze(order.index("C")), order.replace("C", "")

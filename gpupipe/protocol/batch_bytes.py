@@ -68,7 +68,10 @@ class TensorField(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes. Raises MalformedMessage if dtype is unknown or channels_last not 4-D."""
+        """Size of the tensor in bytes.
+
+        Raises MalformedMessage if the dtype is unknown, or a channels_last tensor is not 4-D.
+        """
         if self.dtype not in ELEMENT_SIZES or (self.channels_last and len(self.shape) != 4):
             raise MalformedMessage(
                 f"field '{self.name}' has dtype '{self.dtype}' and shape {self.shape}"

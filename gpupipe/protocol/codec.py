@@ -32,7 +32,7 @@ def encode(message: messages.ToServer | messages.ToClient) -> bytes:
 
 
 def decode_from_client(frames: Sequence[Any]) -> messages.ToServer:
-    """Decode and validate the frames of a client's message. Raises MalformedMessage."""
+    """Decode the frames of a client's message; raise MalformedMessage if the message is invalid."""
     if len(frames) != 1:
         raise MalformedMessage(f"{len(frames)} frames, where a client sends one")
     if len(frames[0]) > HEAD_LIMIT:
@@ -41,7 +41,7 @@ def decode_from_client(frames: Sequence[Any]) -> messages.ToServer:
 
 
 def decode_from_server(frames: Sequence[Any]) -> messages.ToClient:
-    """Decode and validate the frames of a server's message. Raises MalformedMessage."""
+    """Decode the frames of a server's message; raise MalformedMessage if the message is invalid."""
     if not frames or len(frames[0]) > MESSAGE_LIMIT:
         raise MalformedMessage("no head, or one that is too long")
     message = _decode(_to_client, frames[0])

@@ -59,7 +59,7 @@ class OpenSession(_Message, tag="open session", frozen=True):
         codecs: Codecs that the client can unpack.
         held: Batches that the client holds and has not consumed, in order of arrival.
         consumed: Batches that the client consumed and the server has not confirmed yet.
-        history: `history` of the last SessionOpened, or "" before the first.
+        history: The `history` in the last SessionOpened that the client got; "" before the first.
     """
 
     version: Count
@@ -80,14 +80,14 @@ class OpenSession(_Message, tag="open session", frozen=True):
 
 
 class StartIteration(_Message, tag="start iteration", frozen=True):
-    """Starts an iteration at a position, or continues one in a pass.
+    """Starts an iteration at a position of an epoch, or continues an iteration in a pass.
 
     Attributes:
         iteration: Number of the iteration, counted by the client.
         epoch: Epoch to read.
         position: Number of samples to skip at the start of the epoch.
         pass_number: Number of the pass to continue, or -1 to continue none.
-        is_explicit: The user named the position, so the server must not choose another one.
+        is_explicit: Whether the user named the position. If so, the server must not choose another.
     """
 
     iteration: Count
@@ -98,7 +98,12 @@ class StartIteration(_Message, tag="start iteration", frozen=True):
 
 
 class Acknowledge(_Message, tag="acknowledge", frozen=True):
-    """Acknowledges the batches `keys`, in the order in which they were consumed; frees `slots`."""
+    """Tells the server which batches the client consumed, and which slots it may reuse.
+
+    Attributes:
+        keys: The consumed batches, in the order in which they were consumed.
+        slots: Numbers of the slots that the server may reuse.
+    """
 
     keys: Keys
     slots: Annotated[list[Count], Meta(max_length=1000)]
@@ -112,7 +117,7 @@ class EndIteration(_Message, tag="end iteration", frozen=True):
 
 
 class Ping(_Message, tag="ping", frozen=True):
-    """Heartbeat of a client."""
+    """Tells the server that the client is alive. The server answers with Pong."""
 
 
 class CloseSession(_Message, tag="close session", frozen=True):
@@ -177,7 +182,7 @@ class SessionOpened(_Message, tag="session opened", frozen=True):
 class IterationStarted(_Message, tag="iteration started", frozen=True):
     """Tells a client that its iteration entered a pass, or that another client entered that pass.
 
-    `is_shared`: other clients read the pass too.
+    `is_shared` says whether other clients read the pass too.
     """
 
     iteration: Count
@@ -222,7 +227,7 @@ class BatchPart(_Message, tag="batch part", frozen=True):
 
 
 class Confirm(_Message, tag="confirm", frozen=True):
-    """Confirms acknowledgements: the server has logged these batches as consumed."""
+    """Tells a client that the server has logged the batches `keys` as consumed."""
 
     keys: Keys
 
@@ -230,34 +235,34 @@ class Confirm(_Message, tag="confirm", frozen=True):
 class Revoke(_Message, tag="revoke", frozen=True):
     """Tells a client which of its batches the server requeued because the client was silent.
 
-    The client must not consume these batches.
+    The client must not consume the batches `keys`.
     """
 
     keys: Keys
 
 
 class PassEnded(_Message, tag="pass ended", frozen=True):
-    """All batches of a pass are consumed."""
+    """Tells a client that all batches of a pass are consumed."""
 
     pass_number: Count
 
 
 class Refused(_Message, tag="refused", frozen=True):
-    """The server refuses a request. `is_temporary`: the same request may succeed later."""
+    """Refuses a client's request. If `is_temporary` is true, the same request may succeed later."""
 
     reason: Long
     is_temporary: bool
 
 
 class Failed(_Message, tag="failed", frozen=True):
-    """An error ended the client's iteration.
+    """Tells a client that an error ended its iteration.
 
     Attributes:
         kind: Name of the exception's class.
         text: Message of the exception.
-        path: `path` of a SampleError, else "".
-        reason: `reason` of a SampleError, else "".
-        is_final: The error also ends the server.
+        path: The exception's `path` if it is a SampleError, else "".
+        reason: The exception's `reason` if it is a SampleError, else "".
+        is_final: Whether the error also ends the server.
     """
 
     kind: Text
@@ -268,7 +273,7 @@ class Failed(_Message, tag="failed", frozen=True):
 
 
 class Pong(_Message, tag="pong", frozen=True):
-    """Answers Ping: heartbeat of the server."""
+    """Answers Ping: the server is alive."""
 
 
 class SessionClosed(_Message, tag="session closed", frozen=True):
@@ -276,7 +281,7 @@ class SessionClosed(_Message, tag="session closed", frozen=True):
 
 
 class UnknownSession(_Message, tag="unknown session", frozen=True):
-    """The connection has no session: the client must send OpenSession."""
+    """Tells a client that its connection has no session: the client must send OpenSession."""
 
 
 class Stats(_Message, tag="stats", frozen=True):

@@ -84,7 +84,7 @@ class Slots:
         return shared.slot, shared.tensor
 
     def release(self, number: int) -> None:
-        """Free the slot `number` for reuse. Ignores numbers of an earlier connection."""
+        """Free the slot `number` for reuse. A number of a slot that is not in use is ignored."""
         shared = self._busy.pop(number, None)
         if shared is not None:
             self._free.append(shared)
@@ -114,7 +114,7 @@ class Mapped:
 
     Args:
         pid: Process id of the server.
-        gpu: Index of the GPU that the memory is page-locked for, or None.
+        gpu: Index of the GPU for which to page-lock the memory; None to leave it pageable.
 
     Attributes:
         pid: Process id of the server.
@@ -172,7 +172,7 @@ class Buffers:
 
     Args:
         num_kept: Number of free buffers to keep for reuse.
-        gpu: Index of the GPU that the memory is page-locked for, or None.
+        gpu: Index of the GPU for which to page-lock the memory; None to leave it pageable.
     """
 
     def __init__(self, num_kept: int, gpu: int | None = None) -> None:

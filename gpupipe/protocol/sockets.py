@@ -41,7 +41,10 @@ _FUELS = "PUSH"
 
 
 def bind(to: Any, address: str) -> str:
-    """Bind a ZeroMQ socket, and return its address with the actual port. Raises ServerError."""
+    """Bind a ZeroMQ socket, and return its address with the actual port.
+
+    Raises ServerError if the socket cannot be bound to `address`.
+    """
     try:
         to.bind(address)
     except zmq.ZMQError as e:
@@ -78,7 +81,8 @@ def connect(to: Any, address: str, key: Path | None, server_key: Path | None) ->
 def dial(context: Any, address: str, key: Path | None, server_key: Path | None) -> Any:
     """Return a DEALER socket that connects and reconnects to a server.
 
-    Takes the arguments of connect(). If connect() fails, ends the context and raises ServerError.
+    `context` is a zmq.Context; connect() documents the other arguments. If the address or a key
+    file is wrong, this function terminates the context and raises ServerError.
     """
     to = context.socket(zmq.DEALER)
     for option, value in (
@@ -105,7 +109,7 @@ def dial(context: Any, address: str, key: Path | None, server_key: Path | None) 
 
 
 class Waker:
-    """A pipe that a thread polls together with its sockets.
+    """A pipe that wakes a thread: the thread polls it together with its sockets.
 
     wake() is safe from any thread, from a signal handler, and after close(). After close(), wake()
     writes nothing, because the closed descriptor's number may belong to another file.
@@ -125,12 +129,12 @@ class Waker:
                 os.write(self._in, b"1")
 
     def clear(self) -> None:
-        """Empty the pipe, after `descriptor` was readable."""
+        """Empty the pipe, so that `descriptor` is readable only after the next wake()."""
         with suppress(BlockingIOError):
             os.read(self.descriptor, 65536)
 
     def close(self) -> None:
-        """Close the pipe, once no thread polls it. Idempotent."""
+        """Close the pipe. Idempotent. The caller must first make sure that no thread polls it."""
         with self._lock:
             if self._in >= 0:
                 os.close(self._in)

@@ -55,7 +55,7 @@ allocator failures have the numbers 5 and 15.
 
 @dataclass(frozen=True)
 class ProbeOutcome:
-    """The stages that DALI passes on a device.
+    """What DALI can do on a device, found out by a probe.
 
     Attributes:
         pipeline: Whether a DALI pipeline computes on the device.
@@ -74,7 +74,10 @@ class ProbeOutcome:
 
     @property
     def is_lasting(self) -> bool:
-        """Whether later runs can rely on `region`; they cannot if `decode` failed."""
+        """Whether later runs can rely on `region`.
+
+        They can if `region` is true, or if whole images were decoded and the probe is conclusive.
+        """
         return self.region or (self.decode and self.conclusive)
 
 
@@ -101,8 +104,8 @@ def probe(device_id: int | None, even_if_broken: bool = False) -> ProbeOutcome:
 
     Args:
         device_id: CUDA's number of the GPU; None for the CPU.
-        even_if_broken: Decode parts of images even if this version of nvImageCodec is known to
-            fail.
+        even_if_broken: Decode parts of images even if the installed nvImageCodec or nvJPEG is known
+            to be faulty.
     """
     broken = installed_codec_fault() if device_id is not None and not even_if_broken else ""
     device = "cpu" if device_id is None else str(device_id)
@@ -165,7 +168,10 @@ def can_decode_regions(number: int) -> bool:
 
 
 def region_key(number: int) -> str:
-    """Return the cache key: the name of GPU `number`, and the versions of driver and libraries."""
+    """Return the key under which the probe's outcome for GPU `number` is stored.
+
+    It consists of the GPU's name and the versions of the driver and of the decoding libraries.
+    """
     import torch
     from nvidia.dali import __version__ as dali
 
@@ -173,7 +179,7 @@ def region_key(number: int) -> str:
 
 
 def describe_versions(gpu: str, dali: str) -> str:
-    """Return the cache key for a GPU's name and a DALI version."""
+    """Return the key of a stored outcome: the GPU's name, and versions of driver and libraries."""
     driver = find_driver()
     versions = {
         "driver": driver and driver.version,
@@ -187,10 +193,11 @@ def describe_versions(gpu: str, dali: str) -> str:
 
 
 def probe_once(key: str, ask: Callable[[], ProbeOutcome]) -> ProbeOutcome:
-    """Return the lasting outcome stored for `key`; if none is, call `ask` and store its outcome.
+    """Return the outcome stored for `key`; if there is none, call `ask` and store its outcome.
 
-    One process at a time calls `ask`. Processes that waited for this call use its outcome, even if
-    it is not lasting. Without a writable cache folder, each process calls `ask`.
+    A stored outcome counts only if `is_lasting`. One process at a time calls `ask`. Processes that
+    waited for this call use its outcome, even if it is not lasting. Without a writable cache
+    folder, each process calls `ask`.
 
     Args:
         key: The cache key, from `region_key`.
@@ -229,7 +236,7 @@ def _read_outcome(entries: Mapping[str, Any], key: str) -> ProbeOutcome | None:
 
 @cache
 def jpeg_engines(device_id: int) -> JpegEngines:
-    """Return the hardware JPEG decoder of GPU `device_id`.
+    """Return what nvJPEG says about the hardware JPEG decoder of GPU `device_id`.
 
     Asks nvJPEG for its hardware back end, as DALI's decoder does. The answer is cached for the
     lifetime of this process.
@@ -256,7 +263,8 @@ def visible_device(setting: str | None, device_id: int) -> str:
 def _run_child(*arguments: str, **environment: str) -> tuple[str, str, bool]:
     """Run capability_probe_child in a child process.
 
-    Returns its output, the reason of a failure or "", and whether the outcome is conclusive.
+    Returns the child's output, the reason why it failed or "", and whether the result is
+    conclusive: false after a time-out or a lack of memory, which may be temporary.
     """
     command = ("-c", _START, capability_probe_child.__file__, *arguments)
     try:

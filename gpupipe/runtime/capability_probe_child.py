@@ -85,7 +85,7 @@ def _decode_images(
     gray: bool = False,
     windows: list[Any] | None = None,
 ) -> list[Any]:
-    """Return the pixels of JPEG images, or with `windows` those of a window in each image."""
+    """Return the pixels of JPEG images; if `windows` is given, only one window of each image."""
     device = "cpu" if device_id is None else "mixed"
     return _run_pipeline(
         device_id,

@@ -20,8 +20,8 @@ from gpupipe.runtime.registry import Backend
 def gpu_count() -> int:
     """Return the number of GPUs that torch can use in this process.
 
-    Asks NVML where possible, and not torch.cuda.is_available(): that initialises the driver, after
-    which forked children cannot use CUDA.
+    Asks NVML where possible. Does not call torch.cuda.is_available(), which would initialise the
+    driver: after that, forked children could not use CUDA.
     """
     import torch
 
@@ -182,7 +182,7 @@ class Driver:
 
 
 def find_driver() -> Driver | None:
-    """Return the driver; None if NVML is missing or does not answer."""
+    """Return what NVML says about NVIDIA's driver; None if NVML is missing or does not answer."""
     with nvml_session() as nvml:
         if nvml is None:
             return None

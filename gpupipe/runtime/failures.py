@@ -61,7 +61,7 @@ def machine_failure(error: BaseException) -> str:
 
 @contextmanager
 def machine_errors() -> Iterator[None]:
-    """Raise EngineError in place of the machine's failures inside the `with` block."""
+    """Raise EngineError in place of exceptions in the `with` block that the machine caused."""
     try:
         yield
     except (RuntimeError, OSError, MemoryError) as e:
@@ -86,7 +86,7 @@ def origin(cls: type) -> str:
 
 
 def _distribution_of_module(module: str) -> str:
-    """Return the name and version of the package that registers a step of a top-level module.
+    """Return the name and version of the package whose steps are in the top-level module `module`.
 
     Return "" if no entry point of a step is in the module.
     """
@@ -100,7 +100,7 @@ def _distribution_of_module(module: str) -> str:
 def step_errors(
     step: str, cls: type, where: str, call: str, *passed: type[Exception]
 ) -> Iterator[None]:
-    """Raise StepError in place of exceptions of a step's own code in the `with` block.
+    """Turn exceptions of a step's own code, which runs in the `with` block, into StepError.
 
     Exceptions of gpupipe pass through unchanged.
 

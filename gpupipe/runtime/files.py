@@ -31,7 +31,7 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
-    """Open a file for reading. O_NONBLOCK keeps a FIFO without a writer from blocking.
+    """Open a regular file for reading. For a FIFO, raise OSError instead of waiting for a writer.
 
     Args:
         path: The file.
@@ -109,7 +109,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
 def create_folder_atomically(path: Path) -> Iterator[Path]:
     """Create a folder when the `with` block ends without an exception.
 
-    If another process creates the folder meanwhile, this process discards its own.
+    If another process creates `path` meanwhile, the folder made here is discarded.
 
     Args:
         path: The folder. Missing parent folders are created.
@@ -164,11 +164,11 @@ def is_locked(path: Path) -> bool:
 def hold_lock(path: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Hold the lock of a file inside the `with` block.
 
-    Only one process, and only one of its threads, is inside at a time.
+    At most one thread, of any process, is inside at a time.
 
     Args:
         path: The lock file, created if necessary.
-        on_wait: Called before waiting for another process.
+        on_wait: Called once, before waiting, if the lock is not free.
 
     Raises:
         OSError: The file cannot be created or locked.

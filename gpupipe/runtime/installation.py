@@ -71,7 +71,7 @@ def rebuild_command() -> str:
 
 
 def own_version() -> str:
-    """Return the version of this copy, installed or not."""
+    """Return the version of the imported copy of gpupipe, whether it is installed or not."""
     return str(importlib.import_module("gpupipe").__version__)
 
 
@@ -103,7 +103,7 @@ def _find_package(copy: Distribution) -> Path:
 
 
 def _read_origin(copy: Distribution | None) -> dict[str, Any]:
-    """Return the record in direct_url.json (PEP 610) of an install from a URL or folder, or {}."""
+    """Return where pip installed a copy from: the content of direct_url.json (PEP 610), or {}."""
     origin: dict[str, Any] = json.loads((copy and copy.read_text("direct_url.json")) or "{}")
     return origin
 
@@ -154,8 +154,8 @@ def require_extra(
 
     Args:
         extra: The name of the extra in setup.cfg.
-        modules: The modules that its packages provide.
-        purpose: The feature that needs them, with which the message begins.
+        modules: The modules that the packages of the extra provide.
+        purpose: The feature that needs these modules. The message begins with this text.
         error: The class of the error.
     """
     missing = [module for module in modules if not is_installed(module)]
@@ -213,7 +213,7 @@ def import_torchvision() -> None:
 
 
 def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
-    """Return the module `gpupipe.NAME`; None if it is off, not built, or of another version.
+    """Return the compiled module `gpupipe.NAME`; None if off, not built, or of another version.
 
     Raises:
         EngineError: GPUPIPE_KERNELS is `on` and the extension is missing or of another version, or
@@ -245,7 +245,7 @@ def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
 
 
 def compute_crc32s(buffers: Sequence[Any]) -> list[int]:
-    """Return zlib.crc32 of each buffer; with `_kernels`, computed without holding the GIL."""
+    """Return zlib.crc32 of each buffer, computed without the GIL if gpupipe._kernels is in use."""
     extension = _find_kernels()
     if extension is not None:
         return extension.compute_crc32s(buffers)  # type: ignore[no-any-return]
@@ -254,5 +254,5 @@ def compute_crc32s(buffers: Sequence[Any]) -> list[int]:
 
 @cache
 def _find_kernels() -> Any:
-    """Return `_kernels`, or None; look only once, because reads of a batch compute checksums."""
+    """Return the module gpupipe._kernels, or None. Cached, since each read of a batch needs it."""
     return find_extension()

@@ -26,8 +26,9 @@ the default, a batch of 32 MB of raw numbers takes 8 times as long, and images t
 def on_device(where: device) -> AbstractContextManager[Any]:
     """Return a context in which the GPU `where` is the current device of this thread.
 
-    Otherwise a new thread's current device is GPU 0. Page-locking memory, for example, may then
-    create a CUDA context on GPU 0, which takes hundreds of MiB in every rank of a machine.
+    Without this context, the current device of a new thread is GPU 0. Page-locking memory, for
+    example, may then create a CUDA context on GPU 0, which takes hundreds of MiB in every rank of
+    a machine.
 
     Args:
         where: A GPU, or the CPU, for which the context does nothing.
@@ -54,7 +55,7 @@ def on_stream(stream: cuda.Stream) -> Iterator[None]:
 
 
 def to_device(tensor: Tensor, where: device) -> Tensor:
-    """Return a CPU tensor on the device `where`.
+    """Copy a CPU tensor to the device `where`, and return the copy.
 
     The copy to a GPU runs on the current stream, from page-locked memory. A blocking copy, or one
     from pageable memory, would wait for all work that is queued on that stream.
@@ -93,7 +94,10 @@ def let_dali_pool_buffers() -> None:
 
 
 def read_meminfo() -> dict[str, int]:
-    """Return the values of /proc/meminfo in bytes, by name; {} on a system without it."""
+    """Return the sizes in /proc/meminfo, in bytes, by their names there, such as "MemFree".
+
+    Returns {} on a system without this file.
+    """
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -76,7 +76,9 @@ def run_python(
 
 
 class ChildProcess(subprocess.Popen[bytes]):
-    """A child process that runs beside this one. It must end when its standard input ends.
+    """A child process that runs beside this one, and exchanges bytes with it through pipes.
+
+    The module that the child runs must end when its standard input does.
 
     If this process forks after it started the child, the fork holds a copy of the input pipe. Then
     closing the pipe here does not end the child, but `terminate` does.
@@ -118,7 +120,7 @@ class ChildProcess(subprocess.Popen[bytes]):
         return b"" if self._stdout.closed else self._stdout.read()
 
     def close_pipes(self) -> None:
-        """Close the pipes, which tells the child to end, but do not wait. Idempotent."""
+        """Close the pipes, which tells the child to end. Does not wait for that. Idempotent."""
         for pipe in (self._stdin, self._stdout):
             with suppress(BrokenPipeError):
                 pipe.close()
@@ -130,7 +132,7 @@ class ChildProcess(subprocess.Popen[bytes]):
             patience: Seconds after which the child is killed.
 
         Returns:
-            The exit status, negative for a signal.
+            The exit status; -N if signal N ended the child.
         """
         self.close_pipes()
         try:
@@ -204,7 +206,7 @@ def _after_fork() -> None:
 
 
 def _find_sockets() -> list[int]:
-    """Return the descriptors of sockets whose local address is in `_addresses`."""
+    """Return the descriptors of the sockets that `close_sockets_in_forks` was called for."""
     folder = Path("/proc/self/fd")
     if not _addresses or not folder.is_dir():
         return []
@@ -212,7 +214,7 @@ def _find_sockets() -> list[int]:
 
 
 def _own_address(descriptor: int) -> int | str | None:
-    """Return the local port of a TCP socket, or the path of a Unix socket; else None."""
+    """Return the local port of a TCP socket, or the file of a Unix socket; None for other files."""
     try:
         sock = socket.socket(fileno=descriptor)
     except OSError:

@@ -14,7 +14,7 @@ _PATIENCE, _PAUSE = 0.5, 0.2  # seconds before the bar appears, and between its 
 
 
 def ignore_progress(activity: str, done: int, total: int | None) -> None:
-    """A Progress that shows nothing."""
+    """Do nothing. Passed as the Progress of a task whose progress is not shown."""
 
 
 @contextmanager

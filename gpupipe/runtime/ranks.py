@@ -174,7 +174,7 @@ def _number(name: str) -> int | None:
 def cores() -> int:
     """Return the number of cores that this process may run on, at least 1.
 
-    That is the size of its CPU affinity, or the CPU quota of its control group if that is less.
+    That is the size of its CPU affinity, or its control group's CPU quota if the quota is less.
     """
     allowed = len(allowed_cores())
     return max(1, min(allowed, _quota() or allowed))
@@ -207,7 +207,7 @@ def cores_of_rank() -> int:
 
 
 def share(own: int, launcher: int, ranks: int) -> int:
-    """Return the cores for one of `ranks` ranks on a machine, at least 1.
+    """Return how many cores each of `ranks` ranks on a machine should use, at least 1.
 
     Args:
         own: Cores that this rank may run on.
@@ -218,7 +218,7 @@ def share(own: int, launcher: int, ranks: int) -> int:
 
 
 def _cores_of_parent() -> int:
-    """Count the parent's cores, or this process's if the parent is outside the container."""
+    """Return how many cores the parent may run on; if unknown, how many this process may run on."""
     parent = os.getppid()
     try:
         return len(os.sched_getaffinity(parent or os.getpid()))

@@ -53,7 +53,8 @@ class Registry(Generic[T]):
         base: The base class, or its dotted name if the file that creates the Registry must not
             import it.
         group: The entry point group; by default the name of the package.
-        advise: Returns the message about an unknown name; "" for the usual message.
+        advise: Called with an unknown name. Returns the message about the name, or "" for the usual
+            message.
         are_folders: Whether each built-in class has a folder in the package, instead of a file.
     """
 
@@ -71,7 +72,7 @@ class Registry(Generic[T]):
 
     @cached_property
     def modules(self) -> dict[str, str]:
-        """The module of each built-in class, within the package, by the name of the class."""
+        """Maps the YAML name of each built-in class to the name of its module in the package."""
         return list_modules(self.package, self._are_folders)
 
     @property
@@ -125,7 +126,7 @@ class Registry(Generic[T]):
 
 
 def list_modules(package: str, are_folders: bool) -> dict[str, str]:
-    """Return the module of each built-in class of a package, by the name of the class in YAML.
+    """Return a dict that maps the YAML name of each built-in class to the name of its module.
 
     A module has the name of its class. If several classes are in one module, `SHARED_FILES` in the
     package's `__init__.py` lists their names. Imports the package, but none of its modules.
@@ -144,7 +145,7 @@ def list_modules(package: str, are_folders: bool) -> dict[str, str]:
 
 
 Backend = Literal["cpu", "gpu"]
-"""A kind of device."""
+"""The kind of device that a loader works on."""
 
 AUTO = "auto"
 """The value of `loader.engine` that selects an installed engine. No engine has this name."""
@@ -158,11 +159,11 @@ class Registration:
         title: The engine's name in tables and messages, such as "DALI".
         load: Imports and returns the engine's class. Raises GpupipeError with an instruction if a
             package that the engine needs is not installed.
-        auto_priority: Numbers by kind of device, "cpu" or "gpu". `engine: auto` takes the installed
-            engine with the highest number for the device. An engine without a number for the device
-            is never taken.
-        required_settings: For each setting of `loader:` that the engine cannot run without, the
-            message if it is missing.
+        auto_priority: Maps a kind of device, "cpu" or "gpu", to a number. `engine: auto` takes the
+            installed engine with the highest number for the device. An engine without a number for
+            the device is never taken.
+        required_settings: Maps each setting of `loader:` that the engine cannot run without to the
+            message for a config that lacks the setting.
         try_operator: Runs one of the engine's own operators on small images, for the step `dali`,
             which can run any of them: see `gpupipe/steps/dali_operators/operators.py`.
     """
@@ -218,9 +219,9 @@ def find_plugin(group: str, name: str, base: type[T]) -> type[T] | None:
 
 
 def find_packages(group: str) -> dict[str, str]:
-    """Return texts such as "the package acme 1.2", by the names of the entry points of a group.
+    """Return the package of each entry point of a group, by the name of the entry point.
 
-    Imports none of the packages.
+    The packages are texts such as "the package acme 1.2". None of them is imported.
     """
     return {entry.name: _distribution(entry) for entry in list_entries(group)}
 

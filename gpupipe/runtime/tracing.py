@@ -21,7 +21,7 @@ class SpanRecorder:
     """Collects the events of a timeline.
 
     Args:
-        open_range: Opens a range in another profiler, with the name of each span.
+        open_range: Called with the name of each span, to open a range in another profiler too.
 
     Attributes:
         events: The events, in Chrome's trace format. Times are in microseconds.
@@ -94,7 +94,7 @@ def is_recording() -> bool:
 
 
 def span(name: str, category: str, **arguments: Any) -> AbstractContextManager[None]:
-    """Return a context that records how long its block takes, if there is a recorder."""
+    """Return a context that records how long its block takes; does nothing outside of `record`."""
     recorder = _Current.recorder
     return _NOTHING if recorder is None else recorder.span(name, category, **arguments)
 

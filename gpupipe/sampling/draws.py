@@ -33,7 +33,10 @@ ORDER = "order"
 
 
 def stream(name: str) -> int:
-    """Hash a name, such as a step's, to a 64-bit number. Different numbers give unrelated draws."""
+    """Hash the name of a step, or of another purpose, to the 64-bit number that `uniform` takes.
+
+    Different numbers give unrelated draws.
+    """
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
@@ -51,7 +54,7 @@ def uniform(
         seed: The loader's seed.
         epoch: The epoch, from 0.
         ids: The samples' rows in the index, int64 (B,).
-        stream: The step's number, from `stream`.
+        stream: The number of the step, which the function `stream` returned.
         num_uniforms: How many draws each sample gets.
         repeats: How often each sample came before in the epoch, int64 (B,); None is the same as all
             zeros.
@@ -68,8 +71,8 @@ def uniform(
 def hash_ids(ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Hash the ids of a batch, in their order, to one id for `uniform`.
 
-    A step that draws once for a whole batch uses this id. So its draws depend on the samples of the
-    batch and on their order.
+    A step that draws once for a whole batch uses this id. So the step's draws depend on the samples
+    of the batch and on their order.
 
     Args:
         ids: The samples' rows in the index, int64 (B,).
@@ -82,12 +85,10 @@ def hash_ids(ids: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def permutation(seed: int, epoch: int, count: int, purpose: str = ORDER) -> NDArray[np.int64]:
-    """Return a permutation of 0 .. count - 1, int64: the ids sorted by their hashes.
+    """Return the numbers 0 .. count - 1 in a random order, int64 (count,): sorted by their hashes.
 
-    Permutations for different purposes are unrelated.
-
-    The hash is a bijection of the id, so no two hashes are equal, and the order does not depend on
-    the sorting algorithm.
+    Orders for different purposes are unrelated. No two numbers have equal hashes, so the order does
+    not depend on the sorting algorithm.
     """
     keys = _lane_bits(_key(seed, epoch, stream(purpose)), np.arange(count, dtype=np.int64), 1)[:, 0]
     return np.argsort(keys)
@@ -123,11 +124,11 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Numbers from `min` to `max`, all equally probable.
+    """The distribution of numbers from `min` to `max`, all equally probable.
 
     Attributes:
         min: The smallest number.
-        max: The largest number. It is drawn only if `whole` is true: uniform draws are below 1.
+        max: The upper limit. It is drawn only if `whole` is true: uniform draws are below 1.
         whole: Whether the values are whole numbers, int64; otherwise they are float64.
     """
 
@@ -144,7 +145,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Normal:
-    """Normally distributed numbers, by the method of Box and Muller (1958).
+    """The normal distribution, drawn by the method of Box and Muller (1958).
 
     Attributes:
         mean: The mean.
@@ -165,7 +166,7 @@ class Normal:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several values, all equally probable.
+    """The distribution that draws one of several values, all equally probable.
 
     Attributes:
         values: Numbers, or tuples of equally many numbers.
@@ -181,7 +182,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Flip:
-    """1 with probability `p`, else 0, int64."""
+    """The distribution that draws 1 with probability `p`, and otherwise 0, int64."""
 
     p: float
     num_uniforms: int = 1
@@ -192,7 +193,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class Vector:
-    """Several values side by side, (B, n). Some of them may be the same for all samples.
+    """The distribution that draws n values for each of B samples, (B, n), one from each of `parts`.
 
     Attributes:
         parts: For each of the n values its distribution, or a number that all samples get.

@@ -105,7 +105,7 @@ def _take_from_passes(
 def _draw_weighted(
     weights: NDArray[np.float64], size: int, seed: int, epoch: int
 ) -> NDArray[np.int64]:
-    """Draw `size` positions in `weights` with replacement, by inverting their cumulative sum."""
+    """Draw `size` positions in `weights`, with replacement, in proportion to the weights there."""
     sums = np.cumsum(weights)
     if not sums[-1] > 0:
         raise DataError(
@@ -138,10 +138,10 @@ class EpochLayout:
     """The division of samples into batches, over all ranks.
 
     All ranks take the same number of steps, and no batch is empty. The batches before the last step
-    are full, with the exception below. `last_batch` says what happens to the remaining samples:
+    are full, except for a case of "partial". `last_batch` says what happens to the other samples:
 
     - "partial" divides them as evenly as possible. A rank that would get none takes one sample from
-      its own batch of the step before, which is then one short.
+      its own batch of the step before. That batch then lacks one sample.
     - "drop" leaves them out.
     - "pad" fills the batches up with samples from the start of the epoch.
 
@@ -188,7 +188,7 @@ class EpochLayout:
         """Return the positions of the samples that a rank gets at a step, int64 (B,).
 
         With "pad", the position `total + n` means sample n of the epoch. No rank gets more samples
-        than the rank before it, so no position is skipped when the ranks take turns.
+        than a rank of a lower number, so no position is skipped when the ranks take turns.
         """
         sizes = self.batch_sizes(step)
         mine = np.arange(sizes[rank])
@@ -199,8 +199,8 @@ class EpochLayout:
     def _left_for_last_step(self) -> NDArray[np.int64]:
         """Return how many samples each rank has left for the last step, int64 (world_size,).
 
-        Valid with `last_batch: partial`. A rank whose number is below 1 takes one sample from its
-        batch of the step before.
+        Called only if `last_batch` is "partial". A rank with less than one sample left takes one
+        from its batch of the step before.
         """
         each, rest = divmod(self.total, self.world_size)
         share = each + (np.arange(self.world_size) < rest)

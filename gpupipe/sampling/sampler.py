@@ -55,8 +55,8 @@ class Sampler:
     """Plans the batches of every epoch, and keeps the loader's position.
 
     Attributes:
-        population: The samples of each epoch, for a source that does not always have all of them;
-            else None.
+        population: Chooses the samples of each epoch, for a source whose samples are not all
+            available at all times. None for other sources.
         selection: Which samples an epoch has, and how often.
         settings: The keys of `loader:` that a sampler implements.
     """
@@ -86,7 +86,7 @@ class Sampler:
             last_batch: "partial", "drop" or "pad": see EpochLayout.
             rank: This process's rank, 0 to world_size - 1.
             world_size: The number of ranks.
-            population: The samples of each epoch; None if every epoch has all samples.
+            population: Chooses the samples of each epoch; None if all are always available.
             selection: Which samples an epoch has, and how often; by default, all once.
 
         Raises:
@@ -101,7 +101,7 @@ class Sampler:
             raise ConfigError.at("loader", problem)
 
     def __len__(self) -> int:
-        """Return the number of batches of the whole next epoch on this rank."""
+        """Return how many batches this rank gets in the next epoch, from the epoch's start on."""
         return self._layout(self._epoch, 0).num_steps
 
     @property
@@ -111,7 +111,7 @@ class Sampler:
 
     @property
     def position(self) -> int:
-        """How many samples of `epoch` all ranks together had before the next iteration."""
+        """How many samples of `epoch` the next iteration skips, as the ranks already had them."""
         return self._position
 
     @property
@@ -142,7 +142,7 @@ class Sampler:
             epoch: A whole number from 0 on; NumPy integers count too.
 
         Raises:
-            ConfigError: If `epoch` is no such number.
+            ConfigError: If `epoch` is not a whole number, or is below 0.
         """
         is_whole = isinstance(epoch, numbers.Integral) and not isinstance(epoch, bool)
         if not is_whole or int(epoch) < 0:
@@ -187,7 +187,7 @@ class Sampler:
     def state_after(self, plan: Plan) -> dict[str, Any]:
         """Return the state with which `load_state` continues after a batch.
 
-        After the last batch of an epoch, that is the start of the next epoch.
+        After the last batch of an epoch, `load_state` continues with the next epoch.
         """
         if plan.last:
             return self._state(plan.epoch + 1, 0)
@@ -240,7 +240,11 @@ class Sampler:
         self._epoch, self._position = epoch, position
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """Return all ids in the order of an epoch, with repeats, int64 (`epoch_size`,)."""
+        """Return the ids of the samples of an epoch, over all ranks, in their order, int64 (n,).
+
+        n is the number of samples of the epoch. An id occurs as often as the epoch has its sample:
+        several times with `repeats`, for instance, or not at all.
+        """
         rows, count = self._rows(epoch)
         order = order_epoch(
             self.selection, count, rows, seed=self.seed, epoch=epoch, shuffle=self.shuffle
@@ -248,7 +252,7 @@ class Sampler:
         return order if rows is None else rows[order]
 
     def _rows(self, epoch: int) -> tuple[NDArray[np.int64] | None, int]:
-        """Return the rows that an epoch can choose, or None for all rows; and how many they are."""
+        """Return the rows that an epoch can choose from, or None for all, and their number."""
         if self.population is None:
             return self.selection.rows, self.count
         rows = self.population.ids(epoch, self._problem)
@@ -261,8 +265,8 @@ class Sampler:
     def _size_at(self, state: dict[str, Any]) -> int:
         """Return how many samples a state's epoch has.
 
-        The state of a growing data set has a generation. From this number, the population restores
-        the samples of that epoch.
+        The state of a growing data set has a number, its generation, from which the population
+        restores the samples of that epoch.
         """
         epoch, generation = state["epoch"], state.get("generation")
         if self.population is None or type(epoch) is not int or type(generation) is not int:

@@ -35,7 +35,7 @@ class Mixing(Protocol):
 
 @dataclass(frozen=True)
 class Mixture:
-    """The parts of an index, which lie one after another in it, and their shares of an epoch.
+    """The parts of a mixed data set, one after another in the index, and their shares of an epoch.
 
     Attributes:
         names: The names of the parts.
@@ -114,9 +114,10 @@ def _divide(size: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def interleave(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return an order of samples in which every run of positions holds the parts in proportion.
+    """Return an order of samples that mixes the parts evenly, not only over the whole epoch.
 
-    With k parts, the samples of a part in a run differ from the part's share by at most k - 1.
+    Any run of positions has each part's samples in proportion: with k parts, their number differs
+    from the part's share of the run by at most k - 1.
 
     Args:
         counts: The number of samples of each part.
@@ -139,8 +140,8 @@ class Selection:
         epoch_size: The number of samples of an epoch, over all ranks and with repeats; None: the
             number of samples that can be chosen; "all": every sample `repeats` times.
         rows: The rows of the index that can be chosen, ascending, int64 (n,); None: all.
-        weights: The relative probability of each row of the index, float64 (N,); samples are then
-            drawn with replacement. None: all samples come equally often.
+        weights: The relative probability of each row of the index, float64 (N,) for N rows;
+            samples are then drawn with replacement. None: all samples come equally often.
         mixture: The proportions of the parts of a mixed data set; None: it is not mixed.
         settings: The settings that differ from DEFAULTS, as a loader state stores them. A subset
             from a file, or of a split, is stored as the number and the hash of its ids.
@@ -177,7 +178,7 @@ class Selection:
         )
 
     def overlaps(self, other: "Selection") -> bool:
-        """Whether this selection and `other` can choose the same row of an index."""
+        """Return whether there may be a row of the index that both selections can choose."""
         if self.rows is None or other.rows is None:
             return True
         return bool(np.intersect1d(self.rows, other.rows).size)
@@ -187,7 +188,7 @@ ALL_ONCE = Selection()
 
 
 def check_settings(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Raise StateError if a saved state selects or orders samples otherwise than the sampler.
+    """Raise StateError if a saved state has another selection or order of samples than `own`.
 
     Args:
         state: The saved state, to be loaded.

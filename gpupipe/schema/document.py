@@ -25,8 +25,8 @@ class Document:
     Attributes:
         name: The file's name in messages. Data without a file has this as its only location.
         data: Nested dicts, lists and scalars.
-        keys: The location of each key, "file:line:column", by its path in `data`.
-        values: The location of each value, "file:line:column", by its path in `data`.
+        keys: Maps the path of each key in `data` to the key's location, "file:line:column".
+        values: Maps the path of each value in `data` to the value's location, in the same form.
     """
 
     name: str
@@ -66,9 +66,10 @@ class Document:
         return _has(self.at(loc[:-1]), loc[-1])
 
     def put(self, loc: Loc, value: Any, location: str) -> None:
-        """Set the value at `loc`. A mapping is merged into the old value if that is a mapping too.
+        """Set the value at `loc` to `value`, or merge `value` into it if both are mappings.
 
-        Missing parents are created. A step without parameters ("- decode") becomes a mapping.
+        Missing parents are created. A step without parameters ("- decode") becomes a mapping if
+        `loc` leads into it.
 
         Args:
             loc: The path of the value in `data`.
@@ -96,7 +97,7 @@ class Document:
         self.values[loc] = location
 
     def _holder(self, loc: Loc, location: str) -> tuple[Any, Loc]:
-        """Return the parent of `loc`, and `loc` with int indices for items of lists."""
+        """Return the mapping or list that holds `loc`, and `loc` with ints for items of lists."""
         holders: list[Any] = [self.data]
         real: list[Key] = []
         for i, key in enumerate(loc):
@@ -106,10 +107,10 @@ class Document:
         return holders[-1], tuple(real)
 
     def _inside(self, holder: Any, loc: list[Key], following: Key, location: str) -> Any:
-        """Return the value at `loc`, an item of `holder`, ready to contain the key `following`.
+        """Return the item of `holder` at `loc`, changed if it cannot contain the key `following`.
 
-        {} replaces an empty value. {"decode": {}} replaces the item "decode" of a list, a step
-        without parameters, if `following` is "decode".
+        An empty value becomes {}. An item of a list that equals `following`, such as the step
+        "decode" without parameters, becomes a mapping: {"decode": {}}.
         """
         key: Any = loc[-1]
         old = holder.get(key) if isinstance(holder, dict) else holder[key]
@@ -121,7 +122,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Node:
-    """A value of a document, and the list that collects mistakes.
+    """A value of a document, with the list to which mistakes in the value are added.
 
     Attributes:
         document: The document.
@@ -135,7 +136,7 @@ class Node:
 
     @property
     def value(self) -> Any:
-        """The value; None if `loc` does not exist."""
+        """The value at `loc`; None if the document has no such path."""
         return self.document.at(self.loc)
 
     def inside(self, *keys: Key) -> "Node":
@@ -143,7 +144,7 @@ class Node:
         return replace(self, loc=(*self.loc, *keys))
 
     def items(self) -> "list[Node]":
-        """Return one node for each item of the value, which is a list."""
+        """Return one node for each item of the value. The value must be a list."""
         return [self.inside(number) for number in range(len(self.value))]
 
     def where(self, of_key: bool = False) -> str:
@@ -151,7 +152,7 @@ class Node:
         return self.document.where(self.loc, of_key)
 
     def report(self, mistake: str, of_key: bool = False) -> None:
-        """Report a mistake in the value, or in its key."""
+        """Add a mistake in the value, or in its key, to `problems`."""
         self.problems.append(Problem(self.where(of_key), mistake))
 
 

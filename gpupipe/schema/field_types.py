@@ -90,7 +90,8 @@ def check_list(value: Any, lengths: Container[int], rule: str) -> list[Any]:
     """Return `value` as a list; a number becomes a list of one.
 
     Raises:
-        PydanticCustomError: `should_be(rule)`: it is no list, or its length is not in `lengths`.
+        PydanticCustomError: `value` is neither a number nor a list, or the length of the list is
+            not in `lengths`. The message says that the value should be `rule`.
     """
     values = [value] if is_number(value) else value
     if not isinstance(values, (list, tuple)) or len(values) not in lengths:
@@ -99,12 +100,18 @@ def check_list(value: Any, lengths: Container[int], rule: str) -> list[Any]:
 
 
 def one_for_both(rule: str) -> BeforeValidator:
-    """Return a validator of two numbers; one counts twice. Other values "should be `rule`"."""
+    """Return a validator of a list of two numbers. A single number a, or [a], becomes [a, a].
+
+    Its message about any other value is "should be `rule`".
+    """
     return BeforeValidator(lambda value: (check_list(value, (1, 2), rule) * 2)[-2:])
 
 
 def two_numbers(rule: str) -> BeforeValidator:
-    """Return a validator of a list of two numbers; other values "should be `rule`"."""
+    """Return a validator of a list of two numbers.
+
+    Its message about any other value is "should be `rule`".
+    """
     return BeforeValidator(lambda value: check_list(value, (2,), rule))
 
 
@@ -116,8 +123,8 @@ def spread(
     Args:
         rule: The end of the message "should be ..." about a wrong value.
         center: The center of the range that a number a expands to.
-        lowest: The lower limit of that range's min.
-        max_spread: The largest a.
+        lowest: The min of the range that a number expands to is at least this.
+        max_spread: The largest a that is valid.
     """
 
     def expand(value: Any) -> list[Any]:
@@ -170,7 +177,9 @@ def _one_for_all(value: Any) -> Any:
 
 
 class FillByKind(tuple[float, ...]):
-    """The fill of images from `{image: ..., mask: ...}` in YAML.
+    """The fill of images, which has the fill of masks as an attribute.
+
+    It comes from `{image: ..., mask: ...}` in YAML.
 
     Attributes:
         mask: The fill of masks. See `mask_fill`.
@@ -185,7 +194,11 @@ def mask_fill(fill: tuple[float, ...] | None) -> tuple[float, ...]:
 
 
 def read_fill(value: Any, handler: Callable[[Any], tuple[float, ...]]) -> tuple[float, ...]:
-    """Read a fill: a number, a list with one per channel, or {image: ..., mask: ...} of these."""
+    """Return the fill of images from the YAML; `handler` checks the numbers.
+
+    A fill is a number, a list with one for each channel, or {image: ..., mask: ...}, each with a
+    number or a list.
+    """
     if not isinstance(value, dict):
         return handler(_one_for_all(value))
     if value.keys() != {"image", "mask"}:

@@ -86,7 +86,10 @@ class _ReferenceCounter:
                 )
 
     def _count(self, loc: Loc, depth: int) -> tuple[int, int]:
-        """Return how many references the value at `loc` leads to, and the longest chain of them."""
+        """Return how many references the value at `loc` leads to, and their longest chain's length.
+
+        Raises RecursionError if `depth`, the length of the chain up to `loc`, is too large.
+        """
         if depth > _MAX_NESTED:
             raise RecursionError
         if loc not in self._counts:
@@ -119,7 +122,7 @@ def _find_targets(loc: Loc, text: str) -> Iterator[Loc]:
 
 
 def _map(value: Any, loc: Loc, change: Callable[[Loc, str], Any]) -> Any:
-    """Apply `change` to every text in `value` that OmegaConf or a shell would interpret."""
+    """Return `value`, with `change` applied to each text that OmegaConf or a shell interprets."""
     if isinstance(value, dict):
         return {k: _map(v, (*loc, k), change) for k, v in value.items()}
     if isinstance(value, list):

@@ -26,7 +26,7 @@ class NumberArray:
 
     Attributes:
         dtype: NumPy's name of the dtype.
-        shape: The shape.
+        shape: The length of each axis.
         digest: A hash of the numbers.
         path: The file of the numbers; "" if they come from a list.
     """
@@ -39,14 +39,17 @@ class NumberArray:
 
     @classmethod
     def of_values(cls, values: NDArray[Any], path: str = "") -> "NumberArray":
-        """Return the array of `values`, which must be finite, and float32 or float64."""
+        """Return a NumberArray of `values`.
+
+        The caller must ensure that the values are finite, and float32 or float64.
+        """
         values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
         digest = hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()
         return cls(values.dtype.name, values.shape, digest, values, path)
 
     @property
     def values(self) -> NDArray[Any]:
-        """The numbers.
+        """The numbers, as a NumPy array.
 
         Raises:
             LookupError: This is a client's copy without numbers: only the server has them.

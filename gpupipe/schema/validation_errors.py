@@ -186,7 +186,7 @@ def _suggest(model: _Model, inner: Loc) -> str:
 
 
 def _quote_description(model: _Model, inner: Loc) -> str:
-    """Return the docstring's first sentence about a field, in brackets; "" if there is none."""
+    """Return the first sentence about a field in its model's docstring, in brackets, or ""."""
     holder = _model_at(model, inner[:-1])
     sentence = describe_field(holder, str(inner[-1])).removesuffix(".") if holder else ""
     if not sentence:

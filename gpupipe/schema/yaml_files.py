@@ -26,13 +26,13 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def folder(kind: Kind) -> Path:
-    """Return the folder of the shipped files, in the installed package or in a checkout."""
+    """Return the folder of the YAML files that ship with gpupipe: in its package or a checkout."""
     installed = _PACKAGE / f"builtin_{kind}"
     return installed if installed.is_dir() else _PACKAGE.parent / kind
 
 
 def names(kind: Kind) -> list[str]:
-    """Return the names of the shipped files, without the suffix."""
+    """Return the names of the YAML files that ship with gpupipe, without the suffix."""
     return sorted(p.stem for p in folder(kind).glob("*.yaml"))
 
 
@@ -99,7 +99,7 @@ class _Loader(yaml.SafeLoader):
         self._name, self._depth = name, 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node and, recursively, the nodes inside it; limit the depth."""
+        """Compose a node and all nodes inside it; raise ConfigError if it is nested too deeply."""
         if self._depth > MAX_DEPTH:
             event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
             raise ConfigError.at(_locate(self._name, event.start_mark), TOO_DEEP)
@@ -278,7 +278,7 @@ class _Marks:
         return set(own)
 
     def _merge(self, node: yaml.Node, loc: Loc, own: set[str], depth: int) -> None:
-        """Add the locations of keys that `<<` merges in. They never replace the keys in `own`."""
+        """Add the locations of keys that `<<` merges in, except for `own`, the keys beside `<<`."""
         for mapping in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             inner = _Marks(self.name, self._visited)
             inner.visit(mapping, loc, depth)

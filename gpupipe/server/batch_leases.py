@@ -73,7 +73,7 @@ from gpupipe.server.pass_schedule import PassSchedule
 
 @dataclass(frozen=True)
 class Leased:
-    """A client leases the batch.
+    """The result of BatchLeases.lease if a client now leases the batch.
 
     Attributes:
         client: The client.
@@ -87,12 +87,15 @@ class Leased:
 
 @dataclass(frozen=True)
 class MustWait:
-    """The batch must wait: no reader may take a batch now, or an earlier step is not leased yet."""
+    """The result of BatchLeases.lease if the batch must wait.
+
+    Either no reader may take a batch now, or an earlier step is not leased yet.
+    """
 
 
 @dataclass(frozen=True)
 class NotNeeded:
-    """No pass needs the batch any more."""
+    """The result of BatchLeases.lease if no pass needs the batch any more."""
 
 
 LeaseResult = Leased | MustWait | NotNeeded
@@ -183,8 +186,8 @@ class BatchLeases:
         """Reconcile a client's leases with the batches that it still holds after a reconnect.
 
         Requeues the leases of all batches that the client does not hold. Leases a held batch to the
-        client again if the batch's step was requeued and not taken since. A client that is alone in
-        its partition gets it only if all earlier steps are leased or done.
+        client again if the batch's step was requeued and not taken since. To a client that is alone
+        in its partition, the batch is leased only if all earlier steps are leased or done.
 
         Args:
             client: The client that has reconnected.
@@ -210,13 +213,13 @@ class BatchLeases:
         return sum(max(0, c.credits) for c in self._state.readers(pass_number))
 
     def neediest(self) -> Partition | None:
-        """Return the partition that needs most batches to be made, or None if none needs any."""
+        """Return the partition for which most batches must be made; None if no batch is needed."""
         partitions = self._state.partitions.values()
         partition = max(partitions, key=self._unmet_demand, default=None)
         return partition if partition is not None and self._unmet_demand(partition) > 0 else None
 
     def partition_to_prefetch(self) -> Partition | None:
-        """Return a partition whose next step may be made before there is demand, or None."""
+        """Return a partition whose next batch may be made before a client needs it, or None."""
         partitions = [
             partition
             for partition in self._state.partitions.values()
@@ -228,7 +231,7 @@ class BatchLeases:
         return max(partitions, key=self._unmet_demand, default=None)
 
     def _unmet_demand(self, partition: Partition) -> int:
-        """Return how many more batches must be made for its readers; at most `_lead_left`."""
+        """Return how many more batches the readers of a partition need; at most `_lead_left`."""
         current = partition.current
         if current is None or not current.has_queued:
             return 0
@@ -236,7 +239,7 @@ class BatchLeases:
         return min(room, self._lead_left(current))
 
     def _lead_left(self, current: EpochPass) -> int:
-        """Return how many more steps of a pass may be taken now.
+        """Return how many more steps of a pass the engine may take now.
 
         With `broadcast`, a pass may be at most `hwm` steps ahead of the slowest client in the same
         epoch. With `share` there is no such limit.

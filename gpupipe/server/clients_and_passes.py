@@ -54,12 +54,12 @@ class EpochPass:
 
     @property
     def is_over(self) -> bool:
-        """Whether all steps are done."""
+        """Whether all steps of this pass are done."""
         return len(self.done) == self.steps
 
     @property
     def has_queued(self) -> bool:
-        """Whether any step is queued."""
+        """Whether a step of this pass is left to make: neither being made, nor leased, nor done."""
         return bool(self.requeued) or self.next_new < self.steps
 
     @property
@@ -82,7 +82,7 @@ class EpochPass:
         return step <= self._first_queued and step <= min(self.making, default=step)
 
     def is_all_leased_to(self, token: str) -> bool:
-        """Return whether one client leases all steps that are not done."""
+        """Return whether the client of `token` leases all steps that are not done."""
         is_all_leased = not self.has_queued and not self.making
         return is_all_leased and set(self.leased.values()) <= {token}
 
@@ -136,7 +136,7 @@ class EpochPass:
             heapq.heapify(self.requeued)
 
     def requeue_unfinished(self) -> None:
-        """Requeue all steps that are neither leased nor done, after a restart of the server."""
+        """Requeue all steps that are neither leased nor done. Call it when the server restarts."""
         self.making = set()
         self.next_new = self.steps
         self.requeued = [
@@ -169,7 +169,11 @@ class Partition:
 
 
 class SessionStarted(Struct, array_like=True, tag="client", frozen=True):
-    """Record of a client's session: its partition's name, and fields of messages.OpenSession."""
+    """Record in the write-ahead log: the session of a client has started.
+
+    `partition` is the name of the client's partition. messages.OpenSession explains the other
+    fields.
+    """
 
     token: str
     partition: str
@@ -221,14 +225,14 @@ Phase = Idle | Reconnecting | Waiting | Reading | BetweenPasses
 
 @dataclass
 class Client:
-    """The session of a client.
+    """What the server knows of one client, during the client's session.
 
     Attributes:
         session: The record of the session in the write-ahead log: token, name and process.
         partition: The client's partition.
         hwm: Number of batches that the client may hold.
         last_heard: Time of the client's last message, in seconds of the server's monotonic clock.
-        request_number: `number` of the client's last OpenSession.
+        request_number: The field `number` of the client's last OpenSession.
         leases: Batches that the client leases, in the order in which they were leased.
         revoked: Leases that were requeued while the client was silent. The next Revoke names them.
         is_silent: The client sent no message for the last `heartbeat_timeout` seconds.

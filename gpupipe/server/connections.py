@@ -58,11 +58,11 @@ class ClientConnection:
 
 @dataclass
 class Connections:
-    """All connections of a server. Callers hold the server's lock, except for `send_batch`, which
-    takes the lock itself.
+    """All connections of a server. To call a method, the caller must hold the server's lock, except
+    for `send_batch`, which takes the lock itself.
 
     Attributes:
-        state: Sessions and leases. flush() queues the messages of its outbox.
+        state: Sessions and leases, and an outbox, whose messages flush() queues.
         compress: Codec that the server is configured with, "none" for no compression.
         wake: Function that wakes the thread that owns the socket.
         lock: The server's lock.
@@ -108,7 +108,10 @@ class Connections:
                 old.slots.close()
 
     def release_slots(self, token: str, numbers: list[int]) -> None:
-        """Let a client's slots of shared memory be used again. Call it when no tensor uses them."""
+        """Let a client's slots of shared memory take batches again.
+
+        The caller must first make sure that no tensor uses them.
+        """
         slots = self.by_token[token].slots
         if slots is not None:
             for number in numbers:
@@ -132,8 +135,8 @@ class Connections:
             self.answer(self.by_token[token].route, message)
 
     def flush(self) -> None:
-        """Queue the messages of the outbox, close connections without a session, and wake the
-        thread that sends.
+        """Queue the messages of the outbox of `state`, close connections without a session, and
+        wake the thread that sends.
         """
         for token, message in self.state.outbox:
             self.send(token, message)
@@ -194,9 +197,9 @@ def _part(key: Key, start: int, data: memoryview, codec_name: str) -> Frames:
 
 
 def listen(options: ServerOptions, exits: ExitStack) -> tuple[Any, str]:
-    """Return (ROUTER socket, its address with the port). `exits` closes the socket.
+    """Listen for clients. Return (ROUTER socket, its address with the port).
 
-    Raises ServerError if the address or the keys cannot be used.
+    `exits` closes the socket. Raises ServerError if the address or the keys cannot be used.
     """
     context = zmq.Context(io_threads=2)
     exits.callback(context.term)
@@ -228,7 +231,7 @@ def listen(options: ServerOptions, exits: ExitStack) -> tuple[Any, str]:
 
 
 def _check_keys(context: Any, options: ServerOptions, exits: ExitStack) -> None:
-    """Start the thread that checks the key of every new connection against the allowed ones."""
+    """Start the thread that accepts a new connection only if its key is an allowed one."""
     from zmq.auth.thread import ThreadAuthenticator
 
     authenticator = ThreadAuthenticator(context)

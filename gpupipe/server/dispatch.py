@@ -79,7 +79,7 @@ class FinalError:
 
 
 class Dispatcher:
-    """Answers messages as the sessions decide. The caller holds the server's lock.
+    """Answers the messages of clients. To call a method, the caller must hold the server's lock.
 
     Args:
         sessions: Sessions, passes and leases.

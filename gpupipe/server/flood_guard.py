@@ -56,7 +56,7 @@ _RECEIVED_AT = 128
 
 @dataclass
 class TokenBucket:
-    """A token bucket that starts full: it holds up to `burst` tokens, and gets `rate` per second.
+    """A limit of a rate: has `burst` tokens at first and at most, and gets `rate` tokens a second.
 
     `last_refill` is the time of the last refill in seconds, at first the time of the creation.
     """
@@ -105,7 +105,9 @@ class _Sender:
 
 
 class FloodGuard:
-    """Limits the connections of a listening ROUTER socket. Only for TCP on Linux.
+    """Cuts connections to a ROUTER socket that send too much, or that open no session.
+
+    It works only for TCP on Linux.
 
     The parameter `now` of the methods is in seconds, of a monotonic clock.
 
@@ -133,7 +135,10 @@ class FloodGuard:
         self.num_cut = 0
 
     def handle_events(self, now: float) -> None:
-        """Handle new and closed connections, and cut the oldest if too many have no session."""
+        """Handle new and closed connections.
+
+        If too many connections have no session, the oldest of these are cut.
+        """
         for _ in range(_MAX_EVENTS):
             if not self.events.poll(0):
                 break
@@ -153,7 +158,7 @@ class FloodGuard:
             self._cut(descriptor, now)
 
     def check_connections(self, now: float) -> None:
-        """Cut connections that sent too much, or were silent too long without a session."""
+        """Cut connections that sent too much, or that have no session and were silent too long."""
         self.handle_events(now)
         for descriptor, sender in list(self._senders.items()):
             self._check_sender(descriptor, sender, now)
@@ -247,7 +252,7 @@ class FloodGuard:
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files to the hard limit, but at most to 65,536, and return it.
+    """Raise the limit of open files to the hard limit, at most 65,536. Return the new limit.
 
     ZeroMQ accepts connections faster than FloodGuard cuts them, and the usual limit is 1024.
     """

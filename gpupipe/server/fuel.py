@@ -64,7 +64,7 @@ class FuelServer:
         self._stopping = True
 
     def close(self) -> None:
-        """Wait for run() to return, then release the port. Idempotent."""
+        """Stop run() and wait for its end, then release the port. Idempotent."""
         self.stop()
         with self._running:
             self._socket.close(0)

@@ -191,7 +191,7 @@ class LeaseState:
                     yield StepLeased(current.number, step, token)
 
     def continue_after_restart(self, now: float, was_stopped: bool = False) -> None:
-        """Prepare this state for serving, after the records of the last server were applied.
+        """Prepare this state for serving. The caller must have applied the last server's records.
 
         Queues all steps that are neither leased nor done. An unfinished pass is not replaced while
         a client with leases may still reconnect.

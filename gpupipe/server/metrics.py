@@ -70,7 +70,7 @@ def format_line(stats: Mapping[str, Any], rates: tuple[float, float]) -> str:
 
 
 def describe_silence(seconds: float) -> str:
-    """Return the phrase that follows a client's name, or "" after at most 2 seconds of silence."""
+    """Return ", silent for N s" to put after a client's name, or "" for at most 2 seconds."""
     return f", silent for {seconds:.0f} s" if seconds > _SILENT_SECONDS else ""
 
 

@@ -40,7 +40,10 @@ from gpupipe.server.clients_and_passes import (
 from gpupipe.server.lease_state import LeaseState, PassDropped, PassStarted
 
 CountSteps = Callable[[int, int, int], int]
-"""Returns the number of steps of a pass, from (rank, epoch, position). Raises StateError."""
+"""Returns the number of steps of a pass, from (rank, epoch, position).
+
+Raises StateError if there is no such position.
+"""
 
 
 class RequestRefused(Exception):
@@ -191,7 +194,10 @@ class PassSchedule:
                 self._enter(client, partition.current)
 
     def _must_wait(self, partition: Partition, epoch: int) -> bool:
-        """Return whether a broadcast pass must wait for others that still read `epoch - 1`."""
+        """Return whether a pass over `epoch` must wait, as other clients still read `epoch - 1`.
+
+        Only with `broadcast`, where each client has a partition of its own.
+        """
         return self._state.options.mode == "broadcast" and any(
             other.epoch == epoch - 1 and self._state.readers(other.number)
             for other in self._state.current_passes()

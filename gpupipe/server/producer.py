@@ -52,7 +52,7 @@ Delivery = tuple[str, Key, Plan, Batch]
 
 
 class Producer(threading.Thread):
-    """The thread that makes batches.
+    """A thread that gets batches from the engine, leases them to clients and sends them.
 
     Args:
         engine: Makes the batches.
@@ -154,7 +154,7 @@ class Producer(threading.Thread):
     # --- plans for the engine
 
     def _source(self) -> Iterator[Plan]:
-        """Yield plans to the engine."""
+        """Yield the plans whose batches the engine must make, until no step needs a new batch."""
         while True:
             with self._changed:
                 plan = self._next_plan()

@@ -71,7 +71,7 @@ def prepare_loader(loader: Loader, options: ServerOptions) -> tuple[Loader, dict
 
 
 class Plans:
-    """The plans of a server, whose shard of the samples is divided among its partitions.
+    """Computes the plans of a server: divides the server's samples among its partitions.
 
     Args:
         config: The served config. Its shard is the part of the samples that this server has.
@@ -155,7 +155,7 @@ def open_sessions(
 
 
 def _identify_work(loader: Loader, options: ServerOptions, pipeline: str) -> dict[str, Any]:
-    """Return the settings of the served work. A state file with others cannot be resumed from.
+    """Return the settings of the served work. A server resumes only if the state file has the same.
 
     `pipeline`: fingerprint of the whole pipeline.
     """

@@ -50,7 +50,7 @@ class Server:
 
     Args:
         loader: The loader to serve. Do not iterate it yourself meanwhile.
-        options: How to serve.
+        options: How to serve; None for the defaults.
 
     Attributes:
         address: The address that the server listens on, with the actual port.
@@ -156,7 +156,7 @@ class Server:
         self._waker.wake()
 
     def close(self) -> None:
-        """Wait for run() to return, then release port, threads and memory. Idempotent."""
+        """Stop run() and wait for its end, then release port, threads and memory. Idempotent."""
         self.stop()
         with self._running:
             if not self._socket.closed:

@@ -119,7 +119,10 @@ class Sessions:
         return client
 
     def _choose_partition(self, request: messages.OpenSession) -> str:
-        """Return the name of the partition for a new client. Raises RequestRefused."""
+        """Return the name of the partition for a new client.
+
+        Raises RequestRefused if the server is full, or has no partition that fits the client.
+        """
         options, clients = self.state.options, self.state.clients
         if len(clients) >= options.max_clients:
             raise RequestRefused(

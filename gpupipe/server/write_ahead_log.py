@@ -122,7 +122,10 @@ class WriteAheadLog:
         return bool(records) and state.stopped_at is None
 
     def log(self, record: Record) -> None:
-        """Append a record to the file, or compact the file if a pass starts. Raises ServerError."""
+        """Append a record to the file, or compact the file if a pass starts.
+
+        Raises ServerError if the file cannot be written.
+        """
         if isinstance(record, PassStarted):
             self._compact()
         else:
@@ -130,11 +133,14 @@ class WriteAheadLog:
                 _append(self._file, record)
 
     def stop(self) -> None:
-        """Log that the server was stopped and did not crash. Raises ServerError."""
+        """Log that the server was stopped and did not crash. Raises ServerError as `log` does."""
         self.log(ServerStopped())
 
     def forget(self) -> None:
-        """Delete the file, so that the server starts from the beginning. Raises ServerError."""
+        """Delete the file, so that the server starts from the beginning.
+
+        Raises ServerError if the file cannot be deleted.
+        """
         with _writing(self.path):
             self.path.unlink(missing_ok=True)
 
@@ -183,7 +189,7 @@ class WriteAheadLog:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Raise ServerError for an OSError inside the `with` block."""
+    """Turn an OSError inside the `with` block into a ServerError that names `path`."""
     try:
         yield
     except OSError as e:

@@ -42,10 +42,10 @@ class FileList(Source):
         label: Name of the column with labels. Not for .txt. A table with the column `path` alone
             has no labels. null means that labels are not read. Write null for a .txt without labels
             whose paths hold spaces, and for a table without labels that has further columns.
-        fields: Further columns with paths, by the name of the field in a batch: {mask: mask_path}.
-            The field of `path` is "image".
-        values: Further columns with numbers, delivered under their names. They are int64 if all
-            are whole, else float64.
+        fields: Further columns with paths: {FIELD: COLUMN}, where FIELD is the name in a batch,
+            such as {mask: mask_path}. The field of `path` is "image".
+        values: The names of further columns with numbers. A batch has each under the same name. A
+            column is int64 if all of its numbers are whole, else float64.
     """
 
     name: ClassVar[str] = "file_list"

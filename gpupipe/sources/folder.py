@@ -25,9 +25,10 @@ class Folder(Source):
             Links are followed.
         label: "folder": the first folder below `root` is the class. null: there are no labels, and
             all images under `root` are read, also those in `root` itself.
-        extensions: Which files are images, regardless of case.
+        extensions: The file name extensions of images, in upper or lower case.
         fetch: Name of a data set to download to `root` if `root` does not exist.
-        stand_in: Number of images to draw instead if the download fails.
+        stand_in: Number of synthetic images to make in place of the data set if the download
+            fails. By default a failed download is an error.
     """
 
     name: ClassVar[str] = "folder"
@@ -61,7 +62,7 @@ class Folder(Source):
 
 
 def _is_unchanged(root: Path, index: Index) -> bool:
-    """Whether the index belongs to `root`, and no folder's entries changed since the scan."""
+    """Return whether `index` is of `root`, and no folder in it has changed since the scan."""
     times = index.extra.get("times")
     if index.root != str(root) or not isinstance(times, dict) or "" not in times:
         return False

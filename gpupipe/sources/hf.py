@@ -30,16 +30,16 @@ _PARQUET = ".parquet"
 
 @dataclass
 class _Rows:
-    """The rows of a file.
+    """What the source reads from one file: the labels and values of its rows, and their places.
 
     Attributes:
         others: The labels and values of the rows.
         class_names: The names of the classes, if the label is a ClassLabel; else [].
-        spans: For an Arrow file, by field: an array for each record batch, int64 (2, n), with the
-            byte offsets and the byte lengths of the n images in the batch.
-        groups: For a Parquet file: an array for each row group, int32 (2, n). For each of the n
-            rows in the group, it has the number of the group and the row's number in the group.
-        count: The number of rows.
+        spans: For an Arrow file. Maps the name of each field to a list with one array per record
+            batch, int64 (2, n): the byte offsets and the byte lengths of the batch's n images.
+        groups: For a Parquet file. One array per row group, int32 (2, n) for its n rows: the number
+            of the row group, n times, and the number of each row in the group.
+        count: The number of rows in the file.
     """
 
     others: LabelsAndValues
@@ -53,8 +53,8 @@ class Hf(FileSource):
     """The rows of a Hugging Face data set, with image files in their columns. Needs pyarrow.
 
     Images in Arrow files, as Dataset.save_to_disk writes them, are read where they are. Parquet
-    files, as the hub has them, are read by whole row groups, or their images are unpacked once.
-    The package `datasets` is not needed.
+    files, as the hub has them, are read by whole row groups, or their images are written once to
+    the cache folder (see `unpack`). The package `datasets` is not needed.
 
     Attributes:
         root: The folder of the data set. ~ stands for the home directory.
@@ -63,9 +63,9 @@ class Hf(FileSource):
             name in a batch. The first field is the one that steps work on.
         label: The column of labels, whole numbers or names; null if there are none. A column of
             the type ClassLabel also names the classes.
-        values: Columns of numbers, by the name of the value in a batch.
-        row_groups: How many row groups of Parquet files each process keeps in memory. Shuffled
-            samples come from all row groups of the split.
+        values: Columns of numbers: {VALUE: COLUMN}, where VALUE is the name in a batch.
+        row_groups: How many row groups of Parquet files each process keeps in memory. Shuffling is
+            not limited to these: shuffled samples come from all row groups of the split.
         unpack: Whether the first load writes the images of Parquet files to the cache folder, which
             takes as much room as the images. "always": it does. "auto": it does if there are more
             row groups than `row_groups`. "never": a row group that is not in memory is read
@@ -126,7 +126,10 @@ class Hf(FileSource):
         return build(root, names, numbers, classes, columns=columns, values=values)
 
     def _unpack(self, index: Index, progress: Progress) -> Index:
-        """Return the index of Parquet files, unpacked if the option `unpack` demands it."""
+        """Return the index with columns that are unpacked, where the option `unpack` asks for it.
+
+        The images of an unpacked column are in the cache folder, and not in Parquet files.
+        """
         columns = dict(index.columns)
         for name, column in index.columns.items():
             assert isinstance(column, RowGroupColumn)

@@ -39,8 +39,8 @@ Location = tuple[int, int]
 class Lmdb(FileSource):
     """The values of an LMDB database: each is an image file. They are read where they are.
 
-    Values that are pickled, or messages of Caffe, are refused. The samples are in the order of
-    their keys, or of the manifest.
+    Pickled values and Caffe's messages are refused. The samples are in the order of their keys, or
+    with a manifest in its order.
 
     Attributes:
         path: The folder with data.mdb, or the file itself. ~ stands for the home directory.
@@ -148,7 +148,8 @@ class Lmdb(FileSource):
         """Choose the samples among the keys, or read them from the manifest.
 
         Returns:
-            The values of the placeholders in each sample's key, by that key.
+            A dict from the key of each sample to the values of the placeholders in that key, by
+            the name of the placeholder.
             The labels in the manifest; None if there is no manifest, or if it has no labels.
         """
         template = self._first

@@ -39,7 +39,10 @@ class Part(pydantic.BaseModel):
 
 
 def _build_part(options: Any) -> Any:
-    """Build a Part from {source: NAME, weight: NUMBER, ...}. Raises ValueError if it is invalid."""
+    """Build a Part from {source: NAME, weight: NUMBER, ...}; return a Part unchanged.
+
+    Raises ValueError if the options are invalid.
+    """
     if isinstance(options, Part):
         return options
     if not isinstance(options, dict) or not isinstance(options.get("source"), str):

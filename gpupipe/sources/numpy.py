@@ -41,15 +41,15 @@ class Numpy(ArraySource):
             file is one sample.
         labels: With `files`: one pattern or several of .npy files that hold one whole number for
             each sample, in the order of the samples.
-        values: With `files`: further .npy files with one number or several for each sample, by
-            the name of the value in a batch: {target: y.npy}.
-        arrays: The names of the arrays in .npz files, such as {array: x_train, labels: y_train}.
-            A key is the name of the field, the name of a value, or "labels". By default the array
-            in the file has the same name. A file with a single array needs no name.
+        values: With `files`: further .npy files with one number or several for each sample:
+            {VALUE: PATTERNS}, where VALUE is the name in a batch, such as {target: y.npy}.
+        arrays: The names of the arrays in .npz files: {array: x_train, labels: y_train}. A key is
+            the name in `field`, a name in `values`, or "labels". A key that is left out stands for
+            the array with the same name. A file with a single array needs no name.
         field: Name of the array in a batch.
         layout: One letter for each axis of a sample, such as CHW. By default L, HW, CHW or CDHW,
             by the number of axes.
-        extensions: With `root`: which files are arrays, regardless of case.
+        extensions: With `root`: the file name extensions of arrays, in upper or lower case.
     """
 
     name: ClassVar[str] = "numpy"
@@ -112,7 +112,9 @@ def _read_header(path: str, name: str) -> npy.NpyHeader:
         name: The array's name in a .npz file; ignored for .npy.
 
     Raises:
-        OSError, ValueError, DamagedError: The array cannot be read.
+        OSError: The file cannot be read.
+        DamagedError: The file is cut off or too long; or a .npz is damaged.
+        ValueError: There is no such array, or its format is not supported.
     """
     with open_regular(path, buffering=0) as file:
         start, size = 0, os.fstat(file.fileno()).st_size
@@ -137,7 +139,7 @@ def _read_header(path: str, name: str) -> npy.NpyHeader:
 def _read_numbers(path: str, name: str) -> NDArray[Any]:
     """Read an array with one number, (N,), or n numbers, (N, n), for each of N samples.
 
-    Raises OSError, ValueError, DamagedError.
+    Raises ValueError if the array has another shape, and all that `_read_header` raises.
     """
     header = _read_header(path, name)
     if not 1 <= len(header.shape) <= 2:

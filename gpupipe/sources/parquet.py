@@ -30,8 +30,8 @@ class Parquet(ShardedSource):
         fields: The column with the image files of each field: {FIELD: COLUMN}, where FIELD is the
             name in a batch. The first field is the one that steps work on.
         label: The column of labels, whole numbers or names; null if there are none.
-        values: Columns of numbers, by the name of the value in a batch. They are int64 if all are
-            whole, else float64.
+        values: Columns of numbers: {VALUE: COLUMN}, where VALUE is the name in a batch. A value is
+            int64 if all of its numbers are whole, else float64.
     """
 
     name: ClassVar[str] = "parquet"
@@ -49,7 +49,7 @@ class Parquet(ShardedSource):
             return [self._unpack(path, table)]
 
     def _unpack(self, path: Path, table: Any) -> ShardFile:
-        """Write the image files of a shard to a file in the cache folder, and index them."""
+        """Write the images of a shard to a file in the cache folder; return a ShardFile of them."""
         others = arrow_columns.LabelsAndValues(self.label, self.values)
         columns = list(dict.fromkeys([*self.fields.values(), *others.columns]))
         arrow_columns.check_columns(table.schema_arrow, columns)

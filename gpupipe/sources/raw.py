@@ -73,7 +73,7 @@ class Raw(ArraySource):
         field: Name of the array in a batch.
         layout: One letter for each axis of a sample, such as CHW. By default L, HW, CHW or CDHW,
             by the number of axes.
-        extensions: With `root`: which files are arrays, regardless of case.
+        extensions: With `root`: the file name extensions of arrays, in upper or lower case.
     """
 
     name: ClassVar[str] = "raw"

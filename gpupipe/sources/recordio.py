@@ -39,8 +39,9 @@ class Recordio(ShardedSource):
             records are samples.
         label: The position of the label among the header's numbers, from 0. null means that none of
             them is a label; then all labels are 0.
-        values: Further numbers of the header, float32, by name: {weight: 1, landmarks: [2, 12]}.
-            [2, 12] stands for the numbers at the positions 2 to 11.
+        values: Further numbers of the header, float32: {VALUE: POSITIONS}, where VALUE is the name
+            in a batch, such as {weight: 1, landmarks: [2, 12]}. [2, 12] stands for the numbers at
+            the positions 2 to 11.
         empty: What to do with a record without an image: "raise", or "skip". Face data sets end
             in such records.
     """
@@ -87,7 +88,7 @@ class Recordio(ShardedSource):
             path: The RecordIO file.
             data: The bytes of the file.
             records: Records of the file.
-            wanted: The key of each record to index, by the byte at which the record begins. This
+            wanted: The records to index: maps the byte at which each begins to its key. This
                 method removes the records that it has indexed. None indexes all records.
         """
         several = records.find_multipart()
@@ -112,7 +113,7 @@ class Recordio(ShardedSource):
     def _join_parts(
         self, path: Path, payloads: list[bytes], number: NDArray[np.int64], names: list[str]
     ) -> ShardFile:
-        """Write the joined payloads of records to a file in the cache folder, and index them."""
+        """Write joined payloads of records to the cache folder, and return a ShardFile of them."""
         joined = b"".join(payloads)
         reason = f"{path} holds records in several parts, which are put together there"
         with write_parts(path, ("parts", names), reason) as (parts_file, file):
@@ -157,9 +158,9 @@ def _as_labels(number: NDArray[np.int64], labels: NDArray[np.float32]) -> NDArra
 
 
 def _read_idx(file: Path) -> dict[int, str] | None:
-    """Map the offset of each record in an .idx file to its key; None if there is no such file.
+    """Return a dict from the byte offset of each record in an .idx file to the record's key.
 
-    Raises DataError if the file is wrong.
+    Return None if there is no such file. Raises DataError if the file cannot be parsed.
     """
     if not file.is_file():
         return None

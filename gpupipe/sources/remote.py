@@ -23,7 +23,7 @@ from gpupipe.errors import DataError
 class Remote(DataSet, Source):
     # The docstring of DataSet ends in its Attributes.
     __doc__ = f"""{inspect.cleandoc(DataSet.__doc__ or "")}
-    cache: The local cache: {{dir, max_bytes, ...}}.
+    cache: The settings of the local cache: {{dir, max_bytes, ...}}.
 """
 
     name: ClassVar[str] = "remote"

@@ -28,7 +28,7 @@ from gpupipe.pipeline.step import Spec
 
 
 class Numbers(pydantic.BaseModel):
-    """A feature that is an array.
+    """Describes a field whose samples are arrays, and not image files.
 
     Attributes:
         feature: Name of the feature, which holds either a packed list of floats, or bytes.
@@ -50,12 +50,13 @@ class Tfrecord(ShardedSource):
     Attributes:
         shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands
             for the home directory.
-        fields: The feature of each field of a batch, by the field's name. Write the feature's name
-            if it holds the bytes of an image file; {feature, shape, dtype} if it holds an array.
+        fields: The feature of each field: {FIELD: FEATURE}, where FIELD is the name in a batch.
+            FEATURE is the feature's name if the feature holds the bytes of an image file, and
+            {feature, shape, dtype} if it holds an array.
         label: The feature with the label: one int64, or bytes with a name. null means that no
             feature is a label; then all labels are 0.
-        values: Features with further numbers, by the name of the value in a batch. They hold int64s
-            or floats, the same number of them in each record.
+        values: Features with further numbers: {VALUE: FEATURE}, where VALUE is the name in a batch.
+            They hold int64s or floats, the same number of them in each record.
         verify: Whether to check the checksum of every record while the shards are indexed. Needs
             crc32c.
     """
@@ -86,7 +87,7 @@ class Tfrecord(ShardedSource):
             ]
 
     def _index_records(self, data: Bytes, records: Messages) -> ShardFile:
-        """Index consecutive records of a shard."""
+        """Return a ShardFile with consecutive records of a shard."""
         names = [f if isinstance(f, str) else f.feature for f in self.fields.values()]
         names += [*self.values.values()] + ([] if self.label is None else [self.label])
         features = example.parse_features(data, records, dict.fromkeys(names))

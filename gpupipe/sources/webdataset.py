@@ -33,10 +33,10 @@ _NPY = "npy"
 
 
 class ArrayMember(pydantic.BaseModel):
-    """A member that is an array.
+    """Describes a field whose samples are arrays, and fixes their dtype.
 
     Attributes:
-        member: Ending of the member, such as npy.
+        member: The ending of the member that holds the array, such as npy.
         dtype: Dtype that the array of every sample must have.
         shape: Shape that the array of every sample must have. By default shapes may differ.
     """
@@ -58,14 +58,17 @@ class Webdataset(ShardedSource):
     Attributes:
         shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands
             for the home directory.
-        fields: The ending of each field's member, or a list of endings, by the field's name in a
-            batch. From a list, the first ending that a sample has is taken. Members that end in npy
-            are arrays. {member: npy, dtype: float32, shape: [3, 480, 640]} fixes dtype and shape.
-        label: Ending of the member with the label, which is a number or a name as text. "json:KEY"
-            is the value of KEY in the member that ends in json. null means that no member holds a
-            label; then all labels are 0.
-        values: Further numbers, by the name of the value in a batch. Each is located like the
-            label: {weight: "json:weight"}. A key may hold a list of numbers.
+        fields: The member that holds each field: {FIELD: ENDING}, where FIELD is the name in a
+            batch. ENDING is the ending of the member's name, such as jpg, or a list of endings. Of
+            a list, each sample uses the first ending that it has. Members that end in npy are
+            arrays. To fix their dtype and shape, write as ENDING
+            {member: npy, dtype: float32, shape: [3, 480, 640]}.
+        label: The ending of the member that holds the label, a number or a name as text. "json:KEY"
+            takes the label from KEY in the member that ends in json. null means that no member
+            holds a label; then all labels are 0.
+        values: Further numbers: {VALUE: PLACE}, where VALUE is the name in a batch, such as
+            {weight: "json:weight"}. PLACE is written as in `label`. KEY may hold one number or a
+            list of numbers.
     """
 
     name: ClassVar[str] = "webdataset"
@@ -158,7 +161,7 @@ class Webdataset(ShardedSource):
             return [ShardFile(list(chosen), fields, labels, values)]
 
     def _choose_members(self, stem: str, parts: _Parts) -> _Parts:
-        """Return the member of each field, by the field's name.
+        """Return a dict from the name of each field to the member that holds it in one sample.
 
         Return {} if no field has a member: then the stem is no sample. Raises ValueError if only
         some fields have a member.

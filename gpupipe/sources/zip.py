@@ -88,7 +88,7 @@ class _Image(NamedTuple):
 
 
 class Zip(FileSource):
-    """Images in CLASS/... in ZIP archives, at any depth, in ImageFolder's order.
+    """Images in ZIP archives, in class folders (CLASS/...), at any depth, in ImageFolder's order.
 
     An uncompressed member is read where it is. A deflated member is inflated at each read, and its
     CRC-32 is checked. Hidden files are left out, and so is the folder __MACOSX.
@@ -96,10 +96,10 @@ class Zip(FileSource):
     Attributes:
         shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands
             for the home directory.
-        folder: The folder in the archives that the class folders are in, such as "data/train".
+        folder: The folder inside the archives that holds the class folders, such as "data/train".
         label: "folder": the first folder below `folder` is the class. null: there are no labels.
-        extensions: Which members are images, regardless of case.
-        verify: Check the CRC-32 of every image when the archives are indexed.
+        extensions: The file name extensions of images, in upper or lower case.
+        verify: Whether to check the CRC-32 of every image when the archives are indexed.
     """
 
     name: ClassVar[str] = "zip"

@@ -47,8 +47,8 @@ class AugMix(AugmentPolicy):
     channels, and not on masks.
 
     Attributes:
-        severity: Each operation draws its strength from the weakest `severity` of ten strengths,
-            1 to 10. The default is 3.
+        severity: The number of strengths to draw from, 1 to 10. Each operation has ten strengths,
+            and draws one of the weakest `severity`. The default is 3.
         mixture_width: The number of chains, 1 to 16. The default is 3.
         chain_depth: The number of operations in a chain, 1 to 16. With -1, the default, this number
             is drawn from 1 to 3 for each chain.
@@ -83,10 +83,11 @@ class AugMix(AugmentPolicy):
         """Draw the chains of each sample.
 
         Returns:
-            op: int32 (B, mixture_width, longest chain), the number of each operation in OPS; 0
-                after the end of a chain.
-            value: float64 of the same shape, the value of each operation: see policy_ops.
-            weight: float64 (B, mixture_width + 1), the weight of the image, then of each chain.
+            A dict of arrays for B samples:
+            `op`: int32 (B, mixture_width, longest chain), the index of each operation in
+                augment.policy_ops.OPS; 0, the identity, after the end of a chain.
+            `value`: float64 of the same shape, the value of each operation: see policy_ops.
+            `weight`: float64 (B, mixture_width + 1), the weight of the image, then of each chain.
         """
         return self._mixture.draw(u, _MIX_DRAWS_PER_OP, self._draw_ops)
 
@@ -124,8 +125,10 @@ class AutoAugment(AugmentPolicy):
         """Draw two operations for each sample.
 
         Returns:
-            op: int32 (B, 2), the number of each operation in OPS.
-            value: float64 (B, 2), the value of each operation: see policy_ops.
+            A dict of arrays for B samples:
+            `op`: int32 (B, 2), the index of each operation in augment.policy_ops.OPS; 0, the
+                identity, for an operation that is not applied.
+            `value`: float64 (B, 2), the value of each operation: see policy_ops.
         """
         index, probability, level = to_arrays(_SUB_POLICIES[self.policy], _list_names(self.policy))
         pair = choose(u[:, 0], len(index))
@@ -145,10 +148,10 @@ def _list_names(policy: str) -> tuple[str, ...]:
 
 
 class RandAugment(AugmentPolicy):
-    """Apply operations drawn from 14, as torchvision.transforms.v2.RandAugment.
+    """Apply operations that are drawn from 14, as torchvision.transforms.v2.RandAugment.
 
-    The 14 operations are equally probable, and all have the same `magnitude`. Half of the shears,
-    translations, rotations and changes of a factor get a negative sign. Source:
+    The 14 operations are equally probable, and all have the same `magnitude`. A shear, translation,
+    rotation or change of a factor goes in the negative direction with probability 1/2. Source:
     https://arxiv.org/abs/1909.13719. The step works on uint8 images of 1 or 3 channels.
 
     Attributes:
@@ -181,8 +184,9 @@ class RandAugment(AugmentPolicy):
         """Draw the operations of each sample.
 
         Returns:
-            op: int32 (B, num_ops), the number of each operation in OPS.
-            value: float64 (B, num_ops), the value of each operation: see policy_ops.
+            A dict of arrays for B samples:
+            `op`: int32 (B, num_ops), the index of each operation in augment.policy_ops.OPS.
+            `value`: float64 (B, num_ops), the value of each operation: see policy_ops.
         """
         index = choose(u[:, : self.num_ops], len(RAND_AUGMENT_OPS))
         return self.table.get(index, self.magnitude, u[:, self.num_ops :])
@@ -195,8 +199,8 @@ class RandAugment(AugmentPolicy):
 class TrivialAugmentWide(AugmentPolicy):
     """Apply one operation of 14, as torchvision.transforms.v2.TrivialAugmentWide.
 
-    All operations are equally probable, and so are all magnitudes. Half of the shears,
-    translations, rotations and changes of a factor get a negative sign. Source:
+    All operations are equally probable, and so are all magnitudes. A shear, translation, rotation
+    or change of a factor goes in the negative direction with probability 1/2. Source:
     https://arxiv.org/abs/2103.10158. The step works on uint8 images of 1 or 3 channels.
 
     Attributes:
@@ -211,8 +215,9 @@ class TrivialAugmentWide(AugmentPolicy):
         """Draw the operation of each sample.
 
         Returns:
-            op: int32 (B, 1), the number of the operation in OPS.
-            value: float64 (B, 1), the value of the operation: see policy_ops.
+            A dict of arrays for B samples:
+            `op`: int32 (B, 1), the index of the operation in augment.policy_ops.OPS.
+            `value`: float64 (B, 1), the value of the operation: see policy_ops.
         """
         index = choose(u[:, :1], len(RAND_AUGMENT_OPS))
         magnitude_bin = choose(u[:, 1:2], self.num_magnitude_bins)

@@ -42,12 +42,12 @@ TurnPair = Annotated[tuple[Turn, Turn], two_numbers("[min, max], from -0.5 to 0.
 
 
 def lower_adjustment(image: Primitives, name: str, factor: NDArray[np.float64]) -> None:
-    """Apply one of `ADJUSTMENTS` to a batch, with a factor per sample, (B,)."""
+    """Apply an adjustment, such as "contrast", to a batch, with a factor per sample, (B,)."""
     image.color(f"adjust_{name}", factor)
 
 
 def torch_adjustment(image: Any, name: str, factor: Any) -> Any:
-    """Apply one of `ADJUSTMENTS` to one image in torch."""
+    """Apply an adjustment, such as "contrast", to one torch image, with one factor."""
     return color_ops.apply(f"adjust_{name}", image, [float(factor)])
 
 
@@ -81,18 +81,21 @@ class ColorJitter(ColorStep):
 
     @property
     def _ranges(self) -> dict[str, tuple[float, float]]:
-        """The range of each adjustment that has an effect, by name."""
+        """A dict from the name of each adjustment that has an effect to its range."""
         ranges = {name: getattr(self, name) for name in ADJUSTMENTS}
         none = {name: (0.0, 0.0) if name == "hue" else (1.0, 1.0) for name in ADJUSTMENTS}
         return {n: bounds for n, bounds in ranges.items() if bounds not in (None, none[n])}
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Draw factors, and an order.
+        """Draw the factor of each adjustment that has an effect, and the order of these.
 
         Returns:
-            order: int32 (B, n), the sequence of the n adjustments that have an effect, by index.
-            brightness, contrast, saturation, hue: float64 (B,), the factor of each adjustment that
-                has an effect.
+            A dict of arrays for B samples:
+            `order`: int32 (B, n), the order in which a sample gets the n adjustments that have an
+                effect. Each is its index among them, as listed: brightness, contrast, saturation,
+                hue.
+            `brightness`, `contrast`, `saturation`, `hue`: float64 (B,), the factor; for hue, full
+                turns. Only for adjustments that have an effect.
         """
         columns = [ADJUSTMENTS.index(name) for name in self._ranges]
         order = np.argsort(u[:, columns], axis=-1, kind="stable").astype(np.int32)
@@ -122,8 +125,9 @@ class RandomPhotometricDistort(ColorStep):
     """Distort the colours, as torchvision.transforms.v2.RandomPhotometricDistort.
 
     Brightness, contrast, saturation, hue and the order of the channels change, each with
-    probability `p`. The contrast changes before the saturation or after the hue, which are equally
-    probable. The input must be an image of 1 or 3 channels, of uint8 or of floats from 0 to 1.
+    probability `p`. The contrast changes either before the saturation or after the hue, each with
+    probability 1/2. The input must be an image of 1 or 3 channels, of uint8 or of floats from 0
+    to 1.
 
     Attributes:
         brightness: [min, max] factor of brightness, at least 0. The default is [0.875, 1.125].
@@ -146,11 +150,13 @@ class RandomPhotometricDistort(ColorStep):
         """Draw which changes each sample gets, and how strong they are.
 
         Returns:
-            brightness, contrast, saturation, hue: float64 (B,), the factors; for hue, full turns.
-            NAME_runs: int32 (B,), 1 if the sample gets the change NAME, else 0. NAME is brightness,
-                contrast_first, contrast_last, saturation, hue or permutation.
-            permutation: int32 (B, 3). Channel c of the output is channel permutation[n, c] of
-                sample n.
+            A dict of arrays for B samples:
+            `brightness`, `contrast`, `saturation`, `hue`: float64 (B,), the factors; for hue, full
+                turns.
+            `NAME_runs`: int32 (B,), 1 if the sample gets the change NAME, else 0. NAME is
+                brightness, contrast_first, contrast_last, saturation, hue or permutation.
+            `permutation`: int32 (B, 3). Channel c of the output is channel permutation[n, c] of
+                the input, for sample n.
         """
         factors = {
             name: draw_between(getattr(self, name), u[:, n]) for n, name in enumerate(ADJUSTMENTS)

@@ -42,7 +42,7 @@ class RandomApply(Container):
     own_uniforms = 1
 
     def draw(self, u: Uniforms) -> Sampled:
-        """Return runs: int32 (B,), 1 for the samples that go through the steps, else 0."""
+        """Return a dict: `runs`, int32 (B,) for B samples: 1 to run the steps, else 0."""
         return {"runs": (u[:, 0] < self.p).astype(np.int32)}
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
@@ -107,11 +107,11 @@ class RandomOrder(Container):
 
     @property
     def own_uniforms(self) -> int:  # type: ignore[override]
-        """One draw per step: sorting the draws yields the order of the steps."""
+        """The number of uniform draws: one per step. Sorting the draws yields the steps' order."""
         return len(self.transforms)
 
     def draw(self, u: Uniforms) -> Sampled:
-        """Return order: int32 (B, steps), the indices of the steps in the order of execution."""
+        """Return a dict: `order`, int32 (B, steps), each sample's step indices as they run."""
         return {"order": np.argsort(u, axis=-1, kind="stable").astype(np.int32)}
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
@@ -153,7 +153,7 @@ class Identity(Step):
     """
 
     def lower(self, image: Primitives, p: Params) -> None:
-        """Call no primitive."""
+        """Do nothing: the image stays as it is."""
 
     def torch(self, image: Any, p: Params) -> Any:
         return image

@@ -29,7 +29,7 @@ from gpupipe.schema.field_types import AnyFill, Padding, PaddingMode, Window
 
 
 def _pad_by_mirror(image: Any, mode: str, before: Any, after: Any) -> Any:
-    """Pad an image in torch with its own pixels: `mode` is edge, reflect or symmetric."""
+    """Pad a torch image with its own pixels; `mode` is edge, reflect or symmetric."""
     from torchvision.transforms.v2 import functional as F
 
     check_mirror(mode, before, after, image.shape[-2:])
@@ -155,8 +155,9 @@ class RandomCrop(Step):
         """Draw the window's position in the free space around it.
 
         Returns:
-            position: (B, 2), [top, left] as fractions of the free space, in [0, 1).
-            front: (B, 1), the same along the depth, for volumes.
+            A dict of arrays for B samples:
+            `position`: float64 (B, 2), [top, left] as fractions of the free space, in [0, 1).
+            `front`: float64 (B, 1), the same along the depth, used for volumes only.
         """
         return {"position": u[:, :2], "front": u[:, 2:]}
 
@@ -181,11 +182,11 @@ class RandomCrop(Step):
 
     @property
     def can_pad(self) -> bool:
-        """Whether the step may pad an image."""
+        """Whether the step may pad an image: it has `padding` or `pad_if_needed`."""
         return self.padding is not None or self.pad_if_needed
 
     def margins(self, size: Any) -> tuple[Any, Any]:
-        """Return all padding of an image: [top, left] and [bottom, right], in pixels.
+        """Return two arrays, the padding of an image: [top, left] and [bottom, right], in pixels.
 
         As in torchvision, `pad_if_needed` adds all missing pixels at both ends.
 

@@ -93,8 +93,8 @@ class Dali(Step):
         """Draw the arguments that have a distribution.
 
         Returns:
-            By the argument's name: a float32 or int32 array, (B,); (B, n) if each value is a list
-            of n numbers.
+            A dict from the name of each drawn argument to an array for B samples: int32 for whole
+            numbers, else float32. Its shape is (B,), or (B, n) if a value is a list of n numbers.
         """
         sampled, first = {}, 0
         for name, draw in self.arguments.draws.items():
@@ -119,7 +119,12 @@ class Dali(Step):
         image.apply(self.op, self._make, *values, size=size)
 
     def _make(self, pixels: Any, *nodes: Any) -> Any:
-        """Add the operator to a DALI pipeline. `nodes` are the drawn arguments."""
+        """Add the operator to a DALI pipeline, and return its output.
+
+        Args:
+            pixels: The images, as a DALI node.
+            *nodes: The drawn arguments as DALI nodes, in the order of `self.arguments.draws`.
+        """
         if pixels.device not in self.operator.backends:
             raise NoLoweringError(
                 f"DALI has no {pixels.device.upper()} version of {self.op}: set 'device: "

@@ -40,7 +40,7 @@ class Decode(Step):
 
     @property
     def options(self) -> DecodeOptions:
-        """The step's parameters, in the type that `DecoderChain` takes."""
+        """The step's parameters as DecodeOptions, which a DecoderChain takes."""
         return DecodeOptions(self.mode, self.apply_exif_orientation, self.dtype)
 
     def lower(self, image: Primitives, p: Params) -> None:

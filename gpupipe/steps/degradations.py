@@ -65,7 +65,7 @@ class GaussianBlur(ColorStep):
     takes_any_values = True
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return sigma: float64 (B,), in pixels."""
+        """Return a dict: `sigma`, float64 (B,), in pixels, for each of B samples."""
         return {"sigma": draw_between(self.sigma, u[:, 0])}
 
     def infer_color(self, input_spec: Spec) -> Spec:
@@ -102,7 +102,7 @@ class GaussianNoise(ColorStep):
     speed_advice = noise.SPEED_ADVICE
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return seed: int64 (B,), the seed of each sample's noise."""
+        """Return a dict: `seed`, int64 (B,), the seed of the noise of each of B samples."""
         return {"seed": noise.draw_seeds(u[:, 0])}
 
     def infer_color(self, input_spec: Spec) -> Spec:
@@ -170,12 +170,15 @@ class Jpeg(ColorStep):
     op = "jpeg"
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return quality: int32 (B,)."""
+        """Return a dict: `quality`, int32 (B,), the JPEG quality for each of B samples."""
         low, high = self.quality
         return {"quality": (low + np.floor(u[:, 0] * (high - low + 1))).astype(np.int32)}
 
     def torch_color(self, image: Any, p: Params) -> Any:
-        """Compress with Pillow: its pixels are torchvision's, whose own encoder is deprecated."""
+        """Compress with Pillow and decode again. The pixels are those of torchvision.
+
+        torchvision's own JPEG encoder is not used, since it is deprecated.
+        """
         import torch
         from PIL import Image
 

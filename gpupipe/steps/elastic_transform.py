@@ -62,7 +62,7 @@ class ElasticTransform(WarpingStep):
     )
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return seed: int64 (B,), the seed of each sample's displacements."""
+        """Return a dict: `seed`, int64 (B,), the seed of the displacements of each of B samples."""
         return {"seed": noise.draw_seeds(u[:, 0])}
 
     def infer_spec(self, input_spec: Spec) -> Spec:
@@ -108,7 +108,8 @@ def make_displacement(
 
     Args:
         seed: The seed, from `draw_seeds`.
-        size: [height, width] of the image in pixels, each above half of the larger kernel.
+        size: [height, width] of the image in pixels. Each must be more than half the side of the
+            larger blur kernel.
         alpha: The strength along [x, y], in half pixels.
         sigma: The standard deviations [x, y] of the blur in pixels; 0 for none.
 

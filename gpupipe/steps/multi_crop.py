@@ -29,7 +29,7 @@ _CROPS = len(_CORNERS) + 1
 class MultiCrop(Step):
     """Cut out the four corners and the centre. Each field of a view gets one of the crops.
 
-    Crops from number 5 on are those of the mirrored image.
+    Crops 0 to 4 are those of the image. Crops 5 to 9, in ten_crop, are those of the mirrored image.
 
     Attributes:
         size: One number for a square, or [height, width], in pixels.
@@ -73,7 +73,7 @@ class MultiCrop(Step):
 
     @property
     def is_mirrored(self) -> bool:
-        """Whether the crop is one of the mirrored image."""
+        """Whether `crop` is one of the crops of the mirrored image, 5 to 9."""
         return (self.crop or 0) >= _CROPS
 
     def anchor(self, size: NDArray[np.float64]) -> NDArray[np.float64]:

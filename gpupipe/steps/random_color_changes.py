@@ -58,7 +58,7 @@ class RandomChannelPermutation(ColorStep):
     takes_any_values = True
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return permutation: int32 (B, 3), the input channel of each output channel."""
+        """Return a dict: `permutation`, int32 (B, 3), the input channel for each output channel."""
         return {"permutation": np.argsort(u, axis=-1, kind="stable").astype(np.int32)}
 
 

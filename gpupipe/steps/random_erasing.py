@@ -31,7 +31,7 @@ from gpupipe.schema.field_types import (
 
 _TRIES = 10
 RANDOM = "random"
-"""The parameter `value` that erases with noise."""
+"""The value of the parameter `value` that stands for noise."""
 _SEED = 2 * _TRIES + 3
 """The column of the uniform draws from which the seed of the noise is drawn."""
 
@@ -84,12 +84,13 @@ class RandomErasing(Step):
         """Draw which samples get a window, ten windows for each, and a position.
 
         Returns:
-            runs: int32 (B,), 1 for the samples that get a window, else 0.
-            factors: (B, 10, 2), [height, width] of the ten windows, each divided by the square root
-                of the image's area.
-            position: (B, 2), [top, left] as fractions of the free space around the window, in
-                [0, 1).
-            seed: int64 (B,), the seed of the noise, if there is any.
+            A dict of arrays for B samples:
+            `runs`: int32 (B,), 1 for the samples that get a window, else 0.
+            `factors`: float64 (B, 10, 2), [height, width] of the ten windows, each divided by the
+                square root of the image's area.
+            `position`: float64 (B, 2), [top, left] as fractions of the free space around the
+                window, in [0, 1).
+            `seed`: int64 (B,), the seed of the noise. Only if `value` is "random".
         """
         runs, areas, ratios, position, _ = np.split(u, (1, _TRIES + 1, 2 * _TRIES + 1, _SEED), 1)
         sampled: Sampled = {
@@ -128,7 +129,7 @@ class RandomErasing(Step):
         return add_fill(noise.ANY_NUMBER, input_spec)
 
     def window(self, p: Params, size: Any) -> tuple[Any, Any, Any]:
-        """Return the window's [top, left], its [height, width] in pixels, and whether to erase it.
+        """Return the window's [top, left] and [height, width] in pixels, and whether to erase it.
 
         The formula is that of torchvision's make_params.
 

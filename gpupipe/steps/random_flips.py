@@ -11,7 +11,7 @@ from gpupipe.schema.field_types import Probability
 
 
 class RandomFlip(Step):
-    """The base of both steps. A subclass names the axis along which it mirrors: "H" or "W"."""
+    """The base of steps that flip images at random. A subclass sets `axis`: "H" or "W"."""
 
     p: Probability = 0.5
 
@@ -19,7 +19,7 @@ class RandomFlip(Step):
     axis: ClassVar[str]
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return flip: int32 (B,), 1 for the samples to mirror, else 0."""
+        """Return a dict: `flip`, int32 (B,) for B samples: 1 to mirror the sample, else 0."""
         return {"flip": (u[:, 0] < self.p).astype(np.int32)}
 
     def infer_spec(self, input_spec: Spec) -> Spec:

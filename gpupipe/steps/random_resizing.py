@@ -58,8 +58,8 @@ class RandomResize(ResizingStep):
 
     Attributes:
         min_size: The smallest length of the shorter side, in pixels.
-        max_size: The length of the shorter side is less than this, in pixels. As in torchvision,
-            the length is drawn from min_size to max_size - 1.
+        max_size: One more than the largest length of the shorter side, in pixels. As in
+            torchvision, the length is drawn from min_size to max_size - 1.
         interpolation: "nearest", "bilinear" (the default) or "bicubic".
         antialias: Low-pass before shrinking. The default is true, and bicubic requires it.
     """
@@ -80,7 +80,7 @@ class RandomResize(ResizingStep):
         return self
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return short: (B,), the length of the shorter side in whole pixels."""
+        """Return a dict: `short`, float64 (B,), each sample's shorter side in whole pixels."""
         return {"short": self.min_size + np.floor(u[:, 0] * (self.max_size - self.min_size))}
 
     @property
@@ -128,7 +128,7 @@ class RandomShortestSize(ResizingStep):
         return self
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return short: (B,), the length of the shorter side in pixels."""
+        """Return a dict: `short`, float64 (B,), each sample's shorter side in whole pixels."""
         lengths = np.array(self.min_size, np.float64)
         return {"short": lengths[np.floor(u[:, 0] * len(lengths)).astype(int)]}
 
@@ -166,7 +166,7 @@ class ScaleJitter(ResizingStep):
     example = {"target_size": [320, 320]}
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return scale: (B,), the size relative to the largest that fits into target_size."""
+        """Return a dict: `scale`, float64 (B,), the factor of size for each of B samples."""
         return {"scale": draw_between(self.scale_range, u[:, 0])}
 
     def shape(self, p: Params, size: Any) -> Any:

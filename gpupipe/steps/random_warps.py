@@ -83,11 +83,12 @@ class RandomAffine(WarpingStep):
         """Draw the transform of each sample.
 
         Returns:
-            angle: (B,), in degrees.
-            shear: (B, 2), [x, y] in degrees.
-            scale: (B,), the factor of size.
-            translate: (B, 2), [x, y] as fractions of the image's size, -1 to 1.
-            linear: (B, 2, 2), the linear part of the inverse matrix, from angle, scale and shear.
+            A dict of float64 arrays for B samples:
+            `angle`: (B,), in degrees.
+            `shear`: (B, 2), [x, y] in degrees.
+            `scale`: (B,), the factor of size.
+            `translate`: (B, 2), [x, y] as fractions of the image's size, -1 to 1.
+            `linear`: (B, 2, 2), the linear part of the inverse matrix, from angle, scale and shear.
         """
         angle = draw_between(self.degrees, u[:, 0])
         reach = np.array(self.translate or (0.0, 0.0))
@@ -105,7 +106,7 @@ class RandomAffine(WarpingStep):
         }
 
     def shift(self, p: Params, width_height: Any) -> Any:
-        """Return the shift [x, y] in whole pixels."""
+        """Return the shift [x, y] of each sample in whole pixels."""
         return np.rint(p["translate"] * width_height)
 
     def lower(self, image: Primitives, p: Params) -> None:
@@ -151,17 +152,18 @@ class RandomPerspective(WarpingStep):
         """Draw which samples are transformed, and how far their corners move.
 
         Returns:
-            runs: int32 (B,), 1 for the samples that are transformed, else 0.
-            moves: (B, 4, 2), [x, y] for the top-left, top-right, bottom-right and bottom-left
-                corner: its position in the range where it may lie, from 0 (the range's left or top
-                end) to 1, without 1.
+            A dict of arrays for B samples:
+            `runs`: int32 (B,), 1 for the samples that are transformed, else 0.
+            `moves`: float64 (B, 4, 2), [x, y] for the top-left, top-right, bottom-right and
+                bottom-left corner. Each number says where in its range the corner comes to lie:
+                from 0, the left or top end of the range, to 1, which is excluded.
         """
         return {"runs": (u[:, 0] < self.p).astype(np.int32), "moves": u[:, 1:].reshape(-1, 4, 2)}
 
     def corners(self, p: Params, width_height: Any) -> tuple[Any, Any]:
-        """Return the image's corners and their positions in the output, [x, y], (..., 4, 2) each.
+        """Return two arrays, (..., 4, 2): the image's corners, and their positions in the output.
 
-        The formula is that of torchvision's make_params.
+        Each corner is [x, y] in pixels. The formula is that of torchvision's make_params.
         """
         bounds = np.floor(self.distortion_scale * np.floor(width_height / 2.0)) + 1.0
         start = _CORNERS * (width_height - 1.0)[..., None, :]
@@ -216,11 +218,12 @@ class RandomRotation(WarpingStep):
         """Draw the angle of each sample.
 
         Returns:
-            angle: (B,), in degrees.
-            linear: (B, 2, 2), the linear part of the inverse matrix.
-            extent: (B, 2, 2), the absolute values of `linear`, for `expand`.
-            quarter_turn: (B,), 1 for multiples of 90 degrees, else 0. For such angles torchvision's
-                `expand` swaps the sides and does not measure the corners.
+            A dict of float64 arrays for B samples:
+            `angle`: (B,), in degrees.
+            `linear`: (B, 2, 2), the linear part of the inverse matrix.
+            `extent`: (B, 2, 2), the absolute values of `linear`, for `expand`.
+            `quarter_turn`: (B,), 1 for multiples of 90 degrees, else 0. For these angles
+                torchvision's `expand` swaps the sides and does not measure the corners.
         """
         angle = draw_between(self.degrees, u[:, 0])
         zero = np.zeros_like(angle)

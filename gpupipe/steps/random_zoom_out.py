@@ -41,9 +41,11 @@ class RandomZoomOut(Step):
         """Draw which samples get a canvas, its size, and the position of the image on it.
 
         Returns:
-            runs: int32 (B,), 1 for the samples that get a canvas, else 0.
-            factor: (B, 1), the canvas's sides relative to the image's.
-            position: (B, 2), [top, left] as fractions of the free space, in [0, 1).
+            A dict of arrays for B samples:
+            `runs`: int32 (B,), 1 for the samples that get a canvas, else 0.
+            `factor`: float64 (B, 1), the canvas's sides relative to the image's.
+            `position`: float64 (B, 2), [top, left] of the image as fractions of the free space, in
+                [0, 1).
         """
         return {
             "runs": (u[:, 0] < self.p).astype(np.int32),

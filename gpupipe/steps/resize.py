@@ -102,9 +102,10 @@ class RandomResizedCrop(ResamplingStep):
         """Draw ten windows for each sample, and a position.
 
         Returns:
-            factors: (B, 10, 2), [height, width] of the ten windows, each divided by the square root
-                of the image's area.
-            position: (B, 2), [top, left] as fractions of the free space around the window, in
+            A dict of float64 arrays for B samples:
+            `factors`: (B, 10, 2), [height, width] of the ten windows, each divided by the square
+                root of the image's area.
+            `position`: (B, 2), [top, left] as fractions of the free space around the window, in
                 [0, 1).
         """
         areas, ratios, position = np.split(u, (_TRIES, 2 * _TRIES), 1)

@@ -88,10 +88,11 @@ class TimmAugment(AugmentPolicy):
         """Draw the operations of each sample.
 
         Returns:
-            op: int32 (B, n), the number in OPS of each of a sample's n operations. For augmix
-                (B, chains, n), where n is the length of the longest chain.
-            value: float64 of the same shape, the value of each operation: see policy_ops.
-            weight: float64 (B, chains + 1), the weight of the image, then of each chain. Only for
+            A dict of arrays for B samples:
+            `op`: int32 (B, n), the index in augment.policy_ops.OPS of each of a sample's n
+                operations. For augmix it is (B, chains, n): n is the length of the longest chain.
+            `value`: float64 of the same shape, the value of each operation: see policy_ops.
+            `weight`: float64 (B, chains + 1), the weight of the image, then of each chain. Only for
                 augmix.
         """
         policy = self._read
@@ -109,12 +110,15 @@ class TimmAugment(AugmentPolicy):
 
 
 def _draw_equally(policy: TimmPolicy, draws: Floats) -> Sampled:
-    """Draw the operations of augmix, all equally probable, with levels around the magnitude."""
+    """Draw operations for augmix, all equally probable, with strengths around its magnitude."""
     return _get(policy, choose(draws[0], len(policy.ops)), policy.magnitude, draws)
 
 
 def _draw_slots(policy: TimmPolicy, u: Floats) -> Sampled:
-    """Draw the operations of rand or of a sub-policy; apply each with its probability."""
+    """Draw the operations of a policy other than augmix.
+
+    An operation that is not applied, by its probability, has 0 (the identity) as its `op`.
+    """
     draws = _by_draw(u[:, int(policy.kind == "auto") :], policy.num_ops)
     index: Any
     probability: Any = policy.probability
@@ -132,18 +136,18 @@ def _draw_slots(policy: TimmPolicy, u: Floats) -> Sampled:
 
 
 def _get(policy: TimmPolicy, index: Any, magnitude: Any, draws: Floats) -> Sampled:
-    """Draw a level and a sign for each operation; return the arrays op and value."""
+    """Draw a level (strength) and a sign for each operation; return the dict of get_ops()."""
     level = draw_levels(magnitude, policy.std, policy.largest, draws[2:4])
     return get_ops(policy.ops, index, level, draws[4:])
 
 
 def draw_levels(magnitude: Any, std: float, largest: float, u: Floats) -> Any:
-    """Draw levels around a magnitude, clipped to the range from 0 to `largest`.
+    """Draw levels (strengths of operations) around a magnitude, clipped to 0 to `largest`.
 
     Args:
         magnitude: The magnitude, a number or an array (...).
-        std: The standard deviation. With 0 all levels are `magnitude`; with UNIFORM they are
-            uniform from 0 to `magnitude`.
+        std: The standard deviation. With 0 all levels are `magnitude`; with the constant UNIFORM
+            they are uniform from 0 to `magnitude`.
         largest: The largest level.
         u: Uniform draws, (2, ...).
     """
@@ -165,8 +169,9 @@ def get_ops(names: Sequence[str], index: Any, level: Any, u: Floats) -> Sampled:
         u: Uniform draws, (2, ...): `u[0]` for the signs, `u[1]` for operations that draw a value.
 
     Returns:
-        op: int32, the number of each operation in OPS.
-        value: float64, the value of each operation: see policy_ops.
+        A dict of arrays in the shape of `index`:
+        `op`: int32, the index of each operation in augment.policy_ops.OPS.
+        `value`: float64, the value of each operation: see policy_ops.
     """
     op = np.zeros(index.shape, np.int32)
     value = np.zeros(index.shape)

@@ -92,7 +92,9 @@ def _list_crop_problems(a: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def read_data(dataset: Any, channels: int) -> tuple[dict[str, Any], Index | None]:
-    """Return the `data` of a config, and an index of the samples; None if `dataset` lists none.
+    """Return the section `data` of a config, and an index of the samples of `dataset`.
+
+    The index is None if `dataset` is a dict or a path: then the source makes the index itself.
 
     Args:
         dataset: A dataset of timm or torchvision over image files; a folder of class folders; or

@@ -109,10 +109,10 @@ class _Adapted:
     nested: Sequence[_Adapted] = ()
 
     def list_places(self, loc: Loc) -> dict[Loc, str]:
-        """Return `where` of this item and of all nested ones, by their paths in the pipeline.
+        """Return a dict from the paths of this item and of all nested ones to their `where`.
 
         Args:
-            loc: The path of this item.
+            loc: The path of this item in the pipeline, such as (0,) for its first step.
         """
         places = {loc: self.where}
         for number, part in enumerate(self.nested):
@@ -122,7 +122,7 @@ class _Adapted:
 
 
 def _adapt(transform: Any, path: str, problems: list[Problem]) -> list[_Adapted]:
-    """Return the steps of one transform; report transforms without counterpart in `problems`."""
+    """Return the steps of one transform. A transform without a counterpart goes to `problems`."""
     transform = _write_out(transform)
     name, where = _own_name(transform), _describe_place(transform, path)
     if name in ("Compose", "Sequential"):
@@ -186,7 +186,10 @@ def _as_one(way: Sequence[_Adapted], where: str) -> _Adapted:
 def _make_item(
     step: str, parameters: dict[str, Any], where: str, problems: list[Problem]
 ) -> dict[str, Any] | str | Any:
-    """Return a step in YAML form, without the parameters that have their defaults."""
+    """Return a step in YAML form, without the parameters that have their defaults.
+
+    If parameters are invalid, add the mistakes to `problems`, and return UNRESOLVED.
+    """
     model = STEPS.find(step)
     try:
         checked = model.model_validate(parameters)

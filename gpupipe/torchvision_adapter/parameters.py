@@ -14,7 +14,10 @@ class NoCounterpartError(Exception):
 
 
 def read_dtype(name: str, transform: Any) -> dict[str, Any]:
-    """Return the parameters of to_dtype; "dtype" is None if images keep their dtype."""
+    """Return the parameters of the step to_dtype; "dtype" is None if images keep their dtype.
+
+    Raises NoCounterpartError if the transform also changes the dtype of masks.
+    """
     if name == "ToTensor":
         return {"dtype": "float32", "scale": True}
     dtype = transform.dtype
@@ -60,7 +63,11 @@ def read_parameters(step: str, transform: Any) -> dict[str, Any]:
 
 
 def _get(transform: Any, name: str) -> Any:
-    """Return an attribute; reorder the [left, right, top, bottom] padding of v2.RandomCrop."""
+    """Return an attribute of a torchvision object.
+
+    The padding of v2.RandomCrop, [left, right, top, bottom], becomes [left, top, right, bottom].
+    Raises NoCounterpartError for a matrix or mean of LinearTransformation that is not float32.
+    """
     import torch
     from torchvision.transforms import v2
 

@@ -27,8 +27,8 @@ class Mixup(BatchStep):
     """Mix images and labels as torchvision.transforms.v2.MixUp (Zhang et al. 2018).
 
     `lam` is drawn from Beta(alpha, alpha), once per batch. Sample i becomes
-    lam * x[i] + (1 - lam) * x[i - k], and k is 1. Under `loader.repeats` k is the length of the
-    longest run of views of one sample. So the result depends on all samples of the batch.
+    lam * x[i] + (1 - lam) * x[i - k]. k is 1 unless `loader.repeats` is set; then k is the length
+    of the longest run of views of one sample. So the result depends on all samples of the batch.
 
     Attributes:
         alpha: Both parameters of the beta distribution, above 0. The default is 1, the uniform
@@ -54,7 +54,10 @@ class Mixup(BatchStep):
                 )
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Return lam, float64 (N,) for N batches: the weight of x[i] in its mix with x[i - k]."""
+        """Return a dict: `lam`, float64 (N,) for N batches.
+
+        `lam` is the weight of x[i] in its mix with x[i - k].
+        """
         return {"lam": symmetric_beta(u, self.alpha)}
 
     def torch(self, images: Images, labels: Tensor, p: Params) -> MixedBatch:
@@ -68,9 +71,9 @@ class Cutmix(BatchStep):
 
     All samples have the same box. Its center is drawn uniformly. Its share of the image's area is
     1 - lam, with lam drawn from Beta(alpha, alpha), but the box is cut off at the border. Labels
-    are mixed by the area that is left. Sample i gets its box from sample i - k, and k is 1. Under
-    `loader.repeats` k is the length of the longest run of views of one sample. So the result
-    depends on all samples of the batch.
+    are mixed by the area that is left. Sample i gets its box from sample i - k. k is 1 unless
+    `loader.repeats` is set; then k is the length of the longest run of views of one sample. So the
+    result depends on all samples of the batch.
 
     Images may have any dtype. Fields that are masks get the same box.
 
@@ -95,7 +98,7 @@ class Cutmix(BatchStep):
         _check_sizes({name: size for name, size in sizes.items() if None not in size})
 
     def sample(self, u: Uniforms) -> Sampled:
-        """Draw lam, x and y, each float64 (N,) for N batches.
+        """Return a dict of `lam`, `x` and `y`, each float64 (N,) for N batches.
 
         1 - lam is the box's share of the image's area before it is cut off at the border.
         x and y are the box's center, as shares of width and height.
@@ -118,7 +121,8 @@ class OneHot(BatchStep):
     The share of every class is multiplied by 1 - label_smoothing, and label_smoothing / classes is
     added, as in timm.data.mixup.one_hot and torch.nn.CrossEntropyLoss. With mixup or cutmix the
     order does not matter: a mean of smoothed labels is the smoothed mean. Without smoothing, the
-    step changes nothing if another one ran before. In a random_choice it leaves the batch unmixed.
+    step changes nothing if another step of the batch stage ran before. In a random_choice
+    it leaves the batch unmixed.
 
     Attributes:
         label_smoothing: 0 to 1. The default is 0: one class has 1, all others have 0.

@@ -20,7 +20,7 @@ _RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
 
 class Imagecodecs(Decoder):
-    """libjxl, for JPEG XL. Decodes only the first frame of an animation."""
+    """Decodes JPEG XL with libjxl. Of an animation, it decodes only the first frame."""
 
     place, formats, extra = 60, frozenset({"JPEG XL"}), "jpegxl"
 

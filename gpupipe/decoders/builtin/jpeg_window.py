@@ -12,9 +12,9 @@ _CHANNELS = {"rgb": 3, "gray": 1}
 
 
 class JpegWindow(Decoder):
-    """libjpeg-turbo, for undamaged plain JPEGs of one scan.
+    """Decodes undamaged plain JPEGs of one scan with libjpeg-turbo, whole or only a window.
 
-    Inside a window, the pixels equal those of a decode of the whole image.
+    Inside the window, the pixels equal those of a decode of the whole image.
     """
 
     place = 10

@@ -54,7 +54,7 @@ _COMPRESSIONS = {34712: "JPEG 2000", 34887: "LERC", 34933: "PNG", 50002: "JPEG X
 
 
 class Pillow(Decoder):
-    """Pillow, which reads ten formats, also where files are odd or damaged."""
+    """Decodes ten image formats with Pillow, also many files that are odd or damaged."""
 
     place = 50
 
@@ -101,7 +101,7 @@ def _explain(error: Exception, kind: str) -> str:
 
 
 def open_image(data: bytes, kind: str) -> Any:
-    """Open an image of exactly this format, without decoding it.
+    """Open an image with Pillow's reader of the format `kind`, without decoding it.
 
     Unlike Image.open, this applies no limit to the number of pixels.
     """
@@ -178,7 +178,7 @@ def _lift_limit_if_exceeded(pixels: int) -> AbstractContextManager[None]:
 
 @contextmanager
 def _lift_limit() -> Iterator[None]:
-    """Lift Pillow's limit on pixels while a thread is in this context. data.max_pixels remains."""
+    """Lift Pillow's limit on pixels while a thread is in this context; `data.max_pixels` stays."""
     global _lifted, _limit  # noqa: PLW0603  # Pillow's limit is a global, too
     with _lifting:
         if not _lifted:

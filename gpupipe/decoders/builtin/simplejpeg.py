@@ -7,7 +7,7 @@ from gpupipe.decoders.image_header import read_plain_jpeg
 
 
 class Simplejpeg(Decoder):
-    """libjpeg-turbo, for plain JPEGs, with the exact cosine transform and upsampling."""
+    """Decodes plain JPEGs with libjpeg-turbo, using its exact cosine transform and upsampling."""
 
     place, extra = 20, "cpu"
 

@@ -27,10 +27,11 @@ _PARTS = re.compile(rb"thmb|auxl")
 
 
 class Torchcodec(Decoder):
-    """torchcodec's decoders: libjpeg-turbo, dav1d, and libheif if the machine has it.
+    """Decodes JPEG, AVIF and HEIC with torchcodec. HEIC needs libheif on the machine.
 
-    torchcodec always applies the orientation of a file. So this decoder only accepts JPEGs and
-    AVIFs that are upright. In HEIC, the rotation is part of decoding.
+    torchcodec uses libjpeg-turbo, dav1d and libheif. It always applies the orientation of a file.
+    So this decoder only accepts JPEGs and AVIFs that are upright. In HEIC, the rotation is part of
+    decoding.
     """
 
     place, formats, extra = 30, frozenset({"HEIC"}), "heic"
@@ -77,7 +78,8 @@ class Torchcodec(Decoder):
 def _read_boxes(header: Header, data: bytes) -> Header | None:
     """Return the header of a still AVIF or a HEIC; None for AVIFs that Pillow must decode.
 
-    torchcodec decodes all images of a HEIC; `decode` returns the first.
+    torchcodec decodes all images of a HEIC, of which `decode` returns the first. So `tile` in the
+    header has the size of all images together.
     """
     boxes = (data[begin:end] for kind, begin, end in iterate_boxes(data) if kind == b"meta")
     meta = next(boxes, b"")

@@ -10,7 +10,7 @@ from gpupipe.runtime.installation import import_torchvision
 
 
 class Torchvision(Decoder):
-    """libjpeg-turbo, for plain JPEGs; the reference of the step `decode`.
+    """Decodes plain JPEGs with torchvision (libjpeg-turbo), as the reference of the step `decode`.
 
     torchvision's decoders are deprecated since 0.29, in favour of torchcodec's. torchvision's PNG
     decoder is not used, because it ends the process on damaged files.

@@ -65,8 +65,8 @@ class ThreadPool:
     ) -> None:
         """Share the calls `task(item)` out among the threads, and call `then()` after the last.
 
-        This method does not wait for the calls. Later calls begin after earlier ones: a thread
-        that finds no item left goes on to the items of the next call.
+        This method returns at once, and may be called again meanwhile. A thread that finds no item
+        left goes on to the items of the next call of this method.
 
         Args:
             items: One item or more.
@@ -94,7 +94,7 @@ class ThreadPool:
             self._executor.submit(run)
 
     def close(self) -> None:
-        """Wait for the calls that run, and end the threads. Idempotent."""
+        """Wait until all calls have ended, then end the threads. Idempotent."""
         self._executor.shutdown(wait=True)
 
 
@@ -105,14 +105,14 @@ def _use_one_core(barrier: Barrier) -> None:
 
 @dataclass
 class BatchResult:
-    """The result of a batch.
+    """The delivered tensors of a batch, and the samples that failed.
 
     Attributes:
-        fields: Tensors (B, ...) of the samples that passed, by field; empty if no sample passed, if
+        fields: Tensors (B, ...) of the samples that did not fail, by field; empty if all failed, if
             the shapes differ, or if nothing is delivered.
-        failed: The reason of each failed sample, by the sample's position in the plan.
-        shapes: Shapes of each sample that passed, in order.
-        on_gpu: The fields on the GPU, if batches are copied to one.
+        failed: Why each failed sample failed, by its position in the plan.
+        shapes: The shapes of each sample that did not fail, in order.
+        on_gpu: The copies of `fields` on the GPU, and their CUDA event; None if there are none.
     """
 
     fields: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -127,7 +127,8 @@ class BatchStarter:
 
     Attributes:
         job: The samples, steps and settings of the loader.
-        phases: The lowered steps of each phase of the schedules.
+        phases: The lowered steps of each phase: a span of epochs in which no schedule changes a
+            step.
         threads: The threads that run the samples.
         decoders: The decoders of image files.
         memory: The pool that allocates batches; None if nothing is delivered.
@@ -146,17 +147,17 @@ class BatchStarter:
     reads_only: bool = False
 
     def start(self, plan: Plan) -> "BatchInFlight":
-        """Start the batch of a plan."""
+        """Start to read and transform the samples of a plan; return the batch in flight."""
         return BatchInFlight(self, self.phases[self.job.pipeline.phase_of(plan.epoch)], plan)
 
 
 class BatchInFlight:
-    """A batch in flight.
+    """A batch whose samples the thread pool reads and transforms.
 
     Attributes:
         plan: The plan of the batch.
         result: A Future of the BatchResult. It raises EngineError or StepError if the whole batch
-            fails; the BatchResult lists samples that fail.
+            fails. If only some samples fail, the BatchResult lists them.
     """
 
     def __init__(self, starter: BatchStarter, lowering: StepLowering, plan: Plan) -> None:
@@ -177,7 +178,7 @@ class BatchInFlight:
         self._share_out(self._split(len(plan.ids)), self._read_part, self._lower_and_run)
 
     def cancel(self) -> None:
-        """Skip all samples that have not started. `result` is set when the running ones end."""
+        """Skip all samples that have not started. `result` is set when the running samples end."""
         self._is_cancelled = True
 
     def _share_out(
@@ -205,7 +206,7 @@ class BatchInFlight:
         return [range(n, min(n + part, count)) for n in range(0, count, max(part, 1))]
 
     def _on_error(self, row: int, error: Exception) -> None:
-        """Record the reason why a sample failed, or an error that fails the whole batch."""
+        """Record that the sample in `row` failed; for some errors, that the whole batch fails."""
         is_sample = isinstance(error, (OSError, RuntimeError, ValueError, MemoryError))
         if isinstance(error, GpupipeError) or not is_sample:
             self._errors[row] = error
@@ -259,7 +260,7 @@ class BatchInFlight:
         return True
 
     def _lower_rows(self, rows: list[int]) -> Mapping[str, Program]:
-        """Create the output buffers for the samples in `rows`, and return their programs."""
+        """Create the output buffers for the samples in `rows`; return the program of each field."""
         if not rows:
             return {}
         images = cast("dict[int, dict[str, Image]]", self._fields)

@@ -79,7 +79,10 @@ def _find_warp(match: Match) -> _Geometry | None:
 
 
 def _find_flip(match: Match) -> _Geometry | None:
-    """Return the geometry of a flip. Without a FlipOp, the geometry keeps all pixels in place."""
+    """Return the _Geometry of a flip; None if the images are not RGB in uint8.
+
+    Without a FlipOp, the geometry keeps all pixels in place.
+    """
     if not _is_rgb(match.ops[0]):
         return None
     prepare, flip = _extension.prepare_convert, match.get(ops.FlipOp)
@@ -87,10 +90,11 @@ def _find_flip(match: Match) -> _Geometry | None:
 
 
 def _find_resize(match: Match) -> _Geometry | None:
-    """Return the geometry of a resize with an optional crop and flip.
+    """Return the _Geometry of a resize with an optional crop and flip.
 
-    Return None if torchvision does not resize in uint8, or a crop is not inside the resized image.
-    Without antialiasing, torchvision's bilinear resize is in float32 on processors without AVX2.
+    Return None if the images are not RGB in uint8, if torchvision does not resize them in uint8, or
+    if a crop is not inside the resized image. Without antialiasing, torchvision's bilinear resize
+    is in float32 on processors without AVX2.
     """
     resize, crop, flip = match[ops.ResizeOp], match.get(ops.CropOp), match.get(ops.FlipOp)
     is_bicubic = resize.interpolation == "bicubic"
@@ -126,7 +130,7 @@ def _as_rows(pixels: Pixels) -> Array:
 
 
 def _run_to_uint8(geometry: _Geometry, pixels: Pixels, row: int) -> Pixels:
-    """Run a geometry, and return the image, uint8 (H, W, C), in scratch memory."""
+    """Run a warp, resize or flip, and return the image, uint8 (H, W, C), in scratch memory."""
     rows = _as_rows(pixels)
     prepare, options, size = geometry(rows, row)
     image = scratch.take((*size, _RGB))
@@ -136,7 +140,7 @@ def _run_to_uint8(geometry: _Geometry, pixels: Pixels, row: int) -> Pixels:
 
 @dataclass(frozen=True)
 class _Delivery:
-    """Writes samples to their slots.
+    """Warps, resizes or flips samples, and writes the converted values to their slots.
 
     Attributes:
         geometry: The warp, resize or flip before the conversion.
@@ -148,7 +152,7 @@ class _Delivery:
 
     @cached_property
     def _tables(self) -> tuple[torch.dtype, Array | None, NDArray[np.float32] | None]:
-        """(dtype of the batch, lookup table, coefficients); see gpupipe.engines.last_steps.
+        """The dtype of the batch, a lookup table, and coefficients that compute the same values.
 
         Table and coefficients are None if the uint8 values stay as they are. The coefficients
         alone are None if only the table gives the exact values.
@@ -160,7 +164,10 @@ class _Delivery:
         return table.dtype, view_as_array(table[:, 0]), coefficients
 
     def prepare(self, pixels: Array, row: int, before: Task | None) -> Task | None:
-        """Return the task of a sample; None if the sample has no slot."""
+        """Return the task that writes a sample to its slot; None if the sample has no slot.
+
+        The task first runs `before`, which writes `pixels`; None if they exist already.
+        """
         dtype, table, coefficients = self._tables
         prepare, options, size = self.geometry(pixels, row)
         output = self.conversion.output
@@ -178,7 +185,10 @@ class _Delivery:
 def _create_rules(
     name: str, pattern: Pattern, find: Callable[[Match], _Geometry | None]
 ) -> tuple[Rule, Rule]:
-    """Return two rules for a geometry: one delivers to the slot, one returns a uint8 image."""
+    """Return two rules for the geometries that `find` returns.
+
+    The kernels of the first rule write to the slot; those of the second return a uint8 image.
+    """
 
     def bind_delivery(match: Match) -> Kernel | None:
         geometry, conversion = find(match), find_conversion(match, has_bfloat16=True)
@@ -216,7 +226,7 @@ class Preparation:
     Attributes:
         decode: The decode of an image file; None if the content is pixels.
         crop: The crop; None if there is none.
-        kernel: The kernel, which must have `prepare`.
+        kernel: The kernel that delivers. Its `prepare` must not be None.
         output: The buffer that the kernel writes to.
     """
 
@@ -251,7 +261,7 @@ class Preparation:
 
 
 def find_preparation(groups: Sequence[Group]) -> Preparation | None:
-    """Return the Preparation that makes all groups one task; None if one task cannot run them."""
+    """Return the Preparation that joins `groups` into one task; None if that is not possible."""
     if not groups:
         return None
     *before, (kernel, (*_, deliver)) = groups

@@ -141,7 +141,7 @@ class Conversion:
 
 
 def find_conversion(match: Match, has_bfloat16: bool = False) -> Conversion | None:
-    """Return the conversion at the end of a match of `CONVERTED`.
+    """Return the conversion that the last operations of a match do.
 
     Args:
         match: The operations.

@@ -68,7 +68,7 @@ class GpuCopier:
         """The tensors from which the stream still copies, and the event after their copies."""
 
     def start(self, fields: Mapping[str, torch.Tensor]) -> CopiedFields:
-        """Queue the copies of a batch. Any thread may call it."""
+        """Queue the copies of a batch, and return them. Any thread may call this method."""
         with on_stream(self._stream):
             tensors = {name: to_device(tensor, self._gpu) for name, tensor in fields.items()}
             done = self._stream.record_event()
@@ -78,7 +78,7 @@ class GpuCopier:
         return tensors, done
 
     def hand_over(self, copied: CopiedFields) -> Batch:
-        """Return the fields on the GPU. The caller's current stream waits for their copies."""
+        """Return the fields on the GPU, and make the current stream wait for their copies."""
         tensors, done = copied
         stream = torch.cuda.current_stream(self._gpu)
         stream.wait_event(done)
@@ -187,7 +187,7 @@ class CpuEngine(QuarantiningEngine):
     def _run(
         self, plans: Iterator[Plan], starter: BatchStarter
     ) -> Generator[tuple[Plan, BatchResult], None, None]:
-        """Yield the results in the order of the plans, while later batches are in flight."""
+        """Yield each plan with its result, in order, while later batches are in flight."""
         in_flight: deque[BatchInFlight] = deque()
         try:
             for plan in islice(plans, self.traits.batches_ahead):

@@ -42,7 +42,7 @@ def _run_torch(op: ops.TorchOp, pixels: Pixels, row: int) -> Pixels:
 
 
 def _run_check(op: ops.CheckOp, pixels: Pixels, row: int) -> Pixels:
-    """Raise StepError if the pixels that a foreign step returned do not match its output spec."""
+    """Raise StepError if the output of a step of another package does not match its spec."""
     entry = op.entry
     if differs := entry.output_spec.describe_mismatch(
         as_tensor(pixels), entry.output_spec.canonical_sizes
@@ -84,12 +84,12 @@ def _run_resize(op: ops.ResizeOp, pixels: Pixels, row: int) -> Pixels:
 
 
 def _is_antialiased_uint8(op: ops.ResizeOp) -> bool:
-    """Whether `_run_resize_uint8` can do a resize."""
+    """Return whether `_run_resize_uint8` can do a resize."""
     return op.spec.dtype == "uint8" and op.antialias and op.interpolation != "nearest"
 
 
 def _run_resize_uint8(op: ops.ResizeOp, pixels: Pixels, row: int) -> Pixels:
-    """Resize contiguous pixels with the kernel that torchvision calls. This is a third faster."""
+    """Resize by calling torchvision's kernel directly: a third faster than its function."""
     height, width = op.sizes[row]
     array = as_packed(pixels)
     if array.shape[:2] == (height, width):

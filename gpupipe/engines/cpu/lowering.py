@@ -46,7 +46,11 @@ _EXAMPLE_SIZE = np.full((1, 2), 4096.0)
 
 @cache
 def find_rules() -> Rules:
-    """Return the rules in order: of the extension, of OpenCV if installed, of the reference."""
+    """Return the rules that choose kernels, in the order in which they are tried.
+
+    The rules of the compiled extension come first, then those of OpenCV if it is installed, then
+    those of the reference kernels.
+    """
     rules = compiled_kernels.create_rules()
     if has_opencv():
         from gpupipe.engines.cpu import opencv_kernels
@@ -101,7 +105,7 @@ class StepLowering:
 
         Args:
             plan: The plan of the batch.
-            sizes: The sizes of the decoded images, by field.
+            sizes: [height, width] of the decoded images, (B, 2), by field.
             outputs: The buffer of each delivered field and view.
 
         Raises:
@@ -123,7 +127,7 @@ class StepLowering:
         return programs
 
     def operators(self) -> list[Operator]:
-        """Return the operators that run, field by field."""
+        """Return the name, device and step keys of each kernel that runs, field by field."""
         programs, pipeline = self._example_programs(), self.job.pipeline
         order = [n for name in pipeline.fields for n in (name, *pipeline.views_of(name))]
         return [operator for name in order for operator in programs[name].list_operators()]
@@ -137,7 +141,7 @@ class StepLowering:
         return any(program.needs_torchvision() for program in programs.values())
 
     def _example_programs(self) -> dict[str, Program]:
-        """Return the program of each field and view for one sample."""
+        """Return the program of each field and view for one made-up sample."""
         outputs = self.create_outputs(1, None)
         sizes = {
             name: _EXAMPLE_SIZE for name, spec in self.job.pipeline.fields.items() if spec.encoded
@@ -147,7 +151,7 @@ class StepLowering:
     def _trace(  # type: ignore[explicit-any]  # of DrawnStep
         self, name: str, tracer: Tracer, steps: Sequence[DrawnStep]
     ) -> None:
-        """Trace the steps of a field or view."""
+        """Record the operations of a field's or view's steps in `tracer`."""
         for number, (entry, parameters) in enumerate(steps, 1):
             tracer.begin_step(entry.key, entry.input_spec)
             if (entry.key, name) in self._in_torch:

@@ -167,7 +167,7 @@ def _rule(
     run: Callable[[ops.ColorOp, Pixels, int], Pixels],
     channels: Collection[int] = (1, _RGB),
 ) -> Rule:
-    """Return the rule of a kernel for one of `COLOR_OPS`, on images of uint8."""
+    """Return the rule of a kernel that runs the color function `color` on images of uint8."""
     return single(ops.ColorOp, name, run, lambda op: op.name == color and _is_uint8(op, channels))
 
 

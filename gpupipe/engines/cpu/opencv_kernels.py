@@ -77,7 +77,7 @@ def _can_warp(op: ops.ResampleOp) -> bool:
 
 
 def _warps_bytes(op: ops.ResampleOp) -> bool:
-    """Whether `_warp_planes` can do a warp."""
+    """Return whether `_warp_planes` can do a warp."""
     is_bilinear_uint8 = op.spec.dtype == "uint8" and op.interpolation == "bilinear"
     return is_bilinear_uint8 and op.spec.channels in _TO_RGBA
 
@@ -85,7 +85,8 @@ def _warps_bytes(op: ops.ResampleOp) -> bool:
 def _warp_planes(op: ops.ResampleOp, row: int, array: Array) -> NDArray[np.uint8]:
     """Warp 1 or 3 channels together with a mask, and weigh the pixels at the border by the mask.
 
-    OpenCV warps four channels faster than three. Without a fill, no pixels are weighed.
+    The mask is the fourth channel, since OpenCV warps four channels faster than three. Without a
+    fill, no pixels are weighed.
 
     Returns:
         The channels, (C, H, W), in scratch memory.
@@ -154,7 +155,7 @@ def _bind_delivery(match: Match) -> Kernel | None:
 
 
 def _bind_warp(match: Match) -> Kernel | None:
-    """Return the kernel that warps and delivers plane by plane; None if it does not apply."""
+    """Return the kernel that warps and delivers plane by plane; None if it cannot do both."""
     warp, conversion = match[ops.WarpOp], find_conversion(match)
     if conversion is None or conversion.output.format.channels_last or not _warps_bytes(warp):
         return None
@@ -166,7 +167,7 @@ def _bind_warp(match: Match) -> Kernel | None:
 
 
 def create_rules() -> list[Rule]:
-    """Return the rules of OpenCV."""
+    """Return the rules of the kernels that use OpenCV, and set OpenCV to use one thread."""
     cv2.setNumThreads(0)  # the samples of a batch already use all cores
     return [
         Rule((ops.WarpOp, *CONVERTED), _bind_warp),

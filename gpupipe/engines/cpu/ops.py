@@ -65,7 +65,7 @@ class Op:
 
 @dataclass(frozen=True)
 class DecodeOp(Op):
-    """`windows[row]` is the part of the image to decode; with () all images are decoded whole."""
+    """Decodes only `windows[row]` of each image; without windows, decodes whole images."""
 
     options: DecodeOptions
     windows: Sequence[Window] = ()
@@ -81,7 +81,7 @@ class CropOp(Op):
 
 @dataclass(frozen=True)
 class PadOp(Op):
-    """`borders[row]` is [top, left, bottom, right] in pixels."""
+    """Adds `borders[row]` around each image: [top, left, bottom, right] in pixels."""
 
     borders: Sequence[Sequence[int]]
     mode: PadMode
@@ -96,14 +96,17 @@ class ResizeOp(Op):
 
 @dataclass(frozen=True)
 class FlipOp(Op):
-    """`flags[row]` is [horizontal, vertical]: 1 to flip, 0 not to."""
+    """Flips each image. `flags[row]` is [horizontal, vertical]: 1 to flip, 0 not to."""
 
     flags: Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
 class ResampleOp(Op):
-    """`matrices`, (B, 2, 3) or (B, 3, 3), map pixel indices of the output to those of the input."""
+    """Warps each image by its matrix.
+
+    `matrices`, (B, 2, 3) or (B, 3, 3), map pixel indices of the output to those of the input.
+    """
 
     matrices: NDArray[np.float64]
     sizes: Sequence[Size]
@@ -155,7 +158,7 @@ class ColorMatrixOp(Op):
 
 @dataclass(frozen=True)
 class ColorOp(Op):
-    """The function COLOR_OPS[name], with an array (B, ...) for each value that it takes."""
+    """Runs the color function COLOR_OPS[name]. Each of its arguments is an array (B, ...)."""
 
     name: str
     values: Sequence[Array]
@@ -184,7 +187,7 @@ class CallTorchOp(Op):
 
 @dataclass(frozen=True)
 class TorchOp(Op):
-    """A step that runs in torch, with its parameters (B, ...)."""
+    """Runs a step in torch, with its parameters (B, ...)."""
 
     entry: Entry
     parameters: Mapping[str, Array]
@@ -192,7 +195,7 @@ class TorchOp(Op):
 
 @dataclass(frozen=True)
 class CheckOp(Op):
-    """A check of the samples against the output spec of a step."""
+    """Checks the samples against the output spec of a step."""
 
     entry: Entry
 
@@ -234,7 +237,7 @@ def as_tensor(pixels: Pixels) -> torch.Tensor:
 
 
 def as_array(pixels: Pixels) -> Array:
-    """Return pixels as an array (H, W, C) of any strides. They must not be bfloat16."""
+    """Return pixels as an array (H, W, C) of any strides. The pixels must not be bfloat16."""
     if isinstance(pixels, torch.Tensor):
         return pixels.permute(1, 2, 0).numpy()
     return pixels

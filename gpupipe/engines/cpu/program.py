@@ -38,7 +38,7 @@ _Pixels = TypeVar("_Pixels")
 
 @dataclass(frozen=True)
 class Kernel:
-    """A function that runs the operations of a match on one sample.
+    """A function that runs one or more successive operations on one sample.
 
     Attributes:
         name: The name in profiles and reports.
@@ -57,7 +57,7 @@ class Kernel:
 
 
 class Maybe(NamedTuple):
-    """An optional operation of a pattern."""
+    """Marks an operation of a pattern that may be absent."""
 
     kind: type[Op]
 
@@ -110,7 +110,7 @@ class Rule:
 
 
 class Rules:
-    """Chooses the kernel for a sequence of operations: the first rule that matches and binds."""
+    """Chooses kernels for operations: the first rule that matches and returns a kernel decides."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._by_first: dict[type[Op], list[Rule]] = {}
@@ -124,7 +124,7 @@ class Rules:
     def find(self, ops: Sequence[Op]) -> tuple[Kernel, Sequence[Op]] | None:
         """Return the kernel that runs the first of `ops`, and the operations that it runs.
 
-        `ops` must not be empty. Return None if no rule matches and binds.
+        `ops` must not be empty. Return None if no rule has a kernel for the first of them.
         """
         for rule in self._by_first.get(type(ops[0]), ()):
             match = match_pattern(rule.pattern, ops)
@@ -166,7 +166,7 @@ Group = tuple[Kernel, Sequence[Op]]
 
 
 class Program:
-    """Operations on one field or view, in order.
+    """Runs operations on one field or view, in order, with the kernels that rules choose.
 
     Args:
         ops: The operations.

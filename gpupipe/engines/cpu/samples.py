@@ -36,11 +36,11 @@ _MAX_PIXELS = 1 << 22
 
 @dataclass
 class CachedImage:
-    """An image of a field that the decoded cache keeps.
+    """An image of a field whose decoded images the cache keeps.
 
     Attributes:
         sample: The cache's entry for the image.
-        content: The cached pixels after the prefix, or the image file if they are not cached.
+        content: The cached pixels, or the image file if the cache does not have them yet.
         size: [height, width] of the decoded image, before the steps that follow.
     """
 
@@ -57,7 +57,7 @@ _Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class SampleReader:
-    """Reads samples.
+    """Reads the fields of samples from files, arrays or the decoded cache.
 
     Attributes:
         lowering: The fields, and the steps that decode them.
@@ -74,11 +74,11 @@ class SampleReader:
     def read(
         self, ids: NDArray[np.int64], on_error: Callable[[int, Exception], None]
     ) -> Iterator[tuple[int, Fields]]:
-        """Yield the position of each sample in `ids`, and its fields.
+        """Yield each sample that can be read: its position in `ids`, and its fields.
 
         Args:
             ids: Rows of the index.
-            on_error: Gets the position of a sample that cannot be read, and the error.
+            on_error: Called with the position of a sample that cannot be read, and the error.
         """
         fields = self.lowering.job.pipeline.fields
         at_once = {name: self._read_at_once(name, ids) for name in fields}
@@ -151,13 +151,13 @@ class _Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class SampleRunner:
-    """Runs the programs of a batch.
+    """Runs the programs of a batch on its samples.
 
     Attributes:
         pipeline: The fields, and their views.
         programs: The program of each field and view.
         cache: The decoded cache, or None.
-        on_error: Gets the row of a sample that failed, and the error.
+        on_error: Called with the row of a sample that failed, and the error.
         is_cancelled: Returns whether to skip the samples that have not started.
         key: The name of the batch in traces.
     """
@@ -176,7 +176,7 @@ class SampleRunner:
         return {name: preparation for name, preparation in each if preparation is not None}
 
     def run(self, samples: Mapping[int, Fields]) -> None:
-        """Run samples. `samples` holds the fields of each sample, by its row in the batch."""
+        """Run the programs on `samples`: the fields of each sample, by its row in the batch."""
         prepared: list[_Prepared] = []
         pixels = 0
         for row, contents in samples.items():
@@ -198,7 +198,7 @@ class SampleRunner:
             self._run_prepared(prepared)
 
     def _run_or_prepare(self, row: int, contents: Fields) -> list[_Prepared]:
-        """Prepare each field of a sample as a task if possible, else run it. Return the tasks."""
+        """Return tasks for the fields of a sample. Fields that cannot be tasks run at once."""
         prepared = []
         for name, content in contents.items():
             if isinstance(content, Image) and (task := self._prepare(name, content, row)):

@@ -55,6 +55,7 @@ class Tracer:
         rules: The rules that choose the kernels.
         spec: Shape, dtype and layout of the samples.
         step: The key of the first step.
+        present: The samples to which the calls apply, bool (B,); None for all.
 
     Attributes:
         spec: Shape, dtype and layout of the samples before the current step.
@@ -185,22 +186,28 @@ class Tracer:
         raise NoLoweringError(f"'{op}' is an operator of DALI alone")
 
     def run_torch(self, entry: Entry, parameters: Mapping[str, Array]) -> None:
-        """Trace a step that runs in torch."""
+        """Record a step that runs in torch."""
         self._add(ops.TorchOp(*self._origin, entry, parameters))
         size = entry.output_spec.size or ()
         if len(size) == 2:  # arrays may have more axes, or fewer
             self.size = self._pairs(size)
 
     def check(self, entry: Entry) -> None:
-        """Trace a check of the samples against the output spec of a step."""
+        """Record a check of the samples against the output spec of a step."""
         self._add(ops.CheckOp(*self._origin, entry))
 
     def end_prefix(self) -> None:
-        """End the prefix, whose result the decoded cache keeps. No kernel crosses its end."""
+        """Mark that the decoded cache keeps the result of the operations so far.
+
+        No kernel runs operations from both sides of the mark.
+        """
         self._cut = len(self.ops)
 
     def fork(self, present: NDArray[np.bool_] | None = None) -> Tracer:
-        """Return a tracer with the current sizes and spec of the samples, and no operations."""
+        """Return a tracer with the current sizes and spec of the samples, and no operations.
+
+        Its calls apply to the samples in `present`, bool (B,); None for all.
+        """
         return Tracer(self.size, self._rules, self.spec, self.step, present)
 
     def program(self, output: OutputBuffer | None = None) -> Program:
@@ -245,10 +252,10 @@ class Tracer:
 
 
 def add_windows(traced: Sequence[ops.Op], size: NDArray[np.float64]) -> list[ops.Op]:
-    """Return the operations. The DecodeOp gets windows if a crop or warp reads parts of the images.
+    """Return the operations, so that a DecodeOp decodes only what a crop or warp after it reads.
 
     Args:
-        traced: Successive operations. Only the next operation uses the output of each.
+        traced: Successive operations. The output of each goes to the next one alone.
         size: [height, width] of the decoded images, (B, 2).
     """
     if _jpeg is None:

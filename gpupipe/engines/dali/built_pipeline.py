@@ -166,7 +166,7 @@ class BuiltPipeline:
 
         Args:
             error: The error of a batch.
-            id: The sample's row in the index, if it ran alone.
+            id: The row in the index of a sample that ran alone; None for a larger batch.
         """
         failure = machine_failure(error)
         if not failure and (refused := find_refused_dtype(str(error))):

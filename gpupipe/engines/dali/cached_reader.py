@@ -39,7 +39,7 @@ Outcomes = Generator[tuple[Plan, Any], None, None]
 
 
 class CachedReader(Reader):
-    """The Reader of a job with a decoded cache. Its data are pixels, not files.
+    """Reads a job's samples as pixels from the decoded cache; decodes samples that it lacks.
 
     Args:
         job: The job.

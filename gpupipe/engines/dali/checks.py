@@ -92,7 +92,8 @@ def can_lower(entry: Entry, device: Device) -> bool:
 def check_steps(phases: Sequence[Job], device_id: int | None) -> None:
     """Raise StepError if a plugin step fails, or its output differs from its spec.
 
-    The check builds one or two small DALI graphs for each sample on which it tries a plugin step.
+    A plugin step is a step of another package, or one that runs code unknown to gpupipe. The check
+    builds one or two small DALI graphs for each sample on which it tries such a step.
     A step that is the same in several phases is checked once.
 
     Args:
@@ -114,7 +115,8 @@ def check_steps(phases: Sequence[Job], device_id: int | None) -> None:
 def check_batch(job: Job, batch: Batch) -> None:
     """Raise StepError if a field with plugin steps differs from the output spec of its last step.
 
-    The function checks only fields with plugin steps, for shape and dtype.
+    Plugin steps are steps of other packages, and those that run code unknown to gpupipe. Only the
+    shape and the dtype are checked.
     """
     pipeline = job.pipeline
     for name in pipeline.outputs:
@@ -177,7 +179,7 @@ def _run_one(
 ) -> tuple[tuple[int, ...], str]:
     """Run `steps` of one field or view on one sample; return the shape and dtype of the output.
 
-    Raises RuntimeError, StepError, EngineError.
+    Raises RuntimeError, StepError or EngineError if the sample cannot be read, or a step fails.
     """
     source, last = job.pipeline.source_of(steps[0].field), steps[-1].field
     fields = {source: job.pipeline.fields[source]}

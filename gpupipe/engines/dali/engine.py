@@ -78,16 +78,18 @@ epoch of 5,000 small images, so the engine does not trim after each epoch.
 
 
 class DaliEngine(QuarantiningEngine):
-    """Runs a job with DALI.
+    """Makes the batches of a job with DALI, on a GPU or on the CPU.
 
     Args:
         job: The samples, the steps and the loader settings.
         device_id: The GPU's number, or None for DALI's CPU back end.
-        may_cut: Whether the decoder may decode a region of an image.
-        checks_jpegs: Whether to refuse JPEGs without an end marker, and to let gpupipe.decoders
-            decode JPEGs that look damaged; see files.py. None: only on a GPU.
-        warm_up: Whether to decode a full batch first if the first batch is short; see GraphRunner.
-            None: only if the hardware decoder may be used.
+        may_cut: Whether the decoder may decode only the region of an image that the steps need.
+        checks_jpegs: Whether to check JPEGs before DALI decodes them. A JPEG without an end marker
+            then counts as a bad sample. A JPEG that has an end marker, but looks damaged, is
+            decoded by gpupipe.decoders instead of DALI; see files.py. None: check only on a GPU.
+        warm_up: Whether to run a full batch first, and to drop it, if the first batch is short. The
+            size of the first batch sets the hardware decoder's share of all later batches. None:
+            only if the hardware decoder may be used.
     """
 
     name = "dali"
@@ -199,11 +201,14 @@ class DaliEngine(QuarantiningEngine):
             yield self._built, of_phase
 
     def _build(self, phase: int) -> BuiltPipeline:
-        """Build the pipeline of a phase of the schedules."""
+        """Build the pipeline of a phase: a span of epochs in which no schedule changes a number."""
         return BuiltPipeline(self._job.list_phases()[phase], self._options, self.quarantine)
 
     def _trim_memory(self, plan: Plan) -> None:
-        """Return free memory to the system after the last batch of every eighth epoch."""
+        """Return free memory to the system if `plan` ends an epoch, in every eighth epoch.
+
+        Called after each batch.
+        """
         self._epochs += plan.last
         if plan.last and self._epochs % _EPOCHS_BETWEEN_TRIMS == 0:
             malloc_trim()

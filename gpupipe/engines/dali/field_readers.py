@@ -44,9 +44,10 @@ class FieldReader:
         self._column = column
 
     def read_encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Return the bytes of the image file of each row in `ids`: an array uint8 (bytes,).
+        """Return the bytes of the image files of the rows `ids`: one array uint8 (bytes,) for each.
 
-        A file that cannot be read becomes PLACEHOLDER, so that its sample fails in the decoder.
+        A file that cannot be read is replaced by PLACEHOLDER, which is no image, so that the sample
+        fails in the decoder.
 
         Raises:
             EngineError: The machine or a plugin's code failed.
@@ -76,11 +77,11 @@ class FieldReader:
                 raise CannotReadError(describe_error(e)) from e
 
     def unmap_files(self, files: set[int]) -> None:
-        """Drop the memory maps of files, by position in SpanColumn.files. This class has none."""
+        """Drop the maps of files, by position in SpanColumn.files. This class has no maps."""
 
 
 class MmapReader(FieldReader):
-    """The FieldReader of samples that are parts of large files: slices of memory maps."""
+    """Reads samples that are parts of large files, as slices of memory maps, without a copy."""
 
     def __init__(self, column: SpanColumn) -> None:
         super().__init__(column)
@@ -101,9 +102,9 @@ class MmapReader(FieldReader):
         return arrays
 
     def unmap_files(self, files: set[int]) -> None:
-        """Drop the maps of these files.
+        """Drop the memory maps of some files.
 
-        The system unmaps a file when the last batch with slices of it is gone.
+        The system unmaps a file only when the last batch with slices of the file is gone.
 
         Args:
             files: Positions in SpanColumn.files.
@@ -112,7 +113,10 @@ class MmapReader(FieldReader):
             del self._maps[file]
 
     def _slices(self, ids: NDArray[np.int64]) -> list[tuple[NDArray[np.uint8], int]]:
-        """Return, for each sample, the bytes that its file has, and the size in the index."""
+        """Return, for each row in `ids`, the sample's bytes, and its size according to the index.
+
+        If the file ends too early or is damaged, there may be fewer bytes than that.
+        """
         column = self._spans
         files, offsets = column.file[ids].tolist(), column.offset[ids].tolist()
         lengths = column.length[ids].tolist()
@@ -136,10 +140,10 @@ class MmapReader(FieldReader):
 
 
 def _open_map(path: str) -> NDArray[np.uint8]:
-    """Map a file into memory.
+    """Map a file into memory, and return its bytes.
 
-    If that fails, return an empty array: each sample in the file then counts as truncated, and its
-    error names the sample.
+    If mapping fails, return an empty array. Then each sample in the file fails as truncated, with
+    an error that names the sample.
     """
     try:
         with open_regular(path, buffering=0) as f:
@@ -149,7 +153,10 @@ def _open_map(path: str) -> NDArray[np.uint8]:
 
 
 def open_fields(job: Job) -> dict[str, FieldReader]:
-    """Return the readers of those fields that DALI does not read itself, by field name."""
+    """Return a reader for each field that DALI does not read itself, by field name.
+
+    DALI itself reads only fields with one image file per sample.
+    """
     columns = {name: job.index.columns.get(name) for name in job.pipeline.fields}
     return {
         name: MmapReader(column) if isinstance(column, SpanColumn) else FieldReader(column)

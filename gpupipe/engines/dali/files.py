@@ -70,12 +70,12 @@ class CutOffError(RuntimeError):
 
 
 class ImageFiles:
-    """The image files of one field, with a cache of their headers.
+    """Makes the image files of one field safe for DALI's decoder, and caches their headers.
 
-    The cache holds 12 bytes for each plain JPEG: the length and CRC of its header, and the image's
-    size. A CRC takes a sixth of the time of parsing the header. The CRC is needed because a file
-    may change between epochs while the length of its header stays. The headers of other formats are
-    parsed each time: that takes little time, compared with decoding.
+    The cache holds 12 bytes for each JPEG that DALI may decode: the length and CRC of its header,
+    and the image's size. A CRC takes a sixth of the time of parsing the header. The CRC is needed
+    because a file may change between epochs while the length of its header stays. The headers of
+    other formats are parsed each time: that takes little time, compared with decoding.
     """
 
     def __init__(
@@ -93,8 +93,9 @@ class ImageFiles:
             how: The color mode, the dtype, and whether to apply the EXIF orientation.
             max_pixels: Refuse images with more pixels. None means no limit.
             threads: The threads that decode the images that DALI must not decode.
-            checks_jpegs: Whether to refuse JPEGs without an end marker, and to let `threads` also
-                decode JPEGs whose compressed data look damaged.
+            checks_jpegs: Whether to check all JPEGs. A JPEG without an end marker then raises
+                CutOffError. A JPEG that has an end marker, but looks damaged, is decoded on
+                `threads` instead of by DALI.
         """
         self._checks_jpegs = checks_jpegs
         self._decoding, self._max_pixels, self._threads = how, max_pixels, threads
@@ -111,13 +112,13 @@ class ImageFiles:
             files: The bytes of the files: a TensorListCPU of one-dimensional uint8 tensors.
 
         Returns:
-            (files, sizes). `files` is the argument itself, or a list in which PNM files replace the
-            images that DALI must not decode. `sizes` has [height, width] of each decoded image,
-            (B, 2).
+            (files, sizes). `files` is the argument itself, or a list in which each image that DALI
+            must not decode is replaced by its decoded pixels, as a PNM file. `sizes` has
+            [height, width] of each decoded image, (B, 2).
 
         Raises:
             CannotDecodeError: A file is no image, has too many pixels, or cannot be decoded.
-            CutOffError: A JPEG has no end marker.
+            CutOffError: A JPEG has no end marker, and `checks_jpegs` was set.
             EngineError: Decoding ran out of memory.
         """
         if self._checks_jpegs:
@@ -175,7 +176,7 @@ def as_pnm(pixels: NDArray[Any]) -> NDArray[np.uint8]:
 def check_ends(batch: Sequence[Any]) -> None:
     """Raise CutOffError if a sample begins as a JPEG and has no end marker after its header.
 
-    The check takes 1 microsecond per file, or 18 if more than 64 bytes follow the marker.
+    The check takes 1 microsecond per file, or 18 if over 64 bytes follow the end marker.
 
     Args:
         batch: The encoded bytes of each sample: one-dimensional uint8 buffers in CPU memory
@@ -197,7 +198,7 @@ def is_cut_off(data: memoryview) -> bool:
 
     The search goes backwards from the end, and stops where the first scan begins: the header before
     it may hold a thumbnail, which is a JPEG with its own end marker. Within a scan, 0xFF begins a
-    marker unless 0x00 follows.
+    marker unless 0x00 follows. So the two bytes of an end marker mean nothing else there.
     """
     if data[: len(START)].tobytes() != START:
         return False
@@ -232,7 +233,8 @@ def find_first_scan(data: memoryview) -> int:
 def looks_damaged(data: Any) -> bool:
     """Return whether the compressed data of a JPEG look damaged.
 
-    The check takes 0.5 microseconds per kB; benchmarks/jpeg_checks.py measures it.
+    They do if a marker is missing or out of place, or if there are 512 zero bytes in a row. The
+    check decodes nothing, and takes 0.5 microseconds per kB (benchmarks/jpeg_checks.py).
 
     Args:
         data: The bytes of a JPEG: a one-dimensional uint8 buffer in CPU memory.
@@ -261,7 +263,10 @@ def looks_damaged(data: Any) -> bool:
 
 
 def _find_markers(content: NDArray[np.uint8], first: int) -> list[tuple[int, int]]:
-    """Return the position and the code of each possible marker at or after position `first`."""
+    """Return (position, code) of each byte pair from position `first` on that may be a marker.
+
+    In the data of a segment, such a pair may also be no marker.
+    """
     positions = np.flatnonzero(content[first:-1] == _FILL) + first
     codes = content[positions + 1]
     is_marker = _IS_MARKER[codes]

@@ -96,7 +96,7 @@ def build_graph(lowering: Lowering, device_id: int | None, source: Callable[[], 
 
 
 class GraphSource:
-    """The callback of DALI's external source, which returns the inputs of the next batch.
+    """Returns the inputs of the next batch to DALI, as the callback of its external source.
 
     Args:
         lowering: The lowering of the job's steps.
@@ -116,9 +116,10 @@ class GraphSource:
         self.in_flight: deque[Read] = deque()
 
     def __call__(self) -> list[Any]:
-        """Return the next inputs. After the last plan, raise StopIteration to end DALI's run.
+        """Return the next plan's inputs. After the last plan, raise StopIteration: DALI's run ends.
 
-        A plan that fails here stops the reader, so that the batches in flight can be collected.
+        If reading a plan or computing its inputs fails, tell the reader to take no more plans, so
+        that the batches in flight can be collected.
         """
         while True:
             with tracing.span("read", "loader"):
@@ -140,6 +141,8 @@ class GraphSource:
 def compute_inputs(lowering: Lowering, fields: Mapping[str, FieldReader], read: Read) -> list[Any]:
     """Return the inputs of the graph for a plan: the data of each field, then the arguments.
 
+    The arguments are the arrays that Lowering.arguments returns.
+
     Raises:
         CannotReadError: An array cannot be read.
         SampleIncompatibleError: A step cannot handle one of the samples.
@@ -153,7 +156,10 @@ def compute_inputs(lowering: Lowering, fields: Mapping[str, FieldReader], read: 
 
 
 def find_sizes(job: Job, read: Read) -> Sizes:
-    """Return the sizes of a plan's samples: from headers for images, from the index for arrays."""
+    """Return the sizes of a plan's samples, by field.
+
+    The sizes of images come from the headers of the files, and those of arrays from the index.
+    """
     arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
     return read.size | {name: sizes(job, name, read.plan.ids) for name in arrays}
 
@@ -166,7 +172,9 @@ class GraphRunner:
         device_id: The GPU's number, or None for the CPU.
         reader: Reads the files of the plans.
         fields: The readers of the fields that DALI does not read itself, by field name.
-        warm_up: The minimum size of the very first batch; see `_with_warm_up`. 0 for no minimum.
+        warm_up: The minimum number of samples in the first batch that DALI decodes. If the first
+            plan has fewer, a batch that repeats its samples runs first and is dropped. 0 for no
+            minimum.
     """
 
     def __init__(
@@ -191,8 +199,8 @@ class GraphRunner:
     def run(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, Outcome]]:
         """Run plans, and yield each plan with its tensors or its error.
 
-        Call it only while no batch is in flight. After an error, the plans in flight still succeed.
-        Plans that were not taken yet remain for the next run.
+        Call it only while no batch is in flight. After an error, no more plans are taken, but those
+        in flight still run. The rest remain in `plans`, for the next call.
         """
         self._reader.start(self._with_warm_up(plans))
         if not self._is_fresh:
@@ -201,9 +209,10 @@ class GraphRunner:
         yield from self._outcomes()
 
     def run_undelivered(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Outcome], None, None]:
-        """Run plans, and yield DALI's outputs as they are: images of a batch may differ in size.
+        """Run all plans; yield each with its error, or with DALI's outputs instead of tensors.
 
-        Each failure starts another run for the remaining plans.
+        The images of such a batch may differ in size. After an error, another run takes the
+        remaining plans.
         """
         self._is_delivering = False
         try:
@@ -214,17 +223,20 @@ class GraphRunner:
             self._is_delivering = True
 
     def run_all(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Outcome]]:
-        """Run all plans; each failure starts another run for the remaining ones."""
+        """Run all plans; yield each with its tensors or its error.
+
+        After an error, another run takes the remaining plans.
+        """
         while outcomes := list(self.run(plans)):
             yield from outcomes
 
     def flush(self) -> list[tuple[Plan, Outcome]]:
-        """Take no more plans, and collect the batches in flight."""
+        """Take no more plans; wait for those in flight, and return them with tensors or errors."""
         self._reader.end()
         return list(self._outcomes())
 
     def stop(self) -> None:
-        """Take no more plans, and drop the batches in flight."""
+        """Take no more plans; wait for the batches in flight, and drop them."""
         if not (self._is_fresh or was_destroyed(self._pipe) or self._reader.was_destroyed):
             self._reader.drop()
             while self._ready or self._advance():
@@ -240,12 +252,12 @@ class GraphRunner:
         self._iterator = self._pipe = None
 
     def _with_warm_up(self, plans: Iterable[Plan]) -> Iterator[Plan]:
-        """Return `plans`. If DALI's first batch would be short, decode and drop a full one first.
+        """Return `plans`. If DALI's first batch would be short, run and drop a longer one first.
 
         The size of the first decoded batch sets the hardware decoder's share of all later batches.
         So if no batch of at least `_warm_up` samples has passed yet, and the first plan has fewer
-        samples, a batch that repeats these samples runs first. If that batch fails, the first plan
-        fails too.
+        samples, a batch of `_warm_up` samples that repeats these samples runs first. If that batch
+        fails, its error is dropped: the first plan has the same samples, and fails too.
         """
         plans, size = iter(plans), self._warm_up
         if not size or (first := next(plans, None)) is None:
@@ -263,7 +275,7 @@ class GraphRunner:
             yield plan, outcome
 
     def _advance(self) -> bool:
-        """Wait for the next batch. Append the failed plans before it, and the batch, to `_ready`.
+        """Wait for DALI's next batch. Append it to `_ready`, after the plans that failed before it.
 
         Return False if `_ready` is still empty: no batch is left.
         """
@@ -292,7 +304,7 @@ class GraphRunner:
         return bool(self._ready)
 
     def _next_undelivered(self) -> Any:
-        """Return DALI's own outputs of the next batch, and schedule another run."""
+        """Return DALI's outputs of the next batch unchanged, and schedule another run."""
         if self._pipe.empty():
             self._pipe.schedule_run()
         outputs = self._pipe.share_outputs()

@@ -43,14 +43,14 @@ _MAX_TRIES = 1000
 
 
 class Lowering:
-    """The steps of a job as DALI operators on a device.
+    """Turns the steps of a job into DALI operators on a device.
 
     Args:
         job: The job whose steps are lowered.
         device: "cpu" or "gpu".
         region_decode: Whether the decoder may decode a region of an image.
-        as_it_is: Deliver the output of the last step unchanged: HWC for image files, without the
-            dtype and layout conversion that `loader:` asks for.
+        as_it_is: Whether to deliver the output of the last step unchanged: HWC for image files,
+            without the dtype and layout conversion that `loader:` asks for.
         done: By field name, for fields of image files: how many of the field's first steps ran
             outside of this graph. These fields enter the graph as pixels, uint8 HWC.
 
@@ -88,9 +88,9 @@ class Lowering:
         return _arrays(self.trace(plan, size))
 
     def example_arguments(self) -> Arrays:
-        """Return the argument arrays of a batch of one sample.
+        """Return what `arguments` returns for an example batch of one sample.
 
-        They show the dtypes and numbers of axes that `arguments` returns for any batch.
+        The arrays of all other batches have the same dtypes and numbers of axes.
         """
         return _arrays(self._example)
 
@@ -121,10 +121,10 @@ class Lowering:
         ]
 
     def add_to_graph(self, inputs: Iterable[Any]) -> list[Any]:
-        """Add the operators to the graph that is being built.
+        """Add the operators to the DALI pipeline that is being built.
 
         Args:
-            inputs: The DataNodes of `self.inputs`.
+            inputs: A DataNode for each input that `self.inputs` lists, in the same order.
 
         Returns:
             The DataNodes of the outputs, in the order of the batch.
@@ -139,7 +139,7 @@ class Lowering:
         return outputs
 
     def decodings(self) -> dict[str, DecodeOptions]:
-        """Return how each field that is an image file is decoded, by field name."""
+        """Return how the image files of each field are decoded, by field name."""
         traced, fields = self._example, self.job.pipeline.fields
         return {name: traced[name].decoding for name, spec in fields.items() if spec.encoded}
 
@@ -151,7 +151,7 @@ class Lowering:
             size: The sizes of the batch's samples; example sizes by default.
 
         Returns:
-            The tracers by field and view, in order.
+            The tracer of each field and view, by name. The views of a field follow the field.
 
         Raises:
             SampleIncompatibleError: A step cannot handle one of the samples.
@@ -187,7 +187,7 @@ class Lowering:
         return count
 
     def _lower_steps(self, name: str, tracer: Any, steps: Sequence[DrawnStep]) -> None:
-        """Trace steps of a field or view."""
+        """Let the steps of a field or view call their primitives on its tracer, in order."""
         for entry, sampled in steps:
             tracer.spec, tracer.step = entry.input_spec, entry.key
             tracer.blame = partial(self._blame, entry)
@@ -200,7 +200,7 @@ class Lowering:
 
     @contextmanager
     def _blame(self, entry: Entry) -> Iterator[None]:
-        """Name the step in errors that its code raises in this context."""
+        """Return a context that names the step `entry` in errors that the step's code raises."""
         try:
             with entry.blame("lower()"):
                 yield
@@ -210,7 +210,7 @@ class Lowering:
 
     @cached_property
     def _example(self) -> dict[str, Any]:
-        """The trace of one sample that every step accepts. All samples have the same graph."""
+        """The tracers of one sample that every step accepts. All samples have the same graph."""
         for id in range(_MAX_TRIES):
             try:
                 return self.trace(Plan(0, np.full(1, id, np.int64), 1, True))
@@ -246,7 +246,7 @@ def delivered_layout(job: Job, name: str) -> Literal["HWC", "CHW"]:
 
 
 def to_field(job: Job, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Convert DALI's output to the field's axis order (B, C, H, W) and its final dtype."""
+    """Convert DALI's output of a field to its final dtype, and images to the axes (B, C, H, W)."""
     if delivered_layout(job, name) == "HWC":
         tensor = tensor.permute(0, 3, 1, 2)
     dtype = delivered_dtype(job, name)
@@ -257,7 +257,7 @@ def to_field(job: Job, name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def decodes_regions(job: Job) -> bool:
-    """Return whether the job decodes only a region of images, if the decoder can do that."""
+    """Return whether the job decodes only a region of images on a GPU whose decoder can do so."""
     return any(
         emitted.op == "decoders.image_slice" for emitted in Lowering(job, "gpu", True).operators()
     )

@@ -54,18 +54,18 @@ _DEVIATIONS = 4.0
 
 @dataclass(frozen=True)
 class Need:
-    """Memory needs of N single samples.
+    """How much GPU memory each of N samples needs.
 
     Attributes:
-        outputs: Bytes of the outputs of all operators, (N,).
-        delivered: Bytes of the delivered fields, (N,).
+        outputs: The bytes of the outputs of all operators, for each sample, (N,).
+        delivered: The bytes of the delivered fields, for each sample, (N,).
     """
 
     outputs: NDArray[np.float64]
     delivered: NDArray[np.float64]
 
     def of(self, batch_size: int, prefetch: int, threads: int) -> int:
-        """Return the bytes that a job needs on the GPU, in whole blocks.
+        """Return the bytes that a job needs on the GPU, in whole blocks of 64 MiB.
 
         Args:
             batch_size: Samples per batch.
@@ -83,7 +83,8 @@ class Need:
 def _estimate_batch(samples: NDArray[np.float64], batch_size: int) -> float:
     """Return an upper estimate of the bytes of a batch: the mean plus four standard deviations.
 
-    The estimate is at most `batch_size` times the largest sample.
+    `samples` has the bytes of single samples, (N,). The estimate is at most `batch_size` times the
+    largest of them.
     """
     expected = batch_size * samples.mean() + _DEVIATIONS * samples.std() * batch_size**0.5
     return float(min(expected, batch_size * samples.max()))
@@ -95,7 +96,7 @@ def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
     The function reads the headers of up to 64 samples. If it can read none, it logs a warning.
 
     Args:
-        job: The job.
+        job: The job, before it runs.
         allowed: `loader.gpu_memory` in bytes.
         may_cut: Whether the decoder may decode a region of an image.
     """
@@ -155,7 +156,8 @@ def estimate_need(job: Job, may_cut: bool) -> Need | None:
 def _estimate_sample(lowering: Lowering, plan: Plan, size: Sizes) -> tuple[float, float]:
     """Return two sizes in bytes: of all operators' outputs for a sample, and of its delivered data.
 
-    The plan has this sample alone. Raises SampleIncompatibleError if a step cannot handle it.
+    `plan` has this sample alone, and `size` is its size. Raises SampleIncompatibleError if a step
+    cannot handle the sample.
     """
     job, pipeline, total, delivered = lowering.job, lowering.job.pipeline, 0.0, 0.0
     for name, tracer in lowering.trace(plan, size).items():
@@ -183,7 +185,7 @@ def _estimate_sample(lowering: Lowering, plan: Plan, size: Sizes) -> tuple[float
 
 
 def _bytes(spec: Spec, size: Any, dtype: str) -> float:
-    """Return the bytes of an array of `spec` with `size` along its spatial axes."""
+    """Return the bytes of an array of `spec` in `dtype`; `size` has its length on spatial axes."""
     others = [n for axis, n in zip(spec.layout, spec.shape, strict=True) if axis not in spec.space]
     # many operators compute float16 in float32
     item = 4 if dtype in ("float16", "bfloat16") else np.dtype(dtype).itemsize

@@ -61,10 +61,9 @@ class BuildOptions:
 
     Attributes:
         device_id: The GPU's number, or None for DALI's CPU back end.
-        may_cut: Whether the decoder may decode a region of an image.
-        checks_jpegs: Whether to refuse JPEGs without an end marker, and to let gpupipe.decoders
-            decode JPEGs that look damaged.
-        warm_up: Whether to decode a full batch first if the first batch is short.
+        may_cut: Whether the decoder may decode only the region of an image that the steps need.
+        checks_jpegs: Whether to check JPEGs before DALI decodes them; see FileReader.
+        warm_up: Whether to run a full batch first, and to drop it, if the first batch is short.
         fields: The readers of the fields that DALI does not read itself, by field name.
         cache: The decoded cache, or None.
     """
@@ -89,7 +88,7 @@ class Reader(Iterator[Read]):
     def start(self, plans: Iterable[Plan]) -> None:
         """Start a new iteration over `plans`, and begin to read the first `prefetch` of them.
 
-        The previous iteration must have ended.
+        Call it only after the previous iteration has ended.
         """
         self._plans = iter(plans)
 
@@ -117,7 +116,7 @@ class Reader(Iterator[Read]):
 def make_reader(
     lowering: Lowering, fields: Mapping[str, FieldReader], checks_jpegs: bool
 ) -> Reader:
-    """Build the reader for the fields of a job that are image files; see FileReader."""
+    """Return a FileReader; if no field of the job has image files, a Reader that reads nothing."""
     return FileReader(lowering, fields, checks_jpegs) if lowering.decodings() else Reader()
 
 
@@ -151,9 +150,10 @@ class _Source:
 
 
 class _Paths:
-    """Returns paths for DALI's file reader, with those of FIFOs made invalid: DALI would wait.
+    """Returns the paths of a field's files, for DALI's file reader.
 
-    Once a file was found to be regular, its type is not checked again.
+    The paths of FIFOs are made invalid, because DALI would wait for data. Once a file was found to
+    be regular, its type is not checked again.
     """
 
     def __init__(self, column: FileColumn) -> None:
@@ -176,13 +176,14 @@ class _Paths:
 
 
 class FileReader(Reader):
-    """The Reader for jobs with image files.
+    """Reads the image files of the next plans with a DALI pipeline of its own, and checks them.
 
     Args:
         lowering: The lowering of the job's steps, which states how each file is decoded.
         fields: The readers of the fields that DALI does not read itself, by field name.
-        checks_jpegs: Whether to refuse JPEGs without an end marker, and to let gpupipe.decoders
-            decode JPEGs that look damaged; see files.py.
+        checks_jpegs: Whether to check JPEGs before DALI decodes them. A plan with a JPEG without an
+            end marker then fails. A JPEG that has an end marker, but looks damaged, is decoded by
+            gpupipe.decoders instead of DALI; see files.py.
     """
 
     def __init__(
@@ -250,7 +251,7 @@ class FileReader(Reader):
         return self._check_files(*self._collect())
 
     def _collect(self) -> tuple[Read, list[Any]]:
-        """Return the next plan and its files, and schedule another run."""
+        """Return the next Read, before the checks, and its files; schedule another run."""
         files: list[Any] = []
         error: RuntimeError | None = None
         try:
@@ -274,5 +275,5 @@ class FileReader(Reader):
 
 
 def was_destroyed(pipe: Any) -> bool:
-    """Whether a pipeline was released, or destroyed by a garbage collection."""
+    """Return whether a DALI pipeline was released, or destroyed by a garbage collection."""
     return getattr(pipe, "_pipe", pipe) is None

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class DataLoaderEngine(QuarantiningEngine):
-    """Runs a job with torch's DataLoader.
+    """Makes the batches of a job with torch's DataLoader, in its workers or in this process.
 
     Args:
         job: Samples, steps and settings of the loader.
@@ -140,7 +140,7 @@ class DataLoaderEngine(QuarantiningEngine):
         return self._iter_counts(plans, Samples(self._job, deliver=False))
 
     def _iter_counts(self, plans: Iterator[Plan], samples: Samples) -> Generator[int, None, None]:
-        """Yield for each plan how many of its samples did not fail."""
+        """Run plans with `samples`; yield for each plan how many of its samples did not fail."""
         with closing(self._workers.iterate(plans, samples)) as results:
             for plan, result in results:
                 yield len(plan.ids) - len(result.failed)
@@ -153,7 +153,10 @@ class DataLoaderEngine(QuarantiningEngine):
     def _quarantine_killers(self, crash: WorkerCrashError) -> None:
         """Find the samples that killed a worker, and quarantine them.
 
-        Raises SampleError, TooManyBadError; or EngineError if no sample alone crashes a process.
+        Raises:
+            SampleError: There is such a sample, and `loader.on_error` is "raise".
+            TooManyBadError: All samples are bad now, or more than `loader.max_bad` allows.
+            EngineError: No sample alone crashes a process, or the samples could not be tried.
         """
         items = [
             WorkItem.of(self._job, plan).select_sample(n)

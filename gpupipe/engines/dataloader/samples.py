@@ -54,7 +54,7 @@ class WorkItem:
 
     @classmethod
     def of(cls, job: Job, plan: Plan) -> WorkItem:
-        """Return the work item of a plan. Raises StepError if a step cannot draw."""
+        """Return the work item of a plan. Raises StepError if the code of a step fails."""
         columns = [job.index.columns[name].take(plan.ids) for name in job.pipeline.fields]
         parameters = {
             name: [step.parameters for step in steps] for name, steps in job.steps_for(plan).items()
@@ -120,7 +120,7 @@ def _list_recipes(job: Job) -> list[Recipe]:
 
 @dataclass
 class WorkResult:
-    """The result of a WorkItem.
+    """What a worker returns for a WorkItem: the batch, and which samples failed.
 
     Attributes:
         fields: Tensors (B, ...) of the samples that did not fail. None if all samples failed, if
@@ -217,7 +217,11 @@ class Samples(Dataset[WorkResult]):
     def _decode(self, recipe: Recipe, column: Column, row: int, item: WorkItem) -> Tensor:
         """Read a field of one sample: return a stored array, or an image after the first step.
 
-        If an image file has no steps, return its bytes. Raises OSError, ValueError, EngineError.
+        If an image file has no steps, return its bytes.
+
+        Raises:
+            OSError, ValueError: The sample cannot be read or decoded.
+            EngineError: A column raised an exception that its contract forbids.
         """
         data = read_bytes(column, row)
         if column.array is not None and recipe.format.layout is not None:

@@ -150,15 +150,15 @@ def explain_failure(
 
 
 def _is_broken(error: Exception) -> bool:
-    """Whether the error means that the pipe to a worker or to the fork server broke."""
+    """Return whether `error` means that the pipe to a worker or to the fork server broke."""
     return isinstance(error, EOFError | ConnectionError)
 
 
 def remove_shared_memory(pids: Iterable[int]) -> None:
     """Remove the files that dead workers left in /dev/shm.
 
-    Torch allocates such a file before it unlinks the name, which takes milliseconds for a
-    large batch. A worker that is killed in between leaves the file.
+    Torch creates such a file by name, allocates its memory, and then unlinks the name. Allocating
+    takes milliseconds for a large batch. A worker that is killed meanwhile leaves the file.
     """
     for pid in pids:
         for file in _SHARED_MEMORY.glob(f"torch_{pid}_*"):
@@ -169,7 +169,10 @@ def remove_shared_memory(pids: Iterable[int]) -> None:
 
 @contextmanager
 def without_child_signals() -> Iterator[None]:
-    """Ignore SIGCHLD: torch's handler would raise an error even while torch ends its workers."""
+    """Ignore SIGCHLD in this context, if it is entered on the main thread.
+
+    Otherwise torch's handler would raise an error even while torch ends its workers.
+    """
     handler = signal.getsignal(signal.SIGCHLD)
     if handler is None or threading.current_thread() is not threading.main_thread():
         # A handler that was not set from Python cannot be restored; only the main thread handles
@@ -276,7 +279,8 @@ def _run_in_children(samples: Samples, items: Sequence[WorkItem]) -> list[tuple[
 def _fork(samples: Samples, items: Sequence[WorkItem]) -> tuple[int, str]:
     """Process work items in a forked child.
 
-    Returns how many items the child survived, and the name of the signal that killed it, or "".
+    Returns how many items the child survived before a signal killed it, and the signal's name. The
+    name is "" if no signal killed the child; then the number means nothing.
     """
     reading, writing = os.pipe()
     if not (pid := os.fork()):

@@ -110,11 +110,11 @@ class PlanSampler:
         return self.in_flight.popleft()
 
     def plans_of_workers(self, iterator: Any, numbers: set[int | None]) -> list[Plan]:
-        """Return the plans in flight that some workers have; if there are none, all in flight.
+        """Return the plans in flight that certain workers have; if they have none, all in flight.
 
         Args:
             iterator: Torch's iterator, which knows the worker of each plan.
-            numbers: The numbers of these workers in torch's iterator, from 0.
+            numbers: Which workers: their numbers in torch's iterator, from 0.
         """
         # By number of the task: (worker,), or (worker, batch) if the batch has arrived.
         tasks = getattr(iterator, "_task_info", {})
@@ -158,7 +158,8 @@ class Workers:
 
         Args:
             plans: The plans, in order.
-            samples: Makes the results, in new workers; None: the `samples` of the constructor.
+            samples: Makes the results, in new workers. None: the `samples` of the constructor make
+                the results.
 
         Raises:
             StepError: The code of a step failed.

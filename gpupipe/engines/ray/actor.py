@@ -46,10 +46,10 @@ class WorkerFacts:
 
 
 class WorkerActor:
-    """Holds one engine. `build` and `make` return exceptions in place of raising them.
+    """Runs in a worker's process, and makes batches for the trainer with one engine.
 
     The trainer calls `describe`, then `build`. All other methods need the engine that `build`
-    creates.
+    creates. `build` and `make` return exceptions in place of raising them.
     """
 
     _maker: BatchMaker

@@ -28,7 +28,7 @@ _users_of_own_ray = 0
 
 @dataclass
 class Cluster:
-    """A connection to Ray.
+    """A connection of this process to a Ray cluster.
 
     Attributes:
         is_own: Whether this connection uses a Ray that this process started; False after `close`.
@@ -85,7 +85,7 @@ def connect(address: str) -> Cluster:
 
 
 def _connect(address: str) -> bool:
-    """Connect; return whether this process has started the Ray. The caller holds `_lock`."""
+    """Connect; return whether this process has started the Ray. Call it while holding `_lock`."""
     global _users_of_own_ray  # noqa: PLW0603
     if ray.is_initialized():
         if address not in ("auto", ray.get_runtime_context().gcs_address):
@@ -229,7 +229,10 @@ def create_actor(cluster: Cluster, options: RayConfig, depth: int) -> Any:
 
 
 def end_actors(actors: list[Any]) -> None:
-    """Close the engine of each actor, which may have child processes; then kill the actors."""
+    """Close the engines of all actors, wait up to 10 seconds, and then kill the actors.
+
+    Engines are closed first, because they may have child processes.
+    """
     closing = [actor.close.remote() for actor in actors]
     if closing:
         ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)

@@ -68,7 +68,7 @@ class PlanDispatcher(threading.Thread):
     Args:
         pool: The workers.
         plans: The plans. Only this thread iterates over them.
-        window: The maximum number of tasks.
+        window: The maximum number of tasks: plans whose batches the consumer has not taken yet.
     """
 
     def __init__(self, pool: RayWorkerPool, plans: Iterator[Plan], window: int) -> None:
@@ -92,7 +92,7 @@ class PlanDispatcher(threading.Thread):
         return len(self._open)
 
     def take(self) -> tuple[Plan, BatchAnswer] | None:
-        """Return the next plan with its answer, in order; None after the last, or after `end`.
+        """Wait for the next plan's answer, and return both; None after the last, or after `end`.
 
         Raises:
             Exception: The error that ended the dispatcher or the iterator of plans.
@@ -155,7 +155,7 @@ class PlanDispatcher(threading.Thread):
                     self._assign()
 
     def _assign(self) -> None:
-        """Assign each unanswered task that no worker has, or only workers that lag.
+        """Send each unanswered task that no worker has, or that only lagging workers have.
 
         Stop at the first task for which no worker has room.
         """
@@ -230,7 +230,7 @@ class PlanDispatcher(threading.Thread):
         task.refs.clear()
 
     def _requeue(self, step: int, worker: PoolWorker, is_death: bool) -> None:
-        """Mark a task as not sent to a worker, because the worker died or its answer is lost."""
+        """Take a task back if its worker died or its answer is lost; `_assign` sends it again."""
         worker.out.discard(step)
         task = self._open.get(step)
         if task is None or task.answer is not None or task.refs.pop(worker, None) is None:

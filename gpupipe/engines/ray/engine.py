@@ -205,14 +205,14 @@ class RayEngine(QuarantiningEngine):
             delivery.end()
 
     def _choose_window(self) -> int:
-        """Return the maximum number of tasks; see `choose_window`."""
+        """Return the maximum number of plans whose batches were not taken; see `choose_window`."""
         limits = self._job.loader.ray.workers
         workers = limits[1] if isinstance(limits, tuple) else self.pool.target
         batch_bytes, store_bytes = self.pool.measure_batch(), self._cluster.object_store_bytes()
         return choose_window(self._job.loader, workers * self.pool.depth, batch_bytes, store_bytes)
 
     def _describe(self) -> TrainerStatus:
-        """Return the current status. Only rank 0 reads the counters of the object stores."""
+        """Return the status of the workers. Only rank 0 reads the counters of the object stores."""
         shard = self._job.loader.shard
         with self.pool.changed:
             workers = [(worker.facts.node, len(worker.out)) for worker in self.pool.ready]

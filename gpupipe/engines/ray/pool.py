@@ -49,7 +49,7 @@ class PoolWorker:
     is_leaving: bool = False
 
     def send(self, run: int, step: int, plan: Plan) -> tuple[Any, Future[BatchAnswer | None]]:
-        """Send a plan; return the Ray reference, which the caller must keep, and the answer."""
+        """Send a plan; return Ray's reference, which the caller must keep, and a future answer."""
         ref = self.actor.make.remote(run, step, replace(plan, tag=None))
         return ref, ref.future()
 
@@ -239,7 +239,7 @@ class RayWorkerPool:
             self._starting.append(_StartingWorker(actor, actor.describe.remote()))
 
     def _end_leaving(self) -> None:
-        """End the leaving workers that have no task. The caller holds the lock of `changed`."""
+        """End the leaving workers that have no task. Call it while holding `changed`."""
         done = [worker for worker in self.ready if worker.is_leaving and not worker.out]
         self.ready = [worker for worker in self.ready if worker not in done]
         for worker in done:

@@ -260,7 +260,10 @@ def _format(status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _has_ended(status: Mapping[str, Any]) -> bool:
-    """Whether a trainer has ended; on another host, whether it was silent for ten minutes."""
+    """Return whether a trainer has ended.
+
+    A trainer on another host counts as ended after ten minutes without a new status.
+    """
     if host_id() and status["host_id"] == host_id():
         return bool(start_time(status["pid"]) != status["start_time"])
     return bool(time.time() - status["written"] > _FORGOTTEN_SECONDS)

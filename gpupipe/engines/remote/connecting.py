@@ -20,7 +20,7 @@ class ConnectedServer:
     """A server with which a session is open.
 
     Attributes:
-        connection: The connection.
+        connection: The connection to the server.
         answer: The server's answer to the opening of the session.
         dataset: The data set that the server serves.
         finisher: Runs the steps that the server leaves to this client, and copies batches to the
@@ -44,16 +44,16 @@ def connect_servers(
     """Connect to servers, and open a session with each.
 
     Args:
-        loader: Settings of this side; `loader.server` names the servers.
+        loader: This client's settings; `loader.server` names the servers.
         patience: A call fails after this many seconds without a message from a server.
-        own: This side's config, whose pipeline and batch stage must equal those of the servers.
-            None: no check.
+        own: This client's config, whose pipeline and batch stage must equal those of the servers.
+            None: nothing is compared.
         exits: The caller's stack. The connections are added to it, so that it closes them if an
             error occurs here or in the caller.
 
     Returns:
-        The servers in the order of their ranks, and the config that they serve, with the shard of
-        the first.
+        The servers in the order of their ranks, and the config that they serve, with the first
+        server's shard.
 
     Raises:
         DeviceError: If the device is not available.
@@ -93,7 +93,7 @@ def connect_servers(
 
 
 def _warn_of_missed_batches(server: ConnectedServer) -> None:
-    """Warn if this client joins in the middle of an epoch."""
+    """Warn if this client joins in the middle of an epoch, and so misses batches."""
     late, epoch = server.answer.joined, server.answer.epoch
     if late is None:
         return

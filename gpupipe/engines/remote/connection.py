@@ -41,10 +41,12 @@ _log = logging.getLogger("gpupipe")
 
 
 class Connection:
-    """A connection to one server; the head of this file explains it. Call close() at the end.
+    """A connection to one server. Its thread receives batches, and reconnects.
+
+    The caller must call close() at the end.
 
     Attributes:
-        options: How to connect.
+        options: The server's address, and how to connect to it.
 
     Raises:
         ServerError: The address or a key file is wrong.
@@ -100,23 +102,26 @@ class Connection:
     def start_iteration(
         self, epoch: int, position: int, finish: Finish, is_explicit: bool = False
     ) -> None:
-        """Start an iteration; see Session.start_iteration. This object's thread calls `finish`."""
+        """Start an iteration at a position, with the arguments of Session.start_iteration.
+
+        The connection's thread calls `finish`.
+        """
         with self._changed:
             self._session.start_iteration(epoch, position, finish, is_explicit)
         self._waker.wake()
 
     @property
     def epoch(self) -> int:
-        """The epoch that is read, or the next one if a pass has just ended; 0 if none is read."""
+        """The epoch that the consumer reads; after its last batch the next epoch; 0 if stopped."""
         with self._changed:
             return self._session.iteration.epoch
 
     def next(self) -> ReceivedBatch | None:
-        """Wait for the next batch and return it; None if the pass is over.
+        """Wait for the next batch and return it; return None if the epoch is over.
 
         Raises:
             ServerError: The server is silent for `patience` seconds, or refuses this client.
-            GpupipeError: The server's pipeline, or a step of this client, failed with this error.
+            GpupipeError: The server's pipeline, or a step of this client, failed.
         """
         session = self._session
         with self._changed:
@@ -124,7 +129,7 @@ class Connection:
             return session.take()
 
     def acknowledge(self, key: Key) -> None:
-        """Acknowledge a batch that the consumer has consumed. Idempotent."""
+        """Tell the server that the consumer has consumed a batch. Idempotent."""
         with self._changed:
             if self._session.inbox.consume(key):
                 freed = self._reassembly.take_freed_slots()
@@ -132,7 +137,7 @@ class Connection:
         self._waker.wake()
 
     def end_iteration(self) -> None:
-        """End the iteration: the server requeues all unconsumed batches. Idempotent."""
+        """End the iteration: the server puts unconsumed batches back into its queue. Idempotent."""
         with self._changed:
             self._session.end_iteration()
         self._waker.wake()
@@ -150,10 +155,10 @@ class Connection:
         self._waker.close()
 
     def _wait(self, is_ready: Callable[[], bool], since: float | None = None) -> None:
-        """Wait until `is_ready` returns True. The caller holds the lock.
+        """Wait until `is_ready` returns True. The caller must hold the lock of `_changed`.
 
-        `since`: start of the wait, in seconds of the monotonic clock; by default now. Raises the
-        error of the session, or ServerError if the server is silent or the connection is closed.
+        `since` is the start of the wait, in seconds of the monotonic clock; None means now. Raises
+        the session's error, or ServerError if the server is silent or the connection is closed.
         """
         since = time.monotonic() if since is None else since
         while not is_ready():
@@ -215,16 +220,16 @@ class Connection:
                 self._receive_some()
 
     def _send_heartbeat(self) -> bool:
-        """Send a heartbeat; before the first session, OpenSession. Return False if that fails."""
+        """Send a heartbeat, or OpenSession before the first session. Return whether it was sent."""
         if self._session.opened is None:
             return self._open_session()
         freed = self._reassembly.take_freed_slots()
         return self._send(messages.Acknowledge([], freed) if freed else messages.Ping())
 
     def _open_session(self, min_pause: float = 0.0) -> bool:
-        """Send OpenSession, unless one was sent less than `min_pause` seconds ago.
+        """Send an OpenSession message, unless one was sent less than `min_pause` seconds ago.
 
-        Return whether it was sent.
+        Return whether the message was sent.
         """
         if time.monotonic() - self._last_request < min_pause:
             return False
@@ -239,7 +244,7 @@ class Connection:
             self._send(self._session.outgoing.popleft())
 
     def _send(self, message: messages.ToServer) -> bool:
-        """Send a message. Return False if it is lost: the next OpenSession makes up for it."""
+        """Send a message. Return False if it is lost; the next OpenSession makes up for that."""
         with suppress(zmq.Again):
             self._socket.send(codec.encode(message), zmq.NOBLOCK)
             return True
@@ -280,7 +285,7 @@ class Connection:
     def _join(
         self, message: messages.BatchHeader | messages.BatchPart, frames: list[Any]
     ) -> Whole | None:
-        """Add a header or a piece to the batch that arrives. Return the batch if it is complete."""
+        """Add a header or a piece to the batch that is arriving; return the batch once complete."""
         if self._closing or not self._session.is_open:
             return None
         if isinstance(message, messages.BatchPart):

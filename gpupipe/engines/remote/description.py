@@ -40,7 +40,7 @@ _INDEX_ATTRIBUTES = ("root", "classes", "fingerprint", "note", "warning")
 
 
 class RemoteSource(Source):
-    """The source of a config that came from a server."""
+    """Stands in for the source in a config from a server: only the server can read the samples."""
 
     root: str = ""
 

@@ -39,7 +39,7 @@ from gpupipe.sampling.selection import Selection
 
 @dataclass(frozen=True)
 class ServerBatch:
-    """The tag of a plan whose batch comes from a server.
+    """Says which server a batch came from. It is the `tag` of the batch's plan.
 
     Attributes:
         server: Number of the server, from 0, in the order of the ranks.
@@ -56,7 +56,7 @@ class ServerBatch:
 
 
 class RemoteSampler(Sampler):
-    """The sampler of a loader over servers, whose batches come in turn.
+    """The sampler of a loader that takes batches from several servers in turn, or from one.
 
     Args:
         count: The number of samples that the servers use.
@@ -199,7 +199,11 @@ class RemoteEngine(BatchStream):
     def connect(
         cls, loader: LoaderConfig, patience: float, own: Config | None
     ) -> "tuple[RemoteEngine, Config, Index, Sampler]":
-        """Connect to servers; implements `gpupipe.loading.assembly.Connects`."""
+        """Connect to servers, and open a session with each.
+
+        Returns the engine, the servers' config and index, and the sampler. Implements
+        gpupipe.loading.assembly.Connects.
+        """
         with ExitStack() as exits:
             servers, config = connect_servers(loader, patience, own, exits)
             dataset, answers = servers[0].dataset, [server.answer for server in servers]

@@ -32,7 +32,7 @@ class ReceivedBatch(NamedTuple):
 
 @dataclass
 class Iteration:
-    """The iteration of a consumer: the pass that the consumer reads, and the position in the epoch.
+    """The iteration of a consumer: the server's pass over an epoch, and the position in the epoch.
 
         stopped ──start──> starting ──enter──> reading ──end_pass──> starting, at the end of a pass
            ^                  └──────────────stop──────────────┘
@@ -76,8 +76,8 @@ class Iteration:
     def continue_at(self, epoch: int, position: int) -> bool:
         """Continue with the epoch that the client asked for when the last pass ended.
 
-        Return whether that is possible: a pass has just ended, and the client asked for this
-        position.
+        Return False if the caller must start an iteration instead: no pass has just ended, or the
+        client asked for another position.
         """
         is_started = self.is_at_end and self.position == (epoch, position)
         self.is_at_end = False
@@ -94,9 +94,9 @@ class Iteration:
             self.pass_number, self.is_explicit = message.pass_number, False
 
     def end_pass(self, pass_number: int) -> messages.StartIteration | None:
-        """End a pass: start the next epoch, and return the message to send.
+        """End a pass, and return the message that asks the server for the next epoch.
 
-        Return None if this is not the current pass.
+        Return None if the client does not read the pass `pass_number`.
         """
         if pass_number != self.pass_number or self.position is None:
             return None
@@ -115,7 +115,7 @@ class Iteration:
     def resume(self, is_same_history: bool) -> messages.StartIteration | None:
         """Return the message that continues the iteration after a reconnect; None if stopped.
 
-        `is_same_history`: the server still knows the pass. If not, the message names no pass.
+        `is_same_history`: whether the server still knows the pass. If not, the message names none.
         """
         if self.position is None:
             return None
@@ -149,11 +149,14 @@ class Inbox:
 
     @property
     def can_take(self) -> bool:
-        """Whether a batch waits, and fewer than MAX_UNACKED are taken or unconfirmed."""
+        """Whether the consumer may take a batch.
+
+        A batch must wait, and fewer than MAX_UNACKED batches may be taken or unconfirmed.
+        """
         return bool(self.waiting) and len(self.unconfirmed) + len(self.taken) < MAX_UNACKED
 
     def take(self) -> ReceivedBatch | None:
-        """Return the next batch; None if the consumer can take none."""
+        """Move the next batch from `waiting` to `taken`, and return it; None if not `can_take`."""
         if not self.can_take:
             return None
         batch = self.waiting.popleft()
@@ -161,7 +164,7 @@ class Inbox:
         return batch
 
     def consume(self, key: Key) -> bool:
-        """Move a batch from `taken` to `unconfirmed`. False if the consumer has not taken it."""
+        """Move a batch from `taken` to `unconfirmed`. Return False if it is not in `taken`."""
         if key not in self.taken:
             return False
         self.taken.remove(key)
@@ -173,15 +176,15 @@ class Inbox:
         self.unconfirmed = [key for key in self.unconfirmed if key not in keys]
 
     def revoke(self, keys: Sequence[Key]) -> None:
-        """Drop queued batches that the server has requeued."""
+        """Drop the waiting batches with these keys: the server has put them back into its queue."""
         self.waiting = deque(batch for batch in self.waiting if batch.head.key not in keys)
 
     def keep_only(self, leased: Sequence[Key]) -> None:
-        """Drop queued batches that are not in `leased`; keep those that the consumer holds."""
+        """Drop the waiting batches that are not in `leased`. Keep all taken batches."""
         self.waiting = deque(batch for batch in self.waiting if batch.head.key in leased)
 
     def drop(self) -> None:
-        """Drop all batches but the unconfirmed ones, at the end of an iteration."""
+        """Drop the taken and the waiting batches, because their iteration is over."""
         self.taken.clear()
         self.waiting.clear()
 
@@ -208,7 +211,7 @@ Whole = tuple[messages.BatchHeader, Tensor]
 
 
 class Reassembly:
-    """Reassembles the batches of one connection, one batch at a time.
+    """Joins the pieces of the batches that arrive over one connection, one batch at a time.
 
     Args:
         num_kept: Number of free buffers to keep for reuse.
@@ -221,7 +224,7 @@ class Reassembly:
         self._incomplete: _Incomplete | None = None
 
     def connect(self, pid: int) -> None:
-        """Drop the state of the old connection. `pid`: process id of the new server."""
+        """Prepare for batches of the server process `pid`, and forget an earlier server."""
         self._mapped = Mapped(pid, self._gpu)
         self._incomplete = None
 
@@ -245,7 +248,7 @@ class Reassembly:
         return bool(peers.start_time(self._mapped.pid))
 
     def start(self, head: messages.BatchHeader) -> Whole | None:
-        """Begin a batch. Return it if no pieces follow: it is in shared memory, or empty.
+        """Begin a batch. Return the batch if no pieces follow: it is in shared memory, or empty.
 
         Raises MalformedMessage if the batch's slot in shared memory cannot be opened.
         """
@@ -257,7 +260,11 @@ class Reassembly:
         return self._whole(self._incomplete)
 
     def add_part(self, part: messages.BatchPart, data: Any) -> Whole | None:
-        """Add a piece and return the batch if it is complete now. Raises MalformedMessage."""
+        """Add a piece of a batch. Return the batch if the piece completes it.
+
+        Raises MalformedMessage if the piece overlaps the one before, exceeds the batch, or cannot
+        be decompressed.
+        """
         batch = self._incomplete
         # the header of this piece's batch was dropped, or went to an earlier connection
         if batch is None or part.key != batch.head.key:

@@ -18,7 +18,7 @@ from gpupipe.protocol import batch_bytes, messages, peers
 from gpupipe.runtime.failures import machine_failure
 
 Finish = Callable[[dict[str, Tensor], int], Any]
-"""Turns the tensors of a batch, by field name, and its epoch into the batch for the consumer."""
+"""A function of a batch's tensors, by field name, and its epoch; returns the consumer's batch."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Session:
         options: How the client connects.
         token: Identifies the client over reconnects.
         opened: The server's last answer to OpenSession, or None before the first one.
-        is_open: The server has answered the last OpenSession. Before that, all batches that arrive
-            are dropped: the server requeues those that the OpenSession did not name.
-        is_closed: The server has answered CloseSession.
+        is_open: Whether the server has answered the last OpenSession. If not, arriving batches
+            are dropped: the server puts those that OpenSession did not name back into its queue.
+        is_closed: Whether the server has answered CloseSession.
         inbox: The batches that this client holds.
         iteration: The pass that the consumer reads, and its position.
-        finish: Finishes the batches of the iteration; None before the first iteration.
+        finish: Makes the consumer's batch from received tensors; None before the first iteration.
         iteration_error: The error that ended the current iteration; the next one may succeed.
         server_error: The error that ended the server. All iterations raise it until a server
             answers again.
@@ -89,7 +89,7 @@ class Session:
 
     @property
     def error(self) -> GpupipeError | None:
-        """The error that the consumer gets now, or None."""
+        """The error that a consumer who waits for a batch gets, or None if there is none."""
         return self.thread_error or self.server_error or self.iteration_error
 
     # --- for the consumer
@@ -117,14 +117,14 @@ class Session:
         self.outgoing.append(message)
 
     def take(self) -> ReceivedBatch | None:
-        """Take the next batch; None if the inbox gives none, or at the end of a pass."""
+        """Take the next batch; return None at the end of a pass, or if no batch can be taken."""
         taken = None if self.iteration.is_at_end else self.inbox.take()
         if taken is not None:
             self.iteration.position = taken.head.epoch, taken.head.end
         return taken
 
     def end_iteration(self) -> None:
-        """End the iteration: the server requeues all unconsumed batches. Idempotent."""
+        """End the iteration: the server puts unconsumed batches back into its queue. Idempotent."""
         if self.iteration.stop():
             self.inbox.drop()
             self.outgoing.append(messages.EndIteration())

@@ -57,7 +57,7 @@ def locate(
 
     Raises:
         DataError: `root` does not exist and `name` is None.
-        FetchError: The download fails and `images` allows no synthetic images.
+        FetchError: The download fails, and `images` is None or 0.
     """
     if there := _find_root(root, images):
         return there
@@ -100,7 +100,7 @@ def get_default_root(name: str) -> Path:
 def describe_absence(root: Path, name: str | None, images: int | None) -> str:
     """Return a sentence saying that the first run downloads the data, or makes stand-in images.
 
-    Return "" if the data exists, or `name` is None.
+    Return "" if the data or the stand-in images exist, or if `name` is None.
     """
     if name is None or _find_root(root, images):
         return ""
@@ -131,7 +131,7 @@ def _make_stand_in_root(root: Path, images: int) -> Path:
 
 
 def describe_note(root: Path) -> str:
-    """Return a notice that every output repeats: "stand-in data, not LFW", or "" for real data."""
+    """Return "stand-in data, not LFW", a notice for every output, or "" for real data."""
     return "stand-in data, not LFW" if is_stand_in(root) else ""
 
 
@@ -187,7 +187,7 @@ def draw_face(n: int, person: int) -> Image.Image:
 
 
 def _make_grain() -> Image.Image:
-    """Return gray noise around 128, 640x640, from which each image crops its grain."""
+    """Return a 640x640 gray image of noise around 128. Each synthetic image adds a crop of it."""
     sheet = np.full((_GRAIN_SIDE, _GRAIN_SIDE), 128.0, np.float32)
     for cells, strength in _GRAIN_OCTAVES:
         noise = (

@@ -41,7 +41,7 @@ _DAMAGED = (tarfile.TarError, EOFError, ValueError, gzip.BadGzipFile, zlib.error
 
 @dataclass(frozen=True)
 class Dataset:
-    """A tar archive that contains one folder, which becomes the root of the data set.
+    """Describes a data set to download, as a tar archive of one folder: the data set's root.
 
     Attributes:
         name: Name in YAML and on the command line.
@@ -72,7 +72,7 @@ def download(dataset: Dataset, progress: Progress) -> Path:
         The path of the archive.
 
     Raises:
-        FetchError: The download fails, or the archive is not the expected one.
+        FetchError: The download fails, the archive has another SHA-256, or it cannot be stored.
         DataError: pooch is not installed.
     """
     require_extra("fetch", ("pooch",), f"downloading {dataset.name}", DataError)
@@ -142,7 +142,7 @@ def _check_name_resolves(url: str) -> None:
 
 
 class _PoochProgress:
-    """A progress bar with the methods that pooch calls."""
+    """Passes the progress of a download by pooch to a function, as pooch's progress bars do."""
 
     def __init__(self, activity: str, progress: Progress) -> None:
         self.activity, self.progress, self.total, self.done = activity, progress, 0, 0
@@ -159,11 +159,11 @@ class _PoochProgress:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack the one folder in a tar archive as `folder`.
+    """Unpack a tar archive that holds one folder, and give this folder the path `folder`.
 
     Raises:
-        FetchError: The top of the archive is not exactly one folder, the path of a member is
-            absolute or contains "..", or a member is neither a file nor a folder.
+        FetchError: The archive is damaged, its top is not exactly one folder, the path of a member
+            is absolute or contains "..", or a member is neither a file nor a folder.
     """
     unpacked = folder.with_name(f"{folder.name}.unpacking")
     try:
@@ -199,7 +199,7 @@ def _check_member(member: tarfile.TarInfo, archive: Path) -> None:
 
 
 def fetch(dataset: Dataset, root: Path, progress: Progress = ignore_progress) -> None:
-    """Download the archive, check its SHA-256 and unpack it to `root`.
+    """Download the archive of a data set, check its SHA-256 and unpack it to `root`.
 
     `root` appears complete or not at all. An existing `root` stays as it is.
 
@@ -209,8 +209,9 @@ def fetch(dataset: Dataset, root: Path, progress: Progress = ignore_progress) ->
         progress: Called with (text, done, total).
 
     Raises:
-        FetchError: The download fails, the archive is not the expected one, or the disk cannot be
+        FetchError: The download fails, the archive has another SHA-256, or the disk cannot be
             written. The message says how to download the archive by hand.
+        DataError: pooch is not installed.
     """
     with hold_lock_of(root, progress):
         if root.is_dir():
@@ -226,7 +227,7 @@ def fetch(dataset: Dataset, root: Path, progress: Progress = ignore_progress) ->
 
 
 def fetch_unlocked(dataset: Dataset, root: Path, progress: Progress) -> None:
-    """Do what `fetch` does. The caller holds the lock of `root`."""
+    """Do what `fetch` does, but without taking the lock of `root`: the caller must hold it."""
 
     def fill(folder: Path) -> None:
         tar = download(dataset, progress)
@@ -239,9 +240,10 @@ def fetch_unlocked(dataset: Dataset, root: Path, progress: Progress) -> None:
 
 @contextlib.contextmanager
 def hold_lock_of(root: Path, progress: Progress) -> Iterator[None]:
-    """Hold the lock of a data set, so that one process fetches it while others wait.
+    """Hold the lock of the data set in `root` during a `with` block; wait for it if need be.
 
-    If the cache folder cannot hold a lock, several processes may fetch. The first to finish wins.
+    So one process fetches the data set while others wait. If the cache folder cannot hold a lock,
+    several processes may fetch, and the first to finish wins.
     """
     digest = hashlib.blake2b(os.fsencode(root.absolute()), digest_size=16)
     lock = cache_dir() / "locks" / digest.hexdigest()
@@ -257,6 +259,7 @@ def make_atomically(root: Path, make: Callable[[Path], None]) -> None:
     """Let `make` fill a temporary folder, then rename that folder to `root`.
 
     If another process has made `root` meanwhile, that folder stays, and the new one is discarded.
+    Raises FetchError if `root` cannot be written.
     """
     try:
         if os.path.lexists(root) and not root.is_dir():

@@ -27,11 +27,12 @@ def find_hub_files(root: Path, split: str | None) -> list[Path]:
     """Return the Arrow or Parquet files of a split, in order.
 
     Args:
-        root: The folder.
-        split: The name of the split; None for "train", or for the only split.
+        root: The folder of the data set.
+        split: The name of the split. With None, it is "train" if there is one, else the only split.
 
     Raises:
-        DataError: There is no such folder, data set or split.
+        DataError: There is no such folder, data set or split; or `split` is None, and there are
+            several splits without a "train".
     """
     root = root.absolute()
     if not root.is_dir():
@@ -53,7 +54,7 @@ def find_hub_files(root: Path, split: str | None) -> list[Path]:
 
 
 def find_splits(root: Path) -> dict[str, list[Path]]:
-    """Return the files of each split, by the split's name; {} if there is no data set.
+    """Return a dict from the name of each split to its files; {} if `root` is no data set.
 
     A data set without named splits has a single split, "".
 
@@ -85,7 +86,7 @@ def _by_folder(root: Path, suffix: str) -> dict[str, list[Path]]:
 
 
 def _by_name(files: Iterable[Path]) -> dict[str, list[Path]]:
-    """Group files by the split in their names: SPLIT-00000-of-00002, or NAME-SPLIT."""
+    """Return a dict from splits to files. Files are SPLIT-00000-of-00002, or end in -SPLIT."""
     splits: dict[str, list[Path]] = {}
     for path in files:
         name = _NUMBERED.sub("", path.stem).rpartition("-")[2]
@@ -122,9 +123,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def read_features(schema: Any) -> dict[str, Any]:
-    """Return the features (column types) that `datasets` stored in an Arrow schema, by column.
+    """Return the features (column types) that `datasets` stored in an Arrow schema; {} if none.
 
-    Return {} if there are none.
+    The dict maps the name of each column to its feature.
     """
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]

@@ -1,4 +1,4 @@
-"""Images in the row groups of Parquet files, as two kinds of columns.
+"""Two kinds of columns for images in the row groups of Parquet files.
 
 A RowGroupColumn reads whole row groups, and each process keeps those used last in memory. For an
 UnpackedColumn, the images of all row groups are written to the cache folder once, and
@@ -77,7 +77,7 @@ os.register_at_fork(after_in_child=groups.clear)
 
 
 def read_group(path: str | os.PathLike[str], column: str, number: int) -> list[Any]:
-    """Return the images of a row group as pyarrow buffers.
+    """Return the images in `column` of row group `number` of a Parquet file, as pyarrow buffers.
 
     Raises:
         ValueError: The row group cannot be read.
@@ -123,7 +123,10 @@ class RowGroupColumn(Column):
         return len(self.row)
 
     def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
-        """Return the bytes of each row's image. Rows of the same row group are read in turn."""
+        """Return the image file of each row, as bytes, in the order of `rows`.
+
+        Rows of the same row group are read one after the other, while the group is in memory.
+        """
         order = np.lexsort((self.group[rows], self.file[rows]))
         images: dict[int, NDArray[np.uint8]] = {}
         for position in order.tolist():
@@ -156,11 +159,12 @@ class RowGroupColumn(Column):
 class UnpackedColumn(SpanColumn):
     """The images of a RowGroupColumn, as byte ranges of files in the cache folder.
 
-    Messages name the Parquet files. The fingerprint equals that of the RowGroupColumn, so a loader
-    state that was saved with one of the columns also loads with the other.
+    Error messages name the Parquet files, not those in the cache folder. The fingerprint equals
+    that of the RowGroupColumn, so a loader state that was saved with one of the columns also loads
+    with the other.
 
     Attributes:
-        groups: The column that was unpacked.
+        groups: The RowGroupColumn whose images were written to the cache folder.
     """
 
     groups: RowGroupColumn = field(kw_only=True)
@@ -176,12 +180,14 @@ class UnpackedColumn(SpanColumn):
 
 
 def count_row_groups(column: RowGroupColumn) -> int:
-    """Return the number of row groups that contain rows of a column."""
+    """Return how many different row groups the rows of a column lie in."""
     return len(np.unique(column.file.astype(np.int64) << 32 | column.group))
 
 
 def unpack_row_groups(column: RowGroupColumn, progress: Progress) -> UnpackedColumn:
-    """Write the images of all row groups to the cache folder, unless they are there already.
+    """Return a column of the same images that reads them from the cache folder.
+
+    Images that are not in the cache folder yet are written there first.
 
     Args:
         column: A column that holds all rows of its files, in the order of the files.

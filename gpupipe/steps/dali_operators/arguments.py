@@ -42,11 +42,12 @@ def _refuse(expected: str, value: Any, *loc: str) -> _ArgumentError:
 
 @dataclass
 class Arguments:
-    """The arguments of an operator.
+    """The arguments of a DALI operator, as read from YAML, and the mistakes in them.
 
     Attributes:
-        constants: By name: arguments with one value for all samples, in DALI's types.
-        draws: By name: the distributions of arguments that are drawn per sample.
+        constants: Maps argument names to values, for arguments with one value for all samples. The
+            values have DALI's types.
+        draws: Maps argument names to distributions, for arguments that are drawn per sample.
         errors: The mistakes in the arguments as they are written in YAML, for pydantic.
     """
 
@@ -61,11 +62,11 @@ class Arguments:
 
 
 def read_arguments(operator: Operator, written: Mapping[str, Any]) -> Arguments:
-    """Read all arguments of an operator, and collect their mistakes.
+    """Read all arguments of an operator. Mistakes are in `errors` of the result: none is raised.
 
     Args:
-        operator: The operator.
-        written: The values in YAML, by name.
+        operator: The operator that takes the arguments.
+        written: Maps the names of arguments to their values in YAML.
     """
     arguments, known = Arguments(), operator.arguments
     for name, value in written.items():

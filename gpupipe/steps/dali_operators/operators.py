@@ -31,11 +31,12 @@ _WRITES_FILES = ("DumpImage",)
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of an operator.
+    """Describes one argument of a DALI operator.
 
     Attributes:
-        name: The argument's name.
-        kind: The kind of the argument's values.
+        name: The argument's name in DALI.
+        kind: What the argument's values are, such as "number", "whole" (a whole number), or "flag"
+            (true or false).
         is_list: Whether the argument takes a list of values.
         takes_tensor: Whether the argument may have a different value for each sample.
         is_required: Whether the argument has no default.
@@ -49,7 +50,7 @@ class Argument:
 
     @property
     def names(self) -> dict[str, Any]:
-        """DALI's constants, by names such as INTERP_LINEAR; {} for a kind that has no names."""
+        """A dict from names such as INTERP_LINEAR to DALI's constants; {} for other kinds."""
         from nvidia.dali import types
 
         if self.kind == "interp_type":
@@ -92,7 +93,7 @@ class Operator:
 
     @cached_property
     def arguments(self) -> Mapping[str, Argument]:
-        """The arguments by name, without deprecated ones."""
+        """A dict from names to the operator's arguments, without deprecated ones."""
         schema = self.schema
         names = [n for n in schema.GetArgumentNames() if not schema.IsDeprecatedArg(n)]
         return {name: _argument(schema, name) for name in names}
@@ -132,7 +133,7 @@ def find(name: str) -> Operator:
 
 @cache
 def _list_operators() -> dict[str, Operator]:
-    """Return each public operator, by its name."""
+    """Return a dict from the name of each public operator of DALI to the operator."""
     from nvidia.dali import backend
     from nvidia.dali.ops import _names
 
@@ -198,7 +199,7 @@ def _argument(schema: Any, name: str) -> Argument:
 
 @cache
 def _dtypes() -> dict[str, Any]:
-    """Return DALI's numeric dtypes by DALI's names, such as FLOAT, and by NumPy's names."""
+    """Return a dict to DALI's numeric dtypes from DALI's names, such as FLOAT, and NumPy's."""
     from nvidia.dali import types
 
     own = ("UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64")
@@ -209,7 +210,7 @@ def _dtypes() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Trial:
-    """The outcome of running an operator on small images.
+    """What the DALI engine found out about an operator by running it on small images.
 
     Attributes:
         output_spec: The spec of the operator's output.

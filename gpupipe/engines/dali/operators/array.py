@@ -47,7 +47,10 @@ def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 class ArrayTracer(DaliTracer):
-    """Traces the primitives of a field that is an array; see Primitives for each method."""
+    """Turns the primitives that steps call on a field of arrays into DALI operators.
+
+    See Primitives for what each method does.
+    """
 
     def __init__(self, size: NDArray[np.float64], device: ops.Device, spec: Spec) -> None:
         super().__init__(size, device, spec)
@@ -93,7 +96,7 @@ class ArrayTracer(DaliTracer):
     # --- called by the engine
 
     def finish(self, dtype: str, layout: str) -> None:
-        """Trace the conversion to `dtype`. An array keeps its own layout."""
+        """Add the conversion to `dtype`. `layout` has no effect: an array keeps its layout."""
         if dtype != self.spec.dtype:
             self._cast(dtype, False)
         self._to_torch_dtype(dtype)
@@ -111,7 +114,7 @@ class ArrayTracer(DaliTracer):
         self._emit_through(op, make_planes, *arguments)
 
     def _emit_video(self, op: str, make: Make, *arguments: Value) -> None:
-        """Add an operator that also accepts video layouts, such as FHWC and CDHW."""
+        """Add an operator that accepts layouts of images and videos, such as HWC, FHWC and CDHW."""
         layout = self.spec.layout
         # an array with only spatial axes gets a channel axis
         added = [len(layout)] if layout == spatial_axes(layout) else []
@@ -124,7 +127,7 @@ def _axes(layout: str) -> list[int]:
 
 
 def _under_name(make: Make, layout: str, name: str, added: list[int]) -> Make:
-    """Wrap `make`, so that it sees arrays of `layout` under `name`, a layout that DALI knows.
+    """Wrap `make`, so that it gets arrays of `layout` renamed to `name`, a layout of DALI.
 
     The wrapper inserts axes of length 1 at the positions `added`, and removes them afterwards. No
     data moves.
@@ -151,7 +154,7 @@ def video_layout(layout: str) -> str | None:
 
 
 def channel_layout(layout: str) -> tuple[str, list[int]] | None:
-    """Return the layout in which DALI normalizes per channel, or None if there is none.
+    """Return a layout under which DALI normalizes arrays of `layout` per channel, or None.
 
     Returns:
         DALI's name for the layout, and the positions where axes of length 1 must be inserted.

@@ -76,7 +76,7 @@ def luma(pixels: DataNode, image: PixelFormat) -> DataNode:
 
 
 def round_to_uint8(values: DataNode) -> DataNode:
-    """Round float32 numbers above -2**23 to uint8, and clamp.
+    """Round float32 numbers above -2**23 to integers, and clamp them to uint8.
 
     Adding 1.5 * 2**23 leaves the rounded number in the lowest bits. On a CPU this takes half of the
     time of `cast` from float32 to uint8, which rounds number by number.
@@ -116,16 +116,19 @@ def add(pixels: DataNode, values: DataNode, dtype: str, clip: bool) -> DataNode:
 
 
 def limit(factor: Array) -> Array:
-    """Limit a factor to 10,000, so that results stay in the range of `round_to_uint8`.
+    """Limit a factor to 10,000, so that results stay in the range that `round_to_uint8` accepts.
 
-    After clamping, larger factors give the same pixels.
+    Larger factors would give the same pixels, because the results are clamped.
     """
     limited: Array = np.minimum(factor, 1e4)
     return limited
 
 
 def compute(formula: Make, image: PixelFormat, *values: Array) -> Operators:
-    """Return operators that compute a formula of `COLOR_OPS`, as `color_ops.apply` does."""
+    """Return operators that compute a formula on pixels in 0..1, as `color_ops.apply` does.
+
+    uint8 pixels are scaled to 0..1 before, and back afterwards.
+    """
 
     def make(pixels: DataNode, *nodes: DataNode) -> DataNode:
         is_uint8 = image.dtype == "uint8"
@@ -140,7 +143,7 @@ def compute(formula: Make, image: PixelFormat, *values: Array) -> Operators:
 
 
 def invert(image: PixelFormat) -> Operators:
-    """Return 255 - x, or 1 - x for floats."""
+    """Return operators that compute 255 - x for uint8, and 1 - x for floats."""
     if image.dtype == "uint8":
         return Operators(lambda pixels: pixels ^ ALL_BITS)
     return Operators(lambda pixels: np.float32(1.0) - pixels)
@@ -178,7 +181,7 @@ def solarize_add(image: PixelFormat, values: Array) -> Operators:
 
 
 def adjust_brightness(image: PixelFormat, factor: Array) -> Operators:
-    """Multiply by the factor."""
+    """Multiply each value by the factor of its sample."""
 
     def make(pixels: DataNode, factor: DataNode) -> DataNode:
         if image.dtype == "uint8":
@@ -254,7 +257,7 @@ def _turn_hue(pixels: DataNode, turn: DataNode, image: PixelFormat) -> DataNode:
 
 
 def permute_channels(image: PixelFormat, permutation: Array) -> Operators:
-    """Return channel permutation[n] of the input as channel n."""
+    """Take channel n of the result from channel permutation[n] of the input."""
     if image.channels == 1:
         return Operators(None)
     dtype = types.UINT8 if image.dtype == "uint8" else types.FLOAT

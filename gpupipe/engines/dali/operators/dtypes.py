@@ -69,7 +69,7 @@ _FILE_OPERATORS = (
 
 
 class Substitute(NamedTuple):
-    """How values are passed to an operator, which may not accept their dtype.
+    """States in which dtype an operator gets values, and how they are converted to it.
 
     Attributes:
         dtype: The dtype that the operator sees.
@@ -94,7 +94,7 @@ def find_substitute(operator: str, dtype: str) -> Substitute | None:
 
 
 def as_integers(dtype: str) -> str:
-    """Return the dtype in which values of a dtype are copied from DALI to torch.
+    """Return the dtype in which values of `dtype` are copied from DALI to torch.
 
     uint16, uint32 and uint64 are copied as the signed dtype of the same size. Every other dtype
     stays as it is.
@@ -129,7 +129,7 @@ def through_supported(operator: str, dtype: str, make: Make) -> Make:
 
 
 def in_float32(make: Make, dtype: str) -> Make:
-    """Return `make`; for float16, wrapped to compute in float32 and to round only the result."""
+    """Return `make`. For float16, wrap it to compute in float32, and to round only the result."""
     if dtype != "float16":
         return make
     return lambda pixels, *nodes: cast(make(cast(pixels, "float32"), *nodes), "float16")
@@ -156,7 +156,10 @@ def convert(node: DataNode, source_dtype: str, target_dtype: str) -> DataNode:
 
 
 def scale_factor(source_dtype: str, target_dtype: str) -> float | None:
-    """Return the factor by which `convert_scaled` multiplies; None between integer dtypes."""
+    """Return the factor by which `convert_scaled` multiplies.
+
+    Return None for two integer dtypes, whose bits are shifted instead.
+    """
     if is_float(target_dtype):
         return 1.0 / int(np.iinfo(source_dtype).max)
     return (
@@ -169,8 +172,8 @@ def convert_scaled(
 ) -> DataNode:
     """Convert a node of dtype `source_dtype` to dtype `target_dtype`, with scaling.
 
-    From integers to floats, 0 to the integer dtype's maximum maps to 0..1; from floats to integers,
-    back. Between integers, bits are shifted.
+    Integers become floats in 0..1: the maximum of the integer dtype becomes 1. Floats in 0..1
+    become integers from 0 to that maximum. Between two integer dtypes, bits are shifted.
 
     Args:
         node: The input.
@@ -211,7 +214,10 @@ def _shift(node: DataNode, dtype: str, bits: int) -> DataNode:
 
 
 def find_refused_dtype(message: str) -> str:
-    """Return the line of DALI's error `message` that refuses the dtype of all samples, or ""."""
+    """Return the line of DALI's error `message` that says that an operator refuses a dtype, or "".
+
+    Also return "" if an operator that reads files refuses it: then only one file is to blame.
+    """
     line = find_cause(message)
     reads_files = any(operator in message for operator in _FILE_OPERATORS)
     return line if _REFUSED_DTYPE.search(line) and not reads_files else ""

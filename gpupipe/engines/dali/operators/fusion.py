@@ -32,7 +32,7 @@ from gpupipe.engines.dali.operators.subgraph import Subgraph, operator
 
 @dataclass(frozen=True)
 class WindowNode:
-    """A crop.
+    """Cuts a window from each image.
 
     Attributes:
         anchor: [top, left] of the window, in pixels.
@@ -70,7 +70,8 @@ class DecodeNode:
     Attributes:
         how: The color mode, the dtype, and whether to apply the EXIF orientation.
         steps: The keys of the pipeline's steps that the node implements.
-        can_cut: Whether the decoder may decode a window; if not, `slice` cuts it afterwards.
+        can_cut: Whether the decoder may decode a window; if not, the operator slice cuts it from
+            the decoded image.
         options: Further arguments of DALI's decoder.
         is_done: Whether the input is decoded pixels, so that the node only cuts the window.
         window: The window to decode, or None for whole images.
@@ -97,7 +98,7 @@ class DecodeNode:
 
 @dataclass(frozen=True)
 class ResizeNode:
-    """A resize, fused with a crop of the result if `region` is set.
+    """Resizes images; computes only a window of the resized images if `region` is set.
 
     Attributes:
         before: [height, width] of the whole images before the resize, in pixels.
@@ -132,7 +133,7 @@ class ResizeNode:
 
 @dataclass(frozen=True)
 class FlipsNode:
-    """Flips the samples whose flag is True. Flags of None flip no sample."""
+    """Mirrors the samples whose flag for an axis is True, along this axis; None mirrors none."""
 
     horizontal: NDArray[np.bool_] | None
     vertical: NDArray[np.bool_] | None
@@ -147,7 +148,7 @@ class FlipsNode:
 
 @dataclass(frozen=True)
 class NormalizeNode:
-    """Arithmetic on pixels: x / divide, then (x - mean) / std, then a cast to `dtype`.
+    """Computes x / divide for each value, then (x - mean) / std, then casts to `dtype`.
 
     `ImageTracer.finish` adds a NormalizeNode that converts to the batch's layout and dtype, if the
     operator crop_mirror_normalize supports the dtypes. A NormalizeNode also cuts or mirrors if a
@@ -159,7 +160,7 @@ class NormalizeNode:
         divide: 255 to scale uint8 to 0..1, else 1.
         mean: One number, or one per channel. None if there is no normalize yet.
         std: One number, or one per channel.
-        layout: The layout of the batch, or None if other operations follow.
+        layout: The layout in which the batch is delivered; None if other operations follow.
         window: The window to cut, or None.
         mirror: Whether to mirror each sample left to right, (B,), or None.
     """
@@ -231,7 +232,7 @@ def fuse(first: Operation, second: Operation) -> list[Operation] | None:
 
 
 def _both(first: Any, second: Any) -> Any:
-    """Combine two flip flags: two flips of one axis cancel."""
+    """Combine the flags of two flips along one axis: two flips of a sample cancel each other."""
     if first is None or second is None:
         return second if first is None else first
     return first ^ second

@@ -39,7 +39,9 @@ from gpupipe.pipeline.step import Spec
 
 
 class ImageTracer(DaliTracer):
-    """Traces the primitives of a field of image files; see Primitives for each method.
+    """Turns the primitives that steps call on a field of image files into DALI operators.
+
+    See Primitives for what each method does.
 
     Args:
         size: [height, width] of each decoded image, (B, 2).
@@ -131,14 +133,14 @@ class ImageTracer(DaliTracer):
             self._parts.append(part)
 
     def _is_normalizable(self, dtype: str) -> bool:
-        """Whether crop_mirror_normalize converts the current dtype to `dtype`."""
+        """Return whether crop_mirror_normalize can convert the current dtype to `dtype`."""
         return dtype in ops.DTYPES and self.spec.dtype in ops.DTYPES
 
     def _is_exact(self, dtype: str) -> bool:
-        """Whether the operator crop_mirror_normalize can do a cast to `dtype` with equal results.
+        """Return whether crop_mirror_normalize gives the same results as a cast to `dtype`.
 
-        Not for uint8: the operator rounds floats to integers instead of truncating them. Not from
-        float16 to float32: fused with earlier operations, it would skip the rounding to float16.
+        It does not for uint8, where it rounds floats instead of truncating them. Nor does it from
+        float16 to float32: fused with earlier operations, it would skip their rounding to float16.
         """
         is_inexact = dtype == "uint8" or (dtype, self.spec.dtype) == ("float32", "float16")
         return self._is_normalizable(dtype) and not is_inexact

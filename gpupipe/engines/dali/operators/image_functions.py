@@ -119,7 +119,7 @@ def adjust_sharpness(image: PixelFormat, factor: Array) -> Operators:
 
 
 def gaussian_blur(image: PixelFormat, kernel_size: Array, sigma: Array) -> Operators:
-    """Blur; the image is mirrored at its border without repeating the last pixel.
+    """Blur with a Gaussian. The image is mirrored at its border; the border is not repeated.
 
     On a CPU, uint8 images go through a filter of one row, then through a filter of one column, and
     are uint8 in between. For kernels of 23 pixels, that takes a 25th of the time of
@@ -228,14 +228,14 @@ def find_operators(
 def call_torch(
     pixels: DataNode, nodes: Sequence[DataNode], function: Callable[..., Tensor]
 ) -> DataNode:
-    """Return the DataNode of the images that `function` returns.
+    """Call `function` on each image when the graph runs, and return the DataNode of the results.
 
     Args:
         pixels: A DataNode of layout HWC, on the CPU.
         nodes: DataNodes of further arguments, on the CPU.
         function: Called with the image, a tensor (C, H, W), and a NumPy array for each argument.
-            These use DALI's memory, which DALI may reuse after the call. Returns a tensor (C, H,
-            W).
+            The image and the arrays use DALI's memory, which DALI may reuse after the call.
+            Returns a tensor (C, H, W).
     """
 
     def run(image: Array, *values: Array) -> Array:
@@ -255,7 +255,10 @@ Made = tuple[Make, tuple[Array, ...]]
 def python_function(
     displacement: NDArray[np.float32], reach: tuple[int, int], interpolation: str, fill: ops.Fill
 ) -> Made:
-    """Return operators that call torchvision's `elastic`, and the arrays to feed to them."""
+    """Return operators that call torchvision's `elastic`, and the arrays to feed to them.
+
+    See Primitives.remap for the arguments. `reach` is not needed here.
+    """
 
     def move(image: Tensor, moves: NDArray[np.float32]) -> Tensor:
         import torch
@@ -274,10 +277,13 @@ def remap(
 ) -> Made:
     """Return the operators of DALI's remap for GPUs, and the arrays to feed to them.
 
-    DALI does not fill pixels that come from outside the image. So `make` adds a border of `fill`
-    before the remap, and cuts it off afterwards. The border is as wide as the longest move: `reach`
-    pixels along [y, x]. A pixel that comes half from inside and half from outside the image is a
-    mean of image and `fill`; in torchvision it is darker.
+    See Primitives.remap for the arguments. DALI's remap cannot fill pixels that come from outside
+    the image. So the operators first add a border of `fill` around the image, then remap, and then
+    cut the border off. The border is as wide as the longest move: `reach` pixels along [y, x].
+
+    A pixel that is interpolated across the image's edge becomes the weighted mean of the image and
+    `fill`. It is known that torchvision's pixel is darker there: torchvision multiplies the image's
+    part by its weight twice.
     """
     mode = ops.INTERPOLATION[interpolation]
     count, height, width, _ = displacement.shape

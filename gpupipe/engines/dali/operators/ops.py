@@ -278,7 +278,7 @@ def planes(pixels: DataNode) -> DataNode:
 
 
 def split(node: DataNode, predicate: DataNode) -> DataNode:
-    """Split a batch into the samples whose predicate is true, and those where it is false.
+    """Split a batch in two: the samples for which `predicate` is true, and all other samples.
 
     Copies nothing. DALI uses the operators of `split` and `merge` for `if` in its pipelines.
     """

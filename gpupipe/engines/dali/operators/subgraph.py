@@ -34,7 +34,7 @@ Make = Callable[..., DataNode]
 
 
 class Emitted(NamedTuple):
-    """One DALI operator over pixels, with the fields of an engines.base.Operator.
+    """Describes one DALI operator over pixels, with the fields of an engines.base.Operator.
 
     Attributes:
         op: The operator's name, such as "resize".
@@ -69,7 +69,7 @@ class Subgraph:
         return [a for a in self.arguments if isinstance(a, np.ndarray)]
 
     def subgraphs(self, device: str) -> "list[Subgraph]":
-        """Return a list of this Subgraph. The nodes of fusion.py have a method of the same name."""
+        """Return [self], so that a Subgraph can be used like the nodes of fusion.py."""
         return [self]
 
     def add_to(self, pixels: DataNode, nodes: Iterator[DataNode]) -> DataNode:
@@ -91,7 +91,7 @@ class Subgraph:
 def operator(
     op: str, device: str, steps: tuple[str, ...], make: Make, *arguments: Value
 ) -> Subgraph:
-    """Return the Subgraph of one operator, and list the operator in `emitted`."""
+    """Return a Subgraph of the one operator `op`, which its `emitted` lists."""
     return Subgraph(make, arguments, (Emitted(op, device, steps),))
 
 
@@ -155,7 +155,7 @@ def blend(branches: Sequence[Subgraph], total: Subgraph) -> Subgraph:
 def _share_out(
     parts: Sequence[Subgraph], arguments: Sequence[Argument]
 ) -> Iterator[tuple[Subgraph, Sequence[Argument]]]:
-    """Yield each part with those of `arguments` that belong to it."""
+    """Yield each part with its arguments. `arguments` has those of all parts, part by part."""
     start = 0
     for part in parts:
         end = start + len(part.arguments)

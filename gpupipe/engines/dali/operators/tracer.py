@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 
 class DaliTracer(ABC):
-    """Traces the primitives that are the same for images and arrays; see Primitives for each.
+    """Turns the primitives that steps call into DALI operators, as far as images and arrays agree.
+
+    See Primitives for what each method does.
 
     Args:
         size: The size of each sample along its spatial axes, (B, axes).
@@ -64,7 +66,7 @@ class DaliTracer(ABC):
 
     @abstractmethod
     def finish(self, dtype: str, layout: ops.Layout) -> None:
-        """Trace the conversion to the dtype and layout in which the samples are delivered."""
+        """Add the conversion to the dtype and layout in which the samples are delivered."""
 
     def fork(self) -> Self:
         """Return a tracer with the current sizes and spec of the samples, and no operators."""
@@ -188,7 +190,10 @@ class DaliTracer(ABC):
         self._add(subgraph.blend(parts, last))
 
     def _trace(self, branch: Callable[[Any], None], present: NDArray[np.bool_]) -> Self:
-        """Trace a branch of a switch or blend with a fork, and return the fork."""
+        """Run a branch of a switch or blend on a fork of this tracer, and return the fork.
+
+        `present` says which samples go through the branch, bool (B,).
+        """
         part = self.fork()
         part.present = self.present & present
         branch(part)
@@ -218,11 +223,11 @@ class DaliTracer(ABC):
         return (self.step,) if self.step else ()
 
     def _emit_through(self, op: str, make: Make, *arguments: Value) -> None:
-        """Add an operator; convert the dtype around it if the operator does not support it."""
+        """Add an operator. If it does not support the current dtype, convert before and after."""
         self._emit(op, dtypes.through_supported(op, self.spec.dtype, make), *arguments)
 
     def _cast(self, target: str, scale: bool) -> None:
-        """Add a conversion to another dtype."""
+        """Add a conversion to the dtype `target`, with scaling of the values if `scale` is set."""
         current = self.spec.dtype
         if not scale:
             self._emit("cast", lambda node: dtypes.convert(node, current, target))
@@ -238,7 +243,7 @@ class DaliTracer(ABC):
         self._emit("cast", convert, operand)
 
     def _normalize_float64(self, mean: ops.Fill, std: ops.Fill, trailing_axes: int) -> None:
-        """Trace (x - mean) / std. `trailing_axes` is the number of axes after the channel axis."""
+        """Add an operator for (x - mean) / std; `trailing_axes` axes follow the channel axis."""
         self._emit(
             "arithmetic",
             lambda node, mean, std: (node - self._on_device(mean)) / self._on_device(std),
@@ -284,7 +289,7 @@ def _square(matrix: NDArray[np.float64]) -> Any:
 
 
 def _convert_argument(values: Array) -> Array:
-    """Convert to the types of DALI's arguments: int32 or float32."""
+    """Convert an argument to a dtype that DALI takes: floats to float32, all others to int32."""
     return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
 
 

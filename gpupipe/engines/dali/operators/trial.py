@@ -103,7 +103,9 @@ def _make_images(spec: Spec, sizes: Sequence[tuple[int, int]]) -> Images:
 def _run(make: Callable[..., Any], images: Images, sampled: Sampled) -> tuple[Images, str]:
     """Run a pipeline of one operator; return the outputs and their layout.
 
-    Raises RuntimeError, TypeError, ValueError.
+    Raises:
+        RuntimeError, TypeError, ValueError: DALI refuses the operator, its arguments or the images.
+        ValueError: The operator has several outputs.
     """
     arrays = [np.ascontiguousarray(values) for values in sampled.values()]
     pipe: Any = Pipeline(len(images), 1, None, prefetch_queue_depth=1, exec_dynamic=True)
@@ -207,10 +209,10 @@ class KnownGood:
         self._pipe: Any = None
 
     def check(self, message: str) -> None:
-        """Raise EngineError if DALI cannot decode the valid JPEG.
+        """Raise EngineError if DALI cannot decode the valid JPEG: then the machine is to blame.
 
         Args:
-            message: The error message of a sample that failed before.
+            message: The error message of the sample that has failed before this check.
         """
         try:
             self._decode()
