@@ -3,6 +3,7 @@
 `policy` is the base of steps that draw operations; `policy_ops` says what the operations mean,
 `policy_tables` has their magnitudes and sub-policies, and `timm_policies` those of timm.
 `color_ops` lists the functions that change colours; `color_step` is the base of steps that call
-them. `noise` makes random numbers for each pixel. The folder imports the pipeline and everything
-below it; steps and the folders above import it. Start reading in color_ops.py.
+them. `noise` makes random numbers for each pixel. This folder imports gpupipe.pipeline
+and folders that gpupipe.pipeline builds on; gpupipe.steps and gpupipe.engines import this folder.
+Start reading in color_ops.py.
 """

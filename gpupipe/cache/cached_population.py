@@ -282,5 +282,8 @@ class TrainingRun:
         return choices
 
     def leave(self) -> None:
-        """Release this rank's claim on the run. Idempotent."""
+        """Record that this rank's loader no longer takes part in the run. Idempotent.
+
+        The file of choices may be deleted once all ranks have left.
+        """
         self._member.release()

@@ -213,7 +213,13 @@ class RateLimit:
         self._pause(max(0.0, wait))
 
     def _remaining_seconds(self, stored: bytes) -> float:
-        """Return the seconds until transfers are within the limit; below 0 if they already are."""
+        """Return in how many seconds the recorded transfers are within the limit.
+
+        A negative number says for how long they have been.
+
+        Args:
+            stored: The content of the file that the processes share.
+        """
         if len(stored) != _FORMAT.size:  # a new file, or a damaged one
             return -_BURST_SECONDS
         until, monotonic_until, boot = _FORMAT.unpack(stored)

@@ -175,7 +175,12 @@ class Filler:
                 self._folder.commit_log.mark_broken(new)
 
     def _evict_lost(self, job: _ShardJob, why: str) -> FillOutcome:
-        """Evict a shard that cannot be fetched again, and record why."""
+        """Evict a shard whose file is gone and cannot be made again with the same content.
+
+        Args:
+            job: The attempt to make the file again.
+            why: The reason, for the statistics.
+        """
         self.statistics.lost[job.name] = why
         with self._folder.lock():
             if job.name in self._folder.commit_log.live_shards():

@@ -170,7 +170,7 @@ _ADAPT = {"bash": _adapt_bash, "zsh": _adapt_zsh}
 
 
 def complete_config(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-    """Complete a config: a shipped one, one of the folder `configs`, or the path of a file."""
+    """Complete the name of a config of gpupipe or of the folder `configs`, or a file's path."""
     names = {*yaml_files.names("configs"), *_own_names("configs")}
     return [
         CompletionItem(name)

@@ -1,4 +1,4 @@
-"""The commands gallery, which draws the effect of steps, and show-batch, which draws a batch."""
+"""`gpupipe gallery` draws the effect of steps; `gpupipe show-batch` draws a batch."""
 
 import base64
 import io

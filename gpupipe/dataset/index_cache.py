@@ -145,15 +145,15 @@ def save_unless_racy(
     """Save an index to `path`, unless its files may have changed unnoticed while they were read.
 
     A file that changes twice within one tick of the file system's clock keeps its mtime. So the
-    index is not saved if `newest` is less than 2 s before `started`. If the cache folder cannot be
-    written, nothing is saved or raised: the next load reads the files again.
+    index is saved only if the latest change was more than 2 s before reading began. If the cache
+    folder cannot be written, nothing is saved or raised: the next load reads the files again.
 
     Args:
         index: The index.
         path: The file to write.
         newest: The time of the latest change of the files, in ns.
         started: The time at which reading the files began, in s.
-        columns: The classes that columns may have.
+        columns: The classes of columns that can be saved; a column of another class is an error.
     """
     if newest < (started - RACY_SECONDS) * 1e9:
         with contextlib.suppress(OSError):

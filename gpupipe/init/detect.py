@@ -129,7 +129,13 @@ def _is_class(parts: Mapping[str, str], files: Sequence[str]) -> bool:
 
 
 def _detect_part(folder: Path, name: str, files: Sequence[str]) -> Detected:
-    """Detect the data in the folder `folder`/`name`, which holds one part of the data set."""
+    """Detect the data of one part of the data set, which has a folder of its own.
+
+    Args:
+        folder: The folder of the data set.
+        name: The name of the part's subfolder, such as "train".
+        files: The paths of all files in `folder`, relative to it.
+    """
     inner = [path.removeprefix(f"{name}/") for path in files if path.startswith(f"{name}/")]
     lists = detect_lists(folder / name, inner) if count_classes(inner) < 2 else {}
     part = (lists or _detect_folder(folder / name, inner))[TRAIN]

@@ -190,11 +190,12 @@ def allowed_cores() -> list[int]:
 def cores_of_rank() -> int:
     """Return the number of cores that this rank should use, at least 1.
 
-    That is an equal share of the launcher's cores, and never more than `cores()`. Under Slurm the
-    launcher's cores are those of the job on this machine, otherwise those of the parent process.
-    Cores that the launcher gave to this rank alone are thus not divided a second time. A rank that
-    is bound to 8 of 32 cores, beside 3 other ranks, gets all 8. Of 4 ranks that are bound to the
-    same 8 cores, each gets 2.
+    That is an equal share of the launcher's cores, and never more than `cores()`, which counts the
+    cores that this process is bound to. Under Slurm the launcher's cores are those of the job on
+    this machine, otherwise those of the parent process.
+
+    If a launcher with 32 cores binds each of 4 ranks to 8 cores of its own, each rank uses all 8.
+    If the launcher and its 4 ranks are all bound to the same 8 cores, each rank uses 2.
 
     Raises:
         DeviceError: An environment variable of the launcher is malformed.

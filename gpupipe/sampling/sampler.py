@@ -194,7 +194,7 @@ class Sampler:
         return self._state(plan.epoch, plan.end)
 
     def state(self) -> dict[str, Any]:
-        """Return the state with which `load_state` continues where the next iteration begins."""
+        """Return the position at which the next iteration begins, as a state for `load_state`."""
         return self._state(self._epoch, self._position)
 
     def _state(self, epoch: int, position: int) -> dict[str, Any]:

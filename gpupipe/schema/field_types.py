@@ -189,7 +189,7 @@ class FillByKind(tuple[float, ...]):
 
 
 def mask_fill(fill: tuple[float, ...] | None) -> tuple[float, ...]:
-    """Return the fill of masks: that of `mask:` in the YAML, or 0 without one."""
+    """Return the fill of masks: the value of `mask:` in the YAML, or 0 if there is no `mask:`."""
     return fill.mask if isinstance(fill, FillByKind) else (0.0,)
 
 

@@ -78,7 +78,11 @@ class EpochPass:
         return self.requeued[0] if self.requeued else self.next_new
 
     def is_first(self, step: int) -> bool:
-        """Return whether no step before this one is queued or being made."""
+        """Return whether no earlier step is queued or being made.
+
+        Args:
+            step: The number of a training step in this pass, from 0.
+        """
         return step <= self._first_queued and step <= min(self.making, default=step)
 
     def is_all_leased_to(self, token: str) -> bool:

@@ -228,7 +228,11 @@ class Producer(threading.Thread):
                 self._batches.requeue_unmade(key)
 
     def _on_error(self, error: GpupipeError) -> None:
-        """End the iterations that a data error concerns, and requeue the steps in flight."""
+        """End the iterations that a data error affects.
+
+        They are those of all clients that read a pass with a step of the oldest plan in flight, or
+        any pass if no plan is in flight. The steps of all plans in flight are queued again.
+        """
         with self._changed:
             passes = [key[0] for key in next(iter(self._in_flight.values()), [])] or [
                 current.number for current in self._sessions.state.current_passes()

@@ -49,7 +49,16 @@ class Parquet(ShardedSource):
             return [self._unpack(path, table)]
 
     def _unpack(self, path: Path, table: Any) -> ShardFile:
-        """Write the images of a shard to a file in the cache folder; return a ShardFile of them."""
+        """Write the images of a shard to a file in the cache folder.
+
+        Args:
+            path: The Parquet file.
+            table: The same file, opened with pyarrow.
+
+        Returns:
+            The samples of the shard: their names, labels and values, and where the new file has
+            their images.
+        """
         others = arrow_columns.LabelsAndValues(self.label, self.values)
         columns = list(dict.fromkeys([*self.fields.values(), *others.columns]))
         arrow_columns.check_columns(table.schema_arrow, columns)

@@ -164,7 +164,7 @@ class ColorOp(Op):
     values: Sequence[Array]
 
     def values_of(self, row: int) -> list[float | list[float]]:
-        """Return the values of the sample in `row` as Python numbers."""
+        """Return the arguments of the color function for the sample in `row`, as Python numbers."""
         return [values[row].tolist() for values in self.values]
 
 
@@ -187,7 +187,12 @@ class CallTorchOp(Op):
 
 @dataclass(frozen=True)
 class TorchOp(Op):
-    """Runs a step in torch, with its parameters (B, ...)."""
+    """Runs a step in torch.
+
+    Attributes:
+        entry: The step, as an entry of the pipeline.
+        parameters: The step's parameters by name, each an array (B, ...) with a row per sample.
+    """
 
     entry: Entry
     parameters: Mapping[str, Array]

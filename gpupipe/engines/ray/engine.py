@@ -205,7 +205,7 @@ class RayEngine(QuarantiningEngine):
             delivery.end()
 
     def _choose_window(self) -> int:
-        """Return the maximum number of plans whose batches were not taken; see `choose_window`."""
+        """Return how many batches may be made ahead of the trainer at most; see `choose_window`."""
         limits = self._job.loader.ray.workers
         workers = limits[1] if isinstance(limits, tuple) else self.pool.target
         batch_bytes, store_bytes = self.pool.measure_batch(), self._cluster.object_store_bytes()

@@ -161,14 +161,15 @@ class RayWorkerPool:
                 log_after = float("inf")
 
     def poll(self, seconds: float = 0.0) -> None:
-        """Process the answers of starting workers, and end leaving workers without tasks.
+        """Process the answers of starting workers, and end leaving workers that have no tasks left.
 
         Args:
-            seconds: How long to wait for an answer of a starting worker.
+            seconds: How long to wait for the answer of a starting worker.
 
         Raises:
             EngineError: Package versions differ between nodes, several workers in a row ended
-                before they were ready, or the cluster had no room for any for `ray.wait` seconds.
+                before they were ready, or there was no worker for over `ray.wait` seconds because
+                the cluster had no room.
             GpupipeError: A worker cannot build its engine.
         """
         with self.changed:

@@ -61,7 +61,8 @@ class RemoteSampler(Sampler):
     Args:
         count: The number of samples that the servers use.
         options: The settings of the loader that the servers decide.
-        selection: How often each sample comes. Only the servers have its rows and weights.
+        selection: Which samples an epoch has, and how often. Its `rows` and `weights` are None
+            here, as only the servers have them.
         answers: Each server's answer to the opening of the session: its shard, its position, and
             how much of the epoch is left.
 
