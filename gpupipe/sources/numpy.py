@@ -41,8 +41,8 @@ class Numpy(ArraySource):
             file is one sample.
         labels: With `files`: one pattern or several of .npy files that hold one whole number for
             each sample, in the order of the samples.
-        values: With `files`: further .npy files with one number or several for each sample:
-            {VALUE: PATTERNS}, where VALUE is the name in a batch, such as {target: y.npy}.
+        values: With `files`: further .npy files with numbers for each sample, such as
+            {target: y.npy}. Each key is the name in a batch; its value is one pattern or several.
         arrays: The names of the arrays in .npz files: {array: x_train, labels: y_train}. A key is
             the name in `field`, a name in `values`, or "labels". A key that is left out stands for
             the array with the same name. A file with a single array needs no name.

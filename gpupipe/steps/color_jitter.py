@@ -153,8 +153,8 @@ class RandomPhotometricDistort(ColorStep):
             A dict of arrays for B samples:
             `brightness`, `contrast`, `saturation`, `hue`: float64 (B,), the factors; for hue, full
                 turns.
-            `NAME_runs`: int32 (B,), 1 if the sample gets the change NAME, else 0. NAME is
-                brightness, contrast_first, contrast_last, saturation, hue or permutation.
+            `permutation_runs`, and its like for brightness, contrast_first, contrast_last,
+                saturation and hue: int32 (B,), 1 if the sample gets that change, else 0.
             `permutation`: int32 (B, 3). Channel c of the output is channel permutation[n, c] of
                 the input, for sample n.
         """

@@ -58,8 +58,8 @@ class RandomResize(ResizingStep):
 
     Attributes:
         min_size: The smallest length of the shorter side, in pixels.
-        max_size: One more than the largest length of the shorter side, in pixels. As in
-            torchvision, the length is drawn from min_size to max_size - 1.
+        max_size: The length of the shorter side is less than this, in pixels. As in torchvision,
+            the length is drawn from min_size to max_size - 1.
         interpolation: "nearest", "bilinear" (the default) or "bicubic".
         antialias: Low-pass before shrinking. The default is true, and bicubic requires it.
     """
