@@ -68,7 +68,10 @@ class AugmentPolicy(Step):
 
     @property
     def table(self) -> OpTable:
-        """The operations and their magnitudes, for a policy of torchvision."""
+        """The operations that a sample may draw, with the magnitudes of each.
+
+        Steps that follow torchvision define it. TimmAugment defines `op_names` instead.
+        """
         raise NotImplementedError
 
     @property

@@ -209,7 +209,7 @@ _STEADIER = "More --repeats or --batches, with nothing beside it, would tell."
 
 
 def describe_verdict(comparison: Comparison) -> list[str]:
-    """Say in sentences which contestant is fastest, and what more DataLoader workers gain."""
+    """Say in sentences which contestant is fastest, and if more workers speed up a DataLoader."""
     measured, baseline = comparison.measured, comparison.baseline
     if baseline is None:
         return []

@@ -226,10 +226,10 @@ def to_picture(values: Tensor) -> Image:
 
 
 def to_values(images: Tensor) -> Tensor:
-    """Return images of any dtype with values from 0 to 255.
+    """Convert the values of images to float64 on the CPU, and scale floats to 0 to 255.
 
-    Floats from 0 to 1 are multiplied by 255. If any float is outside 0 to 1, the range from the
-    smallest to the largest value of all images is mapped to 0 to 255.
+    Integers keep their values. Floats from 0 to 1 are multiplied by 255. If any float is outside 0
+    to 1, the range from the smallest to the largest value of all images is mapped to 0 to 255.
     """
     pixels = images.cpu().double()
     if images.dtype.is_floating_point:

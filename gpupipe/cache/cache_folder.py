@@ -78,7 +78,8 @@ class CacheFolder:
         The caller must hold the lock.
 
         Args:
-            kind: "claims" (shards being written), "pins", "workers" or "runs".
+            kind: "claims" (shards being written), "pins" (generations that epochs train on),
+                "workers" (running download workers) or "runs" (open loaders of training runs).
             name: Name of the claim's file.
             content: Content of the file, which must be JSON.
         """
@@ -88,7 +89,8 @@ class CacheFolder:
         """Return a dict from the name of each claim of a kind to its content.
 
         Args:
-            kind: "claims" (shards being written), "pins", "workers" or "runs".
+            kind: "claims" (shards being written), "pins" (generations that epochs train on),
+                "workers" (running download workers) or "runs" (open loaders of training runs).
         """
         return {
             name: read_json_object(self.dir / kind / name)

@@ -215,10 +215,11 @@ def find_md5(info: dict[str, Any]) -> str | None:
 
 
 def find_etag_md5(info: dict[str, Any]) -> str | None:
-    """Return the ETag of an object in S3 if it looks like an MD5, else None.
+    """Return the ETag of an object in S3 if it has the form of an MD5, 32 hex digits; else None.
 
-    The ETag of a multipart upload has a dash. The ETag of an encrypted object looks like an MD5,
-    but is none.
+    The ETag of a multipart upload has a dash, so the result is None. The ETag of an encrypted
+    object may have the form of an MD5 without being the MD5 of the content. It is returned too, so
+    the caller must check whether the object is encrypted.
     """
     etag = str(info.get("ETag") or "").strip('"')
     return etag if _MD5.fullmatch(etag) else None

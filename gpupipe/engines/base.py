@@ -87,7 +87,10 @@ class Job:
         }
 
     def list_phases(self) -> list[Job]:
-        """Return one job for each phase: a span of epochs in which no scheduled number changes."""
+        """Return one job for each phase, in order.
+
+        A phase is a span of epochs in which the scheduled numbers of the steps keep their values.
+        """
         return [replace(self, pipeline=pipeline) for pipeline in self.pipeline.phases]
 
 

@@ -146,7 +146,13 @@ def has_channel_layout(layout: str) -> bool:
 
 
 def check_channels(input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatibleError unless `normalize` supports its layout."""
+    """Check where the axis of channels is; return `input_spec`.
+
+    The layout, such as CHW, names the axes in order; C stands for the channels.
+
+    Raises:
+        StepIncompatibleError: `has_channel_layout` does not accept the layout.
+    """
     if not has_channel_layout(input_spec.layout):
         raise StepIncompatibleError(
             f"the array has too many axes (layout {input_spec.layout}): leave it out, "

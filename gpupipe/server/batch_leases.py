@@ -87,9 +87,10 @@ class Leased:
 
 @dataclass(frozen=True)
 class MustWait:
-    """The result of BatchLeases.lease if the batch must wait.
+    """The result of BatchLeases.lease if a ready batch cannot be leased yet.
 
-    Either no reader may take a batch now, or an earlier step is not leased yet.
+    Either no client that reads the pass has credits, or an earlier batch of the pass is still
+    queued or being made. The server keeps the batch, and tries again later.
     """
 
 

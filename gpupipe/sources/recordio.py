@@ -113,7 +113,14 @@ class Recordio(ShardedSource):
     def _join_parts(
         self, path: Path, payloads: list[bytes], number: NDArray[np.int64], names: list[str]
     ) -> ShardFile:
-        """Write joined payloads of records to the cache folder, and return a ShardFile of them."""
+        """Write records of several parts to a file in the cache folder, and return its ShardFile.
+
+        Args:
+            path: The RecordIO file.
+            payloads: The payload of each record, its parts joined.
+            number: The number of each record in the RecordIO file, from 0.
+            names: The name of each record.
+        """
         joined = b"".join(payloads)
         reason = f"{path} holds records in several parts, which are put together there"
         with write_parts(path, ("parts", names), reason) as (parts_file, file):

@@ -47,8 +47,8 @@ class AugMix(AugmentPolicy):
     channels, and not on masks.
 
     Attributes:
-        severity: The number of strengths to draw from, 1 to 10. Each operation has ten strengths,
-            and draws one of the weakest `severity`. The default is 3.
+        severity: The highest strength that an operation may draw, from 1, the weakest, to 10. The
+            default is 3.
         mixture_width: The number of chains, 1 to 16. The default is 3.
         chain_depth: The number of operations in a chain, 1 to 16. With -1, the default, this number
             is drawn from 1 to 3 for each chain.

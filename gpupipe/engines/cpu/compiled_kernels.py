@@ -176,7 +176,12 @@ class _Delivery:
         return prepare(pixels, options, (output.slot_array(row), table, coefficients), before)
 
     def run(self, pixels: Pixels, row: int) -> None:
-        """Write a sample to its slot, if the sample has one."""
+        """Write a sample to its slot in the batch. Do nothing if `prepare` finds no slot for it.
+
+        Args:
+            pixels: The sample's image.
+            row: The sample's position in the batch.
+        """
         task = self.prepare(_as_rows(pixels), row, None)
         if task is not None:
             _extension.run((task,))

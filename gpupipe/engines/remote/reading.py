@@ -180,7 +180,10 @@ class Inbox:
         self.waiting = deque(batch for batch in self.waiting if batch.head.key not in keys)
 
     def keep_only(self, leased: Sequence[Key]) -> None:
-        """Drop the waiting batches that are not in `leased`. Keep all taken batches."""
+        """Drop the batches in `waiting` whose keys are not in `leased`.
+
+        The batches in `taken` stay, because the consumer has them already.
+        """
         self.waiting = deque(batch for batch in self.waiting if batch.head.key in leased)
 
     def drop(self) -> None:

@@ -114,7 +114,8 @@ def switch(index: Array, branches: Sequence[Subgraph], first: int = 0) -> Subgra
 
     Args:
         index: The branch of each sample, (B,).
-        branches: The branches. Their arguments have a row for each sample of the whole batch.
+        branches: The branches. An array among a branch's arguments has a row for every sample of
+            the batch, also for the samples that go through other branches.
         first: The value of `index` that selects the first branch.
     """
     if len(branches) == 1:
