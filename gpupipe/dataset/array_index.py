@@ -192,7 +192,8 @@ def build_index(
     file = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
     row = np.arange(total, dtype=np.int64) - (np.cumsum(counts) - counts)[file]
     numbers_of_files = [(part.offset, part.step, _count_bytes(part)) for part in parts]
-    offset, step, length = np.array(numbers_of_files, np.int64).T[:, file]
+    # Each an array of its own: the column keeps the lengths alone.
+    offset, step, length = (of_files[file] for of_files in np.array(numbers_of_files, np.int64).T)
     names = StringArray.from_strings(files.names)
     column = SpanColumn(str(files.root), names, file, offset + row * step, length, array)
     # A sample is named after its file, or "row N" if the file holds several samples.
@@ -240,7 +241,9 @@ def _find_layout(
                 "arrays of one field all have the same axes"
             )
     shapes = np.array([part.shape for part in parts], np.int64)
-    return ArrayLayout.of_shapes(first.dtype, np.repeat(shapes, counts, axis=0))
+    used = shapes[counts > 0]
+    samples = used if (used == used[0]).all() else np.repeat(shapes, counts, axis=0)
+    return ArrayLayout.of_shapes(first.dtype, samples)
 
 
 def _dtype_name(part: FilePart) -> str:
