@@ -1,0 +1,132 @@
+"""gpupipe as a contestant of benchmarks/steps.py: a process that measures one step at a time.
+
+    python step_loaders.py FOLDER SOURCE   # names of steps on stdin, JSON on stdout
+
+A step costs the CPU time of a loader with it less that of a loader without it, whose images have
+the size of the step's result. The passes of both loaders alternate.
+
+SOURCE is `images`, decoded images from the decoded cache, or an array: a dtype, a layout and the
+number of channels, such as `uint8-HWC-3`, from one .npy file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import photos
+import step_workers
+from PIL import Image
+from step_cases import CASES, SIDE
+
+import gpupipe.loader
+
+COUNT = 64
+_BATCH_SIZE = 16
+_QUALITY = 95
+_FLOATS_ONLY = {"normalize"}
+"""Steps that need a to_dtype before them if the images are uint8."""
+_WARM_PASSES, _SLOW = 3, 0.5
+"""Passes before the measurement; after one of more than so many seconds, the last."""
+
+
+def main() -> None:
+    folder, source = Path(sys.argv[1]), sys.argv[2]
+    for line in sys.stdin:
+        task = json.loads(line)
+        if not task:
+            print(json.dumps(step_workers.list_versions()), flush=True)
+            continue
+        print(json.dumps(measure(folder, source, task["step"], task["seconds"])), flush=True)
+
+
+def find_images(folder: Path, side: int) -> Path:
+    """Return the folder of the photographs, JPEGs of `side` x `side` pixels."""
+    return photos.crops(folder, COUNT, (side, side), _QUALITY)
+
+
+def write_pixels(folder: Path) -> Path:
+    """Return the .npy file with the photographs, uint8 (N, H, W, 3), for the other libraries."""
+    return _write_array(folder, "uint8-HWC-3", SIDE)
+
+
+def _write_array(folder: Path, source: str, side: int) -> Path:
+    path = folder / f"steps-{side}-{source}.npy"
+    if not path.exists():
+        dtype, layout, channels = source.split("-")
+        files = sorted(find_images(folder, side).glob("*/*.jpg"))
+        images = np.stack([np.array(Image.open(file).convert("RGBA")) for file in files])
+        images[..., 3] = images[..., 1]
+        pixels = images[..., : int(channels)]
+        if layout == "CHW":
+            pixels = np.moveaxis(pixels, -1, 1)
+        if dtype == "float32":
+            pixels = pixels / np.float32(255)
+        np.save(path, np.ascontiguousarray(pixels))
+    return path
+
+
+def measure(folder: Path, source: str, step: str, seconds: float) -> dict[str, float]:
+    """Return the microseconds of CPU time an image: with the step, without it, and the difference.
+
+    seconds: Least CPU time of the passes with the step.
+    """
+    case = CASES[step]
+    is_converted = step in _FLOATS_ONLY and not source.startswith("float")
+    needed = [{"to_dtype": {"dtype": "float32", "scale": True}}] if is_converted else []
+    with (
+        closing(_load(folder, source, SIDE, [*needed, case.step])) as with_step,
+        closing(_load(folder, source, case.side, [])) as without,
+    ):
+        took = _alternate({"with": with_step, "without": without}, seconds)
+    return {**took, "microseconds": took["with"] - took["without"]}
+
+
+def _alternate(loaders: dict[str, Any], seconds: float) -> dict[str, float]:
+    """Return the microseconds of CPU time an image of each loader, after passes to warm up.
+
+    Until all batches in flight have been delivered once, the kernel clears their memory.
+    """
+    for loader in loaders.values():
+        for _ in range(_WARM_PASSES):
+            if _pass(loader) > _SLOW:
+                break
+    passes: dict[str, list[float]] = {name: [] for name in loaders}
+    while sum(passes["with"]) < seconds:
+        for name, loader in loaders.items():
+            passes[name].append(_pass(loader))
+    return {name: 1e6 * float(np.mean(took)) / COUNT for name, took in passes.items()}
+
+
+def _pass(loader: Any) -> float:
+    started = time.process_time()
+    for _ in loader:
+        pass
+    return time.process_time() - started
+
+
+def _load(folder: Path, source: str, side: int, steps: list[Any]) -> Any:
+    """Return a loader on one thread that reads images of `side` x `side` pixels."""
+    # A crop that draws ends the prefix that the decoded cache keeps, so each step runs every time.
+    whole = {"random_crop": {"size": side}}
+    if source == "images":
+        root = str(find_images(folder, side))
+        cache = {"where": "memory", "max_bytes": "1GB"}
+        data: dict[str, Any] = {"source": "folder", "root": root, "cache_decoded": cache}
+        pipeline = ["decode", whole, *steps]
+    else:
+        path, layout = _write_array(folder, source, side), source.split("-")[1]
+        data = {"source": "numpy", "files": str(path), "rows": True, "layout": layout}
+        pipeline = [whole, *steps]
+    config = {"data": data, "pipeline": pipeline}
+    options = {"engine": "cpu", "device": "cpu", "threads": 1, "batch_size": _BATCH_SIZE}
+    return gpupipe.loader.load(config, **options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Another library as a contestant of benchmarks/steps.py: a process that measures step by step.
+
+    python step_workers.py CONTESTANT PHOTOGRAPHS.npy   # names of steps on stdin, JSON on stdout
+
+Each line on stdin is a JSON object {"step": name, "seconds": least}. The answer is one line:
+{"microseconds": CPU time of the process an image}, or {} if the library has no such transform.
+The answer to {} is the versions of the packages that matter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.metadata import distributions
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from step_cases import CASES, RENAMED, Call
+
+os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # else 2.0.8 asks a server for its newest version
+Images = list[NDArray[np.uint8]]
+_WARM_CALLS = 3
+_PACKAGES = (
+    "albumentationsx",
+    "albumentations",
+    "torchvision",
+    "torch",
+    "opencv-python-headless",
+    "numpy",
+)
+
+
+def main() -> None:
+    contestant, photographs = sys.argv[1:]
+    warnings.simplefilter("ignore")
+    create = _torchvision if contestant == "torchvision" else _albumentations
+    images = list(np.load(photographs))
+    for line in sys.stdin:
+        task = json.loads(line)
+        if not task:
+            print(json.dumps(list_versions()), flush=True)
+            continue
+        candidates = create(CASES[task["step"]].calls(contestant), contestant)
+        prepared = _to_tensors(images) if contestant == "torchvision" else images
+        took = [_measure(run, prepared, task["seconds"]) for run in candidates]
+        print(json.dumps({"microseconds": min(took)} if took else {}), flush=True)
+
+
+def list_versions() -> dict[str, str]:
+    """Return the versions of the libraries in this environment."""
+    installed = {d.metadata["Name"]: d.version for d in distributions()}
+    return {name: installed[name] for name in _PACKAGES if name in installed}
+
+
+def _albumentations(
+    candidates: Sequence[Sequence[Call]], library: str
+) -> list[Callable[[Any], Any]]:
+    if not candidates:
+        return []
+    import albumentations
+    import cv2
+
+    cv2.setNumThreads(0)
+    names = RENAMED if library == "albumentationsx" else {}
+    runs = []
+    for ((name, arguments),) in candidates:
+        own = {names.get(key, key): value for key, value in arguments.items()}
+        runs.append(_call_albumentations(getattr(albumentations, name)(**own, p=1)))
+    return runs
+
+
+def _call_albumentations(transform: Any) -> Callable[[Any], Any]:
+    # A view, as of a crop, is no finished result.
+    return lambda image: np.ascontiguousarray(transform(image=image)["image"])
+
+
+def _torchvision(candidates: Sequence[Sequence[Call]], library: str) -> list[Callable[[Any], Any]]:
+    import torch
+    from torchvision.transforms import v2
+
+    torch.set_num_threads(1)
+
+    def create(name: str, arguments: dict[str, Any]) -> Any:
+        own = dict(arguments)
+        if "interpolation" in own:
+            own["interpolation"] = v2.InterpolationMode(own["interpolation"])
+        if "dtype" in own:
+            own["dtype"] = getattr(torch, own["dtype"])
+        return getattr(v2, name)(**own)
+
+    runs = []
+    for calls in candidates:
+        transform = v2.Compose([create(*call) for call in calls])
+        runs.append(lambda image, transform=transform: transform(image).contiguous())
+    return runs
+
+
+def _to_tensors(images: Images) -> list[Any]:
+    import torch
+
+    return [torch.from_numpy(image).permute(2, 0, 1).contiguous() for image in images]
+
+
+def _measure(run: Callable[[Any], Any], images: Sequence[Any], seconds: float) -> float:
+    """Return the microseconds of CPU time of a call, over calls of at least `seconds`."""
+    for image in images[:_WARM_CALLS]:
+        run(image)
+    count, started = 0, time.process_time()
+    while (took := time.process_time() - started) < seconds:
+        run(images[count % len(images)])
+        count += 1
+    return 1e6 * took / count
+
+
+if __name__ == "__main__":
+    main()
