@@ -11,6 +11,7 @@ Start reading in loader.py: `load` returns a `Loader`.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpupipe.annotations.ragged import Ragged
     from gpupipe.bench.grid import show
     from gpupipe.errors import (
         ConfigError,
@@ -40,6 +41,7 @@ _MODULES = {
     "load": "gpupipe.loader",
     "Loader": "gpupipe.loader",
     "Monitor": "gpupipe.monitor",
+    "Ragged": "gpupipe.annotations.ragged",
     "connect": "gpupipe.remote_loader",
     "ServerDataStream": "gpupipe.remote_loader",
     "from_torchvision": "gpupipe.torchvision_adapter.adapter",
@@ -56,6 +58,7 @@ __all__ = [
     "GpupipeError",
     "Loader",
     "Monitor",
+    "Ragged",
     "SampleError",
     "ServerDataStream",
     "ServerError",

@@ -122,7 +122,9 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
     shape = _build_model(root, TopLevel, document.data)
     pipeline = fields = None
     if isinstance(steps.value, (str, list)) or has_views(steps.value):
-        pipeline = _build_pipeline(steps, config_dir, _check_fields(data, source))
+        annotations = source.annotation_specs() if source else {}
+        checked = _check_fields(data, source)
+        pipeline = _build_pipeline(steps, config_dir, checked, annotations)
     if pipeline and shape and source:
         fields = list_batch_fields(pipeline, shape.loader)
     batch = _build_batch_stage(root, fields, pipeline.main_outputs if pipeline else ())
@@ -191,13 +193,16 @@ def _check_fields(data: Node, source: Source | None) -> Mapping[str, Spec]:
 
 
 def _build_pipeline(
-    steps: Node, config_dir: Path | None, fields: Mapping[str, Spec]
+    steps: Node,
+    config_dir: Path | None,
+    fields: Mapping[str, Spec],
+    annotations: Mapping[str, Spec],
 ) -> Pipeline | None:
     try:
         if not isinstance(steps.value, str):
-            return build_pipeline("inline", steps.document, steps.loc, fields)
+            return build_pipeline("inline", steps.document, steps.loc, fields, annotations)
         document = find_pipeline(steps.value, config_dir)
-        return build_pipeline(Path(steps.value).stem, document, (), fields)
+        return build_pipeline(Path(steps.value).stem, document, (), fields, annotations)
     except ConfigError as e:
         steps.problems.extend(
             [p if p.where else Problem(steps.where(), p.what) for p in e.problems]

@@ -7,13 +7,15 @@ objects. If a source is Growing, a Population chooses the rows of each epoch.
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.dataset.annotation_columns import AnnotationColumn, take_annotations
 from gpupipe.dataset.columns import Column, Rows, StringArray
 from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.errors import counted
@@ -29,8 +31,8 @@ class Index:
     Attributes:
         root: The folder or URL of the data. It may be empty.
         names: The name of each sample, used in messages and in the fingerprint.
-        labels: The number of each sample's class, int64 (N,).
-        classes: The names of the classes.
+        labels: The number of each sample's class, int64 (N,); all -1 if samples have no class.
+        classes: The names of the classes, of samples or of boxes.
         columns: Maps the name of each field, such as "image" or "mask", to the Column that reads
             its bytes. Steps work on the first field by default, and messages name its location.
         fingerprint: A hash of the samples. A resume requires equal fingerprints.
@@ -39,6 +41,10 @@ class Index:
         note: A remark that every output shows, such as "stand-in data, not LFW"; "" for none.
         warning: The text of the warning that load() issues; "" for none.
         extra: Facts that a source or the cache saves with the index. Plain JSON.
+        annotations: Maps the name of each field of annotations, such as "boxes" or "labels", to its
+            column. Their coordinates go through the steps of their image.
+        sizes: [height, width] of each stored image in pixels, int32 (N, 2), by field of images,
+            where the source knows them. A file of another size is a broken sample.
     """
 
     root: str
@@ -51,6 +57,8 @@ class Index:
     note: str = ""
     warning: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+    annotations: dict[str, AnnotationColumn] = field(default_factory=dict)
+    sizes: dict[str, NDArray[np.int32]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -63,8 +71,13 @@ class Index:
         return f"{counted(len(self), 'sample')} in {classes}{note}"
 
     def __repr__(self) -> str:
-        fields = ", ".join([*self.columns, *self.values])
+        fields = ", ".join([*self.columns, *self.annotations, *self.values])
         return f"<Index of {self.root}: {self.summary}, {fields}>"
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether each sample has a class of its own, which batches deliver as "label"."""
+        return not len(self.labels) or int(self.labels[0]) >= 0
 
     @property
     def main(self) -> str:
@@ -100,18 +113,29 @@ class Index:
         columns = {name: column.take(rows) for name, column in self.columns.items()}
         values = {name: array[rows] for name, array in self.values.items()}
         names, labels = [self.names[int(i)] for i in rows], self.labels[rows]
-        part = build(self.root, names, labels, self.classes, columns=columns, values=values)
+        part = build(
+            self.root,
+            names,
+            labels,
+            self.classes,
+            columns=columns,
+            values=values,
+            annotations=take_annotations(self.annotations, rows),
+            sizes={name: sizes[rows] for name, sizes in self.sizes.items()},
+        )
         return replace(part, note=self.note, warning=self.warning)
 
 
 def build(
     root: str,
     names: Sequence[str] | StringArray,
-    labels: NDArray[np.int64],
+    labels: NDArray[np.int64] | None,
     classes: list[str],
     extra: dict[str, Any] | None = None,
     columns: dict[str, Column] | None = None,
     values: dict[str, NDArray[Any]] | None = None,
+    annotations: dict[str, AnnotationColumn] | None = None,
+    sizes: dict[str, NDArray[np.int32]] | None = None,
 ) -> Index:
     """Build an index and compute its fingerprint.
 
@@ -119,19 +143,34 @@ def build(
         root: The folder of the data.
         names: The name of each sample. Without `columns`, these are the paths of image files
             relative to `root`.
-        labels: The class of each sample as a position in `classes`, int64 (N,).
+        labels: The class of each sample as a position in `classes`, int64 (N,); None if samples
+            have no class. Batches then have no "label".
         classes: The names of the classes.
         extra: Plain JSON that is saved with the index.
         columns: Maps the name of each field to the Column that reads its bytes. By default there
             is one field, "image", with the files at `names`.
         values: Maps the name of each value to its numbers, (N,) or (N, n). Batches contain these
             numbers unchanged.
+        annotations: Maps the name of each field of annotations to its column.
+        sizes: [height, width] of each stored image in pixels, int32 (N, 2), by field of images.
     """
     texts = names if isinstance(names, StringArray) else StringArray.from_strings(names)
     columns = columns or {"image": FileColumn(root, texts)}
-    fingerprint = compute_fingerprint(texts, labels, classes, columns, values or {})
+    if labels is None:
+        labels = np.full(len(texts), -1, np.int64)
+    values, annotations = values or {}, annotations or {}
+    fingerprint = compute_fingerprint(texts, labels, classes, columns, values, annotations)
     return Index(
-        root, texts, labels, classes, columns, fingerprint, values or {}, extra=extra or {}
+        root,
+        texts,
+        labels,
+        classes,
+        columns,
+        fingerprint,
+        values,
+        extra=extra or {},
+        annotations=annotations,
+        sizes=sizes or {},
     )
 
 
@@ -153,6 +192,7 @@ def compute_fingerprint(
     classes: list[str],
     columns: dict[str, Column],
     values: dict[str, NDArray[Any]],
+    annotations: Mapping[str, AnnotationColumn] = MappingProxyType({}),
 ) -> str:
     """Return a hash of the samples, 128-bit BLAKE2b in hexadecimal. For arguments, see `build`."""
     digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
@@ -165,6 +205,12 @@ def compute_fingerprint(
             digest.update(json.dumps([column.array.dtype, column.array.shape]).encode())
     for name, array in values.items():
         digest.update(name.encode() + array.dtype.str.encode() + array.tobytes())
+    for name, annotation in annotations.items():
+        parts = [name, annotation.kind, annotation.of, annotation.rows_with]
+        digest.update(json.dumps([*parts, annotation.values.dtype.str]).encode())
+        for part in (annotation.values, annotation.offsets):
+            if part is not None:
+                digest.update(np.ascontiguousarray(part).data)
     return digest.hexdigest()
 
 

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.dataset.annotation_columns import AnnotationColumn, explain_inconsistency
 from gpupipe.dataset.columns import Column, StringArray
 from gpupipe.dataset.file_columns import FileColumn, SpanColumn
 from gpupipe.dataset.index import Index
@@ -205,15 +206,17 @@ def _is_ascending_to(offsets: NDArray[np.int64], end: int) -> bool:
 
 def _is_consistent(index: Index) -> bool:
     """Return whether an index has columns of equal length, and labels and offsets in range."""
-    arrays = [index.labels, *index.values.values()]
-    is_valid = _is_within(index.labels, len(index.classes)) and bool(index.columns)
+    arrays = [index.labels, *index.values.values(), *index.sizes.values()]
+    is_labelled = _is_within(index.labels, len(index.classes)) or bool((index.labels == -1).all())
+    is_valid = is_labelled and bool(index.columns)
+    is_valid &= not explain_inconsistency(index.annotations, len(index))
     for part in {id(part): part for part in _iter_parts(index)}.values():
         if isinstance(part, StringArray):
             is_valid &= _is_ascending_to(part.offsets, len(part.data))
         elif isinstance(part, SpanColumn):
             is_valid &= _is_within(part.file, len(part.files))
             is_valid &= _is_within(part.offset) and _is_within(part.length)
-        if not isinstance(part, StringArray):
+        if not isinstance(part, StringArray | AnnotationColumn):
             arrays += [array for array in vars(part).values() if isinstance(array, np.ndarray)]
     lengths = {len(array) for array in arrays} | {len(index.names)}
     lengths |= {len(column) for column in index.columns.values()}

@@ -119,6 +119,16 @@ class Source(pydantic.BaseModel):
         """
         return ("image",), ()
 
+    def annotation_specs(self) -> dict[str, Spec]:
+        """Return the spec of each field of annotations, by the field's name; by default, none.
+
+        The index has an AnnotationColumn of the same name for each. Batches deliver them as Ragged.
+
+        Raises:
+            DataError: The specs depend on data that cannot be read.
+        """
+        return {}
+
     @pydantic.model_validator(mode="after")
     def _names_are_free(self) -> Self:
         fields, values = self.list_names()

@@ -16,8 +16,11 @@ _DEFAULTS = ("", "L", "HW", "CHW", "CDHW")
 _KNOWN_AXES = "CDHWL"
 _FURTHER = "ABEFGIJKMNOQRSTUVXYZ"
 
-Kind = Literal["image", "mask", "array"]
-"""The kind of a field. Steps may treat each kind differently. A mask holds class numbers."""
+Kind = Literal["image", "mask", "array", "boxes", "points"]
+"""The kind of a field. Steps may treat each kind differently.
+
+A mask holds class numbers. Boxes and points are coordinates on the canvas of an image.
+"""
 Sizes = tuple[int | None, ...]
 Values = Literal["usual", "unscaled", "filled", "normalized"]
 
@@ -40,6 +43,26 @@ class Pixels:
 
 
 @dataclass(frozen=True)
+class Annotation:
+    """What a field of annotations belongs to; part of its Spec.
+
+    Attributes:
+        of: The field of the image whose canvas the coordinates follow.
+        rows_with: The field that has a row for each row of this one, and loses the same rows. ""
+            if this field has rows of its own.
+        visibility_of: The field of points whose visibility this field holds, (N, K): 0 where a
+            point is outside the canvas. "" for any other field.
+        flip_pairs: Pairs of positions 0 to K - 1 of points that a horizontal flip swaps, such as
+            the left and the right eye.
+    """
+
+    of: str
+    rows_with: str = ""
+    visibility_of: str = ""
+    flip_pairs: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
 class Spec:
     """The type of one sample of one field.
 
@@ -52,8 +75,11 @@ class Spec:
         layout: One letter for each axis, in the order of the delivered array: C for channels; D,
             H and W for depth, height and width; L for the length of a series; P for the two parts
             of a complex number. Steps leave axes of any other letter alone.
-        kind: Whether the field is an image, mask or array. The source sets it; no step changes it.
+        kind: Whether the field is an image, mask, array, boxes or points. The source sets it; no
+            step changes it.
         pixels: The range of the pixels or of the array's numbers, and the minimum size.
+        annotation: What the field belongs to, if it has any number of rows in each sample: boxes,
+            points, and the numbers that go with them. None for a field that has one value a sample.
     """
 
     shape: Sizes = ()
@@ -61,6 +87,7 @@ class Spec:
     layout: str = ""
     kind: Kind = "image"
     pixels: Pixels = Pixels()
+    annotation: Annotation | None = None
 
     def __str__(self) -> str:
         return "encoded bytes" if self.encoded else f"{_show(self.shape)} {self.dtype}"
@@ -94,6 +121,57 @@ class Spec:
         if wrong := explain_wrong_layout(layout, len(shape)):
             raise ValueError(wrong)
         return cls(tuple(shape), dtype, layout, "array")
+
+    @classmethod
+    def of_boxes(cls, of: str = "image", rows_with: str = "") -> Spec:
+        """Return the spec of boxes, float32 (N, 4): [left, top, right, bottom] in pixels.
+
+        Args:
+            of: The field of the image that the boxes are on.
+            rows_with: Another field of annotations with which they share rows.
+        """
+        return cls((None, 4), "float32", "NK", "boxes", annotation=Annotation(of, rows_with))
+
+    @classmethod
+    def of_points(
+        cls,
+        of: str = "image",
+        rows_with: str = "",
+        count: int | None = None,
+        flip_pairs: Sequence[tuple[int, int]] = (),
+    ) -> Spec:
+        """Return the spec of points, float32 (N, K, 2): [x, y] in pixels.
+
+        Args:
+            of: The field of the image that the points are on.
+            rows_with: Another field of annotations with which they share rows, such as "boxes".
+            count: The number K of points in a row; None if only the index knows it.
+            flip_pairs: Pairs of positions of points that a horizontal flip swaps.
+        """
+        annotation = Annotation(of, rows_with, flip_pairs=tuple(flip_pairs))
+        return cls((None, count, 2), "float32", "NKX", "points", annotation=annotation)
+
+    @classmethod
+    def of_rows(
+        cls,
+        dtype: str,
+        of: str = "image",
+        rows_with: str = "",
+        shape: Sequence[int | None] = (),
+        visibility_of: str = "",
+    ) -> Spec:
+        """Return the spec of numbers that annotations have, (N, ...), such as labels (N,).
+
+        Args:
+            dtype: NumPy's name of the dtype.
+            of: The field of the image that they belong to.
+            rows_with: The field whose rows they describe, such as "boxes".
+            shape: The shape of one row.
+            visibility_of: The field of points whose visibility they are.
+        """
+        annotation = Annotation(of, rows_with, visibility_of)
+        layout = "NKX"[: 1 + len(shape)]
+        return cls((None, *shape), dtype, layout, "array", annotation=annotation)
 
     @property
     def encoded(self) -> bool:

@@ -21,6 +21,7 @@ A step that makes N images from one, such as `five_crop`, must be the first step
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import pydantic
@@ -51,7 +52,11 @@ def find_pipeline(name: str, beside: Path | None) -> Document:
 
 
 def build_pipeline(
-    name: str, document: Document, loc: Loc = (), fields: Mapping[str, Spec] = IMAGE
+    name: str,
+    document: Document,
+    loc: Loc = (),
+    fields: Mapping[str, Spec] = IMAGE,
+    annotations: Mapping[str, Spec] = MappingProxyType({}),
 ) -> Pipeline:
     """Build the pipeline that a document has at `loc`: a list of steps, or steps and views.
 
@@ -63,6 +68,7 @@ def build_pipeline(
         document: The YAML document.
         loc: The path of keys to the list, or to the mapping with steps and views.
         fields: The spec of each field before the first step, the main field first.
+        annotations: The spec of each field of annotations.
 
     Raises:
         ConfigError: If the pipeline has mistakes. The error lists them.
@@ -71,7 +77,7 @@ def build_pipeline(
         document,
         loc,
         list_step_lists(document, loc),
-        lambda plain: _build_phase(name, plain, loc, fields),
+        lambda plain: _build_phase(name, plain, loc, fields, annotations),
         _describe_change,
     )
 
@@ -94,7 +100,13 @@ def _describe_change(first: Pipeline, later: Pipeline, when: str) -> str:
     return ""
 
 
-def _build_phase(name: str, document: Document, loc: Loc, fields: Mapping[str, Spec]) -> Pipeline:
+def _build_phase(
+    name: str,
+    document: Document,
+    loc: Loc,
+    fields: Mapping[str, Spec],
+    annotations: Mapping[str, Spec],
+) -> Pipeline:
     """Build the pipeline from a document in which numbers have replaced all schedules.
 
     `build_pipeline` documents the arguments.
@@ -113,12 +125,28 @@ def _build_phase(name: str, document: Document, loc: Loc, fields: Mapping[str, S
         raise ConfigError(problems)
     parsed = [parse_step(item, fields) for item in node.items()]
     entries = chain_steps(parsed, fields, problems)
-    pipeline = Pipeline(name, tuple(entries), dict(fields))
+    pipeline = Pipeline(name, tuple(entries), dict(fields), annotations=dict(annotations))
     if not problems:
         pipeline = add_views(pipeline, views)
+    problems += _list_missing_annotations(pipeline)
     if problems:
         raise ConfigError(problems)
     return pipeline
+
+
+def _list_missing_annotations(pipeline: Pipeline) -> list[Problem]:
+    """Return a problem for each step that needs boxes or points, on an image that has none."""
+    problems = []
+    for entry in pipeline.entries:
+        kinds = {spec.kind for spec in pipeline.annotations_of(entry.field).values()}
+        if missing := sorted(entry.step.needs - kinds):
+            problem = (
+                f"{entry.name} needs {' and '.join(missing)} on the field "
+                f"'{pipeline.source_of(entry.field)}', which has none: read them with a source of "
+                "annotations, or leave the step out"
+            )
+            problems.append(Problem(entry.where, problem))
+    return problems
 
 
 _Frozen = pydantic.ConfigDict(frozen=True, extra="forbid")

@@ -77,7 +77,7 @@ class NestedStep(BaseNestedStep):
     def lower(self, image: Primitives, p: Params) -> None:
         """Apply the step to a batch by calling primitives."""
         image.spec = self._input_spec
-        self.step.lower(image, p)
+        self.step.decide_and_lower(image, p)
 
 
 def check_nested(value: Any) -> Any:
@@ -120,7 +120,7 @@ class BaseContainer(BaseStep):
         sampled, first = self.draw(u[:, : self.own_uniforms]), self.own_uniforms
         for number, nested in enumerate(self.transforms):
             last = first + nested.step.num_uniforms
-            drawn = nested.step.sample(u[:, first:last])
+            drawn = nested.step.sample(u[:, first:last]) | nested.step.list_undecided(len(u))
             sampled |= {f"{number}.{name}": values for name, values in drawn.items()}
             first = last
         return sampled
@@ -180,6 +180,11 @@ class Container(BaseContainer, Step):
     """
 
     transforms: Annotated[tuple[NestedStep, ...], BeforeValidator(check_nested)]
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """The kinds of annotations without which one of the steps makes no sense."""
+        return frozenset().union(*(nested.step.needs for nested in self.transforms))
 
     @property
     def interpolates(self) -> bool:  # type: ignore[override]

@@ -66,7 +66,7 @@ class BaseEntry(Generic[_Step]):
             StepError: If the step's `sample` raises, or returns an array of another length than N.
         """
         with self.blame("sample()"):
-            sampled = self.step.sample(u)
+            sampled = self.step.sample(u) | self.step.list_undecided(len(u))
         for name, values in sampled.items():
             if np.shape(values)[:1] != (len(u),):
                 shape = np.shape(values)
@@ -137,7 +137,7 @@ class Entry(BaseEntry[Step]):
             SampleIncompatibleError: If the step cannot process a sample.
         """
         with self.blame("lower()"):
-            self.step.lower(image, parameters)
+            self.step.decide_and_lower(image, parameters)
 
     def torch(self, image: Any, parameters: Params) -> Any:
         """Apply the step to one image in torch, and check the result against `output_spec`.

@@ -27,6 +27,8 @@ class Pipeline(Phased):
         fields: The spec of each field before the first step, the main field first.
         views: For each field that a view makes, the source field. The view's steps work on the
             output of the source field's steps.
+        annotations: The spec of each field of annotations. They go through the steps of the image
+            that `Annotation.of` names, without steps of their own.
         later: For each epoch in which numbers change, the pipeline from that epoch on, in order.
             Empty if there are no schedules.
     """
@@ -35,6 +37,7 @@ class Pipeline(Phased):
     entries: tuple[Entry, ...]
     fields: Mapping[str, Spec] = field(default_factory=lambda: IMAGE)
     views: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, Spec] = field(default_factory=dict)
     later: Mapping[int, Pipeline] = field(default_factory=dict)
 
     @property
@@ -59,6 +62,15 @@ class Pipeline(Phased):
     def source_of(self, name: str) -> str:
         """Return the field from which a view is made; return the name of any other field itself."""
         return self.views.get(name, name)
+
+    def annotations_of(self, name: str) -> dict[str, Spec]:
+        """Return the specs of the annotations on the field `name`; of a view, its source's."""
+        source = self.source_of(name)
+        return {
+            field: spec
+            for field, spec in self.annotations.items()
+            if spec.annotation is not None and spec.annotation.of == source
+        }
 
     def is_image_file(self, name: str) -> bool:
         """Return whether a field of a batch is made from image files."""

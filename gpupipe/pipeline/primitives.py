@@ -77,6 +77,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.spec import Spec
+from gpupipe.pipeline.annotations import Annotations
 
 
 class Primitives(Protocol):
@@ -90,10 +91,13 @@ class Primitives(Protocol):
     Attributes:
         spec: Shape, dtype and layout of the samples at this point.
         present: bool (B,), the samples to which the calls apply. Outside `switch`: all True.
+        annotations: The boxes and points on the samples, on the back end that moves coordinates;
+            None on all back ends that process pixels.
     """
 
     spec: Spec
     present: NDArray[np.bool_]
+    annotations: Annotations | None
 
     @property
     def size(self) -> Any:

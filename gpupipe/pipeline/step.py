@@ -96,6 +96,10 @@ class BaseStep(pydantic.BaseModel):
         """
         return {}
 
+    def list_undecided(self, count: int) -> Sampled:
+        """Return the parameters that `Step.decide` replaces, with their placeholders."""
+        return {}
+
 
 class Step(BaseStep):
     """The base class of all steps.
@@ -128,6 +132,10 @@ class Step(BaseStep):
         num_views: The number of images that the step makes from one. A step that makes several
             must be the first in a view with that `count`; each field of the view runs the copy that
             `select_view` returns. Anywhere else its `infer_spec` refuses the input.
+        needs: The kinds of annotations without which the step makes no sense: "boxes", "points". A
+            pipeline for images that have none is refused.
+        decided: The parameters that depend on annotations, which `decide` returns: for each a
+            placeholder, the value of one sample, with which engines try the step.
         example: Parameters with which `gpupipe gallery` shows the step, on a photograph of about
             250 pixels. Without an example, the gallery leaves out a step that has parameters
             without a default.
@@ -163,6 +171,8 @@ class Step(BaseStep):
     can_run_on_batches: ClassVar[bool] = False
     runs_unknown_code: ClassVar[bool] = False
     num_views: ClassVar[int] = 1
+    needs: ClassVar[frozenset[str]] = frozenset()
+    decided: ClassVar[Mapping[str, Any]] = {}
     example: ClassVar[Mapping[str, Any]] = {}
 
     @property
@@ -234,8 +244,36 @@ class Step(BaseStep):
         """Return a copy of the step that makes only image `number`, 0 to num_views - 1."""
         raise NotImplementedError
 
+    def list_undecided(self, count: int) -> Sampled:
+        return {name: np.stack([np.asarray(v)] * count) for name, v in self.decided.items()}
+
+    def decide(self, image: Primitives, p: Params) -> Sampled:
+        """Compute the parameters that depend on annotations, such as a window around a box.
+
+        Called for a whole batch before any pixel is read, and before `lower`. `lower` and `torch`
+        then find the results in `p`, on every engine. Random numbers must come from `p`: draw a
+        seed in `sample`, and hash it with `draws.uniform`.
+
+        Args:
+            image: The samples: `image.size`, `image.annotations` (not None) and `image.present`.
+            p: The arrays that `sample` returned, (B, ...), by name.
+
+        Returns:
+            An array (B, ...) for each name in `decided`. Only the samples in `image.present` count.
+        """
+        return {}
+
+    def decide_and_lower(self, image: Primitives, p: Params) -> None:
+        """Call `decide` if the back end has annotations, keep its results in `p`, and `lower`."""
+        if self.decided and image.annotations is not None:
+            for name, values in self.decide(image, p).items():
+                p[name][image.present] = values[image.present]
+        self.lower(image, p)
+
     def lower(self, image: Primitives, p: Params) -> None:
         """Process a batch by calling primitives of `image`.
+
+        Steps that change annotations alone do so here, if `image.annotations` is not None.
 
         Args:
             image: The batch, changed in place. The sequence of calls must not depend on values:

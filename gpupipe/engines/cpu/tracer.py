@@ -31,6 +31,7 @@ from gpupipe.engines.cpu import ops
 from gpupipe.engines.cpu.delivery import DeliverOp, OutputBuffer
 from gpupipe.engines.cpu.ops import Array, in_indices
 from gpupipe.engines.cpu.program import BlendOp, Program, Rules, SwitchOp
+from gpupipe.pipeline.annotations import Annotations
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import NoLoweringError, Spec
@@ -64,6 +65,8 @@ class Tracer:
         size: The current [height, width] of each sample, (B, 2).
         present: The samples to which the calls apply, bool (B,).
     """
+
+    annotations: Annotations | None = None
 
     def __init__(
         self,

@@ -131,6 +131,7 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
             **_describe_steps(pipeline),
             "later": [[epoch, _describe_steps(later)] for epoch, later in pipeline.later.items()],
             "fields": {name: asdict(spec) for name, spec in pipeline.fields.items()},
+            "annotations": {name: asdict(spec) for name, spec in pipeline.annotations.items()},
             "fingerprint": pipeline.fingerprint,
             "tail": list(tail),
         },
@@ -191,11 +192,12 @@ def parse_description(
 def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDataset:
     described = description["pipeline"]
     fields = _FIELDS.validate_python(described["fields"])
+    annotations = _FIELDS.validate_python(described["annotations"])
 
     def build(steps: Mapping[str, Any]) -> Pipeline:
         plain = {key: steps[key] for key in ("steps", "views")}
         document = Document("the server's pipeline", {"pipeline": plain})
-        return build_pipeline(described["name"], document, ("pipeline",), fields)
+        return build_pipeline(described["name"], document, ("pipeline",), fields, annotations)
 
     pipeline = _build_phases(f"pipeline '{described['name']}'", described, described, build)
     settled = LoaderConfig.model_validate(loader.model_dump() | description["loader"])

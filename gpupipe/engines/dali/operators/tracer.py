@@ -49,6 +49,8 @@ class DaliTracer(ABC):
             samples before and after the step.
     """
 
+    annotations = None
+
     def __init__(self, size: NDArray[np.float64], device: ops.Device, spec: Spec) -> None:
         self.device: ops.Device = device
         self.spec, self.step = spec, ""
