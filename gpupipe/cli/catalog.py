@@ -123,6 +123,7 @@ def first_sentence(text: str) -> str:
 # --- the command completion
 
 _SOURCE, _PIPELINE = "data.source", "pipeline"
+_IMAGE_SIZE = "image_size"
 PROGRAM, _VARIABLE = "gpupipe", "_GPUPIPE_COMPLETE"
 _WORD_BREAKS = "COMP_WORDBREAKS=${COMP_WORDBREAKS//=/}\n"
 SHELLS = ("bash", "zsh", "fish")
@@ -184,7 +185,7 @@ def complete_override(ctx: Any, param: Any, incomplete: str) -> list[CompletionI
 
     key, equals, value = incomplete.partition("=")
     if not equals:
-        keys = [_SOURCE, _PIPELINE, *LoaderConfig.model_fields]
+        keys = [_SOURCE, _PIPELINE, _IMAGE_SIZE, *LoaderConfig.model_fields]
         # No space follows the equals sign: the value comes next.
         return [CompletionItem(f"{name}=") for name in _matching(keys, key)]
     return [CompletionItem(f"{key}={v}") for v in _matching(_list_values(key), value)]

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from gpupipe.config.image_size import IMAGE_SIZE, scale_sizes
 from gpupipe.config.loader_config import LoaderConfig, Shard
 from gpupipe.config.validation import Config, validate
 from gpupipe.errors import ConfigError, Problem, nearest, short, shown
+from gpupipe.pipeline.build import find_pipeline
 from gpupipe.schema import interpolation, yaml_files
 from gpupipe.schema.document import Document, join_keys
 
@@ -33,7 +35,8 @@ def read(
     Args:
         config: Path of a YAML file, a shipped name such as "lfw", or a dict of the same shape.
         overrides: Texts "key=value", with dots between nested keys: "data.root=/images". Keys of
-            `loader` need no prefix: "batch_size=64".
+            `loader` need no prefix: "batch_size=64". "pipeline.1.resize.size=64" changes a step,
+            also of a named pipeline. "image_size=64" scales all sizes of the pipeline.
         **changes: Overrides as keyword arguments, applied last. A dict sets only the keys that it
             has; a list replaces the whole list.
 
@@ -77,7 +80,7 @@ def read_with(config: str | Path | Mapping[str, Any], *overrides: Sequence[Overr
         )
     problems: list[Problem] = []
     for several in overrides:
-        apply_overrides(document, several, problems)
+        apply_overrides(document, several, problems, folder)
     document, unresolved = interpolation.resolve(document)
     return validate(document, folder, problems + unresolved)
 
@@ -123,9 +126,19 @@ class _KeyValue:
 
 
 def apply_overrides(
-    document: Document, overrides: Sequence[Override], problems: list[Problem]
+    document: Document,
+    overrides: Sequence[Override],
+    problems: list[Problem],
+    config_dir: Path | None = None,
 ) -> None:
-    """Apply overrides to the document in order; append their mistakes to `problems`."""
+    """Apply overrides to the document in order.
+
+    Args:
+        document: The config.
+        overrides: The overrides.
+        problems: The list to which their mistakes are appended.
+        config_dir: The folder of the config file, in which a named pipeline may lie.
+    """
     parsed: list[_KeyValue] = []
     for override in overrides:
         try:
@@ -135,7 +148,7 @@ def apply_overrides(
     _replace_source(document, parsed)
     for each in parsed:
         try:
-            _apply(document, each)
+            _apply(document, each, config_dir)
         except ConfigError as e:
             problems += e.problems
 
@@ -174,9 +187,15 @@ def _replace_source(document: Document, overrides: Sequence[_KeyValue]) -> None:
             return
 
 
-def _apply(document: Document, override: _KeyValue) -> None:
+def _apply(document: Document, override: _KeyValue, config_dir: Path | None) -> None:
     """Apply one override. Raises ConfigError if its key, or the step that it names, is unknown."""
     loc = tuple(override.key.split("."))
+    needs_steps = loc == (IMAGE_SIZE,) or (loc[0] == "pipeline" and len(loc) > 1)
+    if needs_steps and not _inline_pipeline(document, config_dir, override.location):
+        return
+    if loc == (IMAGE_SIZE,):
+        scale_sizes(document, override.value, override.location)
+        return
     if loc[0] in LoaderConfig.model_fields:
         loc = ("loader", *loc)
     elif loc[0] not in _TOP_LEVEL:
@@ -187,10 +206,29 @@ def _apply(document: Document, override: _KeyValue) -> None:
     document.put(loc, override.value, override.location)
 
 
+def _inline_pipeline(document: Document, config_dir: Path | None, location: str) -> bool:
+    """Replace the name of a pipeline by its steps, which keep their locations in their file.
+
+    Returns:
+        False if there is no such pipeline: the validation of the config reports that.
+    """
+    name = document.data.get("pipeline")
+    if not isinstance(name, str):
+        return True
+    try:
+        file = find_pipeline(name, config_dir)
+    except ConfigError:
+        return False
+    document.replace(("pipeline",), to_plain_types(file.data), location)
+    document.keys.update({("pipeline", *loc): where for loc, where in file.keys.items()})
+    document.values.update({("pipeline", *loc): where for loc, where in file.values.items()})
+    return True
+
+
 def _suggest_key(key: str, document: Document) -> str:
     """Return the end of the message about an unknown key: a similar key, perhaps a nested one."""
     first, dot, rest = key.partition(".")
-    near = nearest(first, (*LoaderConfig.model_fields, *_TOP_LEVEL))
+    near = nearest(first, (*LoaderConfig.model_fields, *_TOP_LEVEL, IMAGE_SIZE))
     further = {str(loc[-1]): join_keys(loc) for loc in document.keys}
     further |= {name: f"shard.{name}" for name in Shard.model_fields}
     leaf = nearest(key, further)
@@ -202,20 +240,12 @@ def _suggest_key(key: str, document: Document) -> str:
 def _check_step(document: Document, loc: tuple[str, ...], location: str) -> None:
     """Raise ConfigError if an override changes a step that is not at the stated position.
 
-    It is raised, too, if the document has the name of a pipeline in place of a list of steps.
-
     Args:
         document: The config.
         loc: The path of the override, such as ("pipeline", "1", "resize", "size").
         location: The override's name in messages.
     """
-    part, steps = loc[0], document.at((loc[0],))
-    if isinstance(steps, str) and len(loc) > 1:
-        raise ConfigError.at(
-            location,
-            f"{part} is a name, '{steps}': to change a step of it, write the list of its steps in "
-            "the config instead",
-        )
+    part = loc[0]
     step = document.at((part, int(loc[1]))) if len(loc) > 2 and loc[1].isdecimal() else None
     if isinstance(step, dict) and loc[2] not in step:
         actual = next(iter(step), "")

@@ -147,11 +147,34 @@ def test_a_wrong_override_is_named_itself(override: str, message: str) -> None:
     assert mistakes(INLINE, override) == [f"{place}: {message}".removeprefix("c.yaml:")]
 
 
-def test_a_named_pipeline_has_no_steps_to_change() -> None:
-    assert mistakes(DATA + "pipeline: affine\n", "pipeline.1.random_affine.degrees=10") == [
-        "'pipeline.1.random_affine.degrees=10': pipeline is a name, 'affine': to change a "
-        "step of it, write the list of its steps in the config instead"
+def test_overrides_reach_into_a_named_pipeline(tmp_path: Path) -> None:
+    named = DATA + "pipeline: affine\n"
+    entries = read(named, "pipeline.1.random_affine.degrees=10").pipeline.entries
+    first, changed, *others = read(named).pipeline.entries
+    assert entries[1].step == changed.step.model_copy(update={"degrees": (-10, 10)})
+    assert [e.step for e in (entries[0], *entries[2:])] == [e.step for e in (first, *others)]
+    other = read(named, "pipeline=imagenet_eval", "pipeline.1.resize.size=64").pipeline
+    assert other.entries[1].step == Resize(size=64), "of the pipeline that an override names"
+    beside = tmp_path / "mine"
+    (beside / "pipelines").mkdir(parents=True)
+    (beside / "pipelines/own.yaml").write_text("- decode\n- resize: &a {size: 9}\n- resize: *a\n")
+    (beside / "c.yaml").write_text(DATA + "pipeline: own\n")
+    own = config.read(beside / "c.yaml", ["pipeline.1.resize.size=8"]).pipeline
+    assert [e.step for e in own.entries[1:]] == [Resize(size=8), Resize(size=9)]
+
+
+def test_mistakes_in_overrides_of_a_named_pipeline() -> None:
+    named = DATA + "pipeline: affine\n"
+    assert mistakes(named, "pipeline.2.resize.size=10") == [
+        "'pipeline.2.resize.size=10': pipeline.2 is not 'resize' but 'to_dtype'"
     ]
+    Path("pipelines").mkdir()
+    Path("pipelines/own.yaml").write_text("- decode\n- resize: {size: 0}\n")
+    assert mistakes(DATA + "pipeline: own\n", "pipeline.0.decode.mode=gray") == [
+        "pipelines/own.yaml:2:18: resize.size is 0, but should be at least 1"
+    ]
+    (unknown,) = mistakes(DATA + "pipeline: owm\n", "pipeline.0.decode.mode=gray")
+    assert unknown.startswith("2:11: no pipeline 'owm'"), "once, where it stands"
 
 
 def test_an_override_does_not_take_the_blame_for_its_neighbours() -> None:
