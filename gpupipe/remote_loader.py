@@ -25,14 +25,15 @@ def connect(
     transport: str = "auto",
     key: str | PathLike[str] | None = None,
     server_key: str | PathLike[str] | None = None,
-    format: str = "dict",
-    ids: bool = False,
+    format: str | None = None,
+    ids: bool | None = None,
     patience: float = 60.0,
     **more: Any,
 ) -> Loader:
     """Create a Loader over the batches of a data processing server.
 
-    The server decides data, steps, batch size and seed.
+    The server decides data, steps, batch size and seed; also `format` and `ids`, unless they are
+    arguments here.
 
     Args:
         server: Address, tcp://HOST:PORT or ipc://FILE, or a list of servers with one shard each.
@@ -41,8 +42,10 @@ def connect(
         transport: shm (shared memory), tcp (socket), or auto, which is shm if possible.
         key: File with the secret key of this client, for a server that has keys.
         server_key: File with the public key of the server.
-        format: Format of a batch: "dict", or "tuple" for (first field, label).
-        ids: If true, batches also have "id", int64 (B,).
+        format: Format of a batch: "dict", or "tuple" for (first field, label). None, the default:
+            as the served config says.
+        ids: If true, batches also have "id", int64 (B,). None, the default: as the served config
+            says.
         patience: Seconds without a message from the server after which the loader raises
             ServerError.
         **more: Other settings of `loader`, such as shard={"rank": 0, "world_size": 2}.
@@ -68,8 +71,8 @@ def connect(
         "transport": transport,
         "key": key,
         "server_key": server_key,
-        "format": format,
-        "ids": ids,
+        **({} if format is None else {"format": format}),
+        **({} if ids is None else {"ids": ids}),
         **more,
     }
     try:
@@ -120,7 +123,7 @@ class ServerDataStream:
             )
         self.sources = tuple(sources)
         self.produces_examples, self.axis_labels = produces_examples, axis_labels
-        self._loader = connect(f"tcp://{host}:{port}", hwm=hwm, device="cpu")
+        self._loader = connect(f"tcp://{host}:{port}", hwm=hwm, device="cpu", format="dict")
 
     def get_epoch_iterator(self) -> Iterator[tuple[NDArray[Any], ...]]:
         """Iterate over the next epoch.

@@ -50,6 +50,26 @@ def _in_process(config: dict[str, Any], epochs: int, **changes: Any) -> list[Bat
         return [list(loader) for _ in range(epochs)]
 
 
+def test_a_client_follows_format_and_ids_of_the_served_config_unless_it_chooses(
+    config: dict[str, Any],
+) -> None:
+    def read(**chosen: Any) -> Any:
+        with gpupipe.connect(server.address, device="cpu", **chosen) as loader:
+            return next(iter(loader))
+
+    with serving(config, {"format": "tuple", "ids": False}) as server:
+        image, label = read()
+        assert len(image) == len(label) == 3
+        assert read(format="dict").keys() == {"image", "label"}
+        assert read(format="dict", ids=True).keys() == {"image", "label", "id"}
+        remote = {"engine": "remote", "server": server.address, "ids": True, "format": "dict"}
+        with gpupipe.load(config, loader=remote) as loader:
+            assert next(iter(loader)).keys() == {"image", "label", "id"}, "as its own config says"
+    with serving(config) as server:
+        assert read().keys() == {"image", "label", "id"}
+        assert read(ids=False).keys() == {"image", "label"}
+
+
 def test_the_contract_of_a_loader(config: dict[str, Any]) -> None:
     """Every call gets a server of its own, with as many ranks as the loader is one of."""
     with ExitStack() as servers:

@@ -33,6 +33,8 @@ from gpupipe.schema.document import Document
 
 SERVER_SETTINGS = (*sorted(Sampler.settings), "dtype", "memory_format")
 """Settings of `loader` that the server decides."""
+DELIVERY_SETTINGS = ("format", "ids")
+"""Settings of `loader` that the server suggests: a client that does not choose follows them."""
 _Phases = TypeVar("_Phases", Pipeline, BatchStage)
 _FIELDS = pydantic.TypeAdapter(dict[str, Spec], config=pydantic.ConfigDict(extra="forbid"))
 _INDEX_ATTRIBUTES = ("root", "classes", "fingerprint", "note", "warning")
@@ -60,8 +62,9 @@ class RemoteDataset:
     """A served data set: the objects that the client builds from the server's description.
 
     Attributes:
-        config: The config of the server. Of the settings in `loader`, only SERVER_SETTINGS are the
-            server's; the rest are the client's.
+        config: The config of the server. Of the settings in `loader`, SERVER_SETTINGS are the
+            server's, and so are DELIVERY_SETTINGS that the client follows; the rest are the
+            client's.
         index: An index with as many rows as the server's index, without paths and labels.
         count: How many samples the server uses: all, or those of loader.subset.
         selection: How often each sample comes. It lacks the rows and weights, which only the server
@@ -142,6 +145,7 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
             "fingerprint": config.batch.fingerprint,
         },
         "loader": config.loader.model_dump(mode="json", include=set(SERVER_SETTINGS)),
+        "delivery": config.loader.model_dump(mode="json", include=set(DELIVERY_SETTINGS)),
     }
 
 
@@ -164,7 +168,7 @@ def _dump(entry: Entry) -> dict[str, Any]:
 
 
 def parse_description(
-    description: Mapping[str, Any], loader: LoaderConfig, address: str
+    description: Mapping[str, Any], loader: LoaderConfig, address: str, follow: bool = False
 ) -> RemoteDataset:
     """Build the client's objects from the description of a server.
 
@@ -172,12 +176,16 @@ def parse_description(
         description: The description from `describe`.
         loader: Settings of this side; the server overrules those of SERVER_SETTINGS.
         address: Address of the server, for error messages.
+        follow: Whether the server's DELIVERY_SETTINGS apply where `loader` does not set them.
 
     Raises:
         ServerError: If the description is malformed, or the pipeline cannot be built here.
     """
     try:
-        return _build(description, loader)
+        suggested = description["delivery"] if follow else {}
+        unset = suggested.keys() - loader.model_fields_set
+        decided = description["loader"] | {name: suggested[name] for name in unset}
+        return _build(description, LoaderConfig.model_validate(loader.model_dump() | decided))
     except ConfigError as e:
         raise ServerError(
             f"{address} serves steps that this machine cannot build ({e}): install here what is "
@@ -189,7 +197,7 @@ def parse_description(
         ) from None
 
 
-def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDataset:
+def _build(description: Mapping[str, Any], settled: LoaderConfig) -> RemoteDataset:
     described = description["pipeline"]
     fields = _FIELDS.validate_python(described["fields"])
     annotations = _FIELDS.validate_python(described["annotations"])
@@ -200,7 +208,6 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
         return build_pipeline(described["name"], document, ("pipeline",), fields, annotations)
 
     pipeline = _build_phases(f"pipeline '{described['name']}'", described, described, build)
-    settled = LoaderConfig.model_validate(loader.model_dump() | description["loader"])
     config = Config(
         description["name"],
         description["source"],
