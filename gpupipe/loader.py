@@ -97,7 +97,7 @@ def create_loader(
     resolved = resolve(config)
     if not resolved.reads_data:
         return Loader(connect(resolved.engine, config.loader, config))
-    samples = config.source.index(progress) if index is None else index
+    samples = configs.build_index(config, progress) if index is None else index
     return Loader(assemble(resolved, samples))
 
 

@@ -95,7 +95,7 @@ def dataset(
 
     checked = config if isinstance(config, Config) else configs.read(config, overrides, **changes)
     _check_settings(checked)
-    index = checked.source.index()
+    index = configs.build_index(checked)
     if index.warning:
         warn(index.warning, StandInWarning)
     job = _create_job(checked, index)

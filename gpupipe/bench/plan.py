@@ -6,7 +6,8 @@ from typing import Protocol, runtime_checkable
 
 from gpupipe.batch_stage.mixer import check_labels
 from gpupipe.batch_stage.stage import count_pairs_of_one_sample, find_shift
-from gpupipe.config import Config
+from gpupipe.bench.listed_files import check_listed_files
+from gpupipe.config import Config, build_index
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import Job, Operator
 from gpupipe.errors import counted, shown
@@ -53,10 +54,17 @@ def operators(resolved: ResolvedConfig) -> dict[str, list[Operator]]:
     return engine.plan_operators(job, config.source.separate_files)
 
 
-def facts(resolved: ResolvedConfig) -> Iterator[str]:
-    """Yield lines about the data, the device and the batches. Raises what load() raises."""
+def facts(resolved: ResolvedConfig, look_at_all_files: bool = False) -> Iterator[str]:
+    """Yield lines about the data, the device and the batches. Raises what load() raises.
+
+    Args:
+        resolved: The config.
+        look_at_all_files: Whether to look for all files that a list names, not for a sample.
+    """
     config = resolved.config
     yield from _data(config)
+    if not config.source.explain_absence():
+        yield from check_listed_files(config, look_at_all_files)
     device_id = resolve(config.loader.device)
     device = "cpu" if device_id is None else f"gpu:{device_id}"
     yield (
@@ -78,7 +86,7 @@ def _data(config: Config) -> Iterator[str]:
         if changed:
             yield f"epoch: {settings}"
         return
-    index = config.source.index()
+    index = build_index(config)
     sampler = create_sampler(config, index)
     check_labels(config.batch, index.classes, index.labels)
     note = f" ({index.note})" if index.note else ""

@@ -136,7 +136,13 @@ def run(
 
 @main.command()
 @options
-def check(config: ConfigName, overrides: Overrides) -> None:
+def check(
+    config: ConfigName,
+    overrides: Overrides,
+    files: Annotated[
+        bool, "Look for all files that a list names, not for those of 1,000 rows."
+    ] = False,
+) -> None:
     """Check CONFIG without reading a pixel, and print the plan: the steps, and how each device
     runs them.
     """
@@ -159,7 +165,7 @@ def check(config: ConfigName, overrides: Overrides) -> None:
         return
     for device, operators in plan.operators(resolved).items():
         out.print(tables.lowering_table(device, operators))
-    for line in plan.facts(resolved):
+    for line in plan.facts(resolved, look_at_all_files=files):
         click.echo(line)
 
 

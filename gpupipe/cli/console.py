@@ -61,11 +61,12 @@ class Screen:
         """
         from gpupipe.bench import tables
         from gpupipe.bench.measure import Meter
+        from gpupipe.config import build_index
         from gpupipe.loader import open_loader
         from gpupipe.loading.assembly import resolve
 
         if resolve(checked).reads_data and checked.source.explain_absence():
-            checked.source.index(self.progress)
+            build_index(checked, self.progress)
         started = perf_counter()
         loader = open_loader(checked, self.progress)
         if self.quiet:
@@ -142,7 +143,7 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
         click.echo("gpupipe: the numbers of schedules are those of epoch 0", err=True)
         checked = checked.at_epoch(0)
     with Screen(False) as screen:
-        return checked, checked.source.index(screen.progress)
+        return checked, configs.build_index(checked, screen.progress)
 
 
 def leave_out_decoded_cache(config: Config) -> Config:

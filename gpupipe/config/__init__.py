@@ -8,6 +8,7 @@ this folder by its name; it imports steps and sources through their contracts. S
 read_config.py; the settings are in loader_config.py.
 """
 
+from gpupipe.config.data_errors import build_index, locate_errors
 from gpupipe.config.loader_config import AutoShard, LoaderConfig, Shard
 from gpupipe.config.ray_config import RayConfig
 from gpupipe.config.read_config import Override, read, read_with, to_plain_types
@@ -20,7 +21,9 @@ __all__ = [
     "Override",
     "RayConfig",
     "Shard",
+    "build_index",
     "list_batch_fields",
+    "locate_errors",
     "read",
     "read_with",
     "to_plain_types",

@@ -69,6 +69,8 @@ class Config:
         pipeline: The steps, checked against the fields of the source.
         loader: The `loader` part.
         batch: The steps on whole batches, which run after the engine; by default none.
+        document: The document that the config was built from, for the locations of settings in
+            messages; None for a config without one.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Config:
     pipeline: Pipeline
     loader: LoaderConfig
     batch: BatchStage = field(default_factory=BatchStage)
+    document: Document | None = field(default=None, compare=False, repr=False)
 
     def at_epoch(self, epoch: int) -> "Config":
         """Return the config with the numbers of an epoch in place of the schedules."""
@@ -137,7 +140,7 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
     if problems or shape is None or source is None or pipeline is None:
         raise ConfigError(problems)
     name, source_name = Path(document.name).stem, str(shape.data["source"])
-    return Config(name, source_name, source, pipeline, shape.loader, batch)
+    return Config(name, source_name, source, pipeline, shape.loader, batch, document)
 
 
 def _build_model(

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,7 @@ class ManifestFiles:
         labels: The label of each row, int64 (N,).
         classes: The names of the classes.
         values: Maps the name of each value to its numbers, (N,).
+        where: Returns the FILE:LINE of a row, for messages.
     """
 
     root: Path
@@ -149,6 +150,7 @@ class ManifestFiles:
     labels: NDArray[np.int64]
     classes: list[str]
     values: dict[str, NDArray[Any]]
+    where: Callable[[int], str]
 
 
 def read_files(
@@ -174,7 +176,7 @@ def read_files(
     roots = [str((root or file.parent).absolute()), str(top)]
     paths = {name: make_relative(rows, rows.paths[name], roots) for name in wanted.paths}
     numbers, classes = labels.number_classes(rows.labels or None, len(rows), rows.where)
-    return ManifestFiles(top, paths, numbers, classes, rows.values)
+    return ManifestFiles(top, paths, numbers, classes, rows.values, rows.where)
 
 
 def make_relative(rows: ManifestRows, paths: list[str], roots: list[str]) -> list[str]:

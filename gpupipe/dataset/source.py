@@ -154,6 +154,21 @@ class Source(pydantic.BaseModel):
             name: replace(specs[name], kind="mask") for name in self.masks if name in specs
         }
 
+    def list_parts(self) -> "list[Source]":
+        """Return the sources whose samples this source has: itself, or its parts."""
+        return [self]
+
+    def find_rows_in_list(self) -> Callable[[int], str] | None:
+        """Return a function from a row to the FILE:LINE that names its files, for messages.
+
+        None, the default, is for a source that finds its files itself. Files that a list names may
+        be missing: `gpupipe check` looks for them.
+
+        Raises:
+            DataError: The list cannot be read.
+        """
+        return None
+
     def explain_absence(self) -> str:
         """Return why the data is not there yet ("... will be fetched"); "" if it is there."""
         return ""

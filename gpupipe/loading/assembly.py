@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from gpupipe.batch_stage.mixer import check_labels
-from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
+from gpupipe.config import AutoShard, Config, LoaderConfig, Shard, locate_errors
 from gpupipe.dataset.index import Growing, Index, Population
 from gpupipe.engines import registry
 from gpupipe.engines.base import BatchStream, Engine, Job
@@ -126,17 +126,18 @@ def create_sampler(
     """
     options = config.loader
     shard = options.shard
-    return Sampler(
-        len(index),
-        options.batch_size,
-        shuffle=options.shuffle,
-        seed=options.seed,
-        last_batch=options.last_batch,
-        rank=shard.rank,
-        world_size=shard.world_size,
-        population=population,
-        selection=select_samples(config, index) if selection is None else selection,
-    )
+    with locate_errors(config, "loader"):
+        return Sampler(
+            len(index),
+            options.batch_size,
+            shuffle=options.shuffle,
+            seed=options.seed,
+            last_batch=options.last_batch,
+            rank=shard.rank,
+            world_size=shard.world_size,
+            population=population,
+            selection=select_samples(config, index) if selection is None else selection,
+        )
 
 
 def assemble(resolved: ResolvedConfig, index: Index) -> LoaderParts:

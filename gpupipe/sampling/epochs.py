@@ -214,7 +214,7 @@ class EpochLayout:
         if self.last_batch == "drop" and self.total < self.batch_size * self.world_size:
             return (
                 f"{samples} cannot give {ranks} a full batch of {self.batch_size} each: make "
-                "batch_size smaller, or set last_batch: partial"
+                "loader.batch_size smaller, or set last_batch: partial"
             )
         if self.last_batch == "partial" and self.total < self.world_size:
             return (

@@ -1,6 +1,6 @@
 """file_list: one sample per row of a manifest, which is a .txt, .csv, .tsv or .parquet file."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -9,7 +9,13 @@ from pydantic import AfterValidator, Field, model_validator
 from gpupipe.dataset.columns import StringArray
 from gpupipe.dataset.file_columns import FileColumn
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.paths import check_manifest_path, explain_os_error, read_files, resolve_root
+from gpupipe.dataset.paths import (
+    ManifestFiles,
+    check_manifest_path,
+    explain_os_error,
+    read_files,
+    resolve_root,
+)
 from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.errors import DataError
 from gpupipe.formats import manifest
@@ -37,7 +43,8 @@ class FileList(Source):
         file: The manifest: a .txt, .csv, .tsv or .parquet file.
         root: The folder that paths are relative to, by default the manifest's folder. ~ stands for
             the home directory. Each path must lie in this folder as it is written ('a/../b' counts
-            as 'b'); symbolic links are followed. Missing files are noticed only on loading.
+            as 'b'); symbolic links are followed. `gpupipe check` looks for
+            missing files; loading meets them one by one.
         path: Name of the column with paths. Not for .txt.
         label: Name of the column with labels. Not for .txt. A table with the column `path` alone
             has no labels. null means that labels are not read. Write null for a .txt without labels
@@ -93,11 +100,11 @@ class FileList(Source):
         """Whether the YAML sets `label`. If so, the column must exist."""
         return "label" in self.model_fields_set
 
+    def find_rows_in_list(self) -> Callable[[int], str]:
+        return self._read_files(ignore_progress).where
+
     def _read(self, progress: Progress) -> Index:
-        columns = {_MAIN: self.path} | self.fields
-        values = dict(zip(self.values, self.values, strict=True))
-        wanted = ManifestColumns(columns, self.label, self._is_sure, values)
-        files = read_files(self.file, self.root, wanted, progress)
+        files = self._read_files(progress)
         paths = {name: StringArray.from_strings(paths) for name, paths in files.paths.items()}
         root = str(files.root)
         return build(
@@ -108,3 +115,9 @@ class FileList(Source):
             columns={name: FileColumn(root, texts) for name, texts in paths.items()},
             values=files.values,
         )
+
+    def _read_files(self, progress: Progress) -> ManifestFiles:
+        columns = {_MAIN: self.path} | self.fields
+        values = dict(zip(self.values, self.values, strict=True))
+        wanted = ManifestColumns(columns, self.label, self._is_sure, values)
+        return read_files(self.file, self.root, wanted, progress)

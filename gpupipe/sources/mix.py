@@ -165,6 +165,9 @@ class Mix(Source):
         weights = tuple(part.weight for part in self.parts.values())
         return Mixture(tuple(self.parts), tuple(index.extra["counts"]), weights, self.stop)
 
+    def list_parts(self) -> list[Source]:
+        return [part.source for part in self.parts.values()]
+
     def explain_absence(self) -> str:
         return next((why for p in self.parts.values() if (why := p.source.explain_absence())), "")
 

@@ -254,13 +254,13 @@ def test_drop_leaves_a_rest_out_that_makes_no_full_batch() -> None:
         ),
         (
             Case(5, 3, 2, DROP),
-            "5 samples cannot give 2 ranks a full batch of 3 each: make batch_size smaller, or "
-            "set last_batch: partial",
+            "5 samples cannot give 2 ranks a full batch of 3 each: make "
+            "loader.batch_size smaller, or set last_batch: partial",
         ),
         (
             Case(5, 6, 1, DROP),
-            "5 samples cannot give 1 rank a full batch of 6 each: make batch_size smaller, or "
-            "set last_batch: partial",
+            "5 samples cannot give 1 rank a full batch of 6 each: make "
+            "loader.batch_size smaller, or set last_batch: partial",
         ),
         (Case(0, 1, 1, PARTIAL), "there are no samples"),
         (Case(0, 1, 1, DROP), "there are no samples"),

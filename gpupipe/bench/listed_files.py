@@ -1,0 +1,75 @@
+"""Looks for files that a list names and that do not exist, for `gpupipe check`."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from gpupipe.config import Config, build_index
+from gpupipe.dataset.columns import Rows
+from gpupipe.dataset.index import Index
+from gpupipe.dataset.reading import read_states
+from gpupipe.errors import DataError, counted
+
+_SAMPLE = 1000
+"""How many rows are looked at, unless all are. With 1 % of the files missing, one is found in
+99.996 % of cases.
+"""
+_PATHS_PER_TASK = 500
+_THREADS = 16
+"""A `stat` on a network file system takes a millisecond, in which others can be under way."""
+_MAX_NAMED = 5
+
+
+def check_listed_files(config: Config, look_at_all: bool) -> Iterator[str]:
+    """Yield one line for each list of files in `data`: how many of its files were looked for.
+
+    Sources that find their files themselves have no such list.
+
+    Args:
+        config: The config.
+        look_at_all: Whether to look for all files, instead of those of 1,000 random rows.
+
+    Raises:
+        DataError: Files are missing. The message has the first ones, with file and line of the
+            list. If `loader.on_error` is "skip", it is a line instead.
+    """
+    for source in config.source.list_parts():
+        locate = source.find_rows_in_list()
+        if locate is None:
+            continue
+        index = build_index(config) if source is config.source else source.index()
+        rows = np.arange(len(index))
+        if not look_at_all and len(rows) > _SAMPLE:
+            rows = np.sort(np.random.default_rng(0).choice(rows, _SAMPLE, replace=False))
+        missing = _find_missing(index, rows)
+        of = f"{counted(len(rows), 'row')} of {len(index):,}"
+        if missing:
+            problem = _describe(missing, locate, of, len(rows) < len(index))
+            if config.loader.on_error != "skip":
+                raise DataError(problem)
+            yield f"files: {problem}"
+        else:
+            hint = "" if len(rows) == len(index) else "; 'gpupipe check --files' looks for all"
+            yield f"files: those of {of} are there{hint}"
+
+
+def _find_missing(index: Index, rows: Rows) -> list[tuple[int, str]]:
+    """Return (row, path) of each file that does not exist or cannot be reached, by row."""
+    spans = [(row, column.span(row)) for column in index.columns.values() for row in rows.tolist()]
+    paths = [(row, span.path) for row, span in spans if span is not None]
+    tasks = [paths[n : n + _PATHS_PER_TASK] for n in range(0, len(paths), _PATHS_PER_TASK)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        states = pool.map(lambda task: read_states([path for _, path in task]), tasks)
+        found = [state for part in states for state in part]
+    return sorted(file for file, state in zip(paths, found, strict=True) if state is None)
+
+
+def _describe(
+    missing: list[tuple[int, str]], locate: Callable[[int], str], of: str, is_sample: bool
+) -> str:
+    named = [f"{locate(row)}: {path}: no such file" for row, path in missing[:_MAX_NAMED]]
+    more = f"; and {len(missing) - _MAX_NAMED:,} more" if len(missing) > _MAX_NAMED else ""
+    advice = "put the files there, take the rows out, or set data.root to their folder"
+    hint = " ('gpupipe check --files' looks for all)" if is_sample else ""
+    return f"{'; '.join(named)}{more}, of {of}{hint}: {advice}"
