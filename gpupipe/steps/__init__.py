@@ -13,6 +13,7 @@ SHARED_FILES = {
     "containers": ("identity", "random_apply", "random_choice", "random_order"),
     "crop_and_pad": ("center_crop", "pad", "random_crop"),
     "degradations": ("gaussian_blur", "gaussian_noise", "jpeg"),
+    "detection_crops": ("fixed_size_crop", "random_size_crop"),
     "grayscale": ("grayscale", "random_grayscale", "rgb"),
     "multi_crop": ("five_crop", "ten_crop"),
     "random_color_changes": (

@@ -61,6 +61,12 @@ STEPS: dict[str, list[dict[str, Any]]] = {
         {"size": 26, "padding": 4, "fill": 1},
         {"size": 26, "padding": 4, "padding_mode": "reflect"},
     ],
+    "fixed_size_crop": [{"size": 12}, {"size": [40, 28], "fill": 1}],
+    "random_size_crop": [{"min_size": 12, "max_size": 28}],
+    "letterbox": [
+        {"size": [30, 20], "interpolation": "nearest"},
+        {"size": 40, "fill": 1, "scaleup": False, "center": False},
+    ],
     "random_resized_crop": [{"size": 12}, {"size": 12, "interpolation": "nearest"}],
     "random_horizontal_flip": [{"p": 1}],
     "random_vertical_flip": [{"p": 1}],
